@@ -1,0 +1,52 @@
+# Every target sets up what it needs. `make help` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format lint types imports unit lock schema clean
+
+help: ## List the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml tests/requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Dragoman needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tests/requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(STAMP)
+
+demo: $(STAMP) ## Play a scripted game through a real gateway, in every dialect
+	$(BIN)/dragoman demo
+
+test: $(STAMP) check unit ## Everything CI runs: format, lint, types, imports, tests
+
+check: $(STAMP) lint types imports ## The static checks only
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(STAMP)
+	$(BIN)/pyright
+
+imports: $(STAMP)
+	$(BIN)/lint-imports
+
+unit: $(STAMP) ## The tests only
+	$(BIN)/pytest -n 2
+
+format: $(STAMP) ## Format the code and mend what can be mended
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+schema: $(STAMP) ## Write config/gateway.schema.json anew
+	$(BIN)/dragoman schema > config/gateway.schema.json
+
+lock: ## Compile the two requirements files anew (needs uv)
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -q -o config/requirements.txt
+	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -q -o tests/requirements.txt
+
+clean: ## Remove the virtual environment and all caches
+	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage*

@@ -1,0 +1,102 @@
+"""An event with its identity: what a codec makes, what an engine makes, what followers get. Pure."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from gateway.envelope.content import Loss
+from gateway.envelope.events import EVENT, Event
+from gateway.envelope.ids import EventId, SessionId
+
+Direction = Literal["from_runtime", "to_runtime"]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an event comes from, in the words of its protocol; absent on synthetic events."""
+
+    adapter: str
+    protocol: str
+    native_id: str | None = None
+    native_sequence: int | None = None
+    native_time: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What one frame says, before it has an identity; only a codec makes it."""
+
+    event: Event
+    native_id: str | None = None
+    """The protocol's own id of the message, where it has one; also the key for dropping repeats."""
+    native_sequence: int | None = None
+    native_time: str | None = None
+    native_cause: str | None = None
+    """Native id of the message that this one answers."""
+    correlation: str | None = None
+    """A second native key that ties messages together (OpenHands `tool_call_id`)."""
+    losses: tuple[Loss, ...] = ()
+    live: bool = False
+    """True for what is only news: never numbered, stored or routed."""
+    echo: bool = False
+    """True where the frame may be our own message coming back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """An event that is on record; only an engine makes it."""
+
+    event_id: EventId
+    session_id: SessionId
+    sequence: int
+    """1, 2, 3 … per session, without gaps."""
+    recorded_at: datetime
+    direction: Direction
+    event: Event
+    origin: Origin | None = None
+    caused_by: int | None = None
+    """Sequence of the event that led to this one."""
+    losses: tuple[Loss, ...] = ()
+    raw: Any = None
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether the gateway made this event itself."""
+        return self.origin is None
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Something that followers see and nobody keeps."""
+
+    event: Event
+    after_sequence: int
+
+
+def to_json(envelope: Envelope) -> dict[str, Any]:
+    """Shape an envelope as the API and the event copies show it."""
+    origin = envelope.origin
+    return {
+        "event_id": envelope.event_id,
+        "session_id": envelope.session_id,
+        "sequence": envelope.sequence,
+        "recorded_at": envelope.recorded_at.isoformat(),
+        "direction": envelope.direction,
+        "origin": None
+        if origin is None
+        else {
+            "adapter": origin.adapter,
+            "protocol": origin.protocol,
+            "native_id": origin.native_id,
+            "native_sequence": origin.native_sequence,
+            "native_time": origin.native_time,
+        },
+        "caused_by": envelope.caused_by,
+        "losses": [loss.model_dump() for loss in envelope.losses],
+        "event": dump_event(envelope.event),
+    }
+
+
+def dump_event(event: Event) -> dict[str, Any]:
+    """Turn an event into plain JSON values, leaving fields out that hold nothing."""
+    return EVENT.dump_python(event, mode="json", exclude_none=True)

@@ -1,0 +1,45 @@
+"""The identities that Dragoman gives: sessions, calls, events. Pure."""
+
+from typing import NewType
+from uuid import UUID, uuid5
+
+SessionId = NewType("SessionId", str)
+CallId = NewType("CallId", str)
+EventId = NewType("EventId", str)
+InteractionId = NewType("InteractionId", str)
+
+_NAMESPACE = UUID("6d3f1c7e-5b0a-5d8e-9c55-9f0b3a1d7e42")
+
+
+def call_id(*, runtime: str, native_session_id: str, native_call_id: str, n: int = 0) -> CallId:
+    """Name a call for ever: uuid5 of runtime, native session, native call and the reuse count `n`.
+
+    `n` counts the reuse of one native id with another tool or other arguments.
+    """
+    return CallId(str(_named("call", runtime, native_session_id, native_call_id, str(n))))
+
+
+def session_id(*, runtime: str, native_session_id: str) -> SessionId:
+    """Name a session, so that attaching to the same native session twice is one session."""
+    return SessionId(str(_named("session", runtime, native_session_id)))
+
+
+def interaction_id(*, session: str, native_id: str, n: int) -> InteractionId:
+    """Name a question to a person; `n` is the sequence of the event that asked."""
+    return InteractionId(str(_named("interaction", session, native_id, str(n))))
+
+
+def _named(*parts: str) -> UUID:
+    # Length prefixes keep ("a", "bc") and ("ab", "c") apart. A lone surrogate cannot be UTF-8, so it is escaped.
+    joined = "".join(f"{len(part)}:{part}" for part in parts)
+    return uuid5(_NAMESPACE, joined.encode("utf-8", "backslashreplace").decode("utf-8"))
+
+
+_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+
+def sortable_id(milliseconds: int, entropy: int) -> str:
+    """Write a ULID: 48 bits of time and 80 of `entropy` as 26 letters that sort by time."""
+    number = ((milliseconds & (2**48 - 1)) << 80) | (entropy & (2**80 - 1))
+    letters = [_CROCKFORD[(number >> shift) & 31] for shift in range(125, -1, -5)]
+    return "".join(letters)

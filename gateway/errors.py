@@ -1,0 +1,180 @@
+"""All exceptions of Dragoman, sorted by who must act.
+
+DragomanError
+├── PeerError                a runtime or an API client said something wrong
+│   ├── MalformedFrame       a native message cannot be read
+│   ├── CannotExpress        a protocol has no words for an event
+│   ├── InvalidRequest       an API request is wrong (400)
+│   ├── Unauthorized         no key, or an unknown one (401)
+│   ├── Forbidden            the key lacks a scope (403)
+│   ├── NotFound             no such session, call, ... (404)
+│   ├── Conflict             the thing has moved on, e.g. a call already ended (409)
+│   ├── Gone                 history below the retained part (410)
+│   ├── TooLarge             a body or a value over its limit (413)
+│   └── Inexpressible        understood, but this runtime cannot be told so (422)
+├── OperatorError            configuration or surroundings must be mended
+│   ├── InvalidConfiguration the YAML is wrong; carries every problem found
+│   ├── EngineLocked         another process holds the database
+│   └── SchemaTooNew         the database was written by a newer release
+├── DownstreamError          something we depend on fails; trying again later may help
+│   ├── LinkLost             a connection to a runtime broke
+│   ├── LinkRefused          a runtime turned us away
+│   ├── EngineUnavailable    the store cannot be written or read now
+│   └── Overloaded           a queue or limit is full
+├── Stale                    a step's expectation failed: decide again on fresh state
+└── Truncated                a reader asked for events that retention removed
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class DragomanError(Exception):
+    """The root of the tree; never raised itself."""
+
+    retryable: ClassVar[bool] = False
+
+
+class PeerError(DragomanError):
+    """The other side must change what it sends."""
+
+
+class MalformedFrame(PeerError):
+    """A native message of a known type has the wrong insides.
+
+    `path` is an RFC 6901 pointer into the payload. The text never quotes a whole payload.
+    """
+
+    def __init__(self, reason: str, *, path: str = "") -> None:
+        super().__init__(f"{reason} (at {path or 'the top'})")
+        self.reason = reason
+        self.path = path
+
+
+class CannotExpress(PeerError):
+    """A protocol cannot say an event; `reason` tells an API client why."""
+
+    def __init__(self, reason: str, *, path: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path = path
+
+
+class InvalidRequest(PeerError):
+    """A request is not of the documented form; `pointer` names the place in the body."""
+
+    def __init__(self, detail: str, *, pointer: str | None = None) -> None:
+        super().__init__(detail)
+        self.pointer = pointer
+
+
+class Unauthorized(PeerError):
+    """No API key was given, or one that is not configured."""
+
+
+class Forbidden(PeerError):
+    """The API key is known but lacks the scope."""
+
+
+class NotFound(PeerError):
+    """Nothing has this id."""
+
+
+class Conflict(PeerError):
+    """The request contradicts what is already recorded."""
+
+
+class Gone(PeerError):
+    """The events asked for were removed by retention; `first_sequence` is the oldest left."""
+
+    def __init__(self, detail: str, *, first_sequence: int) -> None:
+        super().__init__(detail)
+        self.first_sequence = first_sequence
+
+
+class TooLarge(PeerError):
+    """A body or value is over its documented limit."""
+
+
+class Inexpressible(PeerError):
+    """The request is well-formed but the session's runtime has no way to be told."""
+
+
+class OperatorError(DragomanError):
+    """A person who runs the gateway must act."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One finding about a configuration file."""
+
+    path: str
+    """Where in the YAML, e.g. `routes[2].match.tool`."""
+    message: str
+    """What is wrong, and what would be right."""
+    line: int | None = None
+    severity: str = "error"
+    """`error` or `warning`."""
+
+
+class InvalidConfiguration(OperatorError):
+    """A configuration cannot be used; `problems` lists everything that was found."""
+
+    def __init__(self, file: str, problems: tuple[Problem, ...]) -> None:
+        lines = [f"{file}:{p.line or 1}: {p.path or '(top)'}: {p.message}" for p in problems]
+        super().__init__("\n".join(lines))
+        self.file = file
+        self.problems = problems
+
+
+class EngineLocked(OperatorError):
+    """Another process uses the same database file."""
+
+
+class SchemaTooNew(OperatorError):
+    """The database was written by a newer release; the mend is to upgrade or restore."""
+
+
+class DownstreamError(DragomanError):
+    """A dependency fails for now."""
+
+    retryable = True
+
+
+class LinkLost(DownstreamError):
+    """A connection to a runtime broke, or could not be made."""
+
+
+class LinkRefused(DownstreamError):
+    """A runtime answered that it will not talk to us.
+
+    `terminal` means that trying again without a change elsewhere cannot help
+    (wrong key, unknown agent); the supervisor then waits long between tries.
+    """
+
+    def __init__(self, code: str, detail: str = "", *, terminal: bool = False) -> None:
+        super().__init__(f"{code}: {detail}" if detail else code)
+        self.code = code
+        self.terminal = terminal
+
+
+class EngineUnavailable(DownstreamError):
+    """The store cannot be written or read now (disk full, server away)."""
+
+
+class Overloaded(DownstreamError):
+    """A bounded queue or limit is full; the text says which."""
+
+
+class Stale(DragomanError):
+    """A step's expectation did not hold, so nothing of it was written."""
+
+    retryable = True
+
+
+class Truncated(DragomanError):
+    """A reader asked for events that retention has removed."""
+
+    def __init__(self, first_sequence: int) -> None:
+        super().__init__(f"history begins at sequence {first_sequence}")
+        self.first_sequence = first_sequence

@@ -1,0 +1,475 @@
+"""The socket for storage: a Step goes in whole or not at all; narrow questions come out. Pure.
+
+`commit` is the only way anything is written about a session. Engines give the same answers
+whatever they are made of; `gateway.conformance.engine` is the contract as tests.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal, Protocol
+
+from gateway.envelope import (
+    CallId,
+    Direction,
+    Envelope,
+    Event,
+    EventId,
+    InteractionId,
+    Loss,
+    Origin,
+    SessionId,
+)
+
+CallState = Literal["queued", "dispatched", "accepted", "succeeded", "failed", "canceled", "expired"]
+OPEN_STATES: frozenset[str] = frozenset({"queued", "dispatched", "accepted"})
+SendState = Literal["pending", "delivered", "refused", "moot", "unknown", "dead"]
+Lane = Literal["urgent", "turn", "new_work"]
+InteractionState = Literal["waiting", "answered", "expired", "moot"]
+
+RUNTIME = "runtime"
+"""The outbound target that is the session's own runtime; the others are `destination:NAME`."""
+
+
+# What a step writes --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """An event that is to be numbered and kept."""
+
+    event_id: EventId
+    event: Event
+    direction: Direction
+    recorded_at: datetime
+    origin: Origin | None = None
+    caused_by: int | None = None
+    losses: tuple[Loss, ...] = ()
+    dedupe_key: str | None = None
+    """A repeat of (session, direction, key) is left out of the commit."""
+    raw: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A new call; `state` is `dispatched` with attempt 1 where it may leave at once, `queued` otherwise."""
+
+    call_id: CallId
+    native_call_id: str
+    n: int
+    tool: str
+    args_sha: str
+    state: CallState
+    attempt: int
+    deadline_at: datetime
+    request_index: int | None
+    """Index of its tool.requested in the same step; None with `request_sequence` for a redrive."""
+    executor: str | None = None
+    due_at: datetime | None = None
+    key: str | None = None
+    """Idempotency key where it is not the call_id (a redrive of another call)."""
+    redrive_of: CallId | None = None
+    request_sequence: int | None = None
+    deliver: bool = True
+    """Whether the outcome goes to the runtime."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A queued call leaves now, as attempt `attempt`."""
+
+    call_id: CallId
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """The executor promised an outcome (202); the call waits until `deadline_at`."""
+
+    call_id: CallId
+    deadline_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """Try again at `due_at`."""
+
+    call_id: CallId
+    due_at: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MarkCanceling:
+    """An operator canceled: first answer wins until `until`."""
+
+    call_id: CallId
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """The call has its one outcome; `outcome_index` is its tool.finished in the same step."""
+
+    call_id: CallId
+    state: CallState
+    outcome_sha: str
+    outcome_index: int | None
+    unknown: bool = False
+    error: str | None = None
+
+
+CallChange = Open | Claim | Accept | Requeue | MarkCanceling | Settle
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """An outbound row for an event of the same step, born `pending`."""
+
+    event_index: int
+    target: str
+    lane: Lane = "turn"
+
+
+@dataclass(frozen=True, slots=True)
+class SendChange:
+    """What became of an outbound row; a `pending` one with `due_at` is tried again then."""
+
+    sequence: int
+    target: str
+    state: SendState
+    attempt: int = 0
+    due_at: datetime | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InteractionChange:
+    """A person was asked, or has answered, or no longer needs to."""
+
+    interaction_id: InteractionId
+    state: InteractionState
+    kind: str = ""
+    request_index: int | None = None
+    expires_at: datetime | None = None
+    answered_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The session must still be owned under this fence."""
+
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallOpen:
+    """The call must be open, and at this attempt where one is given."""
+
+    call_id: CallId
+    attempt: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LastSequence:
+    """Nobody may have written to the session since this sequence."""
+
+    sequence: int
+
+
+Expectation = Fence | CallOpen | LastSequence
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Everything one decision writes about one session: all of it or nothing.
+
+    An `Open` of a call_id that exists is Stale as well: the caller looks the old call up and decides again.
+    """
+
+    session_id: SessionId
+    events: tuple[NewEvent, ...] = ()
+    calls: tuple[CallChange, ...] = ()
+    sends: tuple[Send, ...] = ()
+    send_changes: tuple[SendChange, ...] = ()
+    interactions: tuple[InteractionChange, ...] = ()
+    cursor: str | None = None
+    snapshot: bytes | None = None
+    state: str | None = None
+    """The session's own state for lists (`running`, `idle`, `closed`, ...)."""
+    expects: tuple[Expectation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What is now durable: the envelopes in order, without those left out as repeats."""
+
+    envelopes: tuple[Envelope, ...]
+    last_sequence: int
+    dropped: tuple[int, ...] = ()
+    """Indexes of the step's events that were repeats of a dedupe_key. Sends of a dropped event are left out too."""
+
+
+# What questions answer -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """A session as the store knows it."""
+
+    session_id: SessionId
+    runtime: str
+    protocol: str
+    native_id: str
+    state: str
+    labels: Mapping[str, str]
+    last_sequence: int
+    first_sequence: int
+    """The oldest event left; last_sequence + 1 where none is."""
+    opened_at: datetime
+    updated_at: datetime
+    fence: int = 0
+    cursor: str | None = None
+    snapshot: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallRow:
+    """A call as the store knows it; bodies are in the events it points to."""
+
+    call_id: CallId
+    session_id: SessionId
+    runtime: str
+    native_call_id: str
+    n: int
+    tool: str
+    args_sha: str
+    state: CallState
+    attempt: int
+    created_at: datetime
+    deadline_at: datetime
+    request_sequence: int
+    executor: str | None = None
+    key: str | None = None
+    due_at: datetime | None = None
+    canceling_until: datetime | None = None
+    outcome_sequence: int | None = None
+    outcome_sha: str | None = None
+    unknown: bool = False
+    error: str | None = None
+    redrive_of: CallId | None = None
+    deliver: bool = True
+    finished_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SendRow:
+    """An outbound row with the envelope it carries."""
+
+    session_id: SessionId
+    sequence: int
+    target: str
+    lane: Lane
+    state: SendState
+    attempt: int
+    due_at: datetime | None
+    reason: str | None
+    envelope: Envelope
+
+
+@dataclass(frozen=True, slots=True)
+class InteractionRow:
+    """A question to a person, and what became of it."""
+
+    interaction_id: InteractionId
+    session_id: SessionId
+    kind: str
+    state: InteractionState
+    request_sequence: int
+    expires_at: datetime | None
+    answered_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """How much of a list to answer: at most `limit` rows behind `after` (an opaque cursor)."""
+
+    limit: int = 50
+    after: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallFilter:
+    """Which calls to list; empty members match everything."""
+
+    session_id: SessionId | None = None
+    runtime: str | None = None
+    tool: str | None = None
+    states: frozenset[str] = frozenset()
+    unknown: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """What a sweep may remove: events older than `closed_age` (closed sessions) or `open_age`, or over `max_bytes`."""
+
+    closed_age: timedelta = timedelta(days=7)
+    open_age: timedelta = timedelta(days=30)
+    open_events: int = 50_000
+    call_age: timedelta = timedelta(days=7)
+    max_bytes: int = 2 * 1024**3
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What one turn of a sweep removed; `more` asks for another turn."""
+
+    events: int = 0
+    calls: int = 0
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAnswer:
+    """The remembered response to an API write with an Idempotency-Key."""
+
+    request_sha: str
+    response: bytes
+    expires_at: datetime
+
+
+# The ports -----------------------------------------------------------------------------------------------
+
+
+class Journal(Protocol):
+    """Writes steps and reads events."""
+
+    async def commit(self, step: Step) -> Committed:
+        """Write a step; returns only after the disk has it. A Stale or poisoned step fails alone.
+
+        Raises:
+            Stale: an expectation did not hold, or an opened call exists.
+            NotFound: no such session.
+            EngineUnavailable: nothing was written (disk full, closed).
+        """
+        ...
+
+    async def read(self, session_id: SessionId, *, after: int = 0, limit: int = 500) -> Sequence[Envelope]:
+        """Read events behind a sequence, in order.
+
+        Raises:
+            Truncated: events right behind `after` were removed by retention.
+            NotFound: no such session.
+        """
+        ...
+
+
+class Registry(Protocol):
+    """Knows the sessions."""
+
+    async def open_session(
+        self,
+        *,
+        session_id: SessionId,
+        runtime: str,
+        protocol: str,
+        native_id: str,
+        labels: Mapping[str, str],
+        first: NewEvent,
+    ) -> tuple[SessionRow, bool]:
+        """Make a session with its first event, or find the one of (runtime, native_id); says whether it is new.
+
+        A closed session is opened again: the event is appended, the labels replaced, the state is `starting`.
+        An open one is returned as it is.
+        """
+        ...
+
+    async def session(self, session_id: SessionId) -> SessionRow | None: ...
+    async def sessions(
+        self, page: Page, *, runtime: str | None = None, open_only: bool = False
+    ) -> tuple[Sequence[SessionRow], str | None]:
+        """List sessions, oldest first, and the cursor of the next page."""
+        ...
+
+    async def erase(self, session_id: SessionId) -> None:
+        """Remove the bodies of a closed session's events (their kinds and sequences stay) and its snapshot.
+
+        An erased event reads back as `opaque` with channel `erased`.
+        """
+        ...
+
+
+class Ledger(Protocol):
+    """Answers questions about calls, deliveries and interactions."""
+
+    async def call(self, call_id: CallId) -> CallRow | None: ...
+    async def latest_call(self, session_id: SessionId, native_call_id: str) -> CallRow | None:
+        """Find the call with the highest n of a native id; redrives do not count."""
+        ...
+
+    async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[CallRow], str | None]:
+        """List calls, newest first."""
+        ...
+
+    async def open_calls(self, session_id: SessionId) -> Sequence[CallRow]: ...
+    async def pending_sends(
+        self,
+        *,
+        session_id: SessionId | None = None,
+        target: str,
+        due_before: datetime | None = None,
+        limit: int = 500,
+    ) -> Sequence[SendRow]:
+        """List pending rows of a target in order of session and sequence; those due, where a time is given."""
+        ...
+
+    async def next_send_due(self, target: str) -> datetime | None:
+        """Say when the earliest pending row of a target is due, if any is."""
+        ...
+
+    async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[SendRow]: ...
+    async def dead_sends(self, page: Page) -> tuple[Sequence[SendRow], str | None]:
+        """List rows that are refused, unknown or dead, newest first."""
+        ...
+
+    async def interactions(
+        self, page: Page, *, session_id: SessionId | None = None, state: InteractionState | None = None
+    ) -> tuple[Sequence[InteractionRow], str | None]: ...
+    async def interaction(self, interaction_id: InteractionId) -> InteractionRow | None: ...
+
+
+class Memory(Protocol):
+    """Remembers the answers to idempotent API writes, and small settings (which destination is off, autostarts)."""
+
+    async def recall(self, *, key: str, scope: str) -> StoredAnswer | None: ...
+    async def remember(self, *, key: str, scope: str, answer: StoredAnswer) -> bool:
+        """Keep an answer; False where another one is already kept for the key."""
+        ...
+
+    async def note(self, name: str) -> str | None: ...
+    async def set_note(self, name: str, value: str | None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHealth:
+    """What an operator should know of a store."""
+
+    writable: bool
+    detail: str = ""
+    bytes_used: int | None = None
+    extra: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Engine(Journal, Registry, Ledger, Memory, Protocol):
+    """All of them; an async context manager: entering opens, migrates and locks, leaving flushes and closes."""
+
+    async def sweep(self, policy: RetentionPolicy, *, budget: int = 2_000) -> Swept:
+        """Remove at most `budget` rows that the policy lets go; never of an open call, never a pending send's event."""
+        ...
+
+    async def health(self) -> EngineHealth:
+        """Say whether the store takes writes, by trying one."""
+        ...
+
+    async def __aenter__(self) -> "Engine": ...
+    async def __aexit__(self, *exc: object) -> None: ...

@@ -1,0 +1,156 @@
+"""The socket for whoever answers calls: what is asked, and the ways it can end. Pure."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gateway.envelope import ContextUpdate, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One attempt at asking an executor something.
+
+    `kind` is an event's kind: `tool.requested` asks for an outcome; `message.posted`,
+    `approval.asked` and `question.asked` ask for a reply of their own form (DESIGN.md 7).
+    """
+
+    kind: str
+    key: str
+    """The idempotency key: the same for every attempt, for ever."""
+    data: dict[str, Any]
+    """The `data` member of the webhook body; `attempt` and `deadline` are already in it."""
+    attempt: int
+    timeout: timedelta
+    """How long this one attempt may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    """Tell an executor that nobody waits for a call any more; best effort."""
+
+    key: str
+    """The call's key with `.cancel` behind it."""
+    data: dict[str, Any]
+    timeout: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A final outcome of a call, success or not."""
+
+    outcome: Outcome
+    updates: tuple[ContextUpdate, ...] = ()
+    wakes_agent: bool | None = None
+    """None leaves it to the outcome: everything but canceled wakes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replied:
+    """The reply to a routed message, approval or question; an empty object where the body was empty."""
+
+    reply: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The outcome will come later, to the callback."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeverSent:
+    """The request certainly never left; safe to try again for every executor."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotProcessed:
+    """The executor says it did nothing (425, 429, 503 with Retry-After); safe to try again."""
+
+    reason: str
+    retry_after: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Uncertain:
+    """The request may have been carried out; only an idempotent executor is asked again."""
+
+    reason: str
+
+
+Answer = Answered | Replied | Accepted | NeverSent | NotProcessed | Uncertain
+
+
+class Executor(Protocol):
+    """Answers requests; an async context manager that owns its connections.
+
+    `execute` never raises for what the other side does: every way it can end is an `Answer`.
+    It is canceled (asyncio) when nobody wants the answer any more.
+    """
+
+    async def execute(self, request: Request) -> Answer: ...
+
+    async def cancel(self, cancellation: Cancellation) -> None:
+        """Tell about a canceled call; failures are swallowed here, after a log line."""
+        ...
+
+    async def __aenter__(self) -> "Executor": ...
+    async def __aexit__(self, *exc: object) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What became of one event copy: `delivered`, `again` (try later), `refused` (final), `gone` (410: switch off)."""
+
+    state: str
+    reason: str | None = None
+    retry_after: timedelta | None = None
+
+
+class Destination(Protocol):
+    """Receives one-way copies of events; an async context manager."""
+
+    async def copy(self, *, key: str, kind: str, at: datetime, data: dict[str, Any], attempt: int) -> Copied:
+        """Send one copy; `key` is the event id, the same on every attempt."""
+        ...
+
+    async def __aenter__(self) -> "Destination": ...
+    async def __aexit__(self, *exc: object) -> None: ...
+
+
+class OutcomeForm(BaseModel):
+    """The answer to a call as an executor writes it; unknown members are refused, so that typing errors show."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    outcome: Literal["success", "failure", "canceled"] = Field(description="How the call ended.")
+    result: Any = Field(default=None, description="Any JSON; on success.")
+    error: str | None = Field(default=None, description="Text for the agent; on failure or canceled.")
+    updates: list[ContextUpdate] = Field(
+        default=[], description="Fresh state that reaches the agent before the result.", max_length=100
+    )
+    wakes_agent: bool | None = Field(default=None, description="Whether the agent should go on; default true.")
+
+
+def outcome_from(body: Any) -> Answered:
+    """Read the outcome form of DESIGN.md 7 out of a JSON body, as webhooks and callbacks send it.
+
+    `{"outcome": "success", "result", "updates": [{"name", "context", "description"}], "wakes_agent"}` or
+    `{"outcome": "failure" | "canceled", "error"}`.
+
+    Raises:
+        ValueError: with a text that names the member and what is allowed.
+    """
+    if not isinstance(body, dict):
+        raise ValueError(f"expected a JSON object with an `outcome`, got {type(body).__name__}")
+    try:
+        form = OutcomeForm.model_validate(body)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_input=False)[0]
+        place = "/".join(str(part) for part in first["loc"])
+        raise ValueError(f"/{place}: {first['msg']}") from exc
+    outcome = Outcome(outcome=form.outcome, result=form.result, error=form.error)
+    return Answered(outcome=outcome, updates=tuple(form.updates), wakes_agent=form.wakes_agent)
