@@ -1,0 +1,119 @@
+"""Serve an ASGI application on a loopback port inside this process, and stop it again."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Generator
+from typing import Any, Self
+from urllib.parse import parse_qs
+
+import uvicorn
+
+_START_LIMIT = 10.0
+_STOP_LIMIT = 10.0
+_TASK_LIMIT = 1.0
+
+
+class _QuietServer(uvicorn.Server):
+    """Leaves signals to the program around it, tells when it listens, and ends at once when told to."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+        self.leaving = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        self.listening.set()
+
+    async def main_loop(self) -> None:
+        await self.leaving.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for listener in sockets or []:
+            listener.close()
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        if self.server_state.tasks:
+            _, late = await asyncio.wait(self.server_state.tasks, timeout=_TASK_LIMIT)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+
+class Served:
+    """An application on `http://127.0.0.1:PORT`; the port stays the same when it is started again."""
+
+    def __init__(self, app: Callable[..., Any], *, port: int = 0, biggest_frame: int = 32 * 1024**2) -> None:
+        self._app = app
+        self._port = port
+        self._biggest_frame = biggest_frame
+        self._server: _QuietServer | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    async def start(self) -> None:
+        """Listen; returns when connections are accepted."""
+        if self._server is not None:
+            return
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", self._port))
+        self._port = listener.getsockname()[1]
+        config = uvicorn.Config(
+            self._app,
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            lifespan="off",
+            ws="websockets-sansio",
+            ws_max_size=self._biggest_frame,
+            date_header=False,
+        )
+        self._server = _QuietServer(config)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        async with asyncio.timeout(_START_LIMIT):
+            await self._server.listening.wait()
+
+    async def stop(self) -> None:
+        """Cut all connections and free the port; does nothing where nothing is served."""
+        server, serving = self._server, self._serving
+        if server is None or serving is None:
+            return
+        self._server = self._serving = None
+        server.leaving.set()
+        async with asyncio.timeout(_STOP_LIMIT):
+            await serving
+
+    def cut(self, wanted: Callable[[dict[str, list[str]]], bool]) -> int:
+        """Reset the WebSocket connections whose query is wanted, without a goodbye; returns how many."""
+        if self._server is None:
+            return 0
+        count = 0
+        for connection in list(self._server.server_state.connections):
+            # The scope exists from the first request of a connection on.
+            scope: Any = getattr(connection, "scope", None)
+            if scope and scope["type"] == "websocket" and wanted(parse_qs(scope["query_string"].decode())):
+                connection.transport.abort()
+                count += 1
+        return count
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
