@@ -7,7 +7,8 @@ from datetime import timedelta
 from typing import Any, Literal, NamedTuple, Protocol
 from uuid import uuid4
 
-from gateway.simulators.huma_calls import Change, Confirmation, SimBurst, SimCall
+from gateway.simulators.change import Change
+from gateway.simulators.huma_calls import Confirmation, SimBurst, SimCall
 from gateway.simulators.huma_rules import (
     AddonFrame,
     ChatFrame,

@@ -1,40 +1,12 @@
 """What a simulated HUMA agent has asked of its clients: tool calls and bursts of messages."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
+from gateway.simulators.change import Change
 from gateway.simulators.huma_rules import Frame, ResultFrame, Violation, check_confirmation
-
-Found = TypeVar("Found")
-
-
-class Change:
-    """Wakes whoever waits for something to become true, after each change."""
-
-    def __init__(self) -> None:
-        self._next = asyncio.Event()
-
-    def tell(self) -> None:
-        """Let all waiters look again."""
-        self._next.set()
-        self._next = asyncio.Event()
-
-    async def until(self, look: Callable[[], Found | None], within: float, *, what: Callable[[], str]) -> Found:
-        """Wait until `look` finds something.
-
-        Raises:
-            TimeoutError: with the text of `what`, after `within` seconds.
-        """
-        try:
-            async with asyncio.timeout(within):
-                while (found := look()) is None:
-                    await self._next.wait()
-        except TimeoutError as exc:
-            raise TimeoutError(f"not within {within:g} s: {what()}") from exc
-        return found
 
 
 class SimCall:
