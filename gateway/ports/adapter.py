@@ -72,6 +72,8 @@ class Capabilities:
     turns: Literal["signalled", "inferred"]
     delivery: Literal["silence", "ack", "response"]
     """How delivery is known: no error within a window, an acknowledgement, or the answer to a request."""
+    rejects_with: frozenset[str] = frozenset()
+    """Fault codes that mean: what you just sent was not taken."""
     replaces_context: bool = False
     """A context update replaces the whole context, so each one is sent complete."""
     hydrates: bool = False

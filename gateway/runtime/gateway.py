@@ -1,88 +1,99 @@
 """The gateway as one object: what the HTTP face and the command line may ask of it."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+import hmac
+import random
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any, Literal
+from datetime import timedelta
+from hashlib import sha256
+from types import TracebackType
+from typing import Any
 
-from gateway.envelope import CallId, Envelope, Event, InteractionId, Live, SessionId
-from gateway.ports.adapter import Capabilities
+import structlog
+
+from gateway.core.calls import outcome_fingerprint
+from gateway.envelope import CallId, Envelope, Event, InteractionId, SessionId, ToolRequested
+from gateway.errors import (
+    Conflict,
+    EngineUnavailable,
+    Gone,
+    InvalidConfiguration,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    Problem,
+    Truncated,
+)
+from gateway.ports.adapter import Adapter
+from gateway.ports.clock import Clock, Ids
 from gateway.ports.engine import (
     CallFilter,
     CallRow,
+    Engine,
     InteractionRow,
     InteractionState,
     Page,
+    SendChange,
     SendRow,
     SessionRow,
+    Step,
     StoredAnswer,
 )
-from gateway.ports.executor import Answered
-from gateway.settings.model import Settings
+from gateway.ports.executor import Answered, Destination, Executor
+from gateway.runtime.dispatcher import Dispatcher, Links
+from gateway.runtime.follow import follow
+from gateway.runtime.hands import Hands
+from gateway.runtime.limits import Slots
+from gateway.runtime.log import configure
+from gateway.runtime.metrics import Metrics
+from gateway.runtime.policy import changed_paths, declared_tools, policy_of, slot_limits
+from gateway.runtime.pump import Pump, Shared
+from gateway.runtime.rounds import Rounds
+from gateway.runtime.sessions import Sessions
+from gateway.runtime.signals import (
+    CancelOrdered,
+    ClientSignal,
+    CloseOrdered,
+    OutcomeGiven,
+    OutcomeLate,
+    Post,
+    ProgressGiven,
+    RedriveOrdered,
+)
+from gateway.runtime.views import (
+    CallStory as CallStory,
+    Gap as Gap,
+    Heartbeat as Heartbeat,
+    LinkStatus as LinkStatus,
+    Readiness as Readiness,
+    Reloaded as Reloaded,
+    RuntimeStatus as RuntimeStatus,
+    StreamItem as StreamItem,
+)
+from gateway.settings.model import DestinationSpec, ExecutorSpec, Settings
+
+log = structlog.get_logger(__name__)
+
+_REPLY = 30.0
+_CALLBACK_NOTE = "callback-key"
+_STORY_EVENTS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """History between the reader's place and `first_sequence` is gone."""
+class Parts:
+    """The concrete pieces a gateway is made of; bootstrap picks them."""
 
-    first_sequence: int
-
-
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
-    """Nothing happened for a while; the stream lives."""
-
-
-StreamItem = Envelope | Live | Gap | Heartbeat
-
-
-@dataclass(frozen=True, slots=True)
-class CallStory:
-    """Everything on record about one call, oldest first."""
-
-    row: CallRow
-    envelopes: tuple[Envelope, ...]
-    """Its request, updates, progress, cancel, outcome, ignored outcomes."""
-    sends: tuple[SendRow, ...]
-    """How its outcome fared on the way out."""
-
-
-@dataclass(frozen=True, slots=True)
-class LinkStatus:
-    """One session's connection."""
-
-    session_id: SessionId
-    native_id: str
-    state: Literal["connecting", "up", "down", "refused"]
-    since: datetime
-    reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RuntimeStatus:
-    """One runtime of the YAML and its links."""
-
-    name: str
-    adapter: str
-    protocol: str
-    capabilities: Capabilities
-    links: tuple[LinkStatus, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Readiness:
-    """Whether the process should get traffic; links are a detail and never make it unready."""
-
-    ready: bool
-    checks: Mapping[str, str]
-    """Name of the check to `ok` or what is wrong."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reloaded:
-    """What a reload changed, by YAML path."""
-
-    changed: tuple[str, ...]
+    engine: Engine
+    adapters: Mapping[str, Adapter]
+    make_executor: Callable[[ExecutorSpec], Executor]
+    make_destination: Callable[[DestinationSpec], Destination]
+    clock: Clock
+    ids: Ids
+    metrics: Metrics
+    reread: Callable[[], Settings]
+    """Read the configuration again; raises InvalidConfiguration."""
+    version: str
 
 
 class Gateway:
@@ -92,47 +103,219 @@ class Gateway:
     Overloaded, EngineUnavailable, InvalidConfiguration.
     """
 
-    version: str
-    settings: Settings
+    def __init__(self, settings: Settings, parts: Parts) -> None:
+        self.settings = settings
+        self.version = parts.version
+        self._parts = parts
+        self._engine = parts.engine
+        self._slots = Slots(per_session=settings.limits.session_concurrency)
+        self._dice = random.SystemRandom().random
+        self._tasks = asyncio.TaskGroup()
+        self._callback_key = b""
+        self._policy = policy_of(settings)
+        self._draining = asyncio.Event()
+        self._dispatcher = Dispatcher(
+            clock=parts.clock, metrics=parts.metrics, slots=self._slots, dice=self._dice, links=self._links
+        )
+        self._hands = Hands(parts.make_executor, parts.make_destination, parts.engine, parts.clock, self._dice)
+        self._sessions = Sessions(
+            Shared(
+                engine=parts.engine,
+                clock=parts.clock,
+                ids=parts.ids,
+                metrics=parts.metrics,
+                slots=self._slots,
+                workshop=self._dispatcher,
+                dice=self._dice,
+                copied=self._hands.ring,
+            ),
+            tasks=self._tasks,
+            inbound_frames=settings.limits.inbound_frames,
+            inbound_bytes=settings.limits.inbound_bytes,
+            changed=self._link_changed,
+        )
+        self._rounds = Rounds(self._engine, parts.metrics, self._sessions)
+
+    # Life ------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> "Gateway":
+        await self._engine.__aenter__()
+        try:
+            await self._start()
+        except BaseException:
+            await self._engine.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def _start(self) -> None:
+        self._callback_key = await self._own_callback_key()
+        await self._tasks.__aenter__()
+        self._dispatcher.start(self._tasks)
+        await self._hands.start(self._tasks)
+        await self._configure(self.settings)
+        for name in self.settings.runtimes:
+            await self._start_runtime(name)
+        self._rounds.start(self._tasks, self.settings.retention)
+        log.info("gateway started", version=self.version, runtimes=len(self.settings.runtimes))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.drain()
+        self._rounds.stop()
+        await self._sessions.end()
+        await self._hands.stop()
+        self._dispatcher.stop()
+        await self._tasks.__aexit__(None, None, None)
+        await self._engine.__aexit__(None, None, None)
+        log.info("gateway stopped")
+
+    async def drain(self) -> None:
+        """Start nothing new, let calls in flight end and their outcomes leave, then close the links.
+
+        Calls that arrive meanwhile are put on record and start with the next process.
+        """
+        if self._draining.is_set():
+            return
+        self._draining.set()
+        self._slots.pause()
+        log.info("draining", in_flight=self._dispatcher.in_flight)
+        patience = self.settings.limits.drain.total_seconds()
+        started = self._parts.clock.monotonic()
+        while self._parts.clock.monotonic() - started < patience:
+            if self._dispatcher.in_flight == 0 and all(c.pump.settled for c in self._sessions.all()):
+                break
+            await asyncio.sleep(0.02)
+        else:
+            log.warning("drain ended with calls in flight", in_flight=self._dispatcher.in_flight)
+        await self._sessions.let_go_of_links()
+
+    async def _configure(self, settings: Settings) -> None:
+        """Take over what may change while running: executors, destinations, routes, tools, limits, logging."""
+        policy = policy_of(settings)
+        await self._hands.configure(settings)
+        self._dispatcher.configure(self._hands.executors, policy.executors)
+        self._slots.configure(slot_limits(settings), per_session=settings.limits.session_concurrency)
+        self._parts.metrics.learn(
+            runtimes=tuple(settings.runtimes),
+            tools=tuple(settings.tools),
+            executors=tuple(settings.executors),
+            adapters=tuple({options.adapter for options in settings.runtimes.values()}),
+        )
+        self._policy = policy
+        self._sessions.change_policy(policy)
+        configure(level=settings.logging.level, format=settings.logging.format)
+        self.settings = settings
+
+    async def _start_runtime(self, name: str) -> None:
+        options = self.settings.runtimes[name]
+        adapter = self._parts.adapters[options.adapter]
+        await self._sessions.start_runtime(
+            name, adapter, options, tools=declared_tools(self.settings), policy=self._policy
+        )
+
+    async def reload(self) -> Reloaded:
+        """Read the configuration file again; a bad one changes nothing and raises InvalidConfiguration."""
+        old, new = self.settings, self._parts.reread()
+        if new.engine != old.engine:
+            fault = Problem(path="engine", message="cannot change while the gateway runs; restart it")
+            raise InvalidConfiguration("reload", (fault,))
+        changed = changed_paths(old, new)
+        await self._configure(new)
+        for name, options in old.runtimes.items():
+            recreates = options.creates and old.tools != new.tools
+            if name not in new.runtimes or new.runtimes[name] != options or recreates:
+                await self._sessions.stop_runtime(name)
+        for name in new.runtimes:
+            if name not in self._sessions.runtimes:
+                await self._start_runtime(name)
+        log.info("configuration reloaded", changed=list(changed))
+        return Reloaded(changed)
+
+    # Sessions --------------------------------------------------------------------------------------------
 
     async def open_session(
         self, runtime: str, *, native_id: str | None, labels: Mapping[str, str]
     ) -> tuple[SessionRow, bool]:
         """Attach to a native session, or create one where no id is given; says whether it is new."""
-        raise NotImplementedError
+        merged = {**self._sessions.runtime(runtime).options.labels, **labels}
+        if native_id is not None:
+            return await self._sessions.open(runtime, native_id, labels=merged)
+        if not self._sessions.runtime(runtime).options.creates:
+            raise InvalidRequest(
+                f"runtime {runtime!r} is not configured to create sessions; give a native_id", pointer="/native_id"
+            )
+        return await self._sessions.create(runtime, labels=merged)
 
     async def session(self, session_id: SessionId) -> SessionRow:
-        raise NotImplementedError
+        row = await self._engine.session(session_id)
+        if row is None:
+            raise NotFound(f"no session {session_id!r}")
+        return row
 
     async def sessions(self, page: Page, *, runtime: str | None = None) -> tuple[Sequence[SessionRow], str | None]:
-        raise NotImplementedError
+        return await self._engine.sessions(page, runtime=runtime)
 
     async def close_session(self, session_id: SessionId, *, erase: bool) -> None:
-        raise NotImplementedError
+        row = await self.session(session_id)
+        carried = self._sessions.carried(session_id)
+        if carried is not None:
+            await self._wait(carried.pump, CloseOrdered("closed by a client", _reply()))
+            await asyncio.wait(carried.tasks, timeout=_REPLY)
+        elif row.state != "closed":
+            raise Conflict(f"the runtime {row.runtime!r} of this session is not configured, so it cannot be closed")
+        if erase:
+            await self._engine.erase(session_id)
 
     async def post(self, session_id: SessionId, events: Sequence[Event]) -> Sequence[Envelope]:
         """Record client events and send them on; nothing is recorded where one cannot be expressed."""
-        raise NotImplementedError
+        pump = await self._pump(session_id)
+        return await self._wait(pump, Post(events, _reply()))
 
     async def read(self, session_id: SessionId, *, after: int, limit: int) -> Sequence[Envelope]:
-        raise NotImplementedError
+        try:
+            return await self._engine.read(session_id, after=after, limit=limit)
+        except Truncated as exc:
+            text = f"the events behind {after} were removed by retention; history begins at {exc.first_sequence}"
+            raise Gone(text, first_sequence=exc.first_sequence) from exc
 
     def follow(self, session_id: SessionId, *, after: int | None) -> AsyncIterator[StreamItem]:
         """Yield history behind `after`, then what happens; None begins with what happens next.
 
-        Ends when the session is closed, the gateway stops, or the reader is too slow.
+        Ends when the session is closed or the gateway stops.
         """
-        raise NotImplementedError
+        carried = self._sessions.carried(session_id)
+        heartbeat = self.settings.api.heartbeat.total_seconds()
+        feed = carried.pump.feed if carried is not None else None
+        return follow(self._engine, session_id, feed, after=after, heartbeat=heartbeat, ended=self._draining)
+
+    # Calls -----------------------------------------------------------------------------------------------
 
     async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[CallRow], str | None]:
-        raise NotImplementedError
+        return await self._engine.calls(which, page)
 
     async def call_story(self, call_id: CallId) -> CallStory:
-        raise NotImplementedError
+        row = await self._call(call_id)
+        story: list[Envelope] = []
+        after = row.request_sequence - 1
+        while len(story) < _STORY_EVENTS:
+            try:
+                page = await self._engine.read(row.session_id, after=after, limit=500)
+            except Truncated as exc:
+                after = exc.first_sequence - 1
+                continue
+            story.extend(e for e in page if _tells_of(e, row))
+            if len(page) < 500:
+                break
+            after = page[-1].sequence
+        sends = (
+            () if row.outcome_sequence is None else await self._engine.sends_of(row.session_id, row.outcome_sequence)
+        )
+        return CallStory(row, tuple(story), tuple(sends))
 
     def callback_allowed(self, call_id: CallId, token: str) -> bool:
         """Whether a callback token belongs to a call, in constant time."""
-        raise NotImplementedError
+        return hmac.compare_digest(self._token(call_id).encode(), token.encode("utf-8", "replace"))
 
     async def settle(self, call_id: CallId, answer: Answered) -> CallRow:
         """Record an outcome that came by callback or API; the same one again is fine.
@@ -140,54 +323,198 @@ class Gateway:
         Raises:
             Conflict: the call has already ended otherwise; this outcome is recorded as ignored.
         """
-        raise NotImplementedError
+        row = await self._call(call_id)
+        pump = await self._pump(row.session_id)
+        if await self._wait(pump, OutcomeGiven(call_id, answer, _reply())):
+            return await self._call(call_id)
+        row = await self._call(call_id)
+        if row.outcome_sha == outcome_fingerprint(answer.outcome):
+            return row
+        await self._wait(pump, OutcomeLate(row, answer, _reply()))
+        raise Conflict(f"the call has already {row.state}; this outcome was recorded as ignored")
 
     async def progress(self, call_id: CallId, data: dict[str, Any]) -> None:
-        raise NotImplementedError
+        row = await self._call(call_id)
+        pump = await self._pump(row.session_id)
+        if not await self._wait(pump, ProgressGiven(call_id, data, _reply())):
+            raise Conflict(f"the call has already {(await self._call(call_id)).state}")
 
     async def cancel(self, call_id: CallId, *, reason: str | None) -> CallRow:
-        raise NotImplementedError
+        row = await self._call(call_id)
+        pump = await self._pump(row.session_id)
+        if not await self._wait(pump, CancelOrdered(call_id, reason, _reply())):
+            raise Conflict(f"the call has already {(await self._call(call_id)).state}")
+        return await self._call(call_id)
 
     async def redrive(self, call_id: CallId, *, new_key: bool, deliver: bool) -> CallRow:
-        raise NotImplementedError
+        row = await self._call(call_id)
+        if row.outcome_sequence is None:
+            raise Conflict("the call is still open; there is nothing to try again")
+        try:
+            found = await self._engine.read(row.session_id, after=row.request_sequence - 1, limit=1)
+        except Truncated:
+            found = ()
+        request = found[0].event if found else None
+        if not isinstance(request, ToolRequested):
+            raise Gone("the arguments of this call were removed", first_sequence=row.request_sequence + 1)
+        pump = await self._pump(row.session_id)
+        order = RedriveOrdered(row, request, new_key=new_key, deliver=deliver, reply=_reply())
+        fresh: CallId = await self._wait(pump, order)
+        return await self._call(fresh)
 
     async def dead_letters(self, page: Page) -> tuple[Sequence[CallRow | SendRow], str | None]:
-        """List calls whose outcome is unknown or undeliverable, and sends that will not be tried again."""
-        raise NotImplementedError
+        """List calls whose outcome is unknown, then sends that will not be tried again."""
+        kind, _, cursor = (page.after or "c:").partition(":")
+        if kind not in {"c", "s"}:
+            raise InvalidRequest("this cursor is not from a list of dead letters", pointer="after")
+        if kind == "c":
+            inner = Page(page.limit, cursor or None)
+            calls, following = await self._engine.calls(CallFilter(unknown=True), inner)
+            if following is not None or len(calls) >= page.limit:
+                return calls, f"c:{following}" if following is not None else "s:"
+            sends, following = await self._engine.dead_sends(Page(page.limit - len(calls)))
+            return [*calls, *sends], None if following is None else f"s:{following}"
+        sends, following = await self._engine.dead_sends(Page(page.limit, cursor or None))
+        return sends, None if following is None else f"s:{following}"
 
     async def redeliver(self, session_id: SessionId, sequence: int, target: str) -> None:
-        """Send one dead event copy or outbound event again."""
-        raise NotImplementedError
+        """Send one event copy or outbound event again."""
+        await self.session(session_id)
+        if all(row.target != target for row in await self._engine.sends_of(session_id, sequence)):
+            raise NotFound(f"event {sequence} was never meant for {target!r}")
+        change = SendChange(sequence=sequence, target=target, state="pending", due_at=self._parts.clock.now())
+        await self._engine.commit(Step(session_id=session_id, send_changes=(change,)))
+        self._hands.ring()
+        carried = self._sessions.carried(session_id)
+        if carried is not None:
+            carried.pump.send_again(sequence)
+
+    # People and surroundings -----------------------------------------------------------------------------
 
     async def interactions(
         self, page: Page, *, session_id: SessionId | None, state: InteractionState | None
     ) -> tuple[Sequence[tuple[InteractionRow, Envelope]], str | None]:
-        raise NotImplementedError
+        rows, following = await self._engine.interactions(page, session_id=session_id, state=state)
+        shown: list[tuple[InteractionRow, Envelope]] = []
+        for row in rows:
+            found = await self._engine.read(row.session_id, after=row.request_sequence - 1, limit=1)
+            shown += [(row, envelope) for envelope in found]
+        return shown, following
 
     async def answer(self, interaction_id: InteractionId, body: Mapping[str, Any]) -> InteractionRow:
         """Answer a question to a person: `{"decision", "scope"}`, `{"answer"}` or `{"value"}`."""
-        raise NotImplementedError
+        row = await self._engine.interaction(interaction_id)
+        if row is None:
+            raise NotFound(f"no interaction {interaction_id!r}")
+        raise Conflict(f"the interaction is {row.state} and takes no answer ({', '.join(body)})")
 
     async def enable_destination(self, name: str) -> None:
         """Switch a destination on again that had answered 410."""
-        raise NotImplementedError
+        await self._hands.enable(name)
 
     def runtimes(self) -> Sequence[RuntimeStatus]:
-        raise NotImplementedError
+        shown: list[RuntimeStatus] = []
+        for name, runtime in self._sessions.runtimes.items():
+            links = tuple(
+                LinkStatus(
+                    session_id=c.pump.view.session_id,
+                    native_id=c.pump.view.native_id,
+                    state=c.supervisor.state,
+                    since=c.supervisor.since,
+                    reason=c.supervisor.reason,
+                )
+                for c in self._sessions.of_runtime(name)
+            )
+            adapter = runtime.adapter
+            shown.append(RuntimeStatus(name, adapter.name, adapter.protocol, adapter.capabilities, links))
+        return shown
 
     async def ready(self) -> Readiness:
-        raise NotImplementedError
-
-    async def reload(self) -> Reloaded:
-        """Read the configuration file again; a bad one changes nothing and raises InvalidConfiguration."""
-        raise NotImplementedError
+        try:
+            health = await self._engine.health()
+            engine = "ok" if health.writable else health.detail or "takes no writes"
+        except EngineUnavailable as exc:
+            engine = str(exc)
+        process = "draining" if self._draining.is_set() else "ok"
+        checks = {"engine": engine, "configuration": "ok", "process": process}
+        return Readiness(ready=all(value == "ok" for value in checks.values()), checks=checks)
 
     async def recall(self, *, key: str, scope: str) -> StoredAnswer | None:
-        raise NotImplementedError
+        return await self._engine.recall(key=key, scope=scope)
 
     async def remember(self, *, key: str, scope: str, request_sha: str, response: bytes, keep: timedelta) -> bool:
-        raise NotImplementedError
+        answer = StoredAnswer(request_sha, response, self._parts.clock.now() + keep)
+        return await self._engine.remember(key=key, scope=scope, answer=answer)
 
     def render_metrics(self) -> bytes:
         """Write all metrics in the Prometheus text format."""
-        raise NotImplementedError
+        return self._parts.metrics.render()
+
+    # Inside ----------------------------------------------------------------------------------------------
+
+    async def _call(self, call_id: CallId) -> CallRow:
+        row = await self._engine.call(call_id)
+        if row is None:
+            raise NotFound(f"no call {call_id!r}")
+        return row
+
+    async def _pump(self, session_id: SessionId) -> Pump:
+        carried = self._sessions.carried(session_id)
+        if carried is not None:
+            return carried.pump
+        row = await self.session(session_id)
+        if row.state == "closed":
+            raise Conflict("the session is closed")
+        raise Conflict(f"the runtime {row.runtime!r} of this session is not configured")
+
+    async def _wait(self, pump: Pump, signal: ClientSignal) -> Any:
+        """Put a signal in and wait for what became of it."""
+        reply: asyncio.Future[Any] = signal.reply
+        pump.put(signal)
+        ended = asyncio.ensure_future(pump.closed.wait())
+        try:
+            await asyncio.wait({reply, ended}, timeout=_REPLY, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended.cancel()
+        if reply.done():
+            return reply.result()
+        if pump.closed.is_set():
+            raise Conflict("the session is closed")
+        reply.cancel()
+        raise Overloaded(f"the session did not get to this within {_REPLY:.0f} s")
+
+    def _links(self, call_id: CallId) -> Links | None:
+        base = self.settings.public_url
+        if base is None:
+            return None
+        root, token = str(base).rstrip("/"), self._token(call_id)
+        return Links(
+            outcome=f"{root}/v1/calls/{call_id}/outcome?token={token}",
+            progress=f"{root}/v1/calls/{call_id}/progress?token={token}",
+        )
+
+    def _token(self, call_id: CallId) -> str:
+        return hmac.new(self._callback_key, call_id.encode("utf-8", "replace"), sha256).hexdigest()[:40]
+
+    async def _own_callback_key(self) -> bytes:
+        known = await self._engine.note(_CALLBACK_NOTE)
+        if known is None:
+            known = self._parts.ids.token()
+            await self._engine.set_note(_CALLBACK_NOTE, known)
+        return known.encode()
+
+    def _link_changed(self, name: str) -> None:
+        links = [carried.supervisor.state for carried in self._sessions.of_runtime(name)]
+        self._parts.metrics.link(name, up=all(state == "up" for state in links) if links else None)
+        self._parts.metrics.sessions(name, len(links))
+
+
+def _reply() -> "asyncio.Future[Any]":
+    return asyncio.get_running_loop().create_future()
+
+
+def _tells_of(envelope: Envelope, row: CallRow) -> bool:
+    event = envelope.event
+    if getattr(event, "call_id", None) == row.call_id or envelope.sequence == row.request_sequence:
+        return True
+    return envelope.event.kind == "delivery.settled" and getattr(event, "sequence", None) == row.outcome_sequence

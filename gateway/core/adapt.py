@@ -1,0 +1,173 @@
+"""Say with the kinds a runtime has what was asked with a kind it lacks, and list what gets lost. Pure."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from gateway.core.state import HISTORY_KEY, Remembered
+from gateway.envelope import (
+    ContextUpdated,
+    Draft,
+    Event,
+    Loss,
+    MessagePosted,
+    Text,
+    ToolFinished,
+    TurnInterrupted,
+    TurnSteered,
+    text_of,
+)
+from gateway.errors import CannotExpress
+from gateway.ports.adapter import Capabilities, Codec
+
+_ERROR_LIMIT = 8_000
+_RESULT_LIMIT = 60_000
+MESSAGE_UPDATE = "new-message"
+STEER_UPDATE = "steer"
+INTERRUPT_UPDATE = "interrupt"
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """An event that the runtime has a word for, and what it lost on the way there."""
+
+    event: Event
+    losses: tuple[Loss, ...] = ()
+
+
+def adapt(event: Event, memory: Remembered, capabilities: Capabilities) -> Adapted:
+    """Turn an event that goes to a runtime into a kind it accepts.
+
+    Raises:
+        CannotExpress: there is no honest way to say it.
+    """
+    accepts = capabilities.accepts
+    match event:
+        case ContextUpdated() if event.kind in accepts:
+            return complete_context(event, memory, capabilities)
+        case _ if event.kind in accepts:
+            return Adapted(event)
+        case MessagePosted() if "context.updated" in accepts:
+            return _message_as_context(event, memory, capabilities)
+        case ContextUpdated() if "turn.steered" in accepts and memory.running:
+            note = "the runtime has no context; the description was given as a hint"
+            return Adapted(TurnSteered(text=_describe(event)), (Loss(how="narrowed", path="", note=note),))
+        case ContextUpdated() if "message.posted" in accepts:
+            note = "the runtime has no context; it was posted as a message"
+            message = MessagePosted(content=(Text(text=_describe(event)),), wakes_agent=event.wakes_agent)
+            return Adapted(message, (Loss(how="narrowed", path="", note=note),))
+        case TurnSteered(text=text) if "context.updated" in accepts:
+            return _words_as_context(STEER_UPDATE, text, memory, capabilities)
+        case TurnSteered(text=text) if "message.posted" in accepts:
+            note = "the runtime cannot be steered; the hint was posted as a message"
+            return Adapted(MessagePosted(content=(Text(text=text),)), (Loss(how="narrowed", path="", note=note),))
+        case TurnInterrupted(reason=reason) if "context.updated" in accepts:
+            words = "Stop what you are doing." + (f" {reason}" if reason else "")
+            return _words_as_context(INTERRUPT_UPDATE, words, memory, capabilities)
+        case _:
+            raise CannotExpress(f"the runtime has no way to be told {event.kind!r}")
+
+
+def complete_context(event: ContextUpdated, memory: Remembered, capabilities: Capabilities) -> Adapted:
+    """Add the conversation to a context that replaces the last one, where the backend left it out."""
+    if not capabilities.replaces_context or not memory.history or HISTORY_KEY in event.context:
+        return Adapted(event)
+    context = {**event.context, HISTORY_KEY: "\n".join(memory.history)}
+    return Adapted(event.model_copy(update={"context": context}), (_invented_history(),))
+
+
+def _invented_history() -> Loss:
+    note = "added by the gateway, because the runtime replaces its context with each update"
+    return Loss(how="invented", path=f"/context/{HISTORY_KEY}", note=note)
+
+
+def full_context(memory: Remembered) -> dict[str, Any] | None:
+    """Say all that the agent should know now; None where nobody gave a context and nothing was said."""
+    if memory.context is None and not memory.history:
+        return None
+    context = dict(memory.context or {})
+    if memory.history and HISTORY_KEY not in context:
+        context[HISTORY_KEY] = "\n".join(memory.history)
+    return context
+
+
+def hydration(memory: Remembered) -> ContextUpdated | None:
+    """Make the update that tells a (re)connected runtime the last context, without waking it."""
+    if memory.context is None:
+        return None
+    return ContextUpdated(
+        name="hydration", context=dict(memory.context), description="The current state.", wakes_agent=False
+    )
+
+
+def _message_as_context(event: MessagePosted, memory: Remembered, capabilities: Capabilities) -> Adapted:
+    who = event.author.name or event.author.id or event.author.role
+    update = ContextUpdated(
+        name=MESSAGE_UPDATE,
+        context=dict(memory.context or {}),
+        description=f'{who} sent a message: "{text_of(event.content)}"',
+        wakes_agent=event.wakes_agent,
+        message=event,
+    )
+    completed = complete_context(update, memory, capabilities)
+    return Adapted(completed.event, completed.losses)
+
+
+def _words_as_context(name: str, words: str, memory: Remembered, capabilities: Capabilities) -> Adapted:
+    update = ContextUpdated(name=name, context=dict(memory.context or {}), description=words, wakes_agent=True)
+    completed = complete_context(update, memory, capabilities)
+    note = f"the runtime has no {name}; it was asked in words by an update that wakes the agent"
+    return Adapted(completed.event, (*completed.losses, Loss(how="narrowed", path="", note=note)))
+
+
+def _describe(event: ContextUpdated) -> str:
+    facts = orjson.dumps(event.context).decode() if event.context else ""
+    return "\n".join(part for part in (event.description or event.name, facts) if part)
+
+
+def expressible_outcome(finished: ToolFinished, codec: Codec) -> Adapted:
+    """Find a form of an outcome that the protocol can carry; there always is one.
+
+    First as it is, then the result as bounded JSON text, then a short plain failure. Each step down is a Loss.
+    """
+    if finished.error is not None and len(finished.error) > _ERROR_LIMIT:
+        finished = finished.model_copy(update={"error": finished.error[:_ERROR_LIMIT] + " …"})
+    try:
+        return Adapted(finished, codec.encode(Draft(finished)).losses)
+    except CannotExpress as exc:
+        reason, path = exc.reason, exc.path
+    if finished.outcome == "success":
+        bounded = finished.model_copy(update={"result": _bounded(finished.result)})
+        try:
+            further = codec.encode(Draft(bounded)).losses
+        except CannotExpress as exc:
+            reason, path = exc.reason, exc.path
+        else:
+            return Adapted(bounded, (Loss(how="narrowed", path="/result", note=reason), *further))
+    short = finished.model_copy(
+        update={
+            "outcome": "failure",
+            "result": None,
+            "error": "The tool has answered, but its answer cannot be told in this protocol.",
+            "context": None,
+        }
+    )
+    further = codec.encode(Draft(short)).losses
+    return Adapted(short, (Loss(how="narrowed", path=path or "", note=reason), *further))
+
+
+def _bounded(result: Any) -> str:
+    """Say a result as text; UTF-16 units and JSON escapes are counted as the tightest known limit does."""
+    text = result if isinstance(result, str) else orjson.dumps(result).decode()
+    if _units(text) <= _RESULT_LIMIT:
+        return text
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if _units(text[:middle]) <= _RESULT_LIMIT else (low, middle - 1)
+    return f"{text[:low]} … [cut by the gateway: {low} of {len(text)} characters]"
+
+
+def _units(text: str) -> int:
+    return len(orjson.dumps(text).decode().encode("utf-16-le")) // 2

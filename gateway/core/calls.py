@@ -1,0 +1,137 @@
+"""The life of a host call: its states, and what each answer of an executor leads to. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any, Literal
+
+import orjson
+
+from gateway.envelope import Outcome, OutcomeKind
+from gateway.ports.engine import OPEN_STATES, CallState
+from gateway.ports.executor import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain
+
+Signal = Literal["claim", "accept", "requeue", "settle"]
+
+TRANSITIONS: Mapping[CallState, Mapping[Signal, frozenset[CallState]]] = {
+    "queued": {"claim": frozenset({"dispatched"}), "settle": frozenset({"failed", "canceled", "expired", "succeeded"})},
+    "dispatched": {
+        "accept": frozenset({"accepted"}),
+        "requeue": frozenset({"queued"}),
+        "settle": frozenset({"succeeded", "failed", "canceled", "expired"}),
+    },
+    "accepted": {"settle": frozenset({"succeeded", "failed", "canceled", "expired"})},
+    "succeeded": {},
+    "failed": {},
+    "canceled": {},
+    "expired": {},
+}
+"""Which signal may lead where; a settled call has no way out."""
+
+_SETTLED: Mapping[OutcomeKind, CallState] = {
+    "success": "succeeded",
+    "failure": "failed",
+    "canceled": "canceled",
+    "expired": "expired",
+}
+
+
+def is_open(state: CallState) -> bool:
+    """Whether a call still waits for its outcome."""
+    return state in OPEN_STATES
+
+
+def may(state: CallState, signal: Signal) -> bool:
+    """Whether a signal means anything in a state."""
+    return signal in TRANSITIONS[state]
+
+
+def settled_state(outcome: OutcomeKind) -> CallState:
+    """Name the state that an outcome leads to."""
+    return _SETTLED[outcome]
+
+
+def fingerprint(tool: str, arguments: Mapping[str, Any]) -> str:
+    """Hash what was asked, so that a reused id with other arguments is told from a repeat."""
+    return _sha([tool, dict(arguments)])
+
+
+def outcome_fingerprint(outcome: Outcome) -> str:
+    """Hash what was answered, so that the same outcome again is told from a different one."""
+    return _sha([outcome.outcome, outcome.result, outcome.error])
+
+
+def _sha(value: object) -> str:
+    return sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How an executor is asked again, and how long all of it may take."""
+
+    attempts: int = 3
+    idempotent: bool = False
+    timeout: timedelta = timedelta(seconds=20)
+    deadline: timedelta = timedelta(seconds=120)
+    accepted_deadline: timedelta = timedelta(seconds=600)
+    initial: timedelta = timedelta(milliseconds=500)
+    maximum: timedelta = timedelta(seconds=10)
+
+    def delay(self, attempt: int, dice: float) -> timedelta:
+        """Wait before the next attempt: exponential, full jitter; `dice` is uniform in [0, 1)."""
+        ceiling = min(self.maximum, self.initial * 2 ** min(attempt - 1, 20))
+        return ceiling * dice
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The call ends with this."""
+
+    answered: Answered
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The call is tried again."""
+
+    due_at: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The executor accepted; its outcome comes by callback."""
+
+    deadline_at: datetime
+
+
+def failure(error: str, *, unknown: bool = False) -> Answered:
+    """Make a failure that the agent can read."""
+    return Answered(outcome=Outcome(outcome="failure", error=error, unknown=unknown))
+
+
+def judge(
+    answer: Answer, *, policy: RetryPolicy, attempt: int, deadline_at: datetime, now: datetime, dice: float
+) -> End | Retry | Wait:
+    """Decide what an executor's answer to one attempt leads to (the table of DESIGN.md 7)."""
+    match answer:
+        case Answered():
+            return End(answer)
+        case Replied():
+            return End(failure("the executor answered with something that is no outcome"))
+        case Accepted():
+            return Wait(max(deadline_at, now + policy.accepted_deadline))
+        case NeverSent(reason):
+            wait, unknown, again = policy.delay(attempt, dice), False, True
+        case NotProcessed(reason, retry_after):
+            wait, unknown, again = retry_after or policy.delay(attempt, dice), False, True
+        case Uncertain(reason):
+            wait, unknown, again = policy.delay(attempt, dice), True, policy.idempotent
+    if not again:
+        return End(failure(f"outcome unknown: {reason}; the tool may have run and was not tried again", unknown=True))
+    if attempt >= policy.attempts:
+        return End(failure(f"{reason} (after {attempt} attempts)", unknown=unknown))
+    if now + wait >= deadline_at:
+        return End(failure(f"{reason} (no time left for another attempt)", unknown=unknown))
+    return Retry(now + wait, reason)

@@ -1,0 +1,186 @@
+"""A decision in the making: collects what is written and what follows, while the memory moves along. Pure.
+
+The memory already shows what was recorded here, so that one step can carry many decisions in a row.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from gateway.core.calls import is_open
+from gateway.core.effects import Effect
+from gateway.core.routing import Routes
+from gateway.core.state import OpenCall, Remembered, SessionView, fold
+from gateway.envelope import CallId, Direction, Event, EventId, Loss, Origin, ToolRequested
+from gateway.ports.engine import (
+    Accept,
+    CallChange,
+    CallRow,
+    Claim,
+    Expectation,
+    LastSequence,
+    MarkCanceling,
+    NewEvent,
+    Open,
+    Requeue,
+    Send,
+    SendChange,
+    Settle,
+    Step,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place to go back to when one of several decisions fails."""
+
+    memory: Remembered
+    calls: Mapping[CallId, OpenCall]
+    last_sequence: int
+    sizes: tuple[int, ...]
+    cursor: str | None
+
+
+class Building:
+    """Collects one step; lives for one decision or a batch of them and is never shared."""
+
+    def __init__(
+        self,
+        view: SessionView,
+        *,
+        now: datetime,
+        mint: Callable[[], EventId],
+        take_slot: Callable[[str], bool],
+        routes: Routes,
+        known: Mapping[str, CallRow] | None = None,
+    ) -> None:
+        self.base = view
+        self.memory = view.memory
+        self.calls = dict(view.calls)
+        self.last_sequence = view.last_sequence
+        self.now = now
+        self.take_slot = take_slot
+        self.known = known or {}
+        """Settled calls by native id, looked up where an Open was stale."""
+        self.cursor: str | None = None
+        self.effects: list[Effect] = []
+        self.events: list[NewEvent] = []
+        self._mint = mint
+        self._routes = routes
+        self._calls: list[CallChange] = []
+        self._sends: list[Send] = []
+        self._send_changes: list[SendChange] = []
+        self._expects: list[Expectation] = []
+
+    def record(
+        self,
+        event: Event,
+        direction: Direction,
+        *,
+        origin: Origin | None = None,
+        caused_by: int | None = None,
+        losses: tuple[Loss, ...] = (),
+        dedupe_key: str | None = None,
+    ) -> NewEvent:
+        """Put an event on record, with its copies; it gets the sequence `self.last_sequence`."""
+        new = NewEvent(
+            event_id=self._mint(),
+            event=event,
+            direction=direction,
+            recorded_at=self.now,
+            origin=origin,
+            caused_by=caused_by,
+            losses=losses,
+            dedupe_key=dedupe_key,
+        )
+        self.events.append(new)
+        self.last_sequence += 1
+        self.memory = fold(self.memory, new, self.last_sequence)
+        if self._routes.copies_anything:
+            tool = event.tool if isinstance(event, ToolRequested) else None
+            for name in self._routes.copies_for(
+                runtime=self.base.runtime, kind=event.kind, tool=tool, labels=self.memory.labels
+            ):
+                self._sends.append(Send(len(self.events) - 1, f"destination:{name}"))
+        return new
+
+    def add_send(self, send: Send) -> None:
+        """Add an outbound row for a recorded event."""
+        self._sends.append(send)
+
+    def change_send(self, change: SendChange) -> None:
+        """Say what became of an outbound row."""
+        self._send_changes.append(change)
+
+    def expect(self, expectation: Expectation) -> None:
+        """Make the step depend on something."""
+        self._expects.append(expectation)
+
+    def change_call(self, change: CallChange, *, opened: OpenCall | None = None) -> None:
+        """Write a change of a call and show it in the view; an `Open` comes with the call as it then is."""
+        self._calls.append(change)
+        match change:
+            case Open(call_id=call_id):
+                if opened is not None and is_open(change.state):
+                    self.calls[call_id] = opened
+            case Claim(call_id=call_id, attempt=attempt):
+                self.calls[call_id] = replace(self.calls[call_id], state="dispatched", attempt=attempt, due_at=None)
+            case Accept(call_id=call_id, deadline_at=deadline_at):
+                self.calls[call_id] = replace(self.calls[call_id], state="accepted", deadline_at=deadline_at)
+            case Requeue(call_id=call_id, due_at=due_at):
+                self.calls[call_id] = replace(self.calls[call_id], state="queued", due_at=due_at)
+            case MarkCanceling(call_id=call_id, until=until):
+                self.calls[call_id] = replace(self.calls[call_id], canceling_until=until)
+            case Settle(call_id=call_id):
+                self.calls.pop(call_id, None)
+
+    def mark(self) -> Mark:
+        """Remember this place."""
+        return Mark(self.memory, dict(self.calls), self.last_sequence, self._sizes(), self.cursor)
+
+    def back_to(self, mark: Mark) -> None:
+        """Forget everything since a mark."""
+        self.memory, self.last_sequence, self.cursor = mark.memory, mark.last_sequence, mark.cursor
+        self.calls = dict(mark.calls)
+        for kept, size in zip(self._lists(), mark.sizes, strict=True):
+            del kept[size:]
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return self.cursor is None and not (self.events or self._calls or self._sends or self._send_changes)
+
+    @property
+    def view(self) -> SessionView:
+        """The session as it is once the step is written."""
+        return replace(self.base, memory=self.memory, calls=self.calls, last_sequence=self.last_sequence)
+
+    def step(self, *, snapshot: bytes | None = None) -> Step:
+        """Make the step."""
+        before, after = list_state(self.base.memory), list_state(self.memory)
+        return Step(
+            session_id=self.base.session_id,
+            events=tuple(self.events),
+            calls=tuple(self._calls),
+            sends=tuple(self._sends),
+            send_changes=tuple(self._send_changes),
+            cursor=self.cursor,
+            snapshot=snapshot,
+            state=after if after != before else None,
+            expects=(LastSequence(self.base.last_sequence), *self._expects) if self.events else tuple(self._expects),
+        )
+
+    def _lists(
+        self,
+    ) -> tuple[list[NewEvent], list[CallChange], list[Send], list[SendChange], list[Expectation], list[Effect]]:
+        return self.events, self._calls, self._sends, self._send_changes, self._expects, self.effects
+
+    def _sizes(self) -> tuple[int, ...]:
+        return tuple(len(kept) for kept in self._lists())
+
+
+def list_state(memory: Remembered) -> str:
+    """Name a session's state for lists."""
+    if memory.closed:
+        return "closed"
+    return "running" if memory.running else "idle"

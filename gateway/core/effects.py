@@ -1,0 +1,87 @@
+"""What is to be done once a step is on disk: plain values, carried out by the shell. Pure."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gateway.core.state import OpenCall
+from gateway.envelope import CallId, Event
+from gateway.ports.adapter import Frame
+from gateway.ports.engine import Lane, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Send one attempt of a call to its executor."""
+
+    call: OpenCall
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A call waits for a free slot of its executor or session, or for its due time."""
+
+    call_id: CallId
+    executor: str
+    due_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A call has ended: stop its attempt, and tell the executor where it may still work on it."""
+
+    call_id: CallId
+    executor: str | None
+    tell: dict[str, Any] | None = None
+    """Data of the `tool.canceled` for the executor; None where it needs none."""
+    key: str = ""
+    stop: bool = True
+    """Whether the attempt under way is broken off; an operator's cancel leaves it its grace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transmit:
+    """Send a recorded event to the runtime."""
+
+    sequence: int
+    lane: Lane
+    kind: str
+    frames: tuple[Frame, ...]
+    waking: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask an executor about a message, approval or question."""
+
+    sequence: int
+    key: str
+    kind: str
+    executor: str
+    data: dict[str, Any]
+    deadline_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Show followers something that is only live."""
+
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Resend:
+    """The outcome on record under this sequence is wanted again."""
+
+    sequence: int
+
+
+Effect = Dispatch | Queue | Release | Transmit | Ask | Tell | Resend
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A step to commit and what follows from it."""
+
+    step: Step
+    effects: tuple[Effect, ...] = ()

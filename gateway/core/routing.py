@@ -1,0 +1,76 @@
+"""Who answers what: the routes of the YAML as pure matching."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One rule; all given globs must match."""
+
+    runtime: str = "*"
+    tool: str | None = None
+    event: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    to: str | None = None
+    copy_to: tuple[str, ...] = ()
+
+    def matches(self, *, runtime: str, kind: str, tool: str | None, labels: Mapping[str, str]) -> bool:
+        """Whether an event falls under this rule. A rule without `event` is about tool calls only if it routes."""
+        if self.event is not None:
+            if not fnmatchcase(kind, self.event):
+                return False
+        elif self.to is not None and kind != "tool.requested":
+            return False
+        if self.tool is not None and (tool is None or not fnmatchcase(tool, self.tool)):
+            return False
+        if self.runtime != "*" and not fnmatchcase(runtime, self.runtime):
+            return False
+        return all(name in labels and fnmatchcase(labels[name], glob) for name, glob in self.labels.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """An executor answers; `index` is the place of the route in the YAML."""
+
+    executor: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unmatched:
+    """No route takes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """All rules, in the order of the YAML."""
+
+    routes: tuple[Route, ...] = ()
+    unrouted: Literal["fail", "ignore"] = "fail"
+
+    def executor_for(
+        self, *, runtime: str, kind: str, tool: str | None = None, labels: Mapping[str, str]
+    ) -> Matched | Unmatched:
+        """Find who answers: the first rule that matches and has `to`."""
+        for index, route in enumerate(self.routes):
+            if route.to is not None and route.matches(runtime=runtime, kind=kind, tool=tool, labels=labels):
+                return Matched(route.to, index)
+        return Unmatched()
+
+    def copies_for(
+        self, *, runtime: str, kind: str, tool: str | None = None, labels: Mapping[str, str]
+    ) -> tuple[str, ...]:
+        """List the destinations that get a copy, each once, in the order of the rules."""
+        found: dict[str, None] = {}
+        for route in self.routes:
+            if route.copy_to and route.matches(runtime=runtime, kind=kind, tool=tool, labels=labels):
+                found.update(dict.fromkeys(route.copy_to))
+        return tuple(found)
+
+    @property
+    def copies_anything(self) -> bool:
+        """Whether any rule copies events at all."""
+        return any(route.copy_to for route in self.routes)

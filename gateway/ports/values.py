@@ -1,0 +1,176 @@
+"""Checks that every protocol needs on free-form JSON: what is sayable, how long it is, where it went wrong. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, TypeVar, cast
+
+import orjson
+from pydantic import BaseModel, ValidationError
+
+from gateway.envelope import Loss
+from gateway.errors import MalformedFrame
+
+FORBIDDEN_KEYS = frozenset({"__proto__", "constructor", "prototype"})
+"""Keys that would change an object's class in a JavaScript peer."""
+MAX_DEPTH = 64
+MAX_NODES = 1_000_000
+MAX_LISTED = 32
+"""Unknown fields that are listed one by one; the rest is one loss."""
+
+_FORBIDDEN_BYTES = tuple(key.encode() for key in sorted(FORBIDDEN_KEYS))
+# Without these flags orjson would quietly turn dates and dataclasses into JSON that nobody wrote.
+_STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """Stands where a payload should be that could not be read; `excerpt` is bounded."""
+
+    reason: str
+    excerpt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The first thing in a value that cannot be said as JSON, and where it is (RFC 6901)."""
+
+    reason: str
+    path: str
+
+
+def find_fault(value: object, path: str = "", *, forbid_keys: bool = True, max_depth: int = MAX_DEPTH) -> Fault | None:
+    """Find what keeps a value from being plain, bounded JSON.
+
+    That is: bytes and other foreign types, NaN and infinities, integers beyond 64 bits, lone
+    surrogates, keys that are not text, nesting over `max_depth`, and the forbidden keys.
+    """
+    try:
+        raw = orjson.dumps(value, option=_STRICT)
+    except TypeError:
+        return _walk(value, path, forbid_keys, max_depth) or Fault("is not JSON", path)
+    # Most values end here: the bytes rule out NaN (written as null), forbidden keys and depth without a walk.
+    if (
+        b"null" not in raw
+        and not (forbid_keys and any(key in raw for key in _FORBIDDEN_BYTES))
+        and raw.count(b"{") + raw.count(b"[") <= max_depth
+    ):
+        return None
+    return _walk(value, path, forbid_keys, max_depth)
+
+
+def _walk(value: object, path: str, forbid_keys: bool, max_depth: int) -> Fault | None:
+    waiting: list[tuple[object, str, int]] = [(value, path, 1)]
+    for _ in range(MAX_NODES):
+        if not waiting:
+            return None
+        current, where, depth = waiting.pop()
+        match current:
+            case dict() | list() | tuple() if depth > max_depth:
+                return Fault(f"is nested deeper than {max_depth} levels", where[:200])
+            case dict():
+                for key, inner in cast("dict[object, object]", current).items():
+                    if not isinstance(key, str):
+                        return Fault("has a key that is not text", where)
+                    if _lone_surrogate(key):
+                        return Fault("has a key with a lone surrogate", where)
+                    if forbid_keys and key in FORBIDDEN_KEYS:
+                        return Fault(f"has the forbidden key {key!r}", pointer(where, key))
+                    waiting.append((inner, pointer(where, key), depth + 1))
+            case list() | tuple():
+                items = cast("list[object] | tuple[object, ...]", current)
+                waiting.extend((inner, f"{where}/{index}", depth + 1) for index, inner in enumerate(items))
+            case _:
+                if reason := _scalar_fault(current):
+                    return Fault(reason, where)
+    return Fault(f"has more than {MAX_NODES} values", path)
+
+
+def _scalar_fault(value: object) -> str | None:
+    match value:
+        case None | bool():
+            return None
+        case str():
+            return "holds a lone surrogate" if _lone_surrogate(value) else None
+        case int():
+            return None if -(2**63) <= value < 2**64 else "is an integer beyond 64 bits"
+        case float():
+            return None if isfinite(value) else "is NaN or infinite"
+        case _:
+            return f"is of type {type(value).__name__}, which JSON does not have"
+
+
+def _lone_surrogate(text: str) -> bool:
+    return not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def utf16_length(text: str) -> int:
+    """Count the length of a text as JavaScript does, in UTF-16 units."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def json_length(value: object) -> int:
+    """Count the UTF-16 units of a value's compact JSON.
+
+    Raises:
+        TypeError: the value is not JSON.
+    """
+    return utf16_length(orjson.dumps(value).decode())
+
+
+def pointer(path: str, *keys: object) -> str:
+    """Extend an RFC 6901 pointer; each key is escaped and cut to 200 characters."""
+    for key in keys:
+        text = str(key)[:200].encode("utf-8", "backslashreplace").decode()
+        path += "/" + text.replace("~", "~0").replace("/", "~1")
+    return path
+
+
+def unknown_fields(extra: Mapping[str, Any] | None, path: str = "") -> tuple[Loss, ...]:
+    """List the fields of a message that its protocol does not have as dropped."""
+    if not extra:
+        return ()
+    names = list(extra)
+    losses = [Loss(how="dropped", path=pointer(path, name), note="unknown field") for name in names[:MAX_LISTED]]
+    if len(names) > MAX_LISTED:
+        losses.append(Loss(how="dropped", path=path, note=f"{len(names) - MAX_LISTED} more unknown fields"))
+    return tuple(losses)
+
+
+def read_model(model: type[Model], payload: object, path: str = "") -> Model:
+    """Read a native object by its wire model.
+
+    Raises:
+        MalformedFrame: naming the first place that is wrong.
+    """
+    try:
+        return model.model_validate(payload)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_input=False, include_context=False)[0]
+        raise MalformedFrame(first["msg"], path=pointer(path, *_plain(first["loc"]))) from exc
+
+
+def _plain(location: Iterable[int | str]) -> Iterable[int | str]:
+    # pydantic names a faulty key of a mapping with an element of its own, which is no place in the payload.
+    return (part for part in location if part != "[key]")
+
+
+def json_type(value: object) -> str:
+    """Name a value's type as JSON would."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case list() | tuple():
+            return "an array"
+        case dict():
+            return "an object"
+        case _:
+            return f"a {type(value).__name__}"

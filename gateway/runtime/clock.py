@@ -1,0 +1,55 @@
+"""The real clock and the real source of fresh ids."""
+
+import secrets
+import time
+from datetime import UTC, datetime, timedelta
+from threading import Lock
+
+from gateway.envelope import EventId, sortable_id
+from gateway.ports.clock import Clock
+
+_ENTROPY_BITS = 80
+
+
+def _steady() -> float:
+    """Read a clock that nobody sets and that also counts while the machine sleeps, where there is one."""
+    boot_time: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boot_time is None else time.clock_gettime(boot_time)
+
+
+class SystemClock:
+    """Wall time read once at the start, carried on by a steady clock, so that steps of the wall clock do not matter."""
+
+    def __init__(self) -> None:
+        self._started_at = datetime.now(UTC)
+        self._started = _steady()
+
+    def now(self) -> datetime:
+        return self._started_at + timedelta(seconds=_steady() - self._started)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class SystemIds:
+    """Ids that sort in the order of their minting, also within one millisecond and when the clock stands still."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._milliseconds = -1
+        self._entropy = 0
+
+    def event_id(self) -> EventId:
+        milliseconds = int(self._clock.now().timestamp() * 1000)
+        with self._lock:
+            if milliseconds > self._milliseconds:
+                self._milliseconds = milliseconds
+                # The top bit stays free, so that counting up within the millisecond cannot run over.
+                self._entropy = secrets.randbits(_ENTROPY_BITS - 1)
+            else:
+                self._entropy += 1
+            return EventId(sortable_id(self._milliseconds, self._entropy))
+
+    def token(self) -> str:
+        return secrets.token_urlsafe(32)

@@ -1,0 +1,153 @@
+"""Carries event copies to destinations, from the ledger, on a slow schedule with dead letters."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import structlog
+
+from gateway.core.calls import RetryPolicy
+from gateway.envelope import to_json
+from gateway.errors import DragomanError
+from gateway.ports.clock import Clock
+from gateway.ports.engine import Engine, SendChange, SendRow, Step
+from gateway.ports.executor import Copied, Destination
+
+log = structlog.get_logger(__name__)
+
+_PAGE = 100
+_LONGEST_SLEEP = 30.0
+_OFF = "off"
+
+
+def target_of(name: str) -> str:
+    """Name the outbound target of a destination."""
+    return f"destination:{name}"
+
+
+def note_of(name: str) -> str:
+    """Name the note that says whether a destination is switched off."""
+    return f"destination/{name}"
+
+
+class Courier:
+    """Delivers the copies of one destination; `run` is its only task."""
+
+    def __init__(
+        self,
+        name: str,
+        destination: Destination,
+        *,
+        policy: RetryPolicy,
+        concurrency: int,
+        engine: Engine,
+        clock: Clock,
+        dice: Callable[[], float],
+    ) -> None:
+        self._name = name
+        self._destination = destination
+        self._policy = policy
+        self._concurrency = concurrency
+        self._engine = engine
+        self._clock = clock
+        self._dice = dice
+        self._bell = asyncio.Event()
+
+    def ring(self) -> None:
+        """There may be something new."""
+        self._bell.set()
+
+    async def run(self) -> None:
+        """Deliver until the task is canceled."""
+        while True:
+            self._bell.clear()
+            try:
+                rows = await self._due()
+                if rows:
+                    await self._deliver(rows)
+                    continue
+                wait = await self._sleep_time()
+            except DragomanError as exc:
+                log.warning("copies must wait", destination=self._name, reason=str(exc))
+                wait = 1.0
+            try:
+                async with asyncio.timeout(wait):
+                    await self._bell.wait()
+            except TimeoutError:
+                continue
+
+    async def _due(self) -> Sequence[SendRow]:
+        if await self._engine.note(note_of(self._name)) == _OFF:
+            return ()
+        return await self._engine.pending_sends(target=target_of(self._name), due_before=self._clock.now(), limit=_PAGE)
+
+    async def _sleep_time(self) -> float:
+        due = await self._engine.next_send_due(target_of(self._name))
+        if due is None or await self._engine.note(note_of(self._name)) == _OFF:
+            return _LONGEST_SLEEP
+        return min(_LONGEST_SLEEP, max(0.05, (due - self._clock.now()).total_seconds()))
+
+    async def _deliver(self, rows: Sequence[SendRow]) -> None:
+        """Send copies side by side, but those of one session in order."""
+        sessions: dict[str, list[SendRow]] = {}
+        for row in rows:
+            sessions.setdefault(row.session_id, []).append(row)
+        slots = asyncio.Semaphore(self._concurrency)
+
+        async def of_one_session(mine: list[SendRow]) -> None:
+            async with slots:
+                for row in mine:
+                    if not await self._copy(row):
+                        return
+
+        async with asyncio.TaskGroup() as group:
+            for mine in sessions.values():
+                group.create_task(of_one_session(mine))
+
+    async def _copy(self, row: SendRow) -> bool:
+        envelope = row.envelope
+        attempt = row.attempt + 1
+        copied = await self._destination.copy(
+            key=envelope.event_id,
+            kind=envelope.event.kind,
+            at=envelope.recorded_at,
+            data=to_json(envelope),
+            attempt=attempt,
+        )
+        change = self._judge(row, copied, attempt)
+        await self._engine.commit(Step(session_id=row.session_id, send_changes=(change,)))
+        if copied.state == "gone":
+            await self._engine.set_note(note_of(self._name), _OFF)
+            log.error("a destination answered 410 and is switched off", destination=self._name)
+        return change.state == "delivered"
+
+    def _judge(self, row: SendRow, copied: Copied, attempt: int) -> SendChange:
+        due_at, state, reason = None, "delivered", copied.reason
+        match copied.state:
+            case "delivered":
+                reason = None
+            case "refused":
+                state = "refused"
+            case "gone":
+                state, due_at = "pending", self._clock.now()
+            case _ if attempt >= self._policy.attempts:
+                state, reason = "dead", f"{copied.reason} (after {attempt} attempts)"
+            case _:
+                wait: timedelta = copied.retry_after or self._policy.delay(attempt, 0.5 + self._dice() / 2)
+                state, due_at = "pending", self._clock.now() + wait
+        if state in {"refused", "dead"}:
+            log.warning(
+                "a copy was given up",
+                destination=self._name,
+                session_id=row.session_id,
+                sequence=row.sequence,
+                reason=reason,
+            )
+        return SendChange(
+            sequence=row.sequence,
+            target=row.target,
+            state=state,  # pyright: ignore[reportArgumentType]
+            attempt=attempt,
+            due_at=due_at,
+            reason=reason,
+        )

@@ -1,0 +1,241 @@
+"""The workshop: runs attempts at executors as tasks, and turns every way they can end into a signal.
+
+Retry decisions are the council's (core.calls.judge). A task reports by its done-callback: one that is
+canceled before its first step, or dies of a fault of ours, reports as well.
+"""
+
+import asyncio
+from asyncio import Task
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+
+from gateway.core.calls import RetryPolicy, failure
+from gateway.core.effects import Ask, Dispatch, Release
+from gateway.core.requests import call_data
+from gateway.core.state import OpenCall
+from gateway.envelope import CallId
+from gateway.ports.clock import Clock
+from gateway.ports.executor import (
+    Accepted,
+    Answer,
+    Answered,
+    Cancellation,
+    Executor,
+    NeverSent,
+    NotProcessed,
+    Replied,
+    Request,
+    Uncertain,
+)
+from gateway.runtime.limits import Slots
+from gateway.runtime.metrics import AttemptResult, Metrics
+from gateway.runtime.pump import Pump
+from gateway.runtime.signals import Attempted, Replied as RepliedSignal
+
+log = structlog.get_logger(__name__)
+
+_CANCEL_TIMEOUT = timedelta(seconds=5)
+_SLACK = timedelta(seconds=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Where an executor reports to later on."""
+
+    outcome: str
+    progress: str
+
+
+class Dispatcher:
+    """Runs every request to an executor; entered and left with the gateway."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        slots: Slots,
+        dice: Callable[[], float],
+        links: Callable[[CallId], Links | None],
+    ) -> None:
+        self._clock = clock
+        self._metrics = metrics
+        self._slots = slots
+        self._dice = dice
+        self._links = links
+        self._executors: Mapping[str, Executor] = {}
+        self._policies: Mapping[str, RetryPolicy] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+        self._attempts: dict[CallId, Task[Answer]] = {}
+
+    def configure(self, executors: Mapping[str, Executor], policies: Mapping[str, RetryPolicy]) -> None:
+        """Use these executors from now on."""
+        self._executors, self._policies = executors, policies
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Run attempts in this group from now on."""
+        self._tasks = tasks
+
+    def stop(self) -> None:
+        """Break off what is under way; the calls are taken up again by the next process."""
+        for task in list(self._attempts.values()):
+            task.cancel()
+
+    @property
+    def in_flight(self) -> int:
+        """How many attempts are under way."""
+        return len(self._attempts)
+
+    # Calls -----------------------------------------------------------------------------------------------
+
+    def dispatch(self, session: Pump, effect: Dispatch) -> None:
+        """Start one attempt of a call that holds a slot."""
+        call = effect.call
+        assert self._tasks is not None
+        task = self._tasks.create_task(self._attempt(session, call))
+        self._attempts[call.call_id] = task
+        task.add_done_callback(lambda done: self._ended(session, call, done))
+
+    async def _attempt(self, session: Pump, call: OpenCall) -> Answer:
+        executor = self._executors.get(call.executor or "")
+        if executor is None:
+            return failure(f"The tool {call.tool!r} is no longer available here.")
+        policy = self._policies[call.executor or ""]
+        left = call.deadline_at - self._clock.now()
+        if left <= timedelta(0):
+            return NeverSent("no time was left for this attempt")
+        links = self._links(call.call_id)
+        request = Request(
+            kind="tool.requested",
+            key=call.idempotency_key,
+            data=call_data(
+                session.view,
+                call,
+                protocol=session.council.protocol,
+                callback=links.outcome if links else None,
+                progress=links.progress if links else None,
+            ),
+            attempt=call.attempt,
+            timeout=min(policy.timeout, left),
+        )
+        # The dispatcher's edge: whatever an executor does, an outcome comes out.
+        try:
+            async with asyncio.timeout((request.timeout + _SLACK).total_seconds()):
+                return await executor.execute(request)
+        except TimeoutError:
+            return Uncertain("the executor did not end in time")
+        except Exception as exc:
+            log.exception("an executor failed", executor=call.executor, call_id=call.call_id)
+            return Uncertain(f"the executor failed inside the gateway ({type(exc).__name__})")
+
+    def _ended(self, session: Pump, call: OpenCall, task: Task[Answer]) -> None:
+        if self._attempts.get(call.call_id) is task:
+            del self._attempts[call.call_id]
+        if call.executor is not None:
+            self._slots.release(call.executor, session)
+        if task.cancelled():
+            self._metrics.attempt(call.executor or "", "canceled")
+            return
+        problem = task.exception()
+        answer = Uncertain(f"the attempt failed ({type(problem).__name__})") if problem else task.result()
+        self._metrics.attempt(call.executor or "", _result_of(answer))
+        if not isinstance(answer, Answered):
+            log.info(
+                "attempt ended",
+                call_id=call.call_id,
+                attempt=call.attempt,
+                executor=call.executor,
+                result=_result_of(answer),
+                reason=getattr(answer, "reason", None),
+            )
+        session.put(Attempted(call.call_id, call.attempt, answer))
+
+    def release(self, effect: Release) -> None:
+        """A call is over, or should be: break its attempt off and tell the executor."""
+        task = self._attempts.get(effect.call_id)
+        if task is not None and effect.stop:
+            task.cancel()
+        executor = self._executors.get(effect.executor or "")
+        if executor is None or effect.tell is None or self._tasks is None:
+            return
+        cancellation = Cancellation(key=f"{effect.key}.cancel", data=effect.tell, timeout=_CANCEL_TIMEOUT)
+        self._tasks.create_task(self._tell(executor, cancellation))
+
+    async def _tell(self, executor: Executor, cancellation: Cancellation) -> None:
+        # Best effort by contract: whatever goes wrong here is told to the log and changes nothing.
+        try:
+            async with asyncio.timeout((cancellation.timeout + _SLACK).total_seconds()):
+                await executor.cancel(cancellation)
+        except Exception:
+            log.exception("an executor could not be told of a cancel", key=cancellation.key)
+
+    # Questions -------------------------------------------------------------------------------------------
+
+    def ask(self, session: Pump, effect: Ask) -> None:
+        """Start asking an executor about a routed event."""
+        assert self._tasks is not None
+        self._tasks.create_task(self._ask_until_deadline(session, effect))
+
+    async def _ask_until_deadline(self, session: Pump, effect: Ask) -> None:
+        answer = await self._ask(effect)
+        session.put(RepliedSignal(effect.sequence, answer))
+
+    async def _ask(self, effect: Ask) -> Answer:
+        executor = self._executors.get(effect.executor)
+        if executor is None:
+            return failure(f"there is no executor {effect.executor!r}")
+        policy = self._policies[effect.executor]
+        reason = "no time was left"
+        for attempt in range(1, policy.attempts + 1):
+            left = effect.deadline_at - self._clock.now()
+            if left <= timedelta(0):
+                break
+            request = Request(
+                kind=effect.kind,
+                key=effect.key,
+                data={**effect.data, "attempt": attempt},
+                attempt=attempt,
+                timeout=min(policy.timeout, left),
+            )
+            try:
+                async with asyncio.timeout((request.timeout + _SLACK).total_seconds()):
+                    answer = await executor.execute(request)
+            except TimeoutError:
+                answer = Uncertain("the executor did not end in time")
+            # The dispatcher's edge, as above.
+            except Exception as exc:
+                log.exception("an executor failed", executor=effect.executor, key=effect.key)
+                answer = Uncertain(f"the executor failed inside the gateway ({type(exc).__name__})")
+            self._metrics.attempt(effect.executor, _result_of(answer))
+            match answer:
+                case Answered() | Replied():
+                    return answer
+                case Accepted():
+                    return failure("the backend must answer at once; a 202 confirms nothing")
+                case Uncertain(reason) if not policy.idempotent:
+                    return failure(f"unknown: {reason}", unknown=True)
+                case NotProcessed(reason, retry_after):
+                    wait = retry_after or policy.delay(attempt, self._dice())
+                case NeverSent(reason) | Uncertain(reason):
+                    wait = policy.delay(attempt, self._dice())
+            if attempt == policy.attempts or self._clock.now() + wait >= effect.deadline_at:
+                break
+            await asyncio.sleep(wait.total_seconds())
+        return failure(reason)
+
+
+def _result_of(answer: Answer) -> AttemptResult:
+    match answer:
+        case Answered() | Replied():
+            return "answered"
+        case Accepted():
+            return "accepted"
+        case NeverSent():
+            return "never_sent"
+        case NotProcessed():
+            return "not_processed"
+        case Uncertain():
+            return "uncertain"

@@ -1,0 +1,89 @@
+"""A session's inbox: one queue, in order, bounded for what the runtime sends.
+
+Signals of our own (answers, deliveries, ticks) always get in: their number is bounded by the calls
+in flight. Frames are counted; past the bound the overload rule of DESIGN.md 11 applies.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import orjson
+
+from gateway.ports.adapter import Frame
+from gateway.runtime.signals import FrameArrived, Signal
+
+_HARD_FACTOR = 4
+
+
+class Inbox:
+    """Takes signals from callbacks at once; hands them to the pump in batches."""
+
+    def __init__(self, *, frames: int, size: int, overflow: Callable[[str], None]) -> None:
+        self._queue: deque[Signal] = deque()
+        self._wake = asyncio.Event()
+        self._most_frames, self._most_bytes = frames, size
+        self._frames = self._bytes = 0
+        self._overflow = overflow
+
+    def put(self, signal: Signal) -> None:
+        """Add a signal of our own."""
+        self._queue.append(signal)
+        self._wake.set()
+
+    def put_frame(self, frame: Frame, cursor: str | None) -> None:
+        """Add a frame; one past the bound is marked, one far past it costs the link."""
+        size = _size_of(frame)
+        crowded = self._frames >= self._most_frames or self._bytes + size > max(self._most_bytes, size)
+        if self._frames >= self._most_frames * _HARD_FACTOR or self._bytes > self._most_bytes * _HARD_FACTOR:
+            self._overflow("the inbox is full")
+            return
+        self._frames += 1
+        self._bytes += size
+        self.put(FrameArrived(frame, cursor, size, overloaded=crowded))
+
+    async def take(self, most: int) -> list[Signal]:
+        """Wait for signals and take what is there, at most `most`."""
+        while not self._queue:
+            self._wake.clear()
+            await self._wake.wait()
+        if len(self._queue) <= most:
+            batch = list(self._queue)
+            self._queue.clear()
+        else:
+            batch = [self._queue.popleft() for _ in range(most)]
+        for signal in batch:
+            if isinstance(signal, FrameArrived):
+                self._frames -= 1
+                self._bytes -= signal.size
+        return batch
+
+    def put_back(self, signals: Sequence[Signal]) -> None:
+        """Put signals that could not be carried out in front again, in their order."""
+        for signal in reversed(signals):
+            self._queue.appendleft(signal)
+            if isinstance(signal, FrameArrived):
+                self._frames += 1
+                self._bytes += signal.size
+        self._wake.set()
+
+    @property
+    def empty(self) -> bool:
+        """Whether no signal waits."""
+        return not self._queue
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How many bytes of frames wait."""
+        return self._bytes
+
+
+def _size_of(frame: Frame) -> int:
+    """Estimate a frame's size cheaply: exact for text, by encoding for the rest."""
+    payload = frame.payload
+    if isinstance(payload, str | bytes):
+        return len(payload)
+    try:
+        return len(orjson.dumps(payload))
+    except (TypeError, ValueError, orjson.JSONEncodeError):
+        return 1_024

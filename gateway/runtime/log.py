@@ -1,0 +1,195 @@
+"""Log lines: one for each thing that happens, JSON or coloured, with secrets masked whoever wrote them.
+
+Our own loggers (structlog) and those of libraries (the standard `logging`) run through the same steps
+and end in one stream. What is masked is decided in `gateway.runtime.masking`.
+"""
+
+import logging
+import sys
+import traceback
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from threading import Lock
+from typing import Any, Literal, TextIO, cast
+
+import orjson
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
+
+from gateway.runtime.masking import masked, register_secret as register_secret
+
+Level = Literal["debug", "info", "warning", "error"]
+Format = Literal["auto", "json", "console"]
+
+_LEVELS: Mapping[Level, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_FIRST = ("timestamp", "level", "logger", "event")
+_QUIET = {
+    # These write whole packets, headers or bodies below these levels, and secrets travel in them.
+    "engineio": logging.WARNING,
+    "socketio": logging.WARNING,
+    "httpcore": logging.INFO,
+    "websockets": logging.INFO,
+    "aiosqlite": logging.INFO,
+}
+_OWN_HANDLERS = ("uvicorn", "uvicorn.error", "uvicorn.access", "engineio", "socketio", "asyncio", "aiohttp")
+
+
+class _Output:
+    """Where all lines go; exchanged by `configure`, so that loggers made earlier follow."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._stream: TextIO | None = None
+        self._console: structlog.dev.ConsoleRenderer | None = None
+
+    def direct(self, stream: TextIO, *, console: bool) -> None:
+        renderer = None
+        if console:
+            renderer = structlog.dev.ConsoleRenderer(
+                colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback, sort_keys=False
+            )
+        with self._lock:
+            self._stream, self._console = stream, renderer
+
+    def write(self, facts: EventDict) -> None:
+        exception = facts.pop("exception", None)
+        ordered = {name: facts.pop(name) for name in _FIRST if name in facts}
+        line = cast("dict[str, Any]", masked({**ordered, **facts}))
+        if exception is not None:
+            line["exception"] = masked(exception, keep_end=True)
+        console = self._console
+        if console is None:
+            text = orjson.dumps(line, default=repr).decode()
+        else:
+            line["event"] = str(line["event"]).replace("\n", " ")
+            text = str(console(None, "", line))
+        with self._lock:
+            try:
+                _write_line(self._stream or sys.stderr, text)
+            except (OSError, ValueError):
+                # The stream is closed or its reader gone; there is no other place to say so.
+                return
+
+
+def _write_line(stream: TextIO, text: str) -> None:
+    try:
+        stream.write(f"{text}\n")
+    except UnicodeEncodeError:
+        # A terminal that is not UTF-8.
+        stream.write(text.encode("ascii", "backslashreplace").decode() + "\n")
+    stream.flush()
+
+
+_output = _Output()
+
+
+class _Wrapped:
+    """What structlog wraps: only the logger's name, since `_finish` has already written the line."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class _Records(logging.Handler):
+    """Takes the records of libraries into our lines."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        facts: EventDict = {
+            "timestamp": _iso(datetime.fromtimestamp(record.created, UTC)),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": _message(record),
+            **structlog.contextvars.get_contextvars(),
+        }
+        if record.exc_info and record.exc_info[1] is not None:
+            facts["exception"] = _traceback(record.exc_info[1])
+        _output.write(facts)
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except (TypeError, ValueError, KeyError):
+        # A library's own mistake in its arguments must not cost the line, nor print the arguments elsewhere.
+        return str(record.msg)
+
+
+def _iso(moment: datetime) -> str:
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _traceback(exc: BaseException) -> str:
+    return "".join(traceback.format_exception(exc))
+
+
+def _complete(logger: WrappedLogger, method: str, facts: EventDict) -> EventDict:
+    facts["timestamp"] = _iso(datetime.now(UTC))
+    facts["level"] = method
+    facts.setdefault("logger", logger.name)
+    match facts.pop("exc_info", None):
+        case BaseException() as exc:
+            facts["exception"] = _traceback(exc)
+        case None | False:
+            pass
+        case _:
+            exc = sys.exc_info()[1]
+            if exc is not None:
+                facts["exception"] = _traceback(exc)
+    return facts
+
+
+def _finish(_logger: WrappedLogger, _method: str, facts: EventDict) -> EventDict:
+    _output.write(facts)
+    raise structlog.DropEvent
+
+
+def configure(*, level: Level = "info", format: Format = "auto", stream: TextIO | None = None) -> None:  # noqa: A002
+    """Send every line, ours and those of libraries, to one stream; may be called again to change anything."""
+    # `format` is the name of the key in the YAML.
+    target = stream or sys.stderr
+    _output.direct(target, console=format == "console" or (format == "auto" and target.isatty()))
+    number = _LEVELS[level]
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        # A cached logger would keep the level of its first line.
+        cache_logger_on_first_use=False,
+    )
+    root = logging.getLogger()
+    for handler in [one for one in root.handlers if isinstance(one, _Records)]:
+        root.removeHandler(handler)
+    root.addHandler(_Records())
+    root.setLevel(number)
+    for name in _OWN_HANDLERS:
+        library = logging.getLogger(name)
+        library.handlers.clear()
+        library.propagate = True
+        library.setLevel(logging.NOTSET)
+    for name, least in _QUIET.items():
+        logging.getLogger(name).setLevel(max(number, least))
+
+
+def get_logger(name: str) -> FilteringBoundLogger:
+    """Make a logger that follows `configure`.
+
+    In a loop that logs at debug for every frame, `.bind()` it once: a bound logger costs nothing below its level.
+    """
+    return cast(
+        "FilteringBoundLogger",
+        structlog.wrap_logger(_Wrapped(name), processors=[structlog.contextvars.merge_contextvars, _complete, _finish]),
+    )
+
+
+def context(
+    *,
+    session_id: str | None = None,
+    runtime: str | None = None,
+    call_id: str | None = None,
+    attempt: int | None = None,
+) -> AbstractContextManager[None]:
+    """Put these facts on every line written inside, by this task and the tasks it starts."""
+    facts = {"session_id": session_id, "runtime": runtime, "call_id": call_id, "attempt": attempt}
+    return cast(
+        "AbstractContextManager[None]",
+        structlog.contextvars.bound_contextvars(**{name: fact for name, fact in facts.items() if fact is not None}),
+    )

@@ -1,0 +1,155 @@
+"""Takes secrets out of whatever is about to be logged: query strings, headers, known values."""
+
+import json
+import re
+import traceback
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from math import isfinite
+from typing import Any, cast
+from urllib.parse import quote, quote_plus
+
+MASK = "***"
+
+_MAX_VALUE = 2_000
+_MAX_END = 8_000
+_MAX_READ = 100_000
+_MAX_DEPTH = 6
+_MAX_MEMBERS = 100
+_SHORTEST_SECRET = 4
+
+_NAMES = (
+    r"(?:session[_-]?)?api[_-]?key|x[_-](?:session[_-])?api[_-]key|apikey|access[_-]?token|callback[_-]?token|token"
+    r"|client[_-]?secret|secret|password|passwd|authorization|proxy-authorization|webhook-signature|cookie|set-cookie"
+)
+_SECRET_NAME = re.compile(rf"(?:{_NAMES})s?\Z", re.IGNORECASE)
+_START = r"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2}))"
+# A quoted value may have lost its end, where a long text was cut to an excerpt.
+_VALUE = r"(?:b?\\?\"[^\"]*(?:\"|\Z)|b?'[^']*(?:'|\Z)|[^\s\"',;&)\]}]+)"
+_RULES = (
+    # name=value in query strings, also percent-encoded ones; `key` alone is a secret only here
+    (
+        ("=", "%3D", "%3d"),
+        re.compile(rf"{_START}({_NAMES}|key|sig|signature)(=|%3D)[^&\s\"'<>#;,)\]}}]+", re.IGNORECASE),
+        rf"\1\2{MASK}",
+    ),
+    # Authorization: Bearer value
+    (
+        ("earer", "EARER", "asic", "ASIC"),
+        re.compile(r"\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{4,}", re.IGNORECASE),
+        rf"\1\2{MASK}",
+    ),
+    # name: value in headers and JSON, and pairs as Python writes them
+    (
+        (":", ",", "="),
+        re.compile(rf"{_START}({_NAMES})(\\?[\"']?\s*:\s*|[\"']\s*,\s*|\\?[\"']?\s*=\s*[\"']?){_VALUE}", re.IGNORECASE),
+        rf"\1\2{MASK}",
+    ),
+    # user:password@ in URLs
+    (("://",), re.compile(r"(://)[^/\s@\"']+@"), rf"\1{MASK}@"),
+    # secrets that can be told by their form
+    (("whsec_",), re.compile(r"\bwhsec_[A-Za-z0-9+/=_-]+"), MASK),
+)
+"""Texts one of which must occur for the rule to be tried, the rule, and what stands in its place."""
+_SUSPECT = re.compile("[=:,]|%3[Dd]|whsec_|[Ee](?:arer|ARER)|[Aa](?:sic|SIC)")
+"""Cheap: most values contain none of the signs."""
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+_known: set[str] = set()
+_pattern: list[re.Pattern[str]] = []
+
+
+def register_secret(value: str) -> None:
+    """Have a value replaced wherever it turns up, also percent-encoded or JSON-escaped.
+
+    Values of fewer than 4 characters are not taken: they would blank out half of every line.
+    """
+    if len(value) < _SHORTEST_SECRET or value in _known:
+        return
+    plain = value.encode("utf-8", "backslashreplace").decode()
+    escaped = json.dumps(plain, ensure_ascii=False)[1:-1]
+    _known.update(
+        (value, plain, escaped, json.dumps(plain)[1:-1], repr(plain)[1:-1], quote(plain, safe=""), quote_plus(plain))
+    )
+    # The longest first, so that of two secrets one of which begins the other both go whole.
+    _pattern[:] = [re.compile("|".join(re.escape(one) for one in sorted(_known, key=len, reverse=True)))]
+    _name.cache_clear()
+
+
+def mask_text(text: str, *, keep_end: bool = False) -> str:
+    """Take the secrets out of a text, and everything a terminal or a JSON writer could stumble over.
+
+    The result is bounded; `keep_end` keeps more, and the end rather than the middle, as tracebacks want it.
+    """
+    cut = len(text) > _MAX_READ
+    if cut:
+        text = text[-_MAX_READ:] if keep_end else text[:_MAX_READ]
+    if not text.isascii():
+        text = text.encode("utf-8", "backslashreplace").decode()
+    for known in _pattern:
+        text = known.sub(MASK, text)
+    if cut:
+        # Half a secret may stand where the text was cut.
+        longest = max(map(len, _known), default=0)
+        text = text[longest:].partition("\n")[2] if keep_end else text[: len(text) - longest]
+    if _SUSPECT.search(text):
+        for signs, rule, replacement in _RULES:
+            if any(sign in text for sign in signs):
+                text = rule.sub(replacement, text)
+    if not text.isprintable():
+        text = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    if keep_end:
+        return text if len(text) <= _MAX_END else f"{text[:_MAX_VALUE]}\n…\n{text[_MAX_VALUE - _MAX_END :]}"
+    return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}…"
+
+
+def masked(value: Any, *, keep_end: bool = False, depth: int = 0) -> Any:
+    """Turn any value into plain JSON without secrets and of bounded size."""
+    match value:
+        case str():
+            return mask_text(value, keep_end=keep_end)
+        case None | bool():
+            return value
+        case int() | float():
+            return _number(value)
+        case Mapping() if depth < _MAX_DEPTH:
+            members = cast("Mapping[Any, Any]", value)
+            pairs = list(members.items())[:_MAX_MEMBERS]
+            return dict(_member(str(name), one, depth) for name, one in pairs)
+        case list() | tuple() | set() | frozenset() if depth < _MAX_DEPTH:
+            items = list(cast("Sequence[Any]", value))[:_MAX_MEMBERS]
+            return [masked(item, depth=depth + 1) for item in items]
+        case _:
+            return mask_text(_write(value))
+
+
+def _member(name: str, value: Any, depth: int) -> tuple[str, Any]:
+    shown, secret = _name(name)
+    return shown, MASK if secret and value is not None else masked(value, depth=depth + 1)
+
+
+@lru_cache(maxsize=1024)
+def _name(name: str) -> tuple[str, bool]:
+    return mask_text(name), _SECRET_NAME.match(name) is not None
+
+
+def _number(value: float) -> Any:
+    if isinstance(value, int):
+        # Beyond 64 bits JSON writers refuse, and beyond 4,300 digits Python does.
+        small = value if value.bit_length() < 64 else f"an integer of {value.bit_length()} bits"
+    else:
+        small = value if isfinite(value) else repr(value)
+    return small if not _pattern or mask_text(str(small)) == str(small) else MASK
+
+
+def _write(value: Any) -> str:
+    match value:
+        case BaseException():
+            # Not str(): an exception may fail to write itself.
+            return "".join(traceback.format_exception_only(value)).strip()
+        case bytes() | bytearray():
+            return value.decode("utf-8", "backslashreplace")
+        case Mapping() | list() | tuple() | set() | frozenset():
+            return f"{type(cast('object', value)).__name__} nested too deeply to log"
+        case _:
+            return str(value)

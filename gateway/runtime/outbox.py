@@ -1,0 +1,236 @@
+"""The way out to one runtime session: lanes in order, one sender, and what is known of delivery.
+
+The ledger holds the truth: every outbound row is `pending` until its fate is known. Nothing is kept
+here while the link is down; when it is back, the pending rows are read and planned (core.delivery).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from gateway.core.delivery import plan_resend
+from gateway.core.effects import Transmit
+from gateway.core.session import Council
+from gateway.core.state import SessionView
+from gateway.envelope import SessionId
+from gateway.errors import CannotExpress, EngineUnavailable, LinkLost
+from gateway.ports.adapter import Frame, Link
+from gateway.ports.clock import Clock
+from gateway.ports.engine import RUNTIME, Engine, Lane, SendRow, SendState
+from gateway.runtime.metrics import Metrics
+from gateway.runtime.signals import Delivered, Signal
+
+log = structlog.get_logger(__name__)
+
+_LANES: tuple[Lane, ...] = ("urgent", "turn", "new_work")
+_PAGE = 500
+_RETRY_LOAD = 1.0
+
+
+class Outside(Protocol):
+    """What an outbox needs of the process around it."""
+
+    @property
+    def engine(self) -> Engine: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def metrics(self) -> Metrics: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    sequence: int
+    at: float
+
+
+class Outbox:
+    """Sends one session's outbound events, oldest first within a lane, earlier lanes first."""
+
+    def __init__(self, view: SessionView, *, council: Council, shared: Outside, post: Callable[[Signal], None]) -> None:
+        self.refused = False
+        self._session_id: SessionId = view.session_id
+        self._council = council
+        self._shared = shared
+        self._post = post
+        self._unsure_up_to = view.last_sequence
+        self._lanes: dict[Lane, deque[Transmit]] = {lane: deque() for lane in _LANES}
+        self._queued: set[int] = set()
+        self._again: set[int] = set()
+        self._unconfirmed: deque[_Sent] = deque()
+        self._link: Link | None = None
+        self._sender: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiting_since: float | None = None
+        self._loaded = False
+
+    def reconfigure(self, council: Council) -> None:
+        """Use another configuration from now on."""
+        self._council = council
+
+    def add(self, item: Transmit) -> None:
+        """Send an event that is now on record; kept by the ledger alone while the link is down."""
+        if self._waiting_since is None:
+            self._waiting_since = self._shared.clock.monotonic()
+        if self._link is not None and item.sequence not in self._queued:
+            self._queued.add(item.sequence)
+            self._lanes[item.lane].append(item)
+            self._start()
+
+    def again(self, sequence: int) -> None:
+        """Offer the recorded outcome under this sequence again."""
+        self._shared.metrics.repeated()
+        if self._link is not None and sequence not in self._queued:
+            self._again.add(sequence)
+            self._loaded = False
+            self._start()
+
+    def link_up(self, link: Link) -> None:
+        """Start on a fresh link: first what the ledger says is pending, then what comes."""
+        self.link_down()
+        self.refused = False
+        self._link, self._loaded = link, False
+        self._start()
+
+    def link_down(self, *, refused: bool = False) -> None:
+        """Stop sending; whatever is not known to be delivered stays pending."""
+        self.refused = self.refused or refused
+        self._link = None
+        if self._sender is not None:
+            self._sender.cancel()
+            self._sender = None
+        for lane in self._lanes.values():
+            lane.clear()
+        self._queued.clear()
+        self._unconfirmed.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def fault(self, code: str | None, message: str) -> None:
+        """The runtime reports an error; where silence means delivery it is about the newest send in the window."""
+        capabilities = self._council.capabilities
+        if capabilities.delivery != "silence" or code not in capabilities.rejects_with or not self._unconfirmed:
+            return
+        newest = self._unconfirmed.pop()
+        self._post(Delivered((newest.sequence,), RUNTIME, "refused", f"{code}: {message}"[:500]))
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing can leave right now."""
+        return self._link is None or not any(self._lanes.values())
+
+    def oldest_wait(self) -> float:
+        """Say for how many seconds something has waited to leave."""
+        return 0.0 if self._waiting_since is None else self._shared.clock.monotonic() - self._waiting_since
+
+    # Sending ---------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.get_running_loop().create_task(self._send_all())
+
+    async def _send_all(self) -> None:
+        link = self._link
+        while link is not None and link is self._link:
+            if not self._loaded:
+                await self._load()
+            item = self._next()
+            if item is None:
+                self._waiting_since = None
+                return
+            if not await self._send(link, item):
+                return
+
+    async def _send(self, link: Link, item: Transmit) -> bool:
+        state: SendState | None = None
+        reason: str | None = None
+        for frame in item.frames:
+            try:
+                receipt = await link.send(frame)
+            except LinkLost as exc:
+                # The supervisor sees the loss as well and makes a new link; the row stays pending.
+                log.info("a send was cut off", session_id=self._session_id, sequence=item.sequence, reason=str(exc))
+                return False
+            if receipt.state != "sent":
+                state, reason = receipt.state, receipt.reason
+        self._shared.metrics.frame(self._council.runtime, "to_runtime")
+        if state is None:
+            self._unconfirmed.append(_Sent(item.sequence, self._shared.clock.monotonic()))
+            self._arm()
+        else:
+            self._queued.discard(item.sequence)
+            self._post(Delivered((item.sequence,), RUNTIME, state, reason))
+        return True
+
+    def _next(self) -> Transmit | None:
+        for lane in _LANES:
+            if self._lanes[lane]:
+                return self._lanes[lane].popleft()
+        return None
+
+    async def _load(self) -> None:
+        """Read what is pending and put it in front, in order, without what is queued already."""
+        self._loaded = True
+        try:
+            rows = await self._shared.engine.pending_sends(session_id=self._session_id, target=RUNTIME, limit=_PAGE)
+        except EngineUnavailable as exc:
+            log.warning("pending sends cannot be read", session_id=self._session_id, reason=str(exc))
+            self._loaded = False
+            await asyncio.sleep(_RETRY_LOAD)
+            return
+        known = {sent.sequence for sent in self._unconfirmed} - self._again
+        self._again.clear()
+        waiting = [row for row in rows if row.sequence not in known and row.sequence not in self._queued]
+        plans = plan_resend(
+            waiting,
+            capabilities=self._council.capabilities,
+            now=self._shared.clock.now(),
+            unsure_up_to=self._unsure_up_to,
+        )
+        found: list[Transmit] = []
+        for plan in plans:
+            sequence = plan.row.sequence
+            if plan.fate != "send":
+                self._post(Delivered((sequence,), RUNTIME, plan.fate, plan.reason))
+                continue
+            frames = self._frames(plan.row)
+            if frames is not None:
+                found.append(Transmit(sequence, plan.row.lane, plan.row.envelope.event.kind, frames))
+        for item in reversed(found):
+            self._queued.add(item.sequence)
+            self._lanes[item.lane].appendleft(item)
+            if item.sequence <= self._unsure_up_to:
+                self._shared.metrics.repeated()
+
+    def _frames(self, row: SendRow) -> tuple[Frame, ...] | None:
+        try:
+            return self._council.codec.encode(row.envelope).frames
+        except CannotExpress as exc:
+            self._post(Delivered((row.sequence,), RUNTIME, "dead", exc.reason))
+            return None
+
+    # Delivery --------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        if self._timer is None and self._unconfirmed:
+            window = self._council.options.delivery_window.total_seconds()
+            wait = self._unconfirmed[0].at + window - self._shared.clock.monotonic()
+            self._timer = asyncio.get_running_loop().call_later(max(0.01, wait), self._ripen)
+
+    def _ripen(self) -> None:
+        """Nothing was said against these sends within the window: they are delivered."""
+        self._timer = None
+        ripe_before = self._shared.clock.monotonic() - self._council.options.delivery_window.total_seconds()
+        ripe: list[int] = []
+        while self._unconfirmed and self._unconfirmed[0].at <= ripe_before:
+            sequence = self._unconfirmed.popleft().sequence
+            self._queued.discard(sequence)
+            ripe.append(sequence)
+        if ripe:
+            self._post(Delivered(tuple(ripe), RUNTIME, "delivered"))
+        self._arm()

@@ -1,0 +1,90 @@
+"""What a configuration means for the core and the shell: routes, retry rules, slots."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from gateway.core.calls import RetryPolicy
+from gateway.core.routing import Route, Routes
+from gateway.core.screening import Screen
+from gateway.core.session import Policy
+from gateway.ports.adapter import Tool
+from gateway.settings.model import DestinationSpec, ExecutorSpec, Settings, StaticSpec, WebhookSpec
+
+
+def policy_of(settings: Settings) -> Policy:
+    """Say what the configuration means for decisions."""
+    screen = Screen({tool.name: tool for tool in declared_tools(settings)})
+    routes = tuple(
+        Route(
+            runtime=route.match.runtime,
+            tool=route.match.tool,
+            event=route.match.event,
+            labels=route.match.label,
+            to=route.to,
+            copy_to=route.copy_to,
+        )
+        for route in settings.routes
+    )
+    return Policy(
+        routes=Routes(routes, settings.unrouted),
+        executors={name: retry_of(spec) for name, spec in settings.executors.items()},
+        check_arguments=screen.check,
+        declared=frozenset(settings.tools),
+        cancel_grace=settings.limits.cancel_grace,
+    )
+
+
+def declared_tools(settings: Settings) -> tuple[Tool, ...]:
+    """List the tools of the YAML."""
+    return tuple(Tool(name, spec.description, spec.parameters) for name, spec in settings.tools.items())
+
+
+def retry_of(spec: ExecutorSpec) -> RetryPolicy:
+    """Say how often and how long an executor is asked."""
+    match spec:
+        case WebhookSpec():
+            return RetryPolicy(
+                attempts=spec.attempts,
+                idempotent=spec.idempotent,
+                timeout=spec.timeout,
+                deadline=spec.deadline,
+                accepted_deadline=spec.accepted_deadline,
+                initial=spec.backoff.initial,
+                maximum=spec.backoff.maximum,
+            )
+        case StaticSpec():
+            return RetryPolicy(attempts=1, idempotent=True)
+
+
+def copying_of(spec: DestinationSpec) -> RetryPolicy:
+    """Say how often a copy is tried; an event copy carries its id, so a repeat does no harm."""
+    return RetryPolicy(
+        attempts=spec.attempts,
+        idempotent=True,
+        timeout=spec.timeout,
+        initial=spec.backoff.initial,
+        maximum=spec.backoff.maximum,
+    )
+
+
+def slot_limits(settings: Settings) -> Mapping[str, tuple[int, float | None]]:
+    """Say how many calls each executor takes at once and per second."""
+    return {
+        name: (spec.concurrency, spec.rate if isinstance(spec, WebhookSpec) else None)
+        for name, spec in settings.executors.items()
+    }
+
+
+def changed_paths(old: Settings, new: Settings) -> tuple[str, ...]:
+    """List what differs between two configurations, one path per entry of a section."""
+    changed: list[str] = []
+    for section in type(old).model_fields:
+        before, after = getattr(old, section), getattr(new, section)
+        if before == after:
+            continue
+        if isinstance(before, dict) and isinstance(after, dict):
+            one, other = cast("dict[str, Any]", before), cast("dict[str, Any]", after)
+            changed += sorted(f"{section}.{name}" for name in {*one, *other} if one.get(name) != other.get(name))
+        else:
+            changed.append(section)
+    return tuple(changed)

@@ -1,0 +1,451 @@
+"""The pump of one session: takes what happened, lets the council decide, commits, then acts.
+
+One batch is one step is one commit, and nothing is done about anything before its commit has returned.
+What queues up meanwhile is the next batch, so that a busy session shares its disk syncs.
+"""
+
+import asyncio
+from asyncio import Future
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+import structlog
+
+from gateway.core.decision import Building, Mark
+from gateway.core.effects import Ask, Dispatch, Effect, Queue, Release, Resend, Tell, Transmit
+from gateway.core.session import Council
+from gateway.core.state import SessionView, to_snapshot
+from gateway.envelope import (
+    CallId,
+    Envelope,
+    FaultReported,
+    FrameRejected,
+    LinkChanged,
+    Live,
+    OutcomeIgnored,
+    ToolFinished,
+    ToolRequested,
+)
+from gateway.errors import DragomanError, EngineUnavailable, MalformedFrame, Stale
+from gateway.ports.adapter import Frame
+from gateway.ports.clock import Clock, Ids
+from gateway.ports.engine import CallRow, Committed, Engine
+from gateway.runtime import signals as s
+from gateway.runtime.feed import Feed
+from gateway.runtime.inbox import Inbox
+from gateway.runtime.limits import Slots
+from gateway.runtime.metrics import Metrics
+from gateway.runtime.outbox import Outbox
+from gateway.runtime.recovery import load_view
+
+log = structlog.get_logger(__name__)
+
+BATCH = 256
+SNAPSHOT_EVERY = 500
+RETRY_AFTER = 0.5
+
+
+class Workshop(Protocol):
+    """Whoever carries out calls and questions; the dispatcher."""
+
+    def dispatch(self, session: "Pump", effect: Dispatch) -> None: ...
+    def ask(self, session: "Pump", effect: Ask) -> None: ...
+    def release(self, effect: Release) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all sessions of a process share."""
+
+    engine: Engine
+    clock: Clock
+    ids: Ids
+    metrics: Metrics
+    slots: Slots
+    workshop: Workshop
+    dice: Callable[[], float]
+    copied: Callable[[], None]
+    """Rings the destinations' workers after a commit that may hold copies for them."""
+
+
+class Pump:
+    """Carries one session; `run` is its only task."""
+
+    def __init__(
+        self,
+        view: SessionView,
+        *,
+        council: Council,
+        shared: Shared,
+        inbound_frames: int,
+        inbound_bytes: int,
+        drop_link: Callable[[str], None],
+    ) -> None:
+        self.view = view
+        self.council = council
+        self.feed = Feed(view.last_sequence)
+        self.closed = asyncio.Event()
+        self._shared = shared
+        self._inbox = Inbox(frames=inbound_frames, size=inbound_bytes, overflow=drop_link)
+        self._outbox = Outbox(view, council=council, shared=shared, post=self._inbox.put)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at: datetime | None = None
+        self._snapshot_at = view.last_sequence
+        self._log = log.bind(session_id=view.session_id, runtime=view.runtime)
+
+    # What others call ------------------------------------------------------------------------------------
+
+    def put(self, signal: s.Signal) -> None:
+        """Let the session know of something."""
+        self._inbox.put(signal)
+
+    def frame(self, frame: Frame, cursor: str | None = None) -> None:
+        """Take a frame from the link."""
+        self._shared.metrics.frame(self.view.runtime, "from_runtime")
+        self._inbox.put_frame(frame, cursor)
+
+    def caught_up(self) -> None:
+        """Take note that a replay is over; this session's history is never executed, so nothing is open from it."""
+
+    def slot_free(self, call_id: CallId, executor: str) -> None:
+        """Take a slot for a waiting call."""
+        self._inbox.put(s.SlotFree(call_id, executor))
+
+    def reconfigure(self, council: Council) -> None:
+        """Use another configuration from the next decision on."""
+        self.council = council
+        self._outbox.reconfigure(council)
+
+    def send_again(self, sequence: int) -> None:
+        """Offer a recorded event to the runtime again; its row is pending already."""
+        self._outbox.again(sequence)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing waits inside: no signal to decide, no event to send."""
+        return self._inbox.empty and self._outbox.empty
+
+    @property
+    def oldest_unsent(self) -> float:
+        """How many seconds the oldest outbound event has waited."""
+        return self._outbox.oldest_wait()
+
+    # The loop --------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until the session is closed or the task is canceled."""
+        try:
+            while not self.view.memory.closed:
+                await self._carry(await self._inbox.take(BATCH))
+        finally:
+            self._outbox.link_down()
+            if self._timer is not None:
+                self._timer.cancel()
+            self._shared.slots.forget(self)
+            self.feed.close()
+            self.closed.set()
+
+    async def _carry(self, batch: Sequence[s.Signal]) -> None:
+        build, done = self._decide_all(batch, {})
+        try:
+            committed = await self._commit(build)
+        except Stale:
+            self._give_back(build)
+            for signal in batch:
+                await self._carry_alone(signal)
+            return
+        except EngineUnavailable as exc:
+            self._give_back(build)
+            await self._wait_for_engine(batch, exc)
+            return
+        self._act(build, committed, done)
+
+    async def _carry_alone(self, signal: s.Signal) -> None:
+        """Decide one signal on fresh knowledge; what the ledger knows of repeated ids is looked up."""
+        for _ in range(3):
+            known = await self._known(signal)
+            build, done = self._decide_all([signal], known)
+            try:
+                committed = await self._commit(build)
+            except Stale:
+                self._give_back(build)
+                await self._reload()
+                if self._requeued(signal):
+                    return
+                continue
+            except EngineUnavailable as exc:
+                self._give_back(build)
+                await self._wait_for_engine([signal], exc)
+                return
+            self._act(build, committed, done)
+            return
+        self._log.error("a decision stayed stale", signal=type(signal).__name__)
+        _fail(signal, Stale("the session changed again and again meanwhile"))
+
+    def _decide_all(
+        self, batch: Sequence[s.Signal], known: Mapping[str, CallRow]
+    ) -> tuple[Building, list[tuple[s.Signal, Any]]]:
+        shared = self._shared
+        build = Building(
+            self.view,
+            now=shared.clock.now(),
+            mint=shared.ids.event_id,
+            take_slot=lambda executor: shared.slots.take(executor, self),
+            routes=self.council.policy.routes,
+            known=known,
+        )
+        done: list[tuple[s.Signal, Any]] = []
+        for signal in batch:
+            mark = build.mark()
+            try:
+                done.append((signal, self._decide(build, signal)))
+            except DragomanError as exc:
+                self._undo(build, mark)
+                _fail(signal, exc)
+            # The pump's edge: a fault of ours in one decision must not end the session.
+            except Exception as exc:  # noqa: BLE001
+                self._undo(build, mark)
+                self._log.exception("a decision failed", signal=type(signal).__name__)
+                _fail(signal, exc)
+        return build, done
+
+    def _decide(self, build: Building, signal: s.Signal) -> Any:
+        council = self.council
+        match signal:
+            case s.FrameArrived(frame, cursor, _, overloaded):
+                council.frame(build, frame, cursor=cursor, overloaded=overloaded)
+            case s.Attempted(call_id, attempt, answer):
+                council.answered(build, call_id, attempt, answer, dice=self._shared.dice())
+            case s.SlotFree(call_id, executor):
+                if not council.claim(build, call_id):
+                    self._shared.slots.release(executor, self)
+            case s.Delivered(sequences, target, state, reason):
+                for sequence in sequences:
+                    council.delivery(build, sequence, target, state, reason=reason)
+            case s.Replied(sequence, answer):
+                council.replied(build, sequence, answer)
+            case s.LinkUp():
+                council.link(build, LinkChanged(state="up"))
+            case s.LinkDown(reason, refused):
+                if build.memory.linked or (refused and not self._outbox.refused):
+                    council.link(build, LinkChanged(state="refused" if refused else "down", reason=reason[:500]))
+            case s.Recover():
+                council.recover(build)
+            case s.Tick():
+                council.tick(build)
+            case _:
+                return self._decide_for_client(build, signal)
+        return None
+
+    def _decide_for_client(self, build: Building, signal: s.ClientSignal) -> Any:
+        """What an API client or operator asked for; the answer is what its reply gets."""
+        council = self.council
+        match signal:
+            case s.Post(events):
+                return [council.post(build, event) for event in events]
+            case s.OutcomeGiven(call_id, answered):
+                return council.outcome(build, call_id, answered)
+            case s.OutcomeLate(row, answered):
+                council.late_outcome(build, row, answered)
+            case s.ProgressGiven(call_id, progress):
+                return council.progressed(build, call_id, progress)
+            case s.CancelOrdered(call_id, reason):
+                return council.cancel(build, call_id, reason=reason)
+            case s.RedriveOrdered(row, request, new_key, deliver):
+                return council.redrive(build, row, request, new_key=new_key, deliver=deliver)
+            case s.CloseOrdered(reason):
+                council.close(build, reason=reason)
+        return None
+
+    async def _commit(self, build: Building) -> Committed | None:
+        if build.empty:
+            return None
+        snapshot = None
+        if build.last_sequence - self._snapshot_at >= SNAPSHOT_EVERY or build.memory.closed:
+            snapshot = to_snapshot(build.view)
+        started = self._shared.clock.monotonic()
+        committed = await self._shared.engine.commit(build.step(snapshot=snapshot))
+        self._shared.metrics.commit(self._shared.clock.monotonic() - started)
+        if snapshot is not None:
+            self._snapshot_at = build.last_sequence
+        return committed
+
+    def _act(self, build: Building, committed: Committed | None, done: list[tuple[s.Signal, Any]]) -> None:
+        """Everything that may only happen now that the step is on disk."""
+        before, self.view = self.view, build.view
+        envelopes = committed.envelopes if committed is not None else ()
+        if envelopes:
+            self.feed.extend(envelopes)
+            if self.council.policy.routes.copies_anything:
+                self._shared.copied()
+            self._note(envelopes, before)
+        for effect in build.effects:
+            self._perform(effect)
+        for signal, answer in done:
+            self._finish(signal, answer, envelopes)
+        self._set_timer()
+
+    def _perform(self, effect: Effect) -> None:
+        workshop = self._shared.workshop
+        match effect:
+            case Transmit():
+                self._outbox.add(effect)
+            case Dispatch():
+                workshop.dispatch(self, effect)
+            case Release():
+                workshop.release(effect)
+            case Queue(call_id, executor, due_at):
+                self._queue(call_id, executor, due_at)
+            case Ask():
+                workshop.ask(self, effect)
+            case Tell(event):
+                self.feed.tell(Live(event, self.view.last_sequence))
+            case Resend(sequence):
+                self._outbox.again(sequence)
+
+    def _queue(self, call_id: CallId, executor: str, due_at: datetime | None) -> None:
+        slots, wait = self._shared.slots, 0.0
+        if due_at is not None:
+            wait = (due_at - self._shared.clock.now()).total_seconds()
+        if wait <= 0:
+            slots.wait(executor, self, call_id)
+        else:
+            asyncio.get_running_loop().call_later(wait, slots.wait, executor, self, call_id)
+
+    def _finish(self, signal: s.Signal, answer: Any, envelopes: Sequence[Envelope]) -> None:
+        match signal:
+            case s.LinkUp(link):
+                self._outbox.link_up(link)
+            case s.LinkDown(_, refused):
+                self._outbox.link_down(refused=refused)
+            case s.Post(reply=reply):
+                wanted = set(answer)
+                _resolve(reply, [envelope for envelope in envelopes if envelope.sequence in wanted])
+            case s.OutcomeGiven(reply=reply) | s.ProgressGiven(reply=reply) | s.CancelOrdered(reply=reply):
+                _resolve(reply, answer)
+            case s.RedriveOrdered(reply=reply):
+                _resolve(reply, answer)
+            case s.OutcomeLate(reply=reply) | s.CloseOrdered(reply=reply):
+                _resolve(reply, None)
+            case _:
+                pass
+
+    def _note(self, envelopes: Sequence[Envelope], before: SessionView) -> None:
+        """Count and log what was recorded; off the path of anything that waits."""
+        metrics = self._shared.metrics
+        for envelope in envelopes:
+            for loss in envelope.losses:
+                metrics.loss(self.council.adapter, loss.how)
+            match envelope.event:
+                case ToolFinished() as event:
+                    self._log.info(
+                        "call settled",
+                        call_id=event.call_id,
+                        tool=event.tool,
+                        outcome=event.outcome,
+                        sequence=envelope.sequence,
+                        unknown=event.unknown or None,
+                    )
+                    call = before.calls.get(CallId(event.call_id or ""))
+                    seconds = (envelope.recorded_at - call.created_at).total_seconds() if call else 0.0
+                    metrics.call_settled(self.view.runtime, event.tool or "", outcome=event.outcome, seconds=seconds)
+                    if event.unknown:
+                        metrics.unknown_outcome()
+                case OutcomeIgnored() as event:
+                    metrics.late_outcome()
+                    self._log.warning("late outcome ignored", call_id=event.call_id, reason=event.reason)
+                case FrameRejected() as event:
+                    metrics.frame_rejected(self.view.runtime)
+                    self._log.warning("frame rejected", reason=event.reason, path=event.path, channel=event.channel)
+                case FaultReported() as event:
+                    self._log.warning("the runtime reports a fault", code=event.code, message=event.message[:500])
+                    self._outbox.fault(event.code, event.message)
+                case _:
+                    pass
+
+    # When things go wrong --------------------------------------------------------------------------------
+
+    def _undo(self, build: Building, mark: Mark) -> None:
+        self._free(build.effects[mark.sizes[-1] :])
+        build.back_to(mark)
+
+    def _give_back(self, build: Building) -> None:
+        """Nothing of a step was written: the slots it took are free again."""
+        self._free(build.effects)
+
+    def _free(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Dispatch) and effect.call.executor is not None:
+                self._shared.slots.release(effect.call.executor, self)
+
+    async def _wait_for_engine(self, batch: Sequence[s.Signal], problem: EngineUnavailable) -> None:
+        """The store takes no writes: clients are told at once, everything else waits for it."""
+        self._log.error("the engine is unavailable", reason=str(problem))
+        kept: list[s.Signal] = []
+        for signal in batch:
+            if _reply_of(signal) is None:
+                kept.append(signal)
+            else:
+                _fail(signal, problem)
+        await asyncio.sleep(RETRY_AFTER)
+        self._inbox.put_back([signal for signal in kept if not self._requeued(signal)])
+
+    def _requeued(self, signal: s.Signal) -> bool:
+        """A call whose claim was not written has lost its slot and queues again."""
+        if isinstance(signal, s.SlotFree):
+            self._shared.slots.wait(signal.executor, self, signal.call_id)
+            return True
+        return False
+
+    async def _known(self, signal: s.Signal) -> dict[str, CallRow]:
+        if not isinstance(signal, s.FrameArrived):
+            return {}
+        try:
+            drafts = self.council.codec.decode(signal.frame)
+        except MalformedFrame:
+            return {}
+        known: dict[str, CallRow] = {}
+        for draft in drafts:
+            if isinstance(draft.event, ToolRequested):
+                row = await self._shared.engine.latest_call(self.view.session_id, draft.event.native_call_id)
+                if row is not None:
+                    known[draft.event.native_call_id] = row
+        return known
+
+    async def _reload(self) -> None:
+        """Fold what somebody else may have written meanwhile."""
+        self.view = await load_view(self._shared.engine, self.view.session_id)
+
+    def _set_timer(self) -> None:
+        due = self.council.next_due(self.view)
+        if due == self._timer_at and self._timer is not None:
+            return
+        if self._timer is not None and self._timer_at is not None and due is not None and due >= self._timer_at:
+            return  # the timer rings early, finds nothing due and is set again
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_at = None, due
+        if due is not None:
+            wait = max(0.0, (due - self._shared.clock.now()).total_seconds()) + 0.001
+            self._timer = asyncio.get_running_loop().call_later(wait, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = self._timer_at = None
+        self._inbox.put(s.Tick())
+
+
+def _reply_of(signal: s.Signal) -> "Future[Any] | None":
+    return getattr(signal, "reply", None)
+
+
+def _resolve(reply: "Future[Any]", answer: Any) -> None:
+    if not reply.done():
+        reply.set_result(answer)
+
+
+def _fail(signal: s.Signal, problem: BaseException) -> None:
+    reply = _reply_of(signal)
+    if reply is not None and not reply.done():
+        reply.set_exception(problem)

@@ -1,0 +1,49 @@
+"""Taking a session up from the store: its memory folded, its open calls joined in."""
+
+from gateway.core.state import OpenCall, SessionView, fold, from_snapshot
+from gateway.envelope import SessionId, ToolRequested
+from gateway.errors import NotFound, Truncated
+from gateway.ports.engine import CallRow, Engine, SessionRow
+
+_PAGE = 500
+
+
+async def load_view(engine: Engine, session_id: SessionId) -> SessionView:
+    """Read what decisions about a session rest on.
+
+    Raises:
+        NotFound: no such session.
+    """
+    row = await engine.session(session_id)
+    if row is None:
+        raise NotFound(f"no session {session_id}")
+    after, memory = from_snapshot(row.snapshot)
+    while True:
+        try:
+            page = await engine.read(session_id, after=after, limit=_PAGE)
+        except Truncated as exc:
+            after = exc.first_sequence - 1
+            continue
+        for envelope in page:
+            memory = fold(memory, envelope, envelope.sequence)
+        if len(page) < _PAGE:
+            break
+        after = page[-1].sequence
+    opened = [await _open_call(engine, row, call) for call in await engine.open_calls(session_id)]
+    return SessionView(
+        session_id=session_id,
+        runtime=row.runtime,
+        native_id=row.native_id,
+        memory=memory,
+        calls={call.call_id: call for call in opened},
+        last_sequence=row.last_sequence,
+    )
+
+
+async def _open_call(engine: Engine, session: SessionRow, call: CallRow) -> OpenCall:
+    found = await engine.read(session.session_id, after=call.request_sequence - 1, limit=1)
+    request = found[0].event if found else None
+    if not isinstance(request, ToolRequested):
+        # Only an erased or damaged journal gets here; the call still ends, as a failure of its arguments.
+        request = ToolRequested(native_call_id=call.native_call_id, tool=call.tool)
+    return OpenCall.from_row(call, request)

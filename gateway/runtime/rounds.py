@@ -1,0 +1,76 @@
+"""What is looked after from time to time: retention, and the gauges nobody pushes."""
+
+import asyncio
+
+import structlog
+
+from gateway.errors import EngineUnavailable
+from gateway.ports.engine import CallFilter, Engine, Page, RetentionPolicy
+from gateway.runtime.metrics import Metrics
+from gateway.runtime.sessions import Sessions
+from gateway.settings.model import Retention
+
+log = structlog.get_logger(__name__)
+
+_GAUGES = 5.0
+_SWEEP = 60.0
+_DEAD_COUNTED = 1_000
+
+
+class Rounds:
+    """Two small loops in the gateway's task group."""
+
+    def __init__(self, engine: Engine, metrics: Metrics, sessions: Sessions) -> None:
+        self._engine = engine
+        self._metrics = metrics
+        self._sessions = sessions
+        self._running: list[asyncio.Task[None]] = []
+
+    def start(self, tasks: asyncio.TaskGroup, retention: Retention) -> None:
+        """Begin."""
+        policy = RetentionPolicy(
+            closed_age=retention.closed_age,
+            open_age=retention.open_age,
+            open_events=retention.open_events,
+            call_age=retention.closed_age,
+            max_bytes=int(retention.max_bytes),
+        )
+        self._running = [tasks.create_task(self._measure()), tasks.create_task(self._sweep(policy))]
+
+    def stop(self) -> None:
+        """End both loops."""
+        for task in self._running:
+            task.cancel()
+
+    async def _measure(self) -> None:
+        while True:
+            oldest: dict[str, float] = dict.fromkeys(self._sessions.runtimes, 0.0)
+            for carried in self._sessions.all():
+                name = carried.runtime.name
+                oldest[name] = max(oldest.get(name, 0.0), carried.pump.oldest_unsent)
+            for name, seconds in oldest.items():
+                self._metrics.outbox_oldest(name, seconds)
+            try:
+                await self._measure_store()
+            except EngineUnavailable as exc:
+                log.warning("the engine cannot be measured", reason=str(exc))
+            await asyncio.sleep(_GAUGES)
+
+    async def _measure_store(self) -> None:
+        dead, _ = await self._engine.dead_sends(Page(limit=_DEAD_COUNTED))
+        unknown, _ = await self._engine.calls(CallFilter(unknown=True), Page(limit=_DEAD_COUNTED))
+        self._metrics.dead_letters(len(dead) + len(unknown))
+        free = (await self._engine.health()).extra.get("disk_free_bytes")
+        if free is not None:
+            self._metrics.disk_free(int(free))
+
+    async def _sweep(self, policy: RetentionPolicy) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP)
+            try:
+                swept = await self._engine.sweep(policy)
+                while swept.more:
+                    await asyncio.sleep(0.05)
+                    swept = await self._engine.sweep(policy)
+            except EngineUnavailable as exc:
+                log.warning("retention must wait", reason=str(exc))

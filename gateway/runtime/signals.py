@@ -1,0 +1,129 @@
+"""What can happen to a session, as values in its inbox; those with a `reply` are waited for."""
+
+from asyncio import Future
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.envelope import CallId, Envelope, Event, ToolRequested
+from gateway.ports.adapter import Frame, Link
+from gateway.ports.engine import CallRow, SendState
+from gateway.ports.executor import Answer, Answered
+
+
+@dataclass(frozen=True, slots=True)
+class FrameArrived:
+    frame: Frame
+    cursor: str | None
+    size: int
+    overloaded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUp:
+    link: Link
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown:
+    reason: str
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Attempted:
+    """One attempt of a call has ended."""
+
+    call_id: CallId
+    attempt: int
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFree:
+    """A waiting call may leave; it already holds the slot."""
+
+    call_id: CallId
+    executor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replied:
+    """An executor replied about a routed event."""
+
+    sequence: int
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """Outbound rows of a target have met their fate."""
+
+    sequences: tuple[int, ...]
+    target: str
+    state: SendState
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A deadline may have passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recover:
+    """The process has just taken this session up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    events: Sequence[Event]
+    reply: "Future[Sequence[Envelope]]"
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeGiven:
+    call_id: CallId
+    answered: Answered
+    reply: "Future[bool]"
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeLate:
+    row: CallRow
+    answered: Answered
+    reply: "Future[None]"
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressGiven:
+    call_id: CallId
+    progress: dict[str, Any]
+    reply: "Future[bool]"
+
+
+@dataclass(frozen=True, slots=True)
+class CancelOrdered:
+    call_id: CallId
+    reason: str | None
+    reply: "Future[bool]"
+
+
+@dataclass(frozen=True, slots=True)
+class RedriveOrdered:
+    row: CallRow
+    request: ToolRequested
+    new_key: bool
+    deliver: bool
+    reply: "Future[CallId]"
+
+
+@dataclass(frozen=True, slots=True)
+class CloseOrdered:
+    reason: str | None
+    reply: "Future[None]"
+
+
+ClientSignal = Post | OutcomeGiven | OutcomeLate | ProgressGiven | CancelOrdered | RedriveOrdered | CloseOrdered
+
+Signal = FrameArrived | LinkUp | LinkDown | Attempted | SlotFree | Replied | Delivered | Tick | Recover | ClientSignal

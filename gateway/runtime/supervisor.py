@@ -1,0 +1,130 @@
+"""Keeps the link of one session: connects, waits, tries again with backoff and jitter."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+from typing import Literal
+
+import structlog
+
+from gateway.errors import LinkLost, LinkRefused
+from gateway.ports.adapter import Connector, Link
+from gateway.ports.clock import Clock
+from gateway.runtime.metrics import Metrics
+from gateway.runtime.pump import Pump
+from gateway.runtime.signals import LinkDown, LinkUp
+
+log = structlog.get_logger(__name__)
+
+_FIRST, _LONGEST = 0.5, 30.0
+_REFUSED = 60.0
+_STABLE = 10.0
+
+LinkState = Literal["connecting", "up", "down", "refused"]
+
+
+class Supervisor:
+    """Owns one session's connection; `run` is its only task."""
+
+    def __init__(
+        self,
+        pump: Pump,
+        *,
+        connector: Connector,
+        clock: Clock,
+        metrics: Metrics,
+        dice: Callable[[], float],
+        changed: Callable[[], None],
+    ) -> None:
+        self.state: LinkState = "connecting"
+        self.since: datetime = clock.now()
+        self.reason: str | None = None
+        self._pump = pump
+        self._connector = connector
+        self._clock = clock
+        self._metrics = metrics
+        self._dice = dice
+        self._changed = changed
+        self._drop = asyncio.Event()
+        self._drop_reason = ""
+        self._log = log.bind(session_id=pump.view.session_id, runtime=pump.view.runtime)
+
+    def drop(self, reason: str) -> None:
+        """Cut the link, e.g. because the inbox is full; it is made anew."""
+        self._drop_reason = reason
+        self._drop.set()
+
+    async def run(self) -> None:
+        """Keep the link up until the task is canceled or the session is closed."""
+        tries = 0
+        while not self._pump.closed.is_set():
+            self._move("connecting", self.reason)
+            started = self._clock.monotonic()
+            try:
+                reason = await self._live()
+            except LinkRefused as exc:
+                self._refused(exc)
+                wait = _REFUSED if exc.terminal else self._backoff(tries)
+            except LinkLost as exc:
+                self._down(str(exc))
+                wait = self._backoff(tries)
+            else:
+                self._down(reason)
+                if self._clock.monotonic() - started > _STABLE:
+                    tries = 0
+                wait = self._backoff(tries)
+                self._metrics.reconnected(self._pump.view.runtime)
+            tries += 1
+            await self._wait(wait)
+
+    async def _live(self) -> str:
+        self._drop.clear()
+        native_id = self._pump.view.native_id
+        async with self._connector.connect(native_id, self._pump) as link:
+            self._move("up", None)
+            self._log.info("link up")
+            self._pump.put(LinkUp(link))
+            return await self._until_ended(link)
+
+    async def _until_ended(self, link: Link) -> str:
+        async with asyncio.TaskGroup() as group:
+            ends = {
+                group.create_task(link.wait_closed()): "",
+                group.create_task(self._drop.wait()): "dropped",
+                group.create_task(self._pump.closed.wait()): "the session is closed",
+            }
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            reasons = [str(task.result()) if ends[task] == "" else ends[task] for task in done]
+            for task in ends:
+                task.cancel()
+        return self._drop_reason if reasons[0] == "dropped" else reasons[0]
+
+    def _down(self, reason: str) -> None:
+        if self.state == "up" or self.reason != reason:
+            self._log.warning("link down", reason=reason)
+        self._move("down", reason)
+        self._pump.put(LinkDown(reason))
+
+    def _refused(self, problem: LinkRefused) -> None:
+        if self.reason != str(problem):
+            self._log.error(
+                "the runtime refuses the link", code=problem.code, reason=str(problem), terminal=problem.terminal
+            )
+        self._move("refused", str(problem))
+        self._pump.put(LinkDown(str(problem), refused=True))
+
+    def _move(self, state: LinkState, reason: str | None) -> None:
+        if (state, reason) != (self.state, self.reason):
+            self.state, self.reason, self.since = state, reason, self._clock.now()
+            self._changed()
+
+    def _backoff(self, tries: int) -> float:
+        ceiling = min(_LONGEST, _FIRST * 2 ** min(tries, 10))
+        return ceiling * (0.5 + 0.5 * self._dice())
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._pump.closed.wait()
+        except TimeoutError:
+            return

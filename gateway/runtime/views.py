@@ -1,0 +1,74 @@
+"""What the gateway shows of itself: stories of calls, states of links, readiness."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from gateway.envelope import Envelope, Live, SessionId
+from gateway.ports.adapter import Capabilities
+from gateway.ports.engine import CallRow, SendRow
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """History between the reader's place and `first_sequence` is gone."""
+
+    first_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Nothing happened for a while; the stream lives."""
+
+
+StreamItem = Envelope | Live | Gap | Heartbeat
+
+
+@dataclass(frozen=True, slots=True)
+class CallStory:
+    """Everything on record about one call, oldest first."""
+
+    row: CallRow
+    envelopes: tuple[Envelope, ...]
+    """Its request, updates, progress, cancel, outcome, ignored outcomes."""
+    sends: tuple[SendRow, ...]
+    """How its outcome fared on the way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatus:
+    """One session's connection."""
+
+    session_id: SessionId
+    native_id: str
+    state: Literal["connecting", "up", "down", "refused"]
+    since: datetime
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeStatus:
+    """One runtime of the YAML and its links."""
+
+    name: str
+    adapter: str
+    protocol: str
+    capabilities: Capabilities
+    links: tuple[LinkStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether the process should get traffic; links are a detail and never make it unready."""
+
+    ready: bool
+    checks: Mapping[str, str]
+    """Name of the check to `ok` or what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """What a reload changed, by YAML path."""
+
+    changed: tuple[str, ...]
