@@ -1,0 +1,280 @@
+"""The table of DESIGN.md 7, row by row, on paper."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+import pytest
+
+from gateway.executors.answers import MAX_TEXT, read_answer, read_copied, read_retry_after
+from gateway.ports.executor import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain
+from gateway.transports.http_client import Forbidden, Lost, NotSent, Received, Unread
+
+NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
+CALL = "tool.requested"
+REPLY_KINDS = ["message.posted", "approval.asked", "question.asked"]
+
+
+def received(
+    status: int, body: Any = b"", *, content_type: str = "application/json", retry_after: str | None = None
+) -> Received:
+    content = body if isinstance(body, bytes | Unread) else orjson.dumps(body)
+    return Received(status=status, content_type=content_type, retry_after=retry_after, body=content)
+
+
+def read(exchange: Any, kind: str = CALL, *, raw: bool = False, hidden: tuple[str, ...] = ()) -> Answer:
+    return read_answer(exchange, kind, raw=raw, now=NOW, hidden=hidden)
+
+
+def failed(answer: Answer) -> str:
+    assert isinstance(answer, Answered)
+    assert answer.outcome.outcome == "failure"
+    assert answer.outcome.error
+    return answer.outcome.error
+
+
+def test_a_success_brings_its_result_and_updates() -> None:
+    update = {"name": "table", "context": {"hand": ["7"]}, "description": "The hand"}
+    answer = read(received(200, {"outcome": "success", "result": [1], "updates": [update], "wakes_agent": False}))
+    assert isinstance(answer, Answered)
+    assert answer.outcome.model_dump() == {"outcome": "success", "result": [1], "error": None, "unknown": False}
+    assert [each.model_dump() for each in answer.updates] == [update]
+    assert answer.wakes_agent is False
+
+
+@pytest.mark.parametrize("outcome", ["failure", "canceled"])
+def test_a_failure_or_cancel_is_final_and_keeps_its_text(outcome: str) -> None:
+    answer = read(received(200, {"outcome": outcome, "error": "no such player"}))
+    assert isinstance(answer, Answered)
+    assert (answer.outcome.outcome, answer.outcome.error) == (outcome, "no such player")
+    assert answer.wakes_agent is None
+
+
+def test_a_failure_without_a_text_gets_one() -> None:
+    assert failed(read(received(200, {"outcome": "failure"}))) == "executor answered failure without saying why"
+
+
+@pytest.mark.parametrize("raw", [True, False])
+@pytest.mark.parametrize("exchange", [received(204), received(200), received(200, b" \r\n")])
+def test_204_and_an_empty_200_are_success_without_a_result(exchange: Received, *, raw: bool) -> None:
+    answer = read(exchange, raw=raw)
+    assert isinstance(answer, Answered)
+    assert (answer.outcome.outcome, answer.outcome.result) == ("success", None)
+
+
+@pytest.mark.parametrize("body", [{"cards": [1, 2]}, [1], "text", 7, None, {"outcome": "failure"}])
+def test_raw_takes_the_whole_body_as_the_result(body: Any) -> None:
+    answer = read(received(200, body), raw=True)
+    assert isinstance(answer, Answered)
+    assert (answer.outcome.outcome, answer.outcome.result) == ("success", body)
+
+
+def test_202_is_accepted_for_a_call_only() -> None:
+    assert read(received(202, {"outcome": "success"})) == Accepted()
+    assert read(received(202, Unread.LOST)) == Accepted()
+    for kind in REPLY_KINDS:
+        assert "202" in failed(read(received(202), kind))
+
+
+@pytest.mark.parametrize(
+    ("exchange", "said"),
+    [
+        (received(200, b"<html>canary</html>", content_type="text/html"), "an HTML page that is not JSON"),
+        (received(200, b"<html>canary</html>"), "an HTML page that is not JSON"),
+        (received(200, b'{"outcome": NaN, "canary": 1}'), "not JSON"),
+        (received(200, b"[" * 2_000), "not JSON"),
+        (received(200, b"canary", content_type="text/plain"), r"\(text/plain\) that is not JSON"),
+        (received(200, b"canary", content_type="can\rary"), "a body that is not JSON"),
+        (received(200, {"cards": "canary"}), "no outcome: /outcome"),
+        (received(200, {"outcome": "done"}), "'success', 'failure' or 'canceled'"),
+        (received(200, {"outcome": "expired"}), "'success', 'failure' or 'canceled'"),
+        (received(200, {"outcome": "success", "resulted": "canary"}), "/resulted"),
+        (received(200, {"outcome": "success", "updates": [{"name": "x"}]}), "/updates/0/context"),
+        (received(200, ["canary"]), "got list"),
+        (received(200, b"null"), "got NoneType"),
+        (received(200, Unread.TOO_LARGE), "over the size limit"),
+        (received(200, Unread.UNDECODABLE), "cannot be read"),
+        (received(201, {"outcome": "success"}), "201 Created"),
+        (received(206, b"x"), "206 Partial Content"),
+        (received(299), "executor answered 299"),
+        (received(301), "301 Moved Permanently; redirects are not followed"),
+        (received(302), "302 Found; redirects"),
+        (received(304), "304 Not Modified; redirects"),
+        (received(308), "308 Permanent Redirect; redirects"),
+        (Forbidden("its address is link-local"), "cannot be reached: its address is link-local"),
+    ],
+)
+def test_an_answer_without_a_usable_outcome_is_a_final_failure_that_quotes_no_body(exchange: Any, said: str) -> None:
+    text = failed(read(exchange))
+    assert "executor" in text
+    assert re.search(said, text), text
+    assert "canary" not in text
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 406, 410, 411, 413, 415, 422, 451, 499])
+@pytest.mark.parametrize("kind", [CALL, "approval.asked"])
+def test_other_4xx_are_final_failures(status: int, kind: str) -> None:
+    assert f"executor answered {status}" in failed(read(received(status, b"canary"), kind))
+    assert "canary" not in failed(read(received(status, b"canary"), kind))
+
+
+@pytest.mark.parametrize(
+    ("exchange", "said"),
+    [
+        (received(422, {"detail": "no such player"}, content_type="application/problem+json"), ": no such player"),
+        (received(404, {"title": "Gone fishing"}, content_type="application/problem+json"), ": Gone fishing"),
+        (received(404, {"detail": "plain JSON"}), ": plain JSON"),
+        (received(422, {"detail": [{"msg": "canary"}]}), "422 Unprocessable Entity"),
+        (received(404, {"detail": "canary"}, content_type="text/html"), "404 Not Found"),
+        (received(404, b"{canary", content_type="application/problem+json"), "404 Not Found"),
+        (received(404, Unread.TOO_LARGE, content_type="application/problem+json"), "404 Not Found"),
+    ],
+)
+def test_the_text_of_a_4xx_comes_from_problem_json_where_there_is_some(exchange: Received, said: str) -> None:
+    text = failed(read(exchange))
+    # HTTPStatus renamed 422 in Python 3.13.
+    assert text.endswith((said, said.replace("Entity", "Content")))
+    assert "canary" not in text
+
+
+def test_a_detail_is_one_bounded_line_without_our_secrets() -> None:
+    body = {"detail": "bad key s3cret-canary\n\x1b[31m" + "x" * 10_000}
+    text = failed(read(received(401, body), hidden=("s3cret-canary",)))
+    assert text.startswith("executor answered 401 Unauthorized: bad key ***")
+    assert len(text) == MAX_TEXT
+    assert text.isprintable()
+
+
+def test_a_secret_at_the_cut_is_hidden_before_cutting() -> None:
+    body = {"detail": "x" * (MAX_TEXT - 40) + "s3cret-canary" * 3}
+    assert "s3cret" not in failed(read(received(401, body), hidden=("s3cret-canary",)))
+
+
+def test_a_member_name_that_is_a_secret_or_endless_is_not_quoted() -> None:
+    body = {"outcome": "success", "s3cret-canary" + "y" * 5_000: 1}
+    text = failed(read(received(200, body), hidden=("s3cret-canary",)))
+    assert "s3cret" not in text
+    assert len(text) <= MAX_TEXT
+
+
+@pytest.mark.parametrize("kind", [CALL, *REPLY_KINDS])
+@pytest.mark.parametrize(
+    ("exchange", "wait"),
+    [
+        (received(425), None),
+        (received(429), None),
+        (received(429, retry_after="7"), 7),
+        (received(429, retry_after="soon"), None),
+        (received(503, retry_after="0"), 0),
+        (received(503, retry_after="Fri, 20 Nov 2026 12:00:30 GMT"), 30),
+    ],
+)
+def test_425_429_and_503_with_retry_after_were_not_processed(exchange: Received, wait: int | None, kind: str) -> None:
+    answer = read(exchange, kind)
+    assert isinstance(answer, NotProcessed)
+    assert answer.retry_after == (None if wait is None else timedelta(seconds=wait))
+
+
+@pytest.mark.parametrize("kind", [CALL, *REPLY_KINDS])
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        received(408),
+        received(409, {"detail": "canary"}),
+        received(500),
+        received(502, retry_after="5"),
+        received(503),
+        received(503, retry_after="soon"),
+        received(504),
+        received(599),
+        received(999),
+        received(101),
+        received(200, Unread.LOST),
+        Lost("the connection was lost before an answer came"),
+    ],
+)
+def test_what_may_have_been_carried_out_is_uncertain(exchange: Any, kind: str) -> None:
+    answer = read(exchange, kind)
+    assert isinstance(answer, Uncertain)
+    assert "canary" not in answer.reason
+
+
+def test_what_never_left_was_never_sent() -> None:
+    assert read(NotSent("no connection: Connection refused")) == NeverSent("no connection: Connection refused")
+
+
+@pytest.mark.parametrize("kind", REPLY_KINDS)
+def test_a_reply_is_any_json_object_and_an_empty_body_an_empty_one(kind: str) -> None:
+    assert read(received(200, {"decision": "allow", "scope": "once"}), kind, raw=True) == Replied(
+        {"decision": "allow", "scope": "once"}
+    )
+    assert read(received(200), kind) == Replied({})
+    assert read(received(204), kind) == Replied({})
+
+
+@pytest.mark.parametrize("kind", REPLY_KINDS)
+@pytest.mark.parametrize("body", [b"[1]", b"null", b'"allow"', b"<html>", b"{"])
+def test_a_reply_that_is_no_object_is_a_final_failure(kind: str, body: bytes) -> None:
+    assert "executor answered 200 OK with" in failed(read(received(200, body), kind))
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("0", 0),
+        (" 12 ", 12),
+        ("99999", 3600),
+        ("9" * 5_000, 3600),
+        ("Fri, 20 Nov 2026 12:01:00 GMT", 60),
+        ("Friday, 20-Nov-26 12:01:00 GMT", 60),
+        ("Fri Nov 20 12:01:00 2026", 60),
+        ("Fri, 20 Nov 2026 11:00:00 GMT", 0),
+        ("Fri, 20 Nov 2099 12:00:00 GMT", 3600),
+        (None, None),
+        ("", None),
+        ("-5", None),
+        ("1.5", None),
+        ("١٢", None),
+        ("soon", None),
+        ("Fri, 99 Nov 2026 12:00:00 GMT", None),
+        ("Fri, 20 Nov 99999 12:00:00 GMT", None),
+        ("Fri, 20 Nov 2026 12:00:00 +9999999999", None),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date_and_bounded(header: str | None, seconds: int | None) -> None:
+    wait = read_retry_after(header, now=NOW)
+    assert wait == (None if seconds is None else timedelta(seconds=seconds))
+
+
+@pytest.mark.parametrize(
+    ("exchange", "state"),
+    [
+        (received(200, b"<html>"), "delivered"),
+        (received(202), "delivered"),
+        (received(204, Unread.LOST), "delivered"),
+        (received(299, Unread.TOO_LARGE), "delivered"),
+        (received(410), "gone"),
+        (received(301), "refused"),
+        (received(400), "refused"),
+        (received(404), "refused"),
+        (received(408), "again"),
+        (received(409), "again"),
+        (received(425), "again"),
+        (received(429), "again"),
+        (received(500), "again"),
+        (received(503), "again"),
+        (NotSent("no connection"), "again"),
+        (Lost("lost"), "again"),
+        (Forbidden("its address is link-local"), "refused"),
+    ],
+)
+def test_a_copy_is_delivered_gone_refused_or_tried_again(exchange: Any, state: str) -> None:
+    copied = read_copied(exchange, now=NOW)
+    assert copied.state == state
+    assert (copied.reason is None) == (state == "delivered")
+
+
+def test_a_copy_is_tried_again_when_the_destination_says() -> None:
+    copied = read_copied(received(503, retry_after="90"), now=NOW)
+    assert copied.retry_after == timedelta(seconds=90)
