@@ -1,0 +1,55 @@
+"""HUMA 0.2.0: agents that speak over Socket.IO in typed, flat events."""
+
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from adapters.huma_v0_2 import wire
+from adapters.huma_v0_2.codec import HumaCodec
+from adapters.huma_v0_2.connector import HumaConnector, open_connector
+from adapters.huma_v0_2.options import HumaOptions
+from gateway.ports.adapter import PORTS_VERSION, Capabilities, Codec, Tool
+from gateway.ports.values import MAX_DEPTH
+
+_CAPABILITIES = Capabilities(
+    accepts=frozenset({"context.updated", "message.confirmed", "addon.answered", "tool.finished", "opaque"}),
+    emits=frozenset({"tool.requested", "tool.canceled", "message.posted", "typing.changed", "session.moved"}),
+    turns="inferred",
+    delivery="silence",
+    rejects_with=frozenset({wire.REJECTED}),
+    replaces_context=True,
+    hydrates=True,
+    confirms_messages=timedelta(seconds=wire.CONFIRMATION_SECONDS),
+    answers_cancel=True,
+    creates_sessions=True,
+    limits={
+        "name": wire.NAME_LENGTH,
+        "result_utf16": wire.RESULT_LENGTH,
+        "arguments_depth": MAX_DEPTH,
+        "image_bytes": wire.IMAGE_BYTES,
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HumaAdapter:
+    """The adapter for HUMA 0.2.0."""
+
+    name: str = "huma-0.2"
+    protocol: str = "huma/0.2.0"
+    ports: int = PORTS_VERSION
+    options: type[HumaOptions] = HumaOptions
+    capabilities: Capabilities = _CAPABILITIES
+
+    def codec(self, options: Any = None) -> Codec:
+        """Make the codec; no option changes what the words mean."""
+        del options
+        return HumaCodec()
+
+    def connector(self, options: HumaOptions, tools: tuple[Tool, ...]) -> AbstractAsyncContextManager[HumaConnector]:
+        """Make the connector of one runtime."""
+        return open_connector(options, tools)
+
+
+ADAPTER = HumaAdapter()

@@ -1,0 +1,95 @@
+"""Connects to HUMA 0.1 agents: creates them over REST, links to them over Socket.IO."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import aiohttp
+
+from adapters.huma_v0_1 import wire
+from adapters.huma_v0_1.options import AgentOptions, HumaOptions
+from gateway.envelope import Loss
+from gateway.errors import LinkLost, LinkRefused
+from gateway.ports.adapter import Created, Link, Receiver, Tool
+from gateway.transports.flat_tools import flatten
+from gateway.transports.masking import Mask
+from gateway.transports.rest import post_json
+from gateway.transports.socketio_client import Target, open_link, shared_session
+
+
+@asynccontextmanager
+async def open_connector(options: HumaOptions, tools: tuple[Tool, ...]) -> AsyncGenerator["HumaConnector"]:
+    """Open the HTTP session that all links of one runtime share."""
+    async with shared_session() as session:
+        yield HumaConnector(options, tools, session)
+
+
+class HumaConnector:
+    """All connections to one HUMA runtime."""
+
+    def __init__(self, options: HumaOptions, tools: tuple[Tool, ...], session: aiohttp.ClientSession) -> None:
+        self._options = options
+        self._tools = tools
+        self._session = session
+
+    async def create(self, labels: Mapping[str, str]) -> Created:
+        """Create an agent as the options say; labels stay with the gateway, HUMA has none."""
+        del labels
+        options = self._options
+        if options.agent is None:
+            raise LinkRefused("NO_AGENT", "the options name no agent to create", terminal=True)
+        body, losses = _describe(options.agent, self._tools)
+        key = options.api_key.get_secret_value()
+        answer = await post_json(
+            self._session,
+            _rest_url(options) + wire.AGENTS_PATH,
+            body=body,
+            headers={wire.KEY_HEADER: key},
+            within=options.connect_timeout,
+            mask=Mask((key,)),
+        )
+        match answer.get("id"):
+            case str(agent_id) if agent_id:
+                return Created(agent_id, losses)
+            case _:
+                raise LinkLost("the answer to creating an agent has no id")
+
+    def connect(
+        self, native_id: str, receiver: Receiver, *, resume_after: str | None = None
+    ) -> AbstractAsyncContextManager[Link]:
+        """Open a link to one agent; HUMA has no replay, so there is nothing to resume after."""
+        del resume_after
+        options = self._options
+        key = options.api_key.get_secret_value()
+        target = Target(
+            url=options.url,
+            query=wire.connection_query(agent_id=native_id, api_key=key),
+            path=options.path,
+            transports=options.transports,
+            connect_timeout=options.connect_timeout,
+            refusal_grace=options.refusal_grace,
+            terminal_codes=wire.TERMINAL_CODES,
+            secrets=(key,),
+        )
+        return open_link(target, receiver, session=self._session)
+
+
+def _describe(agent: AgentOptions, tools: tuple[Tool, ...]) -> tuple[dict[str, object], tuple[Loss, ...]]:
+    flat = [flatten(tool) for tool in tools]
+    body = wire.create_agent(
+        name=agent.name,
+        agent_type=agent.agent_type,
+        metadata=agent.metadata,
+        described=(agent.class_name, agent.personality, agent.instructions),
+        tools=[tool.form for tool in flat],
+        router_type=agent.router_type,
+        addons=agent.addons,
+        voice=agent.voice,
+        ttl_seconds=agent.ttl_seconds,
+    )
+    return body, tuple(loss for tool in flat for loss in tool.losses)
+
+
+def _rest_url(options: HumaOptions) -> str:
+    base = options.rest_url or options.url
+    # One address serves both; only its scheme differs where the socket's was written.
+    return "http" + base.removeprefix("ws") if base.startswith("ws") else base

@@ -1,0 +1,216 @@
+"""Reads HUMA 0.1 messages, those of the server and those of a client. Pure."""
+
+from dataclasses import replace
+from typing import Any
+
+from adapters.huma_v0_1 import wire
+from adapters.huma_v0_1.chat import read_chat_message
+from gateway.envelope import (
+    Author,
+    Burst,
+    ContextUpdated,
+    Draft,
+    FaultReported,
+    Loss,
+    MessagePosted,
+    OutcomeKind,
+    SessionMoved,
+    Text,
+    ToolCanceled,
+    ToolFinished,
+    ToolRequested,
+    TypingChanged,
+)
+from gateway.errors import MalformedFrame
+from gateway.ports.values import find_fault, json_type, read_model, unknown_fields
+
+
+def read_client_message(payload: dict[str, Any]) -> Draft | None:
+    """Read what a client sends on `message`; None for a type that 0.1 does not have."""
+    if payload["type"] not in wire.CLIENT_TYPES:
+        return None
+    _refuse_unsayable(payload, forbid_keys=True)
+    envelope = read_model(wire.Enveloped, payload)
+    losses = unknown_fields(envelope.model_extra)
+    content = envelope.content
+    match payload["type"]:
+        case wire.NEW_MESSAGE:
+            draft = read_chat_message(content)
+        case wire.TOOL_RESULT:
+            note = "a tool result outside its huma-0.1-event"
+            losses += (Loss(how="narrowed", path="/type", note=note),)
+            draft = _tool_result(content, "/content")
+        case _ if wire.is_result_in_context(content):
+            note = "a tool result written as a context event"
+            losses += (Loss(how="narrowed", path="/content/context", note=note),)
+            losses += unknown_fields({key: None for key in content if key not in {"name", "context"}}, "/content")
+            draft = _tool_result(content["context"], "/content/context")
+        case _ if content.get("type") is None:
+            draft = _context_event(content)
+        case _ if content["type"] == wire.TOOL_RESULT:
+            draft = _tool_result(content, "/content")
+        case _ if isinstance(content["type"], str):
+            return None
+        case _:
+            raise MalformedFrame(f"expected a string, got {json_type(content['type'])}", path="/content/type")
+    return replace(draft, losses=losses + draft.losses)
+
+
+def read_server_message(payload: dict[str, Any]) -> Draft | None:
+    """Read what the server sends on `event` or `error`; None for a type that 0.2.0 does not have."""
+    if payload["type"] == wire.TOOL_CALL:
+        return _tool_call(read_model(wire.ToolCall, payload), payload)
+    if payload["type"] not in wire.SERVER_TYPES:
+        return None
+    _refuse_unsayable(payload, forbid_keys=False)
+    match payload["type"]:
+        case wire.CANCEL_TOOL_CALL:
+            cancel = read_model(wire.CancelToolCall, payload)
+            event = ToolCanceled(native_call_id=cancel.tool_call_id, tool=cancel.tool_name, reason=cancel.reason)
+            return Draft(event, losses=unknown_fields(cancel.model_extra))
+        case wire.MESSAGING:
+            return _messaging(read_model(wire.Messaging, payload))
+        case wire.ERROR:
+            report = read_model(wire.ErrorReport, payload)
+            event = FaultReported(message=report.message, code=report.code)
+            return Draft(event, losses=unknown_fields(report.model_extra))
+        case _:
+            return _status(read_model(wire.Status, payload))
+
+
+def _refuse_unsayable(payload: dict[str, Any], *, forbid_keys: bool) -> None:
+    if fault := find_fault(payload, forbid_keys=forbid_keys):
+        raise MalformedFrame(fault.reason, path=fault.path)
+
+
+def _context_event(content: dict[str, Any]) -> Draft:
+    said = read_model(wire.ContextEvent, content, "/content")
+    extra = {key: value for key, value in (said.model_extra or {}).items() if key != "type"}
+    losses = unknown_fields(extra, "/content")
+    if said.skip_cancel_pending_message:
+        note = "asks only not to be interrupted; taken as not waking"
+        losses += (Loss(how="narrowed", path="/content/skipCancelPendingMessage", note=note),)
+    event = ContextUpdated(
+        name=said.name,
+        context=said.context,
+        description=said.description,
+        wakes_agent=not said.skip_cancel_pending_message,
+    )
+    return Draft(event, losses=losses)
+
+
+def _tool_result(content: dict[str, Any], path: str) -> Draft:
+    said = read_model(wire.ToolResult, content, path)
+    losses = unknown_fields(said.model_extra, path)
+    outcome = _outcome(said, path)
+    result, error = said.result, said.error
+    if outcome == "success" and error is not None:
+        losses += (Loss(how="dropped", path=f"{path}/error", note="a success has no error"),)
+        error = None
+    if outcome != "success" and result is not None:
+        losses += (Loss(how="dropped", path=f"{path}/result", note=f"outcome {outcome} has no result"),)
+        result = None
+    if outcome == "failure" and not error:
+        losses += (Loss(how="invented", path=f"{path}/error", note="a failure has an error text"),)
+        error = "The tool failed without saying why."
+    event = ToolFinished(
+        native_call_id=said.tool_call_id,
+        outcome=outcome,
+        result=result,
+        error=error,
+        wakes_agent=not said.skip_immediate_processing,
+        context=said.context,
+    )
+    return Draft(event, losses=losses)
+
+
+def _outcome(said: wire.ToolResult, path: str) -> OutcomeKind:
+    # Clients in the field leave the status of completed results out.
+    match said.status or "completed", said.success:
+        case "completed", True:
+            return "success"
+        case "completed", False:
+            return "failure"
+        case "canceled", False:
+            return "canceled"
+        case _:
+            raise MalformedFrame("a canceled call cannot be a success", path=f"{path}/success")
+
+
+def _tool_call(call: wire.ToolCall, payload: dict[str, Any]) -> Draft:
+    if fault := find_fault([call.tool_call_id, call.tool_name]):
+        raise MalformedFrame(fault.reason, path="/toolCallId" if fault.path == "/0" else "/toolName")
+    losses = unknown_fields(call.model_extra)
+    arguments: dict[str, Any] = {}
+    problem: str | None = None
+    # From here on nothing may raise: the call has an id, so the agent gets an answer.
+    match call.arguments:
+        case None:
+            note = "missing" if "arguments" not in payload else "null"
+            losses += (Loss(how="defaulted", path="/arguments", note=f"{note}, taken as no arguments"),)
+        case dict():
+            if fault := find_fault(payload["arguments"], "/arguments"):
+                problem = f"The arguments cannot be used: {fault.path} {fault.reason}."
+            else:
+                arguments = payload["arguments"]
+        case other:
+            problem = f"The arguments must be an object with one member per parameter, not {json_type(other)}."
+    if problem is not None:
+        losses += (Loss(how="dropped", path="/arguments", note="unusable"),)
+    event = ToolRequested(
+        native_call_id=call.tool_call_id, tool=call.tool_name, arguments=arguments, runs_in="host", problem=problem
+    )
+    return Draft(event, losses=losses)
+
+
+def _messaging(said: wire.Messaging) -> Draft:
+    losses = unknown_fields(said.model_extra)
+    extra_args = said.extra_args
+    if extra_args is not None and (fault := find_fault(extra_args, "/extra_args")):
+        # The text must still be delivered and confirmed.
+        losses += (Loss(how="dropped", path="/extra_args", note=f"{fault.path} {fault.reason}"[:300]),)
+        extra_args = None
+    if said.event == "message_sent":
+        return _message_sent(said, extra_args, losses)
+    for member, given in (
+        ("message", said.message),
+        ("messageIndex", said.message_index),
+        ("messageCount", said.message_count),
+    ):
+        if given is not None:
+            losses += (Loss(how="dropped", path=f"/{member}", note=f"not part of {said.event}"),)
+    event = TypingChanged(
+        typing=said.event == "typing_start",
+        reason=said.reason,
+        native_call_id=said.tool_call_id,
+        extra_args=extra_args,
+    )
+    return Draft(event, losses=losses, live=True)
+
+
+def _message_sent(said: wire.Messaging, extra_args: dict[str, Any] | None, losses: tuple[Loss, ...]) -> Draft:
+    if said.message is None:
+        raise MalformedFrame("message_sent needs a text", path="/message")
+    if said.reason is not None:
+        losses += (Loss(how="dropped", path="/reason", note="not part of message_sent"),)
+    burst: Burst | None = None
+    if said.tool_call_id is not None:
+        if said.message_index is None:
+            losses += (Loss(how="defaulted", path="/messageIndex", note="missing, taken as the first"),)
+        burst = Burst(call=said.tool_call_id, index=said.message_index or 0, count=said.message_count)
+    else:
+        for member, given in (("messageIndex", said.message_index), ("messageCount", said.message_count)):
+            if given is not None:
+                losses += (Loss(how="dropped", path=f"/{member}", note="means nothing without toolCallId"),)
+    event = MessagePosted(
+        author=Author(role="agent"), content=(Text(text=said.message),), burst=burst, extra_args=extra_args
+    )
+    return Draft(event, losses=losses)
+
+
+def _status(said: wire.Status) -> Draft:
+    losses = unknown_fields(said.model_extra)
+    state = wire.state_of(said.status)
+    if state is None:
+        losses += (Loss(how="narrowed", path="/status", note="an unknown word, taken as running"),)
+    return Draft(SessionMoved(state=state or "running", native_state=said.status), losses=losses)

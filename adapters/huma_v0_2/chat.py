@@ -1,0 +1,122 @@
+"""Turns a posted message into the form of HUMA's chat messages and back. Pure."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+
+from pydantic import ValidationError
+
+from adapters.huma_v0_2 import wire
+from gateway.envelope import Author, Draft, Envelope, Image, Loss, MessagePosted, Text
+from gateway.errors import CannotExpress
+from gateway.ports.values import find_fault
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A chat message in native form, and what it leaves out."""
+
+    message: dict[str, Any]
+    losses: tuple[Loss, ...]
+
+
+def read_chat_message(given: object) -> MessagePosted | None:
+    """Read a chat message inside a context; None where it is anything else, which the context then keeps."""
+    if not isinstance(given, dict):
+        return None
+    try:
+        chat = wire.ChatMessage.model_validate(given)
+        created_at = None if chat.created_at is None else datetime.fromisoformat(chat.created_at)
+    except (ValidationError, ValueError):
+        return None
+    if created_at is not None and created_at.tzinfo is None:
+        return None
+    blocks = [Text(text=chat.content)] if chat.content or not chat.images else []
+    return MessagePosted(
+        author=Author(role="user", id=chat.participant.id, name=chat.participant.nickname),
+        content=(*blocks, *(Image(url=image.url, alt=image.alt) for image in chat.images or [])),
+        message_id=chat.id,
+        created_at=created_at,
+    )
+
+
+def write_chat_message(posted: MessagePosted, item: Draft | Envelope, path: str = "") -> Written:
+    """Write a posted message; `path` is where it stands in the event.
+
+    Raises:
+        CannotExpress: an image is not one that HUMA takes, or there is nothing to say.
+    """
+    losses: list[Loss] = []
+    text, images = _content(posted, path, losses)
+    author_id = posted.author.id or posted.author.name or posted.author.role
+    nickname = posted.author.name or posted.author.id or posted.author.role
+    for given, member in ((posted.author.id, "id"), (posted.author.name, "name")):
+        if not given:
+            losses.append(Loss(how="invented", path=f"{path}/author/{member}", note="HUMA names every sender"))
+    if posted.author.role != "user":
+        losses.append(Loss(how="dropped", path=f"{path}/author/role", note="HUMA's participants have no role"))
+    if posted.message_id is None:
+        losses.append(Loss(how="invented", path=f"{path}/message_id", note="HUMA wants an id on every message"))
+    created_at = posted.created_at
+    if created_at is None and isinstance(item, Envelope):
+        created_at = item.recorded_at
+        losses.append(Loss(how="invented", path=f"{path}/created_at", note="the time it was recorded"))
+    for member, is_lost in (
+        ("complete", not posted.complete),
+        ("burst", posted.burst is not None),
+        ("extra_args", posted.extra_args is not None),
+    ):
+        if is_lost:
+            losses.append(Loss(how="dropped", path=f"{path}/{member}"))
+    message = wire.chat_message(
+        posted.message_id or _invent_id(posted, item),
+        content=text,
+        images=images,
+        author=(author_id, nickname),
+        created_at=None if created_at is None else _write_time(created_at),
+    )
+    if fault := find_fault(message):
+        raise CannotExpress(f"the message {fault.reason}", path=path)
+    return Written(message, tuple(losses))
+
+
+def _content(posted: MessagePosted, path: str, losses: list[Loss]) -> tuple[str, list[dict[str, Any]]]:
+    texts: list[str] = []
+    images: list[dict[str, Any]] = []
+    for place, block in enumerate(posted.content):
+        match block:
+            case Text():
+                texts.append(block.text)
+                if images:
+                    losses.append(Loss(how="narrowed", path=f"{path}/content", note="images go behind the text"))
+            case Image():
+                images.append(_image(block, f"{path}/content/{place}"))
+            case _:
+                losses.append(Loss(how="dropped", path=f"{path}/content/{place}", note="HUMA carries no data blocks"))
+    if not texts and not images:
+        raise CannotExpress("a message for HUMA needs text or an image", path=f"{path}/content")
+    if len(texts) > 1:
+        losses.append(Loss(how="narrowed", path=f"{path}/content", note="texts were joined with newlines"))
+    return "\n".join(texts), images
+
+
+def _image(image: Image, path: str) -> dict[str, Any]:
+    if not image.url.startswith(wire.IMAGE_PREFIXES):
+        raise CannotExpress("HUMA takes images as base64 data URLs of PNG, JPEG, WebP or GIF", path=f"{path}/url")
+    # Four letters of base64 are three bytes.
+    if len(image.url) * 3 // 4 > wire.IMAGE_BYTES:
+        raise CannotExpress(f"HUMA takes images up to {wire.IMAGE_BYTES} bytes", path=f"{path}/url")
+    return wire.without_none({"url": image.url, "alt": image.alt})
+
+
+def _write_time(moment: datetime) -> str:
+    utc = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    return utc.isoformat().replace("+00:00", "Z")
+
+
+def _invent_id(posted: MessagePosted, item: Draft | Envelope) -> str:
+    # The same item must give the same frame, so the id is drawn from what the item is.
+    if isinstance(item, Envelope):
+        return item.event_id
+    return "msg-" + sha256(repr(posted).encode("utf-8", "backslashreplace")).hexdigest()[:32]

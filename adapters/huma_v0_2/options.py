@@ -1,0 +1,85 @@
+"""What the YAML may say about a HUMA 0.2.0 runtime."""
+
+from datetime import timedelta
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from gateway.ports.adapter import RuntimeOptions
+from gateway.ports.duration import Duration
+
+
+class AgentOptions(BaseModel):
+    """The agent to create, where none exists yet."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(min_length=1, description="Name of the agent in HUMA.")
+    agent_type: str = Field(default="HUMA-0.1", description="HUMA's agent type.")
+    class_name: str = Field(min_length=1, description="Who the agent is, in a word.")
+    personality: str = Field(description="The agent's character, as text or Markdown.")
+    instructions: str = Field(description="What the agent does and when it uses which tool.")
+    router_type: str | None = Field(
+        default=None,
+        description="How HUMA decides when to act: random, llm-judge, conversational, turn-taking, voice-game.",
+    )
+    addons: dict[str, Any] | None = Field(
+        default=None, description="Addons, e.g. {enabled: [messaging]}.", examples=[{"enabled": ["messaging"]}]
+    )
+    voice: dict[str, Any] | None = Field(default=None, description="Voice settings, e.g. {enabled: true, voiceId: …}.")
+    ttl_seconds: int | None = Field(default=None, gt=0, description="HUMA deletes the agent after this time.")
+    metadata: dict[str, Any] = Field(default={}, description="Further metadata, passed on as it is.")
+
+
+class HumaOptions(RuntimeOptions):
+    """A HUMA 0.2.0 runtime: an agent that exists (`agent_id`) or one to create (`agent`)."""
+
+    path: str = Field(default="/socket.io/", pattern="^/", description="Path of the Socket.IO endpoint.")
+    api_key: SecretStr = Field(description="HUMA API key; goes into the connection's query string.")
+    agent_id: str | None = Field(default=None, min_length=1, max_length=1024, description="Attach to this agent.")
+    agent: AgentOptions | None = Field(default=None, description="Create an agent like this.")
+    rest_url: str | None = Field(default=None, description="Base URL of the REST interface; by default `url`.")
+    transports: tuple[Literal["websocket", "polling"], ...] = Field(
+        default=("websocket",), min_length=1, description="Engine.IO transports, in the order they are tried."
+    )
+    refusal_grace: Duration = Field(
+        default=timedelta(milliseconds=100),
+        description="How long after connecting an error or a hang-up still counts as a refusal.",
+    )
+
+    @property
+    def native_id(self) -> str | None:
+        """The agent to attach to."""
+        return self.agent_id
+
+    @property
+    def creates(self) -> bool:
+        """Whether an agent is to be created."""
+        return self.agent is not None
+
+    @field_validator("url", "rest_url")
+    @classmethod
+    def _is_a_plain_address(cls, url: str | None) -> str | None:
+        if url is None:
+            return None
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https", "ws", "wss"} or not parts.hostname:
+            raise ValueError("write a base URL such as https://api.example.com")
+        if parts.query or parts.fragment or parts.username or parts.password:
+            raise ValueError("write the base URL alone; the key belongs in api_key")
+        return url.rstrip("/")
+
+    @field_validator("api_key")
+    @classmethod
+    def _is_sendable(cls, key: SecretStr) -> SecretStr:
+        text = key.get_secret_value()
+        if not text or not text.isascii() or not text.isprintable() or " " in text:
+            raise ValueError("an API key is printable ASCII without spaces, and not empty")
+        return key
+
+    @model_validator(mode="after")
+    def _names_one_agent(self) -> "HumaOptions":
+        if (self.agent_id is None) == (self.agent is None):
+            raise ValueError("give either agent_id (an agent that exists) or agent (one to create)")
+        return self

@@ -1,0 +1,207 @@
+"""Reads HUMA 0.2.0 messages, those of the server and those of a client. Pure."""
+
+from typing import Any
+
+from adapters.huma_v0_2 import wire
+from adapters.huma_v0_2.chat import read_chat_message
+from gateway.envelope import (
+    AddonAnswered,
+    Author,
+    Burst,
+    ContextUpdated,
+    Draft,
+    FaultReported,
+    Loss,
+    MessageConfirmed,
+    MessagePosted,
+    SessionMoved,
+    Text,
+    ToolCanceled,
+    ToolFinished,
+    ToolRequested,
+    TypingChanged,
+)
+from gateway.errors import MalformedFrame
+from gateway.ports.values import find_fault, json_type, read_model, unknown_fields, utf16_length
+
+
+def read_client_message(payload: dict[str, Any]) -> Draft | None:
+    """Read what a client sends on `message`; None for a type that 0.2.0 does not have."""
+    match payload["type"]:
+        case wire.CONTEXT_UPDATE:
+            _refuse_unsayable(payload, forbid_keys=True)
+            return _context_update(read_model(wire.ContextUpdate, payload))
+        case wire.TOOL_RESULT:
+            _refuse_unsayable(payload, forbid_keys=True)
+            return _tool_result(read_model(wire.ToolResult, payload))
+        case wire.ADDON_TOOL_EVENT:
+            _refuse_unsayable(payload, forbid_keys=True)
+            return _addon_tool_event(read_model(wire.AddonToolEvent, payload))
+        case _:
+            return None
+
+
+def read_server_message(payload: dict[str, Any]) -> Draft | None:
+    """Read what the server sends on `event` or `error`; None for a type that 0.2.0 does not have."""
+    if payload["type"] == wire.TOOL_CALL:
+        return _tool_call(read_model(wire.ToolCall, payload), payload)
+    if payload["type"] not in wire.SERVER_TYPES:
+        return None
+    _refuse_unsayable(payload, forbid_keys=False)
+    match payload["type"]:
+        case wire.CANCEL_TOOL_CALL:
+            cancel = read_model(wire.CancelToolCall, payload)
+            event = ToolCanceled(native_call_id=cancel.tool_call_id, tool=cancel.tool_name, reason=cancel.reason)
+            return Draft(event, losses=unknown_fields(cancel.model_extra))
+        case wire.MESSAGING:
+            return _messaging(read_model(wire.Messaging, payload))
+        case wire.ERROR:
+            report = read_model(wire.ErrorReport, payload)
+            event = FaultReported(message=report.message, code=report.code)
+            return Draft(event, losses=unknown_fields(report.model_extra))
+        case _:
+            return _status(read_model(wire.Status, payload))
+
+
+def _refuse_unsayable(payload: dict[str, Any], *, forbid_keys: bool) -> None:
+    if fault := find_fault(payload, forbid_keys=forbid_keys):
+        raise MalformedFrame(fault.reason, path=fault.path)
+
+
+def _context_update(update: wire.ContextUpdate) -> Draft:
+    if utf16_length(update.name) > wire.NAME_LENGTH:
+        raise MalformedFrame(f"is longer than {wire.NAME_LENGTH} characters", path="/name")
+    context = update.context
+    message = read_chat_message(context.get("message"))
+    if message is not None:
+        context = {key: value for key, value in context.items() if key != "message"}
+    event = ContextUpdated(
+        name=update.name,
+        context=context,
+        description=update.description,
+        wakes_agent=update.triggering,
+        message=message,
+    )
+    return Draft(event, losses=unknown_fields(update.model_extra))
+
+
+def _tool_result(said: wire.ToolResult) -> Draft:
+    losses = unknown_fields(said.model_extra)
+    result, error = said.result, said.error
+    if said.outcome == "success" and error is not None:
+        losses += (Loss(how="dropped", path="/error", note="a success has no error"),)
+        error = None
+    if said.outcome != "success" and result is not None:
+        losses += (Loss(how="dropped", path="/result", note=f"outcome {said.outcome} has no result"),)
+        result = None
+    if said.outcome == "failure" and not error:
+        losses += (Loss(how="invented", path="/error", note="a failure has an error text"),)
+        error = "The tool failed without saying why."
+    event = ToolFinished(
+        native_call_id=said.tool_call_id,
+        tool=said.tool_name,
+        outcome=said.outcome,
+        result=result,
+        error=error,
+        wakes_agent=said.triggering,
+    )
+    return Draft(event, losses=losses)
+
+
+def _addon_tool_event(said: wire.AddonToolEvent) -> Draft:
+    losses = unknown_fields(said.model_extra)
+    if not wire.confirms_message(said.data):
+        return Draft(AddonAnswered(native_call_id=said.tool_call_id, data=said.data), losses=losses)
+    confirmed = read_model(wire.Confirmation, said.data, "/data")
+    losses += unknown_fields(confirmed.model_extra, "/data")
+    if confirmed.success and confirmed.error is not None:
+        losses += (Loss(how="dropped", path="/data/error", note="the message was delivered"),)
+    if not confirmed.success and confirmed.context is not None:
+        losses += (Loss(how="dropped", path="/data/context", note="the message was not delivered"),)
+    event = MessageConfirmed(
+        native_call_id=said.tool_call_id,
+        index=confirmed.message_index,
+        delivered=confirmed.success,
+        error=None if confirmed.success else confirmed.error,
+        context=confirmed.context if confirmed.success else None,
+    )
+    return Draft(event, losses=losses)
+
+
+def _tool_call(call: wire.ToolCall, payload: dict[str, Any]) -> Draft:
+    if fault := find_fault([call.tool_call_id, call.tool_name]):
+        raise MalformedFrame(fault.reason, path="/toolCallId" if fault.path == "/0" else "/toolName")
+    losses = unknown_fields(call.model_extra)
+    arguments: dict[str, Any] = {}
+    problem: str | None = None
+    # From here on nothing may raise: the call has an id, so the agent gets an answer.
+    match call.arguments:
+        case None:
+            note = "missing" if "arguments" not in payload else "null"
+            losses += (Loss(how="defaulted", path="/arguments", note=f"{note}, taken as no arguments"),)
+        case dict():
+            if fault := find_fault(payload["arguments"], "/arguments"):
+                problem = f"The arguments cannot be used: {fault.path} {fault.reason}."
+            else:
+                arguments = payload["arguments"]
+        case other:
+            problem = f"The arguments must be an object with one member per parameter, not {json_type(other)}."
+    if problem is not None:
+        losses += (Loss(how="dropped", path="/arguments", note="unusable"),)
+    event = ToolRequested(
+        native_call_id=call.tool_call_id, tool=call.tool_name, arguments=arguments, runs_in="host", problem=problem
+    )
+    return Draft(event, losses=losses)
+
+
+def _messaging(said: wire.Messaging) -> Draft:
+    losses = unknown_fields(said.model_extra)
+    extra_args = said.extra_args
+    if extra_args is not None and (fault := find_fault(extra_args, "/extra_args")):
+        # The text must still be delivered and confirmed.
+        losses += (Loss(how="dropped", path="/extra_args", note=f"{fault.path} {fault.reason}"[:300]),)
+        extra_args = None
+    if said.event == "message_sent":
+        return _message_sent(said, extra_args, losses)
+    for member, given in (
+        ("message", said.message),
+        ("messageIndex", said.message_index),
+        ("messageCount", said.message_count),
+    ):
+        if given is not None:
+            losses += (Loss(how="dropped", path=f"/{member}", note=f"not part of {said.event}"),)
+    event = TypingChanged(
+        typing=said.event == "typing_start",
+        reason=said.reason,
+        native_call_id=said.tool_call_id,
+        extra_args=extra_args,
+    )
+    return Draft(event, losses=losses, live=True)
+
+
+def _message_sent(said: wire.Messaging, extra_args: dict[str, Any] | None, losses: tuple[Loss, ...]) -> Draft:
+    if said.message is None:
+        raise MalformedFrame("message_sent needs a text", path="/message")
+    if said.reason is not None:
+        losses += (Loss(how="dropped", path="/reason", note="not part of message_sent"),)
+    burst: Burst | None = None
+    if said.tool_call_id is not None:
+        if said.message_index is None:
+            losses += (Loss(how="defaulted", path="/messageIndex", note="missing, taken as the first"),)
+        burst = Burst(call=said.tool_call_id, index=said.message_index or 0, count=said.message_count)
+    else:
+        for member, given in (("messageIndex", said.message_index), ("messageCount", said.message_count)):
+            if given is not None:
+                losses += (Loss(how="dropped", path=f"/{member}", note="means nothing without toolCallId"),)
+    event = MessagePosted(
+        author=Author(role="agent"), content=(Text(text=said.message),), burst=burst, extra_args=extra_args
+    )
+    return Draft(event, losses=losses)
+
+
+def _status(said: wire.Status) -> Draft:
+    losses = unknown_fields(said.model_extra)
+    state = wire.state_of(said.status)
+    if state is None:
+        losses += (Loss(how="narrowed", path="/status", note="an unknown word, taken as running"),)
+    return Draft(SessionMoved(state=state or "running", native_state=said.status), losses=losses)

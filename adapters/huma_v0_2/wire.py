@@ -1,0 +1,325 @@
+"""The messages of HUMA 0.2.0 as they stand on the wire; native spelling lives here and nowhere else. Pure."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from gateway.envelope import SessionState
+
+FROM_CLIENT = "message"
+FROM_SERVER = "event"
+ERRORS = "error"
+
+CONTEXT_UPDATE = "context-update"
+TOOL_RESULT = "tool-result"
+ADDON_TOOL_EVENT = "addon-tool-event"
+TOOL_CALL = "tool-call"
+CANCEL_TOOL_CALL = "cancel-tool-call"
+MESSAGING = "messaging"
+ERROR = "error"
+STATUS = "status"
+
+CLIENT_TYPES = frozenset({CONTEXT_UPDATE, TOOL_RESULT, ADDON_TOOL_EVENT})
+SERVER_TYPES = frozenset({TOOL_CALL, CANCEL_TOOL_CALL, MESSAGING, ERROR, STATUS})
+
+ID_LENGTH = 1024
+"""Ours: the documents bound neither ids nor tool names."""
+NAME_LENGTH = 128
+RESULT_LENGTH = 65_536
+CONFIRMATION_SECONDS = 30
+IMAGE_BYTES = 4 * 1024 * 1024
+IMAGE_PREFIXES = tuple(f"data:image/{kind};base64," for kind in ("png", "jpeg", "webp", "gif"))
+
+REJECTED = "INVALID_EVENT"
+"""What the server answers to a message it does not take."""
+AGENTS_PATH = "/api/agents"
+KEY_HEADER = "X-API-Key"
+TERMINAL_CODES = frozenset({"UNAUTHORIZED", "AGENT_NOT_FOUND", "AGENT_EXPIRED", "MISSING_AGENT_ID"})
+"""Why a connection is refused for good (connection guide)."""
+
+
+def _whole(given: object) -> object:
+    # JSON from other languages writes whole numbers as floats.
+    return int(given) if isinstance(given, float) and given.is_integer() else given
+
+
+Id = Annotated[str, Field(min_length=1, max_length=ID_LENGTH)]
+Count = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=1_000_000)]
+
+
+class Wire(BaseModel):
+    """The base of all messages: types are taken literally, unknown fields are kept so that they can be listed."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+
+    type: str
+
+
+class ContextUpdate(Wire):
+    triggering: bool
+    name: str = Field(min_length=1)
+    context: dict[str, Any]
+    description: str
+
+
+class ToolResult(Wire):
+    triggering: bool
+    tool_call_id: Id = Field(alias="toolCallId")
+    tool_name: Id = Field(alias="toolName")
+    outcome: Literal["success", "failure", "canceled"]
+    result: Any = None
+    error: str | None = None
+
+
+class AddonToolEvent(Wire):
+    tool_call_id: Id = Field(alias="toolCallId")
+    data: dict[str, Any]
+
+
+class Confirmation(BaseModel):
+    """The `data` of an addon-tool-event that confirms one message."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+
+    message_index: Count = Field(alias="messageIndex")
+    success: bool
+    context: dict[str, Any] | None = None
+    error: str | None = None
+
+
+class ToolCall(Wire):
+    tool_call_id: Id = Field(alias="toolCallId")
+    tool_name: Id = Field(alias="toolName")
+    arguments: Any = None
+
+
+class CancelToolCall(Wire):
+    tool_call_id: Id = Field(alias="toolCallId")
+    tool_name: Id | None = Field(default=None, alias="toolName")
+    reason: str | None = None
+
+
+class Messaging(Wire):
+    event: Literal["typing_start", "message_sent", "typing_end"]
+    tool_call_id: Id | None = Field(default=None, alias="toolCallId")
+    message: str | None = None
+    message_index: Count | None = Field(default=None, alias="messageIndex")
+    message_count: Count | None = Field(default=None, alias="messageCount")
+    reason: str | None = None
+    extra_args: dict[str, Any] | None = None
+
+
+class ErrorReport(Wire):
+    message: str
+    code: str | None = None
+
+
+class Status(Wire):
+    status: str
+
+
+class Exact(BaseModel):
+    """The base of what is only recognized when nothing about it is unexpected."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+
+class Attachment(Exact):
+    url: str
+    alt: str | None = None
+
+
+class Participant(Exact):
+    id: str
+    nickname: str
+
+
+class ChatMessage(Exact):
+    """What stands at `context.message` when a context update carries a chat message."""
+
+    type: Literal["message"]
+    id: Id
+    content: str
+    participant: Participant
+    images: list[Attachment] | None = None
+    created_at: str | None = Field(default=None, alias="createdAt")
+
+
+_STATES: dict[str, SessionState] = {
+    "idle": "idle",
+    "ready": "idle",
+    "connected": "idle",
+    "waiting": "idle",
+    "active": "running",
+    "busy": "running",
+    "running": "running",
+    "thinking": "running",
+    "processing": "running",
+    "typing": "running",
+    "created": "starting",
+    "starting": "starting",
+    "connecting": "starting",
+    "awaiting_input": "awaiting_input",
+    "awaiting_approval": "awaiting_approval",
+    "awaiting_outcome": "awaiting_outcome",
+    "paused": "paused",
+    "finished": "finished",
+    "completed": "finished",
+    "ended": "finished",
+    "stopped": "stopped",
+    "disconnected": "stopped",
+    "error": "error",
+    "failed": "error",
+}
+"""The documents show a status but not its words; these are the ones that leave no doubt."""
+
+
+def state_of(word: str) -> SessionState | None:
+    """Say which state a status word means, where that is clear."""
+    return _STATES.get(word.strip().lower().replace("-", "_"))
+
+
+def confirms_message(data: dict[str, Any]) -> bool:
+    """Whether the data of an addon-tool-event is a messaging confirmation."""
+    return "messageIndex" in data and "success" in data
+
+
+def context_update(*, triggering: bool, name: str, context: dict[str, Any], description: str) -> dict[str, Any]:
+    """Write a context-update."""
+    return {
+        "type": CONTEXT_UPDATE,
+        "triggering": triggering,
+        "name": name,
+        "context": context,
+        "description": description,
+    }
+
+
+def tool_result(*, triggering: bool, call: str, tool: str, outcome: str, **answer: Any) -> dict[str, Any]:
+    """Write a tool-result; `answer` is a result, an error, or nothing."""
+    return {
+        "type": TOOL_RESULT,
+        "triggering": triggering,
+        "toolCallId": call,
+        "toolName": tool,
+        "outcome": outcome,
+        **answer,
+    }
+
+
+def addon_tool_event(*, call: str, data: dict[str, Any]) -> dict[str, Any]:
+    """Write an addon-tool-event."""
+    return {"type": ADDON_TOOL_EVENT, "toolCallId": call, "data": data}
+
+
+def confirmation(*, index: int, success: bool, **rest: Any) -> dict[str, Any]:
+    """Write the data that confirms a message."""
+    return {"messageIndex": index, "success": success, **rest}
+
+
+def tool_call(*, call: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Write a tool-call."""
+    return {"type": TOOL_CALL, "toolCallId": call, "toolName": tool, "arguments": arguments}
+
+
+def cancel_tool_call(*, call: str, tool: str | None, reason: str | None) -> dict[str, Any]:
+    """Write a cancel-tool-call."""
+    return without_none({"type": CANCEL_TOOL_CALL, "toolCallId": call, "toolName": tool, "reason": reason})
+
+
+def messaging(
+    event: str,
+    *,
+    call: str | None,
+    message: str | None = None,
+    index: int | None = None,
+    count: int | None = None,
+    reason: str | None = None,
+    extra_args: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Write a messaging event."""
+    fields = {
+        "type": MESSAGING,
+        "event": event,
+        "toolCallId": call,
+        "message": message,
+        "messageIndex": index,
+        "messageCount": count,
+        "reason": reason,
+        "extra_args": extra_args,
+    }
+    return without_none(fields)
+
+
+def error(*, message: str, code: str | None) -> dict[str, Any]:
+    """Write an error."""
+    return without_none({"type": ERROR, "message": message, "code": code})
+
+
+def status(state: str) -> dict[str, Any]:
+    """Write a status."""
+    return {"type": STATUS, "status": state}
+
+
+def chat_message(
+    message_id: str,
+    *,
+    content: str,
+    images: list[dict[str, Any]],
+    author: tuple[str, str],
+    created_at: str | None,
+) -> dict[str, Any]:
+    """Write the chat message that a context update carries."""
+    author_id, nickname = author
+    fields = {
+        "id": message_id,
+        "content": content,
+        "images": images or None,
+        "participant": {"id": author_id, "nickname": nickname},
+        "createdAt": created_at,
+        "type": "message",
+    }
+    return without_none(fields)
+
+
+def connection_query(*, agent_id: str, api_key: str) -> dict[str, str]:
+    """Write the query string of the Socket.IO connection."""
+    return {"agentId": agent_id, "apiKey": api_key}
+
+
+def create_agent(
+    *,
+    name: str,
+    agent_type: str,
+    metadata: dict[str, Any],
+    described: tuple[str, str, str],
+    tools: list[dict[str, Any]],
+    router_type: str | None,
+    addons: dict[str, Any] | None,
+    voice: dict[str, Any] | None,
+    ttl_seconds: int | None,
+) -> dict[str, Any]:
+    """Write the body of POST /api/agents; `described` is class name, personality and instructions."""
+    class_name, personality, instructions = described
+    merged = {
+        **metadata,
+        "className": class_name,
+        "personality": personality,
+        "instructions": instructions,
+        "tools": tools,
+        "routerType": router_type,
+        "addons": addons,
+        "voice": voice,
+    }
+    body = {
+        "name": name,
+        "agentType": agent_type,
+        "metadata": without_none(merged),
+        "ttlSeconds": ttl_seconds,
+    }
+    return without_none(body)
+
+
+def without_none(fields: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what is not given."""
+    return {key: value for key, value in fields.items() if value is not None}

@@ -1,0 +1,73 @@
+"""JSON for sockets: reading returns a malformed value instead of raising inside a read loop, writing refuses bytes.
+
+The module itself has the two functions that python-socketio asks of a `json=` module.
+"""
+
+import re
+from json import JSONDecoder
+from typing import Any
+
+import orjson
+
+from gateway.errors import CannotExpress
+from gateway.ports.values import Malformed
+
+EXCERPT = 256
+
+_LONG_INTEGER = re.compile(r"-\d{19}|\d{20}")
+_OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+
+
+def loads(text: str | bytes) -> Any:
+    """Read JSON; what cannot be read comes back as `Malformed`.
+
+    Refused beside broken JSON: lone surrogates, nesting over 1,024, infinities, and integers
+    beyond 64 bits, which would otherwise be rounded without a word.
+    """
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as exc:
+        return Malformed(f"not readable as JSON: {exc.msg}", excerpt(text))
+    if isinstance(text, str) and _LONG_INTEGER.search(text) and _has_huge_integer(text):
+        return Malformed("an integer is beyond 64 bits", excerpt(text))
+    return value
+
+
+def dumps(value: object, **_options: object) -> str:
+    """Write compact JSON; the options that python-socketio passes (separators) are what it does anyway.
+
+    Raises:
+        CannotExpress: the value is not JSON (bytes, for one).
+    """
+    try:
+        return orjson.dumps(value, option=_OPTIONS).decode()
+    except TypeError as exc:
+        raise CannotExpress(f"the value is not JSON: {exc}") from exc
+
+
+def excerpt(text: str | bytes) -> str:
+    """Cut a raw message to what may be kept as evidence."""
+    if isinstance(text, bytes):
+        return text[:EXCERPT].decode("utf-8", "backslashreplace")
+    return text[:EXCERPT].encode("utf-8", "backslashreplace").decode()
+
+
+class _HugeInteger(ValueError):
+    pass
+
+
+def _bounded(digits: str) -> int:
+    if len(digits) > 20 or not -(2**63) <= (value := int(digits)) < 2**64:
+        raise _HugeInteger
+    return value
+
+
+_CHECKER = JSONDecoder(parse_int=_bounded)
+
+
+def _has_huge_integer(text: str) -> bool:
+    try:
+        _CHECKER.decode(text)
+    except (_HugeInteger, RecursionError):
+        return True
+    return False

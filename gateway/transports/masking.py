@@ -1,0 +1,52 @@
+"""Keeps secrets out of texts and log lines, those of third-party libraries included."""
+
+import logging
+import re
+from collections.abc import Iterable
+from urllib.parse import quote, quote_plus
+
+_QUERY_SECRET = re.compile(r"((?:api_?key|session_api_key|token|secret|password)=)[^&\s'\"#]+", re.IGNORECASE)
+MASK = "***"
+
+
+class Mask:
+    """Replaces known secrets, in every spelling a URL gives them, and whatever a query string calls a key."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        spellings = {form for secret in secrets if secret for form in (secret, quote(secret, ""), quote_plus(secret))}
+        # The longest first, so that no spelling is cut by a shorter one.
+        self._spellings = sorted(spellings, key=len, reverse=True)
+
+    def __call__(self, text: object) -> str:
+        """Return the text without its secrets."""
+        masked = str(text)
+        for spelling in self._spellings:
+            masked = masked.replace(spelling, MASK)
+        return _QUERY_SECRET.sub(rf"\g<1>{MASK}", masked)
+
+
+class _MaskingFilter(logging.Filter):
+    def __init__(self, mask: Mask) -> None:
+        super().__init__()
+        self._mask = mask
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        if record.exc_info and record.exc_info[0] is not None:
+            # A traceback would quote the URL of the failed request, and it is formatted after this filter.
+            text += f" ({record.exc_info[0].__name__}: {record.exc_info[1]})"
+            record.exc_info = None
+        record.msg, record.args = self._mask(text)[:2_000], None
+        return True
+
+
+def masked_logger(name: str, mask: Mask) -> logging.Logger:
+    """Make a logger to hand to a library: warnings and worse reach the root's handlers, without secrets.
+
+    It stands outside the registry, so that no level or handler set elsewhere lets a secret through.
+    """
+    # Registered loggers can be reconfigured by name from anywhere; this one cannot.
+    logger = logging.Logger(name, level=logging.WARNING)  # noqa: LOG001
+    logger.parent = logging.getLogger()
+    logger.addFilter(_MaskingFilter(mask))
+    return logger

@@ -1,0 +1,384 @@
+"""One Socket.IO link: python-socketio connects and keeps alive, frames go in and out in the order of the wire.
+
+The library runs every packet as a task of its own and keeps an unbounded queue of outgoing ones. On a
+websocket, both are bypassed by standing between Engine.IO and aiohttp: event packets are handed to the
+receiver as they are read, and sent straight to the socket, whose own back-pressure then holds.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib import import_module
+from typing import Any
+from urllib.parse import urlencode
+
+import aiohttp
+
+from gateway.errors import LinkLost, LinkRefused
+from gateway.ports.adapter import Frame, Receipt, Receiver
+from gateway.ports.values import Malformed
+from gateway.transports import json
+from gateway.transports.masking import Mask, masked_logger
+from gateway.transports.socketio_packet import ARRIVED, RESERVED, Arrival, SafePacket, read_event, write_event
+
+# The library has no type hints; everything of it stays in this file.
+_socketio: Any = import_module("socketio")
+_connected_clients: list[Any] = import_module("engineio.base_client").connected_clients
+_engineio_error: type[Exception] = import_module("engineio.exceptions").EngineIOError
+
+MAX_MESSAGE = 16 * 1024 * 1024
+"""Largest message taken from a runtime; aiohttp's own default of 4 MiB would close the link."""
+CLOSING = timedelta(seconds=2)
+"""How long a goodbye may take before the connection is simply dropped."""
+MAX_QUEUED = 256
+"""Packets that may wait in the library's queue where it must be used (long polling)."""
+REFUSAL_CHANNELS = frozenset({"error", "event"})
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where and how to connect."""
+
+    url: str
+    query: Mapping[str, str]
+    path: str = "/socket.io/"
+    transports: tuple[str, ...] = ("websocket",)
+    connect_timeout: timedelta = timedelta(seconds=10)
+    send_timeout: timedelta = timedelta(seconds=20)
+    """How long a peer may leave a message unread before the link counts as lost."""
+    refusal_grace: timedelta = timedelta(milliseconds=100)
+    """How long after connecting an error or a hang-up still counts as a refusal."""
+    terminal_codes: frozenset[str] = frozenset()
+    """Refusal codes that trying again cannot mend."""
+    secrets: tuple[str, ...] = ()
+    """What must never show in a log line or an error."""
+
+
+def shared_session() -> aiohttp.ClientSession:
+    """Make the one HTTP session that all links of a connector share; it keeps no cookies."""
+    return aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
+
+
+@asynccontextmanager
+async def open_link(
+    target: Target, receiver: Receiver, *, session: aiohttp.ClientSession
+) -> AsyncGenerator["SocketLink"]:
+    """Connect, yield the link, and close it in the end.
+
+    Raises:
+        LinkRefused: the peer turned us away.
+        LinkLost: the peer cannot be reached or does not answer.
+    """
+    link = SocketLink(target, receiver, session)
+    try:
+        failure = await link.connect()
+        # Raised here and not where it was seen: an exception chained to it would quote the URL with its key.
+        if failure is not None:
+            raise failure
+        yield link
+    finally:
+        await link.close()
+
+
+class SocketLink:
+    """A live connection; implements `gateway.ports.adapter.Link`."""
+
+    def __init__(self, target: Target, receiver: Receiver, session: aiohttp.ClientSession) -> None:
+        self._target = target
+        self._receiver = receiver
+        self._mask = Mask(target.secrets)
+        self._door = _Door(session, self)
+        self._ended = asyncio.Event()
+        self._reason = ""
+        self._heard = asyncio.Event()
+        self._entered = False
+        self._refusal: LinkRefused | None = None
+        self._sending = asyncio.Lock()
+        self.max_payload: int | None = None
+        """Largest message the server says it takes, where it says so."""
+        logger = masked_logger("dragoman.socketio", self._mask)
+        self._client: Any = _socketio.AsyncClient(
+            reconnection=False,
+            logger=logger,
+            engineio_logger=logger,
+            serializer=SafePacket,
+            handle_sigint=False,
+            http_session=self._door,
+            request_timeout=CLOSING.total_seconds(),
+            websocket_extra_options={"max_msg_size": MAX_MESSAGE},
+        )
+        # Registered before connecting: some servers speak before they say that we are connected.
+        self._client.on(ARRIVED, self.take)
+        self._client.on("disconnect", self.end)
+        self._client.on("connect_error", self._note_connect_error)
+
+    async def connect(self) -> LinkLost | LinkRefused | None:
+        """Connect and listen for a refusal; says what went wrong instead of raising it."""
+        seconds = self._target.connect_timeout.total_seconds()
+        lost: str | None = None
+        try:
+            async with asyncio.timeout(seconds):
+                await self._client.connect(
+                    f"{self._target.url}?{urlencode(self._target.query)}",
+                    transports=list(self._target.transports),
+                    socketio_path=self._target.path,
+                    wait_timeout=seconds,
+                )
+            await self._listen_for_refusal()
+        except TimeoutError:
+            lost = f"no connection within {seconds:g} s"
+        except (
+            _socketio.exceptions.SocketIOError,
+            _engineio_error,
+            aiohttp.ClientError,
+            OSError,
+            # What the library stumbles over when the first packet is not what it should be.
+            ValueError,
+            TypeError,
+            LookupError,
+            AttributeError,
+        ) as exc:
+            lost = f"{type(exc).__name__}: {exc}"
+        self._entered = True
+        if self._refusal is not None:
+            return self._refusal
+        if lost is not None:
+            return LinkLost(self._mask(self._door.trouble or lost)[:300])
+        if self._ended.is_set():
+            return LinkRefused("DISCONNECTED", self._reason)
+        return None
+
+    async def _listen_for_refusal(self) -> None:
+        """Wait for the first frame or the hang-up, as some servers let everybody in and then say no."""
+        try:
+            async with asyncio.timeout(self._target.refusal_grace.total_seconds()):
+                await self._heard.wait()
+        except TimeoutError:
+            return
+
+    async def send(self, frame: Frame) -> Receipt:
+        """Send one frame."""
+        if self._ended.is_set():
+            raise LinkLost(f"the link is closed: {self._reason}")
+        if frame.channel in RESERVED:
+            return Receipt("refused", f"Socket.IO keeps the event name {frame.channel!r} for itself")
+        text = write_event(frame)
+        size = len(text) if text.isascii() else len(text.encode())
+        if self.max_payload is not None and size > self.max_payload:
+            return Receipt("refused", f"{size} bytes are over the server's maximum of {self.max_payload}")
+        problem: str | None = None
+        try:
+            async with self._sending, asyncio.timeout(self._target.send_timeout.total_seconds()):
+                await self._pass(text)
+        except TimeoutError:
+            problem = "the peer does not read"
+        except (aiohttp.ClientError, OSError) as exc:
+            problem = self._mask(f"{type(exc).__name__}: {exc}")
+        if problem is not None:
+            self.end(problem)
+            await self._door.drop()
+            raise LinkLost(problem)
+        return Receipt("sent")
+
+    async def _pass(self, text: str) -> None:
+        if self._ended.is_set():
+            raise ConnectionResetError(self._reason)
+        eio = self._client.eio
+        if eio.current_transport == "websocket" and self._door.socket is not None:
+            await self._door.socket.send_str(text)
+            return
+        if eio.queue.qsize() >= MAX_QUEUED:
+            await eio.queue.join()
+        # The library says nothing when it drops a packet because it is not connected.
+        if eio.state != "connected":
+            raise ConnectionResetError("not connected")
+        await eio.send(text[1:])
+
+    async def wait_closed(self) -> str:
+        """Wait until the connection has ended and say why."""
+        await self._ended.wait()
+        return self._reason
+
+    def take(self, arrival: Arrival) -> None:
+        """Hand the frames of one packet on; called in the order of the wire."""
+        for frame in arrival.frames:
+            if not self._entered and frame.channel in REFUSAL_CHANNELS:
+                self._note_refusal(frame.payload)
+            self._receiver.frame(frame)
+        self._heard.set()
+
+    def end(self, reason: object = "closed", *_rest: object) -> None:
+        """Note that the connection is over; the first reason stands."""
+        if not self._ended.is_set():
+            self._reason = self._mask(reason)[:300]
+            self._ended.set()
+        self._heard.set()
+
+    def _note_connect_error(self, *said: object) -> None:
+        answer = said[0] if said else None
+        status = self._door.status
+        self._note_refusal(answer, surely="/" in self._client.failed_namespaces)
+        if status in {401, 403}:
+            self.refuse("UNAUTHORIZED", f"HTTP {status}", terminal=True)
+        elif status is not None and status < 500 and status not in {408, 425, 429}:
+            self.refuse(f"HTTP_{status}", "the websocket handshake was answered with an error")
+
+    def _note_refusal(self, said: object, *, surely: bool = False) -> None:
+        code = find_code(said, self._target.terminal_codes)
+        if code is not None:
+            self.refuse(code, _message_of(said), terminal=True)
+        elif surely:
+            self.refuse("REFUSED", _message_of(said))
+
+    def refuse(self, code: str, detail: str, *, terminal: bool = False) -> None:
+        """Note a refusal; the first one stands."""
+        if self._refusal is None:
+            detail = "" if detail == code else self._mask(detail)[:300]
+            self._refusal = LinkRefused(code, detail, terminal=terminal)
+
+    def connect_refused(self, packet: str) -> None:
+        """Take a CONNECT_ERROR packet, from which the library keeps only the namespace."""
+        self._note_refusal(json.loads(packet[2:]) if packet[2:].startswith(("{", '"')) else packet[2:], surely=True)
+
+    async def close(self) -> None:
+        """Say goodbye, within bounds, and let go of everything."""
+        self.end("closed by us")
+        eio = self._client.eio
+        try:
+            # TypeError: the library awaits a read loop that it has not started yet.
+            with suppress(TimeoutError, aiohttp.ClientError, OSError, TypeError):
+                async with asyncio.timeout(CLOSING.total_seconds()):
+                    if eio.state == "connected":
+                        await self._client.disconnect()
+        finally:
+            await self._door.drop()
+            running = [task for task in (eio.read_loop_task, eio.write_loop_task) if task is not None]
+            for task in running:
+                task.cancel()
+            if running:
+                await asyncio.wait(running, timeout=CLOSING.total_seconds())
+            # The library keeps a list of all its clients, and forgets to clear it where a goodbye fails.
+            if eio in _connected_clients:
+                _connected_clients.remove(eio)
+
+
+def find_code(said: object, codes: frozenset[str]) -> str | None:
+    """Find one of the codes in a refusal: as text, as `code` or `message`, or inside `data`."""
+    match said:
+        case str():
+            words = said.replace(":", " ").split()
+            return next((code for code in sorted(codes) if code in words), None)
+        case {"type": str(kind)} if kind not in {"error", "connect_error"}:
+            return None
+        case {"code": str(code)} if code in codes:
+            return code
+        case {"data": {"code": str(code)} | str(code)} if code in codes:
+            return code
+        case {"message": str(text)} | {"error": str(text)}:
+            return find_code(text, codes)
+        case _:
+            return None
+
+
+def _message_of(said: object) -> str:
+    match said:
+        case str():
+            return said
+        case {"message": str(message)}:
+            return message
+        case Malformed():
+            return said.reason
+        case _:
+            return ""
+
+
+class _Door:
+    """What Engine.IO takes for its HTTP session: it lets us hold the websocket and see why one was refused."""
+
+    def __init__(self, session: aiohttp.ClientSession, link: SocketLink) -> None:
+        self._session: Any = session
+        self._link = link
+        self.closed = False
+        self.socket: _Socket | None = None
+        self.status: int | None = None
+        """HTTP status that answered the handshake, where it was not the right one."""
+        self.trouble: str | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        # Long polling asks for `get` and `post`.
+        return getattr(self._session, name)
+
+    async def ws_connect(self, url: str, **options: Any) -> "_Socket":
+        try:
+            inner = await self._session.ws_connect(url, **options)
+        except aiohttp.WSServerHandshakeError as exc:
+            self.status = exc.status
+            self.trouble = f"the server answered the websocket handshake with HTTP {exc.status}"
+            raise
+        except aiohttp.ClientConnectionError as exc:
+            self.trouble = f"{type(exc).__name__}: {exc}"
+            raise
+        self.socket = _Socket(inner, self._link)
+        return self.socket
+
+    async def drop(self) -> None:
+        """Close the websocket without waiting for the peer longer than `CLOSING`."""
+        self.closed = True
+        if self.socket is not None:
+            await self.socket.close()
+
+
+class _Socket:
+    """A websocket that keeps event packets for the link and leaves the rest to Engine.IO."""
+
+    def __init__(self, inner: Any, link: SocketLink) -> None:
+        self._inner = inner
+        self._link = link
+
+    async def receive(self) -> Any:
+        while True:
+            message = await self._inner.receive()
+            match message.type:
+                case aiohttp.WSMsgType.TEXT:
+                    packet: str = message.data
+                    if packet.startswith(("42", "45", "46")):
+                        await self._take(read_event(packet[1:]))
+                        continue
+                    self._watch(packet)
+                case aiohttp.WSMsgType.BINARY:
+                    await self._take(read_event(message.data))
+                    continue
+                case aiohttp.WSMsgType.ERROR:
+                    self._link.end(f"the connection broke: {type(message.data).__name__}")
+                case _:
+                    self._link.end(f"the server closed the connection ({self._inner.close_code})")
+            return message
+
+    async def _take(self, arrival: Arrival) -> None:
+        self._link.take(arrival)
+        if arrival.ack is not None:
+            # Answered by hand, so that nothing overtakes a packet that wants an acknowledgement.
+            await self._inner.send_str(f"43{arrival.ack}[]")
+
+    def _watch(self, packet: str) -> None:
+        if packet.startswith("0"):
+            match json.loads(packet[1:]):
+                case {"maxPayload": int(most)} if most > 0:
+                    self._link.max_payload = most
+                case _:
+                    pass
+        elif packet in {"41", "1"}:
+            self._link.end("the server ended the session")
+        elif packet.startswith("44") and not packet.startswith("44/"):
+            self._link.connect_refused(packet)
+
+    async def send_str(self, text: str) -> None:
+        await self._inner.send_str(text)
+
+    async def send_bytes(self, content: bytes) -> None:
+        await self._inner.send_bytes(content)
+
+    async def close(self) -> None:
+        await self._inner.close()
