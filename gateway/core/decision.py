@@ -15,6 +15,7 @@ from gateway.envelope import CallId, Direction, Event, EventId, Loss, Origin, To
 from gateway.ports.engine import (
     Accept,
     CallChange,
+    CallOpen,
     CallRow,
     Claim,
     Expectation,
@@ -112,9 +113,10 @@ class Building:
         """Say what became of an outbound row."""
         self._send_changes.append(change)
 
-    def expect(self, expectation: Expectation) -> None:
-        """Make the step depend on something."""
-        self._expects.append(expectation)
+    def expect_open(self, call_id: CallId) -> None:
+        """Make the step depend on a call being open; one that this very step opens is."""
+        if not any(isinstance(change, Open) and change.call_id == call_id for change in self._calls):
+            self._expects.append(CallOpen(call_id))
 
     def change_call(self, change: CallChange, *, opened: OpenCall | None = None) -> None:
         """Write a change of a call and show it in the view; an `Open` comes with the call as it then is."""

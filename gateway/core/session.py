@@ -45,7 +45,6 @@ from gateway.ports.adapter import Capabilities, Codec, Frame, RuntimeOptions
 from gateway.ports.engine import (
     RUNTIME,
     Accept,
-    CallOpen,
     CallRow,
     Claim,
     Lane,
@@ -409,7 +408,7 @@ class Council:
         assert isinstance(told, ToolFinished)
         build.record(told, "to_runtime", caused_by=call.request_sequence, losses=(*losses, *adapted.losses))
         index = len(build.events) - 1
-        build.expect(CallOpen(call.call_id))
+        build.expect_open(call.call_id)
         build.change_call(
             Settle(
                 call_id=call.call_id,

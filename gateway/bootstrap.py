@@ -1,0 +1,275 @@
+"""Finds and wires the concrete parts; the one module that names them."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points, version
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, cast
+
+import structlog
+from pydantic import BaseModel, SecretStr
+
+from gateway.engines.memory import MemoryEngine
+from gateway.engines.sqlite import SqliteEngine
+from gateway.errors import DragomanError, OperatorError
+from gateway.executors.destination import WebhookDestination
+from gateway.executors.static import StaticExecutor
+from gateway.executors.webhook import WebhookExecutor
+from gateway.http.app import build_app
+from gateway.http.server import make_server
+from gateway.ports.adapter import PORTS_VERSION, Adapter, RuntimeOptions
+from gateway.ports.clock import Clock
+from gateway.ports.engine import Engine
+from gateway.ports.executor import Executor
+from gateway.runtime import log as log_setup
+from gateway.runtime.clock import SystemClock, SystemIds
+from gateway.runtime.gateway import Gateway, Parts
+from gateway.runtime.metrics import Metrics
+from gateway.settings.load import Loaded, load
+from gateway.settings.model import (
+    ExecutorSpec,
+    MemoryStore,
+    Settings,
+    SqliteStore,
+    StaticSpec,
+    Store,
+    WebhookSpec,
+)
+
+log = structlog.get_logger(__name__)
+
+VERSION = version("dragoman")
+DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8080
+
+ADAPTER_GROUP = "dragoman.adapters"
+
+# What importing somebody else's module can raise; a bug of any kind in a plug-in is the operator's to see.
+_IMPORT_FAULTS = (
+    ImportError, AttributeError, SyntaxError, TypeError, ValueError, NameError, LookupError, RuntimeError, OSError,
+    AssertionError, ArithmeticError,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FoundAdapter:
+    """One entry point of the group, loaded or not."""
+
+    name: str
+    distribution: str
+    version: str
+    line: str
+    """The entry-point line, e.g. `huma-0.2 = adapters.huma_v0_2:ADAPTER`."""
+    adapter: Adapter | None
+    fault: str | None = None
+    """What is wrong with it, and the mend."""
+
+
+def find_adapters() -> tuple[FoundAdapter, ...]:
+    """Look at every installed adapter, broken ones included, by name."""
+    found = sorted(_look(), key=lambda one: (one.name, one.distribution))
+    seen: dict[str, str] = {}
+    checked: list[FoundAdapter] = []
+    for one in found:
+        if one.name in seen and one.fault is None:
+            fault = f"{seen[one.name]} already provides {one.name!r}; uninstall one of the two"
+            checked.append(FoundAdapter(one.name, one.distribution, one.version, one.line, None, fault))
+        else:
+            checked.append(one)
+        seen.setdefault(one.name, one.distribution)
+    return tuple(checked)
+
+
+def installed_adapters() -> Mapping[str, Adapter]:
+    """Load every installed adapter, by the name that `adapter:` in the YAML uses.
+
+    Raises:
+        OperatorError: at least one is broken; the text names its distribution, its line and the mend.
+    """
+    found = find_adapters()
+    broken = [one for one in found if one.fault is not None]
+    if broken:
+        raise OperatorError(
+            "\n".join(
+                f"adapter {one.name!r} cannot be used: {one.fault} (installed by {one.distribution} {one.version}, line"
+                f" `{one.line}` in [{ADAPTER_GROUP}])"
+                for one in broken
+            )
+        )
+    return {one.name: one.adapter for one in found if one.adapter is not None}
+
+
+def _look() -> Iterator[FoundAdapter]:
+    seen: set[tuple[str, str, str]] = set()
+    for point in entry_points(group=ADAPTER_GROUP):
+        distribution = point.dist.name if point.dist else "an unknown distribution"
+        version = point.dist.version if point.dist else "?"
+        # One installation can be listed twice, e.g. by an editable install and its source folder.
+        if (point.name, point.value, distribution) in seen:
+            continue
+        seen.add((point.name, point.value, distribution))
+        adapter, fault = _load(point, distribution)
+        yield FoundAdapter(point.name, distribution, version, f"{point.name} = {point.value}", adapter, fault)
+
+
+def _load(point: EntryPoint, distribution: str) -> tuple[Adapter | None, str | None]:
+    try:
+        loaded = point.load()
+    except _IMPORT_FAULTS as exc:
+        reason = f"{type(exc).__name__}: {exc}".splitlines()[0][:300]
+        return None, f"loading it failed with {reason}; reinstall or uninstall {distribution}"
+    fault = _fault_of(loaded, point.name)
+    return (None, f"{fault}; upgrade or uninstall {distribution}") if fault else (cast("Adapter", loaded), None)
+
+
+def _fault_of(loaded: Any, name: str) -> str | None:
+    lacking = [part for part in ("name", "protocol", "ports", "options", "capabilities", "codec", "connector")
+               if not hasattr(loaded, part)]  # fmt: skip
+    if lacking:
+        return f"{type(loaded).__name__} is not an adapter, it lacks {', '.join(lacking)}"
+    if loaded.ports != PORTS_VERSION:
+        return f"it is made for ports version {loaded.ports!r}, this gateway has {PORTS_VERSION}"
+    if not (isinstance(loaded.options, type) and issubclass(loaded.options, RuntimeOptions)):
+        return "its `options` is not a subclass of gateway.ports.adapter.RuntimeOptions"
+    if loaded.name != name:
+        return f"it calls itself {loaded.name!r}, its entry point {name!r}"
+    return None
+
+
+async def serve(config: Path, *, host: str | None = None, port: int | None = None) -> int:
+    """Run the gateway until it is told to stop (SIGTERM, SIGINT); SIGHUP reads the configuration again.
+
+    Raises:
+        OperatorError: the configuration, the address or the store cannot be used; nothing was started.
+    """
+    loaded = read_configuration(config)
+    settings = loaded.settings
+    log_setup.configure(level=settings.logging.level, format=settings.logging.format)
+    for problem in loaded.problems:
+        log.warning("configuration", path=problem.path, line=problem.line, problem=problem.message)
+    listener = _listen(host or DEFAULT_HOST, DEFAULT_PORT if port is None else port, guarded=bool(settings.api.keys))
+    with listener:
+        async with Gateway(
+            settings, parts_for(settings, reread=lambda: read_configuration(config).settings)
+        ) as gateway:
+            server = make_server(build_app(gateway), drain=settings.limits.drain)
+            stop = _handle_signals(gateway)
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            where, at = listener.getsockname()[:2]
+            log.info("listening", url=f"http://{f'[{where}]' if ':' in where else where}:{at}", pid=os.getpid())
+            waiting = asyncio.create_task(stop.wait())
+            await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            await gateway.drain()
+            server.should_exit = True
+            await serving
+            waiting.cancel()
+    return 0
+
+
+def read_configuration(config: Path) -> Loaded:
+    """Load a configuration with this machine's adapters and environment, and hide its secrets from the log."""
+    loaded = load(config, adapters=installed_adapters(), env=os.environ)
+    for secret in secrets_in(loaded.settings):
+        log_setup.register_secret(secret)
+    return loaded
+
+
+def secrets_in(value: object) -> Iterator[str]:
+    """Find every secret in settings, however deep."""
+    match value:
+        case SecretStr():
+            yield value.get_secret_value()
+        case BaseModel():
+            for name in type(value).model_fields:
+                yield from secrets_in(getattr(value, name))
+        case dict():
+            for item in cast("dict[object, object]", value).values():
+                yield from secrets_in(item)
+        case list() | tuple() | set() | frozenset():
+            for item in cast("Iterable[object]", value):
+                yield from secrets_in(item)
+        case _:
+            return
+
+
+def parts_for(settings: Settings, *, reread: Callable[[], Settings]) -> Parts:
+    """Pick the concrete pieces that a configuration asks for."""
+    clock = SystemClock()
+    return Parts(
+        engine=make_engine(settings.engine, clock),
+        adapters=installed_adapters(),
+        make_executor=lambda spec: make_executor(spec, clock),
+        make_destination=lambda spec: WebhookDestination(spec, clock=clock),
+        clock=clock,
+        ids=SystemIds(clock),
+        metrics=Metrics(version=VERSION),
+        reread=reread,
+        version=VERSION,
+    )
+
+
+def make_engine(spec: Store, clock: Clock) -> Engine:
+    """Make the store."""
+    match spec:
+        case SqliteStore(path=path):
+            return SqliteEngine(path, clock)
+        case MemoryStore():
+            return MemoryEngine(clock)
+
+
+def make_executor(spec: ExecutorSpec, clock: Clock) -> Executor:
+    """Make an executor of the YAML."""
+    match spec:
+        case WebhookSpec():
+            return WebhookExecutor(spec, clock=clock)
+        case StaticSpec():
+            return StaticExecutor(spec)
+
+
+def _listen(host: str, port: int, *, guarded: bool) -> socket.socket:
+    """Bind before anything starts, so that a taken port is one clear line."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as exc:
+        raise OperatorError(f"the host {host!r} cannot be resolved: {exc.strerror}") from exc
+    if not guarded and not ip_address(address[0]).is_loopback:
+        raise OperatorError(
+            f"without API keys only loopback addresses are served, and {host} is none;"
+            " add `api: {keys: [...]}` to the configuration, or use --host 127.0.0.1"
+        )
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as exc:
+        listener.close()
+        raise OperatorError(f"cannot listen on {host}:{port}: {exc.strerror}; choose another with --port") from exc
+    return listener
+
+
+def _handle_signals(gateway: Gateway) -> asyncio.Event:
+    """Stop on SIGTERM and SIGINT, read the configuration again on SIGHUP."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    reloads: set[asyncio.Task[None]] = set()
+
+    def reload() -> None:
+        task = loop.create_task(_reload(gateway))
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    return stop
+
+
+async def _reload(gateway: Gateway) -> None:
+    try:
+        await gateway.reload()
+    except DragomanError as exc:
+        # The old configuration stays; the reason is the operator's, not a traceback of ours.
+        log.error("the configuration was not reloaded", reason=str(exc))  # noqa: TRY400
