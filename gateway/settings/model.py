@@ -4,11 +4,13 @@ Runtimes are validated by their adapter's own options model, which `load` looks 
 `RuntimeOptions` of any subclass. Durations are written as `20s`, `500ms`, `2m`, `7d` or seconds.
 """
 
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     AnyHttpUrl,
     BaseModel,
     BeforeValidator,
@@ -24,19 +26,68 @@ from pydantic import (
 from gateway.ports.adapter import RuntimeOptions
 from gateway.ports.duration import Duration
 
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
+_OWN_HEADERS = frozenset(
+    {
+        "connection", "content-encoding", "content-length", "content-type", "dragoman-attempt", "host",
+        "idempotency-key", "traceparent", "transfer-encoding", "webhook-id", "webhook-signature", "webhook-timestamp",
+    }
+)  # fmt: skip
+
 
 def _one_or_more(given: object) -> object:
     return [given] if isinstance(given, str | SecretStr) else given
 
 
+def _not_empty(secrets: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+    if any(not secret.get_secret_value() for secret in secrets):
+        raise ValueError("a secret must not be empty; leave the key out for unsigned requests")
+    return secrets
+
+
+def _sendable(headers: dict[str, str]) -> dict[str, str]:
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not a header name; write letters, digits and dashes, e.g. X-Tenant")
+        if name.lower() in _OWN_HEADERS:
+            raise ValueError(f"the header {name!r} is set by the gateway itself; choose another name")
+        if not value.isprintable() or not value.isascii():
+            raise ValueError(f"the value of header {name!r} must be printable ASCII on one line")
+    return headers
+
+
+def _some_time(span: timedelta) -> timedelta:
+    if not span:
+        raise ValueError("must be longer than 0s")
+    return span
+
+
 Secrets = Annotated[
     tuple[SecretStr, ...],
     BeforeValidator(_one_or_more),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
+    AfterValidator(_not_empty),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}],
+            "writeOnly": True,
+        }
+    ),
 ]
 """One secret, or [new, old] while rotating; the first signs, all verify."""
 
+Headers = Annotated[dict[str, str], AfterValidator(_sendable)]
+"""Extra request headers, apart from those that the webhook contract uses."""
+
+Patience = Annotated[Duration, AfterValidator(_some_time)]
+"""A duration that something real must fit into, so never zero."""
+
+Size = Annotated[ByteSize, Field(gt=0)]
+"""A number of bytes, or a text such as 512KiB, 4MiB, 2GiB."""
+
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+"""How runtimes, executors, destinations and keys are called in logs, metrics and routes."""
+
+ToolName = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 class Section(BaseModel):
@@ -46,42 +97,53 @@ class Section(BaseModel):
 
 
 class ApiKey(Section):
+    """One key of the HTTP API and what it may do."""
+
     name: Name
     """Shown in logs instead of the key."""
     key: SecretStr
     """The key itself, sent as `Authorization: Bearer KEY` or `X-API-Key: KEY`."""
-    scopes: frozenset[Literal["read", "drive", "operate", "answer"]] = frozenset({"read", "drive", "operate", "answer"})
+    scopes: Annotated[frozenset[Literal["read", "drive", "operate", "answer"]], Field(min_length=1)] = frozenset(
+        {"read", "drive", "operate", "answer"}
+    )
     """read: look at everything; drive: open sessions and post events; answer: answer interactions and calls;
     operate: cancel, redrive, reload, erase."""
 
     @field_validator("key")
     @classmethod
-    def _not_empty(cls, key: SecretStr) -> SecretStr:
+    def _key_not_empty(cls, key: SecretStr) -> SecretStr:
         if not key.get_secret_value():
-            raise ValueError("an API key must not be empty")
+            raise ValueError("an API key must not be empty; `openssl rand -hex 32` makes a good one")
         return key
 
 
 class Api(Section):
+    """The HTTP face: who may use it and how much it takes."""
+
     keys: tuple[ApiKey, ...] = ()
     """Who may use the HTTP API. Without keys, `serve` binds loopback addresses only."""
     open: frozenset[Literal["metrics", "version", "openapi"]] = frozenset()
     """Pages that need no key."""
-    max_body: ByteSize = ByteSize(4 * 1024**2)
+    max_body: Size = ByteSize(4 * 1024**2)
     """Largest request body."""
-    heartbeat: Duration = timedelta(seconds=15)
+    heartbeat: Patience = timedelta(seconds=15)
     """Time between SSE comments on a quiet stream."""
-    follower_buffer: ByteSize = ByteSize(1024**2)
+    follower_buffer: Size = ByteSize(1024**2)
     """What may wait for one slow SSE follower before it is cut off (it can resume)."""
 
 
 class SqliteStore(Section):
+    """Everything in one file on a local disk; needs no server."""
+
     type: Literal["sqlite"] = "sqlite"
+    """`sqlite`: one file, no server."""
     path: Path = Path("dragoman.db")
     """The database file; its folder must exist and be on a local disk."""
 
 
 class MemoryStore(Section):
+    """Everything in memory."""
+
     type: Literal["memory"]
     """Nothing survives the process: for trials only."""
 
@@ -90,6 +152,8 @@ Store = Annotated[SqliteStore | MemoryStore, Field(discriminator="type")]
 
 
 class ToolSpec(Section):
+    """One tool that agents may call."""
+
     description: str = ""
     """What the tool does and when to use it; the agent's model reads this."""
     parameters: dict[str, Any] = {"type": "object", "properties": {}}
@@ -97,47 +161,52 @@ class ToolSpec(Section):
 
 
 class Backoff(Section):
-    initial: Duration = timedelta(milliseconds=500)
-    maximum: Duration = timedelta(seconds=10)
+    """How the wait between attempts grows; each is drawn at random below the limit."""
+
+    initial: Patience = timedelta(milliseconds=500)
+    """Limit of the first wait; it doubles with each attempt."""
+    maximum: Patience = timedelta(seconds=10)
+    """Where the doubling ends."""
 
 
 class WebhookSpec(Section):
+    """Answers calls by a signed POST to an HTTP backend."""
+
     type: Literal["webhook"]
+    """`webhook`: the backend is asked over HTTP."""
     url: AnyHttpUrl
     """Where calls are POSTed."""
     secret: Secrets = ()
     """Signs each request (Standard Webhooks); [new, old] while rotating. Without one, requests are unsigned."""
-    timeout: Duration = timedelta(seconds=20)
+    timeout: Patience = timedelta(seconds=20)
     """How long one attempt may take."""
-    deadline: Duration = timedelta(seconds=120)
+    deadline: Patience = timedelta(seconds=120)
     """How long the whole call may take, over all attempts."""
-    accepted_deadline: Duration = timedelta(seconds=600)
+    accepted_deadline: Patience = timedelta(seconds=600)
     """How long the outcome may take after a 202."""
     attempts: Annotated[int, Field(ge=1, le=20)] = 3
+    """How often a call is tried at most; a failed connection uses up one."""
     backoff: Backoff = Backoff()
+    """The wait between attempts."""
     idempotent: bool = False
     """True promises that a repeat with the same key does no harm; else what may have arrived is never repeated."""
     response: Literal["outcome", "raw"] = "outcome"
     """`raw` takes the whole JSON body as the result."""
-    headers: dict[str, str] = {}
+    headers: Headers = {}
     """Extra request headers."""
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = 64
     """Calls in flight at once; more wait."""
     rate: Annotated[float, Field(gt=0)] | None = None
     """Calls per second at most; more wait."""
-    max_response: ByteSize = ByteSize(1024**2)
+    max_response: Size = ByteSize(1024**2)
     """Largest response body that is read."""
-
-    @field_validator("secret")
-    @classmethod
-    def _secrets_not_empty(cls, secrets: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
-        if any(not secret.get_secret_value() for secret in secrets):
-            raise ValueError("a secret must not be empty; leave the key out for unsigned requests")
-        return secrets
 
 
 class StaticSpec(Section):
+    """Answers every call with the same words, without any backend."""
+
     type: Literal["static"]
+    """`static`: the answer stands here."""
     result: Any = None
     """Answered as the result of every call."""
     error: str | None = None
@@ -158,17 +227,27 @@ ExecutorSpec = Annotated[WebhookSpec | StaticSpec, Field(discriminator="type")]
 
 
 class DestinationSpec(Section):
+    """Receives one-way copies of events, at least once, on a slow schedule."""
+
     url: AnyHttpUrl
     """Where copies of events are POSTed."""
     secret: Secrets = ()
-    headers: dict[str, str] = {}
-    timeout: Duration = timedelta(seconds=20)
+    """Signs each copy, as for executors."""
+    headers: Headers = {}
+    """Extra request headers."""
+    timeout: Patience = timedelta(seconds=20)
+    """How long one attempt may take."""
     attempts: Annotated[int, Field(ge=1, le=50)] = 10
+    """How often a copy is tried before it becomes a dead letter."""
     backoff: Backoff = Backoff(initial=timedelta(seconds=5), maximum=timedelta(hours=1))
+    """The wait between attempts."""
     concurrency: Annotated[int, Field(ge=1, le=1_000)] = 8
+    """Copies in flight at once; more wait."""
 
 
 class MatchSpec(Section):
+    """What a route is about; everything given must match."""
+
     runtime: str = "*"
     """Glob over runtime names."""
     tool: str | None = None
@@ -180,41 +259,55 @@ class MatchSpec(Section):
 
 
 class RouteSpec(Section):
+    """One rule: what matches goes to an executor, or is copied to destinations."""
+
     match: MatchSpec = MatchSpec()
+    """What this rule is about; by default, everything."""
     to: str | None = None
     """Executor that answers."""
-    copy_to: tuple[str, ...] = ()
-    """Destinations that get a copy."""
-
-    @field_validator("copy_to", mode="before")
-    @classmethod
-    def _one_is_many(cls, given: object) -> object:
-        return _one_or_more(given)
+    copy_to: Annotated[
+        tuple[str, ...],
+        BeforeValidator(_one_or_more),
+        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+    ] = ()
+    """Destinations that get a copy; one name or a list."""
 
 
 class Retention(Section):
-    closed_age: Duration = timedelta(days=7)
-    open_age: Duration = timedelta(days=30)
+    """How long history is kept; what is removed first is the oldest of closed sessions."""
+
+    closed_age: Patience = timedelta(days=7)
+    """How long a closed session is kept."""
+    open_age: Patience = timedelta(days=30)
+    """How long the events of an open session are kept."""
     open_events: Annotated[int, Field(ge=100)] = 50_000
-    max_bytes: ByteSize = ByteSize(2 * 1024**3)
+    """How many events of one open session are kept."""
+    max_bytes: Size = ByteSize(2 * 1024**3)
+    """How large the whole store may become."""
 
 
 class Limits(Section):
+    """Bounds on queues and waits."""
+
     session_concurrency: Annotated[int, Field(ge=1, le=10_000)] = 16
     """Calls of one session in flight at once; more wait."""
     inbound_frames: Annotated[int, Field(ge=10)] = 1_000
     """Frames that may wait in one session's inbox."""
-    inbound_bytes: ByteSize = ByteSize(8 * 1024**2)
-    cancel_grace: Duration = timedelta(seconds=10)
+    inbound_bytes: Size = ByteSize(8 * 1024**2)
+    """Bytes that may wait in one session's inbox."""
+    cancel_grace: Patience = timedelta(seconds=10)
     """How long an executor may still answer after an operator's cancel."""
-    interaction_timeout: Duration = timedelta(seconds=300)
+    interaction_timeout: Patience = timedelta(seconds=300)
     """How long a person may take; then deny or skip."""
     drain: Duration = timedelta(seconds=25)
     """How long a stopping gateway waits for calls in flight."""
 
 
 class Logging(Section):
+    """What is logged and how it looks."""
+
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """debug also shows each frame, cut short and with secrets masked."""
     format: Literal["auto", "json", "console"] = "auto"
     """auto: coloured lines in a terminal, JSON elsewhere."""
 
@@ -225,17 +318,24 @@ class Settings(Section):
     public_url: AnyHttpUrl | None = None
     """Where executors reach this gateway, for callbacks of 202 answers."""
     api: Api = Api()
+    """The HTTP API: keys and limits."""
     engine: Store = SqliteStore()
-    tools: dict[str, ToolSpec] = {}
+    """Where everything is recorded."""
+    tools: dict[ToolName, ToolSpec] = {}
     """Tools the agents may call, declared once for all runtimes."""
     runtimes: dict[Name, SerializeAsAny[RuntimeOptions]] = {}
     """The agent runtimes to connect to."""
     executors: dict[Name, ExecutorSpec] = {}
+    """Who answers calls: `webhook` asks a backend, `static` answers from this file."""
     destinations: dict[Name, DestinationSpec] = {}
+    """Who gets copies of events."""
     routes: tuple[RouteSpec, ...] = ()
     """Tried from the top; the first match with `to` answers, every match with `copy_to` gets a copy."""
     unrouted: Literal["fail", "ignore"] = "fail"
     """What happens to calls no route takes: fail tells the agent; ignore leaves them to another client."""
     retention: Retention = Retention()
+    """How long history is kept."""
     limits: Limits = Limits()
+    """How much may wait, and for how long."""
     logging: Logging = Logging()
+    """What is logged."""

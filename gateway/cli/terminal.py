@@ -1,0 +1,70 @@
+"""Writes findings for people: `file:line: path: message`, coloured only in a terminal (and never with NO_COLOR)."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from rich.console import Console
+from rich.text import Text
+
+from gateway.errors import Problem
+
+State = Literal["ok", "note", "warning", "broken"]
+
+_MARKS: dict[State, tuple[str, str, str]] = {
+    "ok": ("✓", "ok", "green"),
+    "note": ("·", "--", "dim"),
+    "warning": ("!", "!!", "yellow"),
+    "broken": ("✗", "XX", "bold red"),
+}
+
+
+def complain(message: str) -> None:
+    """Say on stderr why a command cannot go on."""
+    text = Text.assemble(("dragoman: ", "bold"), ("error: ", "bold red"), message)
+    _stderr().print(text, soft_wrap=True)
+
+
+def show_problems(file: str, problems: Sequence[Problem]) -> None:
+    """Write each problem on a line of its own to stderr, then how many there are."""
+    console = _stderr()
+    for problem in problems:
+        warning = problem.severity == "warning"
+        line = Text.assemble(
+            (f"{file}:{problem.line or 1}: ", "bold"),
+            ("warning: ", "yellow") if warning else ("", ""),
+            (f"{problem.path or '(top)'}: ", "cyan"),
+            (problem.message, "" if warning else "red"),
+        )
+        console.print(line, soft_wrap=True)
+    if problems:
+        console.print(Text(f"{file}: {count_problems(problems)}"), soft_wrap=True)
+
+
+def count_problems(problems: Sequence[Problem]) -> str:
+    """Say how many errors and warnings there are."""
+    warnings = sum(problem.severity == "warning" for problem in problems)
+    return ", ".join(filter(None, (plural(len(problems) - warnings, "error"), plural(warnings, "warning"))))
+
+
+def plural(number: int, noun: str) -> str:
+    """Count things in words; nothing is the empty text."""
+    return f"{number} {noun}{'' if number == 1 else 's'}" if number else ""
+
+
+def show_heading(text: str) -> None:
+    """Begin a group of checks on stdout."""
+    Console(highlight=False).print(Text(f"\n{text}", "bold"), soft_wrap=True)
+
+
+def show_check(state: State, text: str, mend: str = "") -> None:
+    """Write one check on stdout: what it found and, where something is wrong, what to do."""
+    console = Console(highlight=False)
+    sign, plain, style = _MARKS[state]
+    mark = sign if console.encoding.lower().startswith("utf") else plain
+    console.print(Text.assemble((f"  {mark} ", style), text), soft_wrap=True)
+    for line in mend.splitlines():
+        console.print(Text(f"      {line}", style if state != "ok" else ""), soft_wrap=True)
+
+
+def _stderr() -> Console:
+    return Console(stderr=True, highlight=False)

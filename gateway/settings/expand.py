@@ -1,0 +1,119 @@
+"""Fills in `${VAR}`, `${VAR:-default}` and `file:/run/secrets/x` in the string values of a configuration.
+
+Expansion comes after parsing, so that no value can change the structure, and an expanded value is
+never expanded or parsed again. What came from outside is never quoted in a message.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from gateway.settings.place import Finding, Place
+
+MAX_SECRET_FILE = 64 * 1024
+
+_TELLING = 4
+_REFERENCE = re.compile(r"\$(?:\$\{|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}|(?P<bad>\{))")
+_FILE = re.compile(r"file:(?!//)(?P<path>\.{0,2}/.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """The values as they are meant, and which of them came from outside the file."""
+
+    values: Any
+    outside: Mapping[Place, tuple[str, str]]
+    """What such a value is, and how the file writes it."""
+    findings: tuple[Finding, ...] = ()
+
+    def hide(self, message: str) -> str:
+        """Put the file's own words where a message quotes what came from outside."""
+        for value, written in sorted(self.outside.values(), key=lambda pair: -len(pair[0])):
+            message = message.replace(repr(value), repr(written))
+            # Shorter ones would garble innocent words, and are no secrets.
+            if len(value) >= _TELLING:
+                message = message.replace(value, written)
+        return message
+
+
+@dataclass(frozen=True, slots=True)
+class _Notes:
+    env: Mapping[str, str]
+    folder: Path
+    outside: dict[Place, tuple[str, str]] = field(default_factory=dict[Place, tuple[str, str]])
+    findings: list[Finding] = field(default_factory=list[Finding])
+
+
+def expand(values: Any, *, env: Mapping[str, str], folder: Path) -> Expanded:
+    """Expand every string value; keys stay as they are. Relative `file:` paths begin at `folder`."""
+    notes = _Notes(env, folder)
+    expanded = _walk(values, (), notes)
+    return Expanded(expanded, notes.outside, tuple(notes.findings))
+
+
+def _walk(value: Any, place: Place, notes: _Notes) -> Any:
+    match value:
+        case str():
+            return _expand_text(value, place, notes)
+        case dict():
+            mapping = cast("dict[str, Any]", value)
+            return {key: _walk(inner, (*place, key), notes) for key, inner in mapping.items()}
+        case list():
+            items = cast("list[Any]", value)
+            return [_walk(inner, (*place, index), notes) for index, inner in enumerate(items)]
+        case _:
+            return value
+
+
+def _expand_text(text: str, place: Place, notes: _Notes) -> str:
+    expanded = _fill_in(text, place, notes)
+    # Tool descriptions and schemas are prose and data for the agent: a `file:` there is only a word.
+    if place[:1] != ("tools",) and (found := _FILE.fullmatch(text)):
+        expanded = _read_secret(_fill_in(found["path"], place, notes), place, notes) or text
+    if expanded != text:
+        notes.outside[place] = (expanded, text)
+    return expanded
+
+
+def _fill_in(text: str, place: Place, notes: _Notes) -> str:
+    def replace(found: re.Match[str]) -> str:
+        if found["bad"]:
+            notes.findings.append(
+                Finding(
+                    place, "'${' begins no variable here; write ${NAME} or ${NAME:-default}, or $${ for a plain '${'"
+                )
+            )
+            return found[0]
+        name = found["name"]
+        if not name:
+            return "${"
+        given = notes.env.get(name)
+        if found["default"] is not None:
+            return given or found["default"]
+        if given is None:
+            notes.findings.append(
+                Finding(place, f"the environment variable {name} is not set; set it, or write ${{{name}:-default}}")
+            )
+            return found[0]
+        return given
+
+    return _REFERENCE.sub(replace, text)
+
+
+def _read_secret(name: str, place: Place, notes: _Notes) -> str | None:
+    try:
+        with (notes.folder / name).open("rb") as file:
+            content = file.read(MAX_SECRET_FILE + 1)
+        if len(content) > MAX_SECRET_FILE:
+            raise ValueError(f"it is larger than {MAX_SECRET_FILE:,} bytes")
+        return content.decode("utf-8").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        reason = "it is not UTF-8"
+    except OSError as exc:
+        reason = (exc.strerror or "it cannot be opened").lower()
+    except ValueError as exc:
+        reason = str(exc)
+    notes.findings.append(Finding(place, f"the file it names cannot be used ({reason}); check the path and its rights"))
+    return None

@@ -1,0 +1,151 @@
+"""Finds what a valid configuration says but cannot mean: dead routes, missing names, doubtful safety. Pure."""
+
+import ipaddress
+from collections.abc import Iterator
+
+from gateway.settings.lint_routes import lint_routes
+from gateway.settings.lint_tools import lint_tools
+from gateway.settings.model import Settings, StaticSpec, WebhookSpec
+from gateway.settings.place import Finding, Place
+
+SHORT_KEY = 16
+_LABEL_LENGTH = 128
+
+
+def lint(settings: Settings) -> tuple[Finding, ...]:
+    """List errors and warnings; the order is that of the checks."""
+    return (
+        *_access(settings),
+        *_runtimes(settings),
+        *_executors(settings),
+        *_targets(settings),
+        *lint_tools(settings),
+        *lint_routes(settings),
+    )
+
+
+def _warn(place: Place, message: str) -> Finding:
+    return Finding(place, message, "warning")
+
+
+def _access(settings: Settings) -> Iterator[Finding]:
+    keys = settings.api.keys
+    if not keys:
+        yield _warn(
+            ("api", "keys"), "no API key is configured, so `serve` binds loopback addresses only; add one to go public"
+        )
+    names: dict[str, int] = {}
+    values: dict[str, str] = {}
+    for index, key in enumerate(keys):
+        place = ("api", "keys", index)
+        secret = key.key.get_secret_value()
+        if key.name in names:
+            yield Finding((*place, "name"), f"{key.name!r} is also the name of api.keys[{names[key.name]}]; rename one")
+        names.setdefault(key.name, index)
+        if secret in values:
+            yield Finding((*place, "key"), f"this is also the key of {values[secret]!r}; give each name its own")
+        values.setdefault(secret, key.name)
+        if len(secret) < SHORT_KEY:
+            mend = "`openssl rand -hex 32` makes a good one"
+            yield _warn((*place, "key"), f"the key has fewer than {SHORT_KEY} characters and can be guessed; {mend}")
+    url = settings.public_url
+    if url and url.scheme == "http" and not _is_loopback(url.host or ""):
+        yield _warn(("public_url",), "callbacks would cross the network unencrypted; write an https:// URL")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _runtimes(settings: Settings) -> Iterator[Finding]:
+    if not settings.runtimes:
+        yield _warn(("runtimes",), "no runtime is configured, so there is nothing to connect to")
+    seen: dict[tuple[str, str, str], str] = {}
+    for name, options in settings.runtimes.items():
+        place = ("runtimes", name)
+        if options.native_id is not None:
+            identity = (options.adapter, options.url.rstrip("/").lower(), options.native_id)
+            if identity in seen:
+                other = seen[identity]
+                yield Finding(
+                    place, f"this is the same native session as runtimes.{other}: each call would run twice; remove one"
+                )
+            seen.setdefault(identity, name)
+        elif options.autostart and not options.creates:
+            yield Finding(
+                (*place, "autostart"), "autostart needs options that say what to create; see the adapter's README"
+            )
+        elif not options.creates:
+            yield _warn(
+                place,
+                "names no native session and none to create; it stays idle until POST /v1/sessions gives a native_id",
+            )
+        for label, value in options.labels.items():
+            yield from _label((*place, "labels", label), label, value)
+    for index, route in enumerate(settings.routes):
+        for label, value in route.match.label.items():
+            yield from _label(("routes", index, "match", "label", label), label, value)
+
+
+def _label(place: Place, name: str, value: str) -> Iterator[Finding]:
+    if not name or len(name) > _LABEL_LENGTH or not name.isprintable() or name != name.strip():
+        yield Finding(place, f"a label's name must be 1 to {_LABEL_LENGTH} printable characters without outer spaces")
+    if len(value) > _LABEL_LENGTH:
+        yield Finding(place, f"a label's value must have at most {_LABEL_LENGTH} characters")
+
+
+def _executors(settings: Settings) -> Iterator[Finding]:
+    for name, spec in settings.executors.items():
+        place = ("executors", name)
+        match spec:
+            case WebhookSpec():
+                yield from _webhook(settings, place, spec)
+            case StaticSpec():
+                if spec.error is not None and "result" in spec.model_fields_set:
+                    yield Finding(place, "has both `result` and `error`; keep one")
+
+
+def _webhook(settings: Settings, place: Place, spec: WebhookSpec) -> Iterator[Finding]:
+    if not spec.secret:
+        yield _warn(place, "requests are unsigned, so the backend cannot tell them from forged ones; add a `secret`")
+    if settings.public_url is None and "accepted_deadline" in spec.model_fields_set:
+        mend = "set public_url to where executors reach this gateway"
+        yield _warn(
+            (*place, "accepted_deadline"), f"answers after a 202 cannot come back without a callback address; {mend}"
+        )
+    if spec.timeout > spec.deadline:
+        yield _warn(
+            (*place, "timeout"), "one attempt may take longer than the whole call's `deadline`, which cuts it off"
+        )
+    if spec.backoff.initial > spec.backoff.maximum:
+        yield _warn((*place, "backoff"), "`initial` is longer than `maximum`, which is used for every wait")
+
+
+def _targets(settings: Settings) -> Iterator[Finding]:
+    urls = [
+        *(
+            (("executors", name), spec.url)
+            for name, spec in settings.executors.items()
+            if isinstance(spec, WebhookSpec)
+        ),
+        *((("destinations", name), spec.url) for name, spec in settings.destinations.items()),
+    ]
+    for place, url in urls:
+        if url.username or url.password:
+            yield _warn((*place, "url"), "holds a user name or password, which logs may show; use `headers` instead")
+        try:
+            address = ipaddress.ip_address((url.host or "").strip("[]"))
+        except ValueError:
+            continue
+        if address.is_link_local or address.is_multicast or address.is_unspecified:
+            yield Finding((*place, "url"), f"{address} is link-local, multicast or unspecified, and always refused")
+    for name, spec in settings.destinations.items():
+        if not spec.secret:
+            yield _warn(
+                ("destinations", name), "copies are unsigned, so nobody can tell them from forged ones; add a `secret`"
+            )

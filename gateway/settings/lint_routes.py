@@ -1,0 +1,113 @@
+"""Checks the routes: names that do not exist, rules that never apply, tools that nobody takes. Pure."""
+
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+
+from gateway.envelope.events import KINDS
+from gateway.settings.model import MatchSpec, RouteSpec, Settings
+from gateway.settings.place import Finding, Place, suggest
+
+ANSWERED = frozenset({"tool.requested", "message.posted", "approval.asked", "question.asked"})
+"""Kinds that wait for an answer and so may go `to` an executor."""
+
+_WILD = frozenset("*?[")
+
+
+def lint_routes(settings: Settings) -> Iterator[Finding]:
+    """Check each route by itself, then against those above it, then the tools left over."""
+    for index, route in enumerate(settings.routes):
+        place = ("routes", index)
+        yield from _names(settings, route, place)
+        yield from _match(settings, route, place)
+        if route.to is not None:
+            above = next((n for n, other in enumerate(settings.routes[:index]) if _hides(other, route)), None)
+            if above is not None:
+                yield Finding(
+                    (*place, "to"),
+                    f"never reached: routes[{above}] takes everything this one matches; move it up",
+                    "warning",
+                )
+    yield from _left_over(settings)
+
+
+def _names(settings: Settings, route: RouteSpec, place: Place) -> Iterator[Finding]:
+    if route.to is None and not route.copy_to:
+        yield Finding(place, "does nothing; add `to: EXECUTOR` or `copy_to: [DESTINATION]`")
+    if route.to is not None and route.to not in settings.executors:
+        also = " (it is a destination: use copy_to)" if route.to in settings.destinations else ""
+        yield Finding(
+            (*place, "to"), f"there is no executor {route.to!r}{also}; {suggest(route.to, settings.executors)}"
+        )
+    for name in route.copy_to:
+        if name not in settings.destinations:
+            also = " (it is an executor: use to)" if name in settings.executors else ""
+            yield Finding(
+                (*place, "copy_to"), f"there is no destination {name!r}{also}; {suggest(name, settings.destinations)}"
+            )
+
+
+def _match(settings: Settings, route: RouteSpec, place: Place) -> Iterator[Finding]:
+    match = route.match
+    where = (*place, "match")
+    if match.runtime != "*" and settings.runtimes and not _any(settings.runtimes, match.runtime):
+        yield _warn(
+            (*where, "runtime"), f"no runtime matches {match.runtime!r}; {suggest(match.runtime, settings.runtimes)}"
+        )
+    if match.tool is not None and match.tool != "*" and not _any(settings.tools, match.tool):
+        hint = suggest(match.tool, settings.tools)
+        hint = hint if settings.tools else "declare it under `tools` to have its arguments checked"
+        yield _warn((*where, "tool"), f"no declared tool matches {match.tool!r}; {hint}")
+    if match.event is None:
+        return
+    matched = {kind for kind in KINDS if fnmatchcase(kind, match.event)}
+    if not matched:
+        yield Finding((*where, "event"), f"no event kind matches {match.event!r}; {suggest(match.event, KINDS)}")
+    elif route.to is not None and not matched & ANSWERED:
+        kinds = ", ".join(sorted(ANSWERED))
+        yield Finding((*where, "event"), f"nobody waits for an answer to {match.event!r}; only to {kinds}; use copy_to")
+
+
+def _left_over(settings: Settings) -> Iterator[Finding]:
+    if settings.unrouted != "fail":
+        return
+    for name in settings.tools:
+        if not any(_takes(route, name) for route in settings.routes):
+            yield _warn(
+                ("tools", name), "no route takes this tool, so each call of it fails; add a route `to` an executor"
+            )
+
+
+def _takes(route: RouteSpec, tool: str) -> bool:
+    about_calls = route.match.event is None or fnmatchcase("tool.requested", route.match.event)
+    return route.to is not None and about_calls and fnmatchcase(tool, route.match.tool or "*")
+
+
+def _hides(above: RouteSpec, below: RouteSpec) -> bool:
+    """Whether `above` certainly takes everything that `below` would; in doubt, no."""
+    return above.to is not None and _covers(above.match, below.match)
+
+
+def _covers(above: MatchSpec, below: MatchSpec) -> bool:
+    return (
+        _wider(above.runtime, below.runtime)
+        and (above.tool is None or (below.tool is not None and _wider(above.tool, below.tool)))
+        and _wider(above.event or "tool.requested", below.event or "tool.requested")
+        and all(name in below.label and _wider(glob, below.label[name]) for name, glob in above.label.items())
+    )
+
+
+def _wider(pattern: str, other: str) -> bool:
+    if pattern in ("*", other):
+        return True
+    if not _WILD & set(other):
+        return fnmatchcase(other, pattern)
+    # With stars only, a pattern that matches the other's text as such also matches all that it stands for.
+    return not {"?", "["} & set(pattern) and fnmatchcase(other, pattern)
+
+
+def _any(names: Iterable[str], pattern: str) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names)
+
+
+def _warn(place: Place, message: str) -> Finding:
+    return Finding(place, message, "warning")

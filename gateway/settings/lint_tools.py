@@ -1,0 +1,44 @@
+"""Checks that each declared tool's `parameters` is a JSON Schema object that can be used. Pure."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gateway.core.screening import problems_in_schema
+from gateway.settings.model import Settings
+from gateway.settings.place import Finding, Place
+
+_POINTER = re.compile(r": at (?P<pointer>/\S*): ")
+
+
+def lint_tools(settings: Settings) -> Iterator[Finding]:
+    """Compile every schema just as the calls will be screened; nothing is ever fetched for it."""
+    for name, tool in settings.tools.items():
+        place = ("tools", name, "parameters")
+        problem = problems_in_schema(tool.parameters)
+        if problem is not None:
+            yield Finding((*place, *_inner(problem)), problem)
+        else:
+            yield from _unknown_required(tool.parameters, place)
+        if not tool.description:
+            yield Finding(
+                ("tools", name), "has no description; without one the agent's model can only guess", "warning"
+            )
+
+
+def _inner(problem: str) -> Place:
+    """Read the place inside the schema out of the problem's JSON pointer."""
+    found = _POINTER.search(problem)
+    steps = found["pointer"].split("/")[1:] if found else []
+    words = [step.replace("~1", "/").replace("~0", "~") for step in steps]
+    return tuple(int(word) if word.isdigit() else word for word in words)
+
+
+def _unknown_required(schema: Mapping[str, Any], place: Place) -> Iterator[Finding]:
+    if schema.get("additionalProperties") is not False or "patternProperties" in schema:
+        return
+    for name in schema.get("required", ()):
+        if name not in schema.get("properties", {}):
+            yield Finding(
+                (*place, "required"), f"requires {name!r}, which `properties` does not have: no call can be valid"
+            )

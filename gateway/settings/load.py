@@ -1,0 +1,146 @@
+"""Loads a configuration file into settings, or says everything that is wrong with it.
+
+Read, expand, validate runtimes by their adapters and the rest by the model, then lint. Each finding
+has a line, a path and what would be right.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from gateway.errors import InvalidConfiguration, Problem
+from gateway.ports.adapter import Adapter, RuntimeOptions
+from gateway.settings.expand import expand
+from gateway.settings.explain import Fault, explain, faults
+from gateway.settings.lint import lint
+from gateway.settings.model import Settings
+from gateway.settings.place import Finding, Place, overlap, report, suggest
+from gateway.settings.schema import build_schema
+from gateway.settings.source import read_source
+
+_NAMED = frozenset({"runtimes", "executors", "destinations"})
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A configuration that can be used, and what is doubtful about it."""
+
+    settings: Settings
+    problems: tuple[Problem, ...]
+    """Warnings only; errors raise."""
+    source: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Validated:
+    settings: Settings | None
+    findings: tuple[Finding, ...]
+    faults: list[Fault]
+
+
+def load(path: Path, *, adapters: Mapping[str, Adapter], env: Mapping[str, str]) -> Loaded:
+    """Load a file; `env` is where `${VAR}` looks.
+
+    Raises:
+        InvalidConfiguration: with every error that was found, not only the first.
+    """
+    source = read_source(path)
+    expanded = expand(source.values, env=env, folder=path.parent)
+    early = [*source.findings, *expanded.findings]
+    checked = _validate(expanded.values, adapters)
+    known = [*early, *checked.findings]
+    # One cause, one message: what could not be read or filled in is not also reported as a wrong value.
+    fresh = [fault for fault in checked.faults if not any(overlap(fault.place, other.place) for other in known)]
+    findings = known
+    if fresh:
+        findings = findings + explain(
+            fresh,
+            written=source.values,
+            outside=expanded.outside,
+            unexpanded=lambda: _validate(source.values, adapters).faults,
+            schema=build_schema(adapters),
+        )
+    settings = checked.settings or _salvage(expanded.values, adapters, [finding.place for finding in findings])
+    if settings is not None:
+        wrong = [finding.place for finding in findings]
+        findings = findings + [
+            finding for finding in lint(settings) if not any(overlap(finding.place, place) for place in wrong)
+        ]
+    hidden = [Finding(finding.place, expanded.hide(finding.message), finding.severity) for finding in findings]
+    problems = report(hidden, source.lines)
+    if settings is None or any(problem.severity == "error" for problem in problems):
+        raise InvalidConfiguration(str(path), problems)
+    return Loaded(settings, problems, path)
+
+
+def _validate(values: Any, adapters: Mapping[str, Adapter]) -> _Validated:
+    if not isinstance(values, dict):
+        wrong = "the file must be a mapping: lines of `key: value`, beginning with e.g. `runtimes:`"
+        return _Validated(None, (Finding((), wrong),), [])
+    given = cast("dict[str, Any]", values)
+    findings: list[Finding] = []
+    found: list[Fault] = []
+    runtimes: dict[str, RuntimeOptions] = {}
+    sections = dict(given)
+    if isinstance(given.get("runtimes"), dict):
+        for name, options in cast("dict[str, Any]", given["runtimes"]).items():
+            place = ("runtimes", name)
+            adapter = _choose(options, place, adapters)
+            if isinstance(adapter, Finding):
+                findings.append(adapter)
+                continue
+            try:
+                runtimes[name] = adapter.options.model_validate(options)
+            except ValidationError as exc:
+                found += faults(exc, values, under=place)
+        sections["runtimes"] = runtimes
+    try:
+        settings = Settings.model_validate(sections)
+    except ValidationError as exc:
+        return _Validated(None, tuple(findings), found + faults(exc, values))
+    return _Validated(None if found or findings else settings, tuple(findings), found)
+
+
+def _choose(options: Any, place: Place, adapters: Mapping[str, Adapter]) -> Adapter | Finding:
+    if not isinstance(options, dict):
+        return Finding(place, "a runtime must be a mapping with at least `adapter:` and `url:`")
+    name = cast("dict[str, Any]", options).get("adapter")
+    if not adapters:
+        return Finding(place, "no adapter is installed; `dragoman doctor` says how to mend that")
+    if name is None:
+        return Finding(place, f"'adapter' is missing; write one of: {', '.join(sorted(adapters))}")
+    if not isinstance(name, str) or name not in adapters:
+        words = suggest(str(name), adapters)
+        known = "" if words.startswith("known") else f"; known: {', '.join(sorted(adapters))}"
+        return Finding((*place, "adapter"), f"no adapter has this name; {words}{known}")
+    return adapters[name]
+
+
+def _salvage(values: Any, adapters: Mapping[str, Adapter], wrong: list[Place]) -> Settings | None:
+    """Leave out the settings that are wrong, so that the rest can be linted too.
+
+    Gives up where that would leave out a whole named thing, which others may rightly refer to.
+    """
+    if any(len(place) == 2 and place[0] in _NAMED for place in wrong):
+        return None
+    for place in sorted(wrong, key=len, reverse=True):
+        values = _leave_out(values, place)
+    return _validate(values, adapters).settings if isinstance(values, dict) else None
+
+
+def _leave_out(values: Any, place: Place) -> Any:
+    match values:
+        case dict() if place:
+            given = cast("dict[str, Any]", values)
+            key = str(place[0])
+            if len(place) == 1:
+                return {name: value for name, value in given.items() if name != key}
+            return given | {key: _leave_out(given[key], place[1:])} if key in given else given
+        case list() if len(place) > 1:
+            items = cast("list[Any]", values)
+            return [_leave_out(item, place[1:]) if index == place[0] else item for index, item in enumerate(items)]
+        case _:
+            return None

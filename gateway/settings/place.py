@@ -1,0 +1,78 @@
+"""Where something stands in the YAML, and what was found there. Pure."""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from gateway.errors import Problem
+
+Place = tuple[str | int, ...]
+"""Keys and list positions from the top of the file, e.g. ("routes", 2, "match", "tool")."""
+
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_*-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong or doubtful at a place."""
+
+    place: Place
+    message: str
+    severity: Literal["error", "warning"] = "error"
+
+
+def write_place(place: Place) -> str:
+    """Write a place as people read it: `routes[2].match.tool`."""
+    text = ""
+    for step in place:
+        match step:
+            case int():
+                text += f"[{step}]"
+            case str() if _PLAIN_KEY.fullmatch(step):
+                text += f".{step}" if text else step
+            case str():
+                text += f"[{step[:80]!r}]"
+    return text
+
+
+def line_of(place: Place, lines: Mapping[Place, int]) -> int:
+    """Find the line of a place, or of the nearest thing around it that is written in the file."""
+    for end in range(len(place), -1, -1):
+        line = lines.get(place[:end])
+        if line is not None:
+            return line
+    return 1
+
+
+def overlap(one: Place, other: Place) -> bool:
+    """Whether one place is the other or lies inside it."""
+    shorter = min(len(one), len(other))
+    return one[:shorter] == other[:shorter]
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Say which known word was probably meant, or list the known ones."""
+    words = sorted(set(known))
+    close = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    if not words:
+        return "none is configured"
+    shown = ", ".join(words[:12])
+    return f"known: {shown}{', …' if len(words) > 12 else ''}"
+
+
+def report(findings: Iterable[Finding], lines: Mapping[Place, int]) -> tuple[Problem, ...]:
+    """Give findings their lines, in the order of the file, each once."""
+    problems = {
+        Problem(
+            path=write_place(finding.place),
+            message=finding.message,
+            line=line_of(finding.place, lines),
+            severity=finding.severity,
+        ): None
+        for finding in findings
+    }
+    return tuple(sorted(problems, key=lambda problem: (problem.line or 1, problem.path, problem.message)))

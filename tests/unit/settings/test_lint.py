@@ -1,0 +1,189 @@
+"""What a valid file says but cannot mean."""
+
+import pytest
+
+from tests.unit.settings.conftest import Complain
+
+BASE = """\
+api: {keys: [{name: a, key: 0123456789abcdef}]}
+tools:
+  ask_for_cards: {description: Ask.}
+  ask_again: {description: Ask.}
+runtimes:
+  pip: {adapter: pigeon, url: "http://loft", api_key: corn, loft: "7"}
+executors:
+  cards: {type: webhook, url: "http://cards/x", secret: s}
+  other: {type: static}
+destinations:
+  log: {url: "http://log/x", secret: s}
+"""
+
+
+def _routes(*routes: str) -> str:
+    return BASE + "routes:\n" + "".join(f"  - {route}\n" for route in routes)
+
+
+def test_a_route_below_a_wider_one_is_never_reached(complaints: Complain) -> None:
+    found = complaints(_routes('{match: {tool: "ask_*"}, to: cards}', "{match: {tool: ask_again}, to: other}"))
+    assert found == [
+        "14: warning: routes[1].to: never reached: routes[0] takes everything this one matches; move it up"
+    ]
+
+
+@pytest.mark.parametrize(
+    "routes",
+    [
+        ("{match: {tool: ask_again}, to: other}", '{match: {tool: "ask_*"}, to: cards}'),
+        ('{match: {tool: "ask_*", runtime: pip}, to: other}', '{match: {tool: "ask_*"}, to: cards}'),
+        ('{match: {tool: "ask_*", label: {a: b}}, to: other}', '{match: {tool: "ask_*"}, to: cards}'),
+        ('{match: {tool: "ask_*"}, to: other}', "{match: {event: message.posted}, to: cards}"),
+        ('{match: {tool: "ask_?*"}, to: other}', '{match: {tool: "*ask_*"}, to: cards}'),
+        ('{match: {tool: "*"}, copy_to: log}', '{match: {tool: "ask_*"}, to: cards}'),
+    ],
+)
+def test_a_route_that_something_can_still_reach_is_not_called_dead(
+    complaints: Complain, routes: tuple[str, ...]
+) -> None:
+    assert complaints(_routes(*routes)) == []
+
+
+@pytest.mark.parametrize(
+    ("above", "below"),
+    [
+        ("{to: cards}", "{match: {tool: ask_again}, to: other}"),
+        ('{match: {tool: "*"}, to: cards}', '{match: {tool: "ask_*", runtime: pip}, to: other}'),
+        ('{match: {label: {a: "x*"}, tool: "a*"}, to: cards}', "{match: {label: {a: xy, b: c}, tool: ab}, to: other}"),
+        ("{match: {event: message.posted}, to: cards}", "{match: {event: message.posted, runtime: pip}, to: other}"),
+    ],
+)  # fmt: skip
+def test_dead_routes_are_found_over_every_condition(complaints: Complain, above: str, below: str) -> None:
+    assert any("routes[1].to: never reached" in line for line in complaints(_routes(above, below)))
+
+
+@pytest.mark.parametrize(
+    ("route", "expected"),
+    [
+        ("{match: {tool: ask_again}, to: card}",
+         "13: routes[0].to: there is no executor 'card'; did you mean 'cards'?"),
+        ("{match: {tool: ask_again}, to: log}",
+         "13: routes[0].to: there is no executor 'log' (it is a destination: use copy_to); known: cards, other"),
+        ("{copy_to: lgo}", "13: routes[0].copy_to: there is no destination 'lgo'; did you mean 'log'?"),
+        ("{copy_to: cards}",
+         "13: routes[0].copy_to: there is no destination 'cards' (it is an executor: use to); known: log"),
+        ("{match: {tool: x}}", "13: routes[0]: does nothing; add `to: EXECUTOR` or `copy_to: [DESTINATION]`"),
+        ("{match: {event: message.post}, copy_to: log}",
+         "13: routes[0].match.event: no event kind matches 'message.post'; did you mean 'message.posted'?"),
+        ("{match: {event: turn.interrupted}, to: cards}",
+         ("13: routes[0].match.event: nobody waits for an answer to 'turn.interrupted'; only to approval.asked,"
+         " message.posted, question.asked, tool.requested; use copy_to")),
+    ],
+)  # fmt: skip
+def test_a_route_that_cannot_work_is_an_error(complaints: Complain, route: str, expected: str) -> None:
+    assert [line for line in complaints(_routes(route)) if "warning" not in line] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("route", "expected"),
+    [
+        ("{match: {tool: ask_fr_cards}, to: cards}",
+         "routes[0].match.tool: no declared tool matches 'ask_fr_cards'; did you mean 'ask_for_cards'?"),
+        ("{match: {tool: ask_again, runtime: pipp}, to: cards}",
+         "routes[0].match.runtime: no runtime matches 'pipp'; did you mean 'pip'?"),
+    ],
+)  # fmt: skip
+def test_a_route_about_nothing_that_exists_is_doubtful(complaints: Complain, route: str, expected: str) -> None:
+    assert f"13: warning: {expected}" in complaints(_routes(route))
+
+
+def test_a_declared_tool_that_no_route_takes_is_doubtful(complaints: Complain) -> None:
+    text = _routes("{match: {tool: ask_again}, to: cards}", '{match: {tool: "*"}, copy_to: log}')
+    warning = "3: warning: tools.ask_for_cards: no route takes this tool, so each call of it fails"
+    assert complaints(text) == [f"{warning}; add a route `to` an executor"]
+    assert complaints(text + "unrouted: ignore\n") == []
+
+
+def _with(text: str) -> str:
+    return _routes('{match: {tool: "*"}, to: cards}').replace("  ask_again: {description: Ask.}\n", text)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "path", "part"),
+    [
+        ("{type: object, properties: {a: {type: objct}}}", ".properties.a.type", "'objct' is not a type"),
+        ("{type: object, properties: {a: {pattern: '('}}}", ".properties.a.pattern", "not a usable pattern"),
+        ("{type: object, properties: {a: {$ref: 'http://x/y'}}}", "", "$ref may only point inside the same schema"),
+        ("{type: object, properties: {a: {$ref: 'file:///etc/hosts'}}}", "", "$ref may only point inside"),
+        ("{type: array}", "", "write `type: object`"),
+        ("{}", "", "write `type: object`"),
+        ("{type: object, additionalProperties: false, required: [b]}", ".required", "requires 'b'"),
+    ],
+)
+def test_parameters_that_are_no_usable_schema_are_an_error(
+    complaints: Complain, parameters: str, path: str, part: str
+) -> None:
+    (found,) = complaints(_with(f"  t: {{description: x, parameters: {parameters}}}\n"))
+    assert found.startswith(f"4: tools.t.parameters{path}: ")
+    assert part in found
+
+
+def test_a_tool_without_a_description_is_doubtful(complaints: Complain) -> None:
+    (found,) = complaints(_with("  t: {}\n"))
+    assert found.startswith("4: warning: tools.t: has no description")
+
+
+GOOD_ROUTES = 'routes: [{match: {tool: "*"}, to: cards}]\n'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("api: {keys: [{name: a, key: 0123456789abcdef}]}", "{}",
+         "warning: api.keys: no API key is configured, so `serve` binds loopback addresses only; add one to go public"),
+        ("key: 0123456789abcdef}", "key: short}",
+         ("warning: api.keys[0].key: the key has fewer than 16 characters and can be guessed; `openssl rand -hex 32`"
+         " makes a good one")),
+        ("key: 0123456789abcdef}", "key: 0123456789abcdef}, {name: b, key: 0123456789abcdef}",
+         "api.keys[1].key: this is also the key of 'a'; give each name its own"),
+        ("key: 0123456789abcdef}", "key: 0123456789abcdef}, {name: a, key: 0123456789abcdeg}",
+         "api.keys[1].name: 'a' is also the name of api.keys[0]; rename one"),
+        ('loft: "7"}', 'loft: "7"}\n  pop: {adapter: pigeon, url: "http://LOFT/", api_key: x, loft: "7"}',
+         "runtimes.pop: this is the same native session as runtimes.pip: each call would run twice; remove one"),
+        ('loft: "7"}', "}",
+         ("warning: runtimes.pip: names no native session and none to create; it stays idle until POST /v1/sessions"
+         " gives a native_id")),
+        ('loft: "7"}', "autostart: true}",
+         "runtimes.pip.autostart: autostart needs options that say what to create; see the adapter's README"),
+        ('loft: "7"}', 'loft: "7", labels: {" ": x}}',
+         "runtimes.pip.labels[' ']: a label's name must be 1 to 128 printable characters without outer spaces"),
+        (', secret: s}\n  other', "}\n  other",
+         ("warning: executors.cards: requests are unsigned, so the backend cannot tell them from forged ones; add a"
+         " `secret`")),
+        ('"http://log/x", secret: s', '"http://log/x"',
+         "warning: destinations.log: copies are unsigned, so nobody can tell them from forged ones; add a `secret`"),
+        ("secret: s}\n  other", "secret: s, accepted_deadline: 5m}\n  other",
+         ("warning: executors.cards.accepted_deadline: answers after a 202 cannot come back without a callback"
+         " address; set public_url to where executors reach this gateway")),
+        ("secret: s}\n  other", "secret: s, timeout: 3m}\n  other",
+         ("warning: executors.cards.timeout: one attempt may take longer than the whole call's `deadline`, which cuts"
+         " it off")),
+        ("http://cards/x", "http://169.254.169.254/x",
+         "executors.cards.url: 169.254.169.254 is link-local, multicast or unspecified, and always refused"),
+        ("http://log/x", "http://[fe80::1]/x",
+         "destinations.log.url: fe80::1 is link-local, multicast or unspecified, and always refused"),
+        ("http://cards/x", "http://u:p@cards/x",
+         "warning: executors.cards.url: holds a user name or password, which logs may show; use `headers` instead"),
+        ("{type: static}", "{type: static, result: 1, error: x}",
+         "executors.other: has both `result` and `error`; keep one"),
+        ("api: ", "public_url: http://gateway.example.com\napi: ",
+         "warning: public_url: callbacks would cross the network unencrypted; write an https:// URL"),
+    ],
+)  # fmt: skip
+def test_what_is_doubtful_or_impossible_is_said(complaints: Complain, old: str, new: str, expected: str) -> None:
+    text = BASE.replace(old, new, 1) if new != "{}" else BASE.replace(old + "\n", "", 1)
+    assert text != BASE
+    assert [line.split(": ", 1)[1] for line in complaints(text + GOOD_ROUTES)] == [expected]
+
+
+@pytest.mark.parametrize("url", ["http://localhost:8080", "http://127.0.0.1", "http://[::1]:1", "https://x.example"])
+def test_a_safe_public_url_is_not_doubted(complaints: Complain, url: str) -> None:
+    assert complaints(f"public_url: '{url}'\n" + BASE + GOOD_ROUTES) == []
