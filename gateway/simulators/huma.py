@@ -268,7 +268,8 @@ async def _run(dialect: Dialect, port: int, api_key: str, agent_ids: list[str]) 
         typer.echo("Let the agent ask for a tool:")
         sample = """{"tool": "ask_for_cards", "arguments": {"targetPlayer": "Victoria", "rank": "7"}}"""
         page = f"{server.url}/simulator/agents/{agent_ids[0]}/call"
-        typer.echo(f"  curl {page} -H 'X-API-Key: {api_key}' --json '{sample}'")
+        headers = f"-H 'X-API-Key: {api_key}' -H 'Content-Type: application/json'"
+        typer.echo(f"  curl {page} {headers} -d '{sample}'")
         await asyncio.Event().wait()
 
 

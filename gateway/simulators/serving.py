@@ -69,7 +69,8 @@ class Served:
         """Listen; returns when connections are accepted."""
         if self._server is not None:
             return
-        listener = socket.socket()
+        # The protocol is named because asyncio looks at it before it switches Nagle's algorithm off.
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", self._port))
         self._port = listener.getsockname()[1]
