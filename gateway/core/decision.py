@@ -59,6 +59,7 @@ class Building:
         self.memory = view.memory
         self.calls = dict(view.calls)
         self.last_sequence = view.last_sequence
+        self.touched_at = view.touched_at
         self.now = now
         self.take_slot = take_slot
         self.known = known or {}
@@ -155,7 +156,13 @@ class Building:
     @property
     def view(self) -> SessionView:
         """The session as it is once the step is written."""
-        return replace(self.base, memory=self.memory, calls=self.calls, last_sequence=self.last_sequence)
+        return replace(
+            self.base,
+            memory=self.memory,
+            calls=self.calls,
+            last_sequence=self.last_sequence,
+            touched_at=self.touched_at,
+        )
 
     def step(self, *, snapshot: bytes | None = None) -> Step:
         """Make the step."""

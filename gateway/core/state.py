@@ -237,19 +237,8 @@ class SessionView:
     memory: Remembered = Remembered()
     calls: Mapping[CallId, OpenCall] = field(default_factory=dict[CallId, OpenCall])
     last_sequence: int = 0
-
-    @property
-    def in_flight(self) -> int:
-        """How many calls an executor works on right now."""
-        return sum(1 for call in self.calls.values() if call.state == "dispatched")
-
-    def open_call(self, native_call_id: str) -> OpenCall | None:
-        """Find the open call of a native id; redrives do not count."""
-        found = None
-        for call in self.calls.values():
-            if call.native_call_id == native_call_id and call.redrive_of is None:
-                found = call
-        return found
+    touched_at: datetime | None = None
+    """When something live (typing) last showed that the agent works; not on record."""
 
 
 _SNAPSHOT = TypeAdapter(tuple[int, Remembered])
@@ -270,5 +259,6 @@ def turn_end_due(view: SessionView, *, quiet: timedelta, timeout: timedelta) -> 
     memory = view.memory
     if not memory.running or view.calls or memory.active_at is None:
         return None
-    late = memory.active_at + timeout
+    active_at = memory.active_at if view.touched_at is None else max(memory.active_at, view.touched_at)
+    late = active_at + timeout
     return late if memory.quiet_at is None else min(late, memory.quiet_at + quiet)

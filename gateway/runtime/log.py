@@ -15,7 +15,7 @@ from typing import Any, Literal, TextIO, cast
 
 import orjson
 import structlog
-from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
+from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
 from gateway.runtime.masking import masked, register_secret as register_secret
 
@@ -43,11 +43,13 @@ class _Output:
         self._stream: TextIO | None = None
         self._console: structlog.dev.ConsoleRenderer | None = None
 
-    def direct(self, stream: TextIO, *, console: bool) -> None:
+    def direct(self, stream: TextIO | None, *, console: bool) -> None:
         renderer = None
         if console:
             renderer = structlog.dev.ConsoleRenderer(
-                colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback, sort_keys=False
+                colors=(stream or sys.stderr).isatty(),
+                exception_formatter=structlog.dev.plain_traceback,
+                sort_keys=False,
             )
         with self._lock:
             self._stream, self._console = stream, renderer
@@ -87,7 +89,7 @@ _output = _Output()
 class _Wrapped:
     """What structlog wraps: only the logger's name, since `_finish` has already written the line."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str = "gateway") -> None:
         self.name = name
 
 
@@ -144,13 +146,18 @@ def _finish(_logger: WrappedLogger, _method: str, facts: EventDict) -> EventDict
     raise structlog.DropEvent
 
 
+_STEPS: list[Processor] = [structlog.contextvars.merge_contextvars, _complete, _finish]
+
+
+# `format` is the name of the key in the YAML.
 def configure(*, level: Level = "info", format: Format = "auto", stream: TextIO | None = None) -> None:  # noqa: A002
-    """Send every line, ours and those of libraries, to one stream; may be called again to change anything."""
-    # `format` is the name of the key in the YAML.
+    """Send every line, ours and those of libraries, to one stream (standard error by default); may be repeated."""
     target = stream or sys.stderr
-    _output.direct(target, console=format == "console" or (format == "auto" and target.isatty()))
+    _output.direct(stream, console=format == "console" or (format == "auto" and target.isatty()))
     number = _LEVELS[level]
     structlog.configure(
+        processors=_STEPS,
+        logger_factory=_Wrapped,
         wrapper_class=structlog.make_filtering_bound_logger(number),
         # A cached logger would keep the level of its first line.
         cache_logger_on_first_use=False,
@@ -170,14 +177,11 @@ def configure(*, level: Level = "info", format: Format = "auto", stream: TextIO 
 
 
 def get_logger(name: str) -> FilteringBoundLogger:
-    """Make a logger that follows `configure`.
+    """Make a logger that masks even before `configure`, and follows it; plain `structlog.get_logger` only follows.
 
     In a loop that logs at debug for every frame, `.bind()` it once: a bound logger costs nothing below its level.
     """
-    return cast(
-        "FilteringBoundLogger",
-        structlog.wrap_logger(_Wrapped(name), processors=[structlog.contextvars.merge_contextvars, _complete, _finish]),
-    )
+    return cast("FilteringBoundLogger", structlog.wrap_logger(_Wrapped(name), processors=_STEPS))
 
 
 def context(

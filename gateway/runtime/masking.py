@@ -53,7 +53,8 @@ _RULES = (
 """Texts one of which must occur for the rule to be tried, the rule, and what stands in its place."""
 _SUSPECT = re.compile("[=:,]|%3[Dd]|whsec_|[Ee](?:arer|ARER)|[Aa](?:sic|SIC)")
 """Cheap: most values contain none of the signs."""
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""What steers terminals, ends lines for some readers, or turns the direction of writing."""
 
 _known: set[str] = set()
 _pattern: list[re.Pattern[str]] = []
@@ -97,7 +98,7 @@ def mask_text(text: str, *, keep_end: bool = False) -> str:
             if any(sign in text for sign in signs):
                 text = rule.sub(replacement, text)
     if not text.isprintable():
-        text = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+        text = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
     if keep_end:
         return text if len(text) <= _MAX_END else f"{text[:_MAX_VALUE]}\n…\n{text[_MAX_VALUE - _MAX_END :]}"
     return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}…"

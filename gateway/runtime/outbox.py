@@ -12,9 +12,9 @@ from typing import Protocol
 
 import structlog
 
+from gateway.core.council import Council
 from gateway.core.delivery import plan_resend
 from gateway.core.effects import Transmit
-from gateway.core.session import Council
 from gateway.core.state import SessionView
 from gateway.envelope import SessionId
 from gateway.errors import CannotExpress, EngineUnavailable, LinkLost

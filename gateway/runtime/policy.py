@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from gateway.core.calls import RetryPolicy
+from gateway.core.council import Policy
 from gateway.core.routing import Route, Routes
 from gateway.core.screening import Screen
-from gateway.core.session import Policy
 from gateway.ports.adapter import Tool
 from gateway.settings.model import DestinationSpec, ExecutorSpec, Settings, StaticSpec, WebhookSpec
 

@@ -13,9 +13,10 @@ from typing import Any, Protocol
 
 import structlog
 
+from gateway.core import frames, messages, outcomes, posts, session
+from gateway.core.council import Council
 from gateway.core.decision import Building, Mark
 from gateway.core.effects import Ask, Dispatch, Effect, Queue, Release, Resend, Tell, Transmit
-from gateway.core.session import Council
 from gateway.core.state import SessionView, to_snapshot
 from gateway.envelope import (
     CallId,
@@ -215,26 +216,28 @@ class Pump:
         council = self.council
         match signal:
             case s.FrameArrived(frame, cursor, _, overloaded):
-                council.frame(build, frame, cursor=cursor, overloaded=overloaded)
+                frames.take(council, build, frame, cursor=cursor, overloaded=overloaded)
             case s.Attempted(call_id, attempt, answer):
-                council.answered(build, call_id, attempt, answer, dice=self._shared.dice())
+                outcomes.answered(council, build, call_id, attempt, answer, dice=self._shared.dice())
             case s.SlotFree(call_id, executor):
-                if not council.claim(build, call_id):
+                if not outcomes.claim(build, call_id):
                     self._shared.slots.release(executor, self)
             case s.Delivered(sequences, target, state, reason):
                 for sequence in sequences:
-                    council.delivery(build, sequence, target, state, reason=reason)
+                    session.delivery(build, sequence, target, state, reason=reason)
             case s.Replied(sequence, answer):
-                council.replied(build, sequence, answer)
+                messages.replied(council, build, sequence, answer)
             case s.LinkUp():
-                council.link(build, LinkChanged(state="up"))
+                session.link(council, build, LinkChanged(state="up"))
             case s.LinkDown(reason, refused):
                 if build.memory.linked or (refused and not self._outbox.refused):
-                    council.link(build, LinkChanged(state="refused" if refused else "down", reason=reason[:500]))
+                    session.link(
+                        council, build, LinkChanged(state="refused" if refused else "down", reason=reason[:500])
+                    )
             case s.Recover():
-                council.recover(build)
+                session.recover(council, build)
             case s.Tick():
-                council.tick(build)
+                session.tick(council, build)
             case _:
                 return self._decide_for_client(build, signal)
         return None
@@ -244,19 +247,19 @@ class Pump:
         council = self.council
         match signal:
             case s.Post(events):
-                return [council.post(build, event) for event in events]
+                return [posts.post(council, build, event) for event in events]
             case s.OutcomeGiven(call_id, answered):
-                return council.outcome(build, call_id, answered)
+                return outcomes.outcome(council, build, call_id, answered)
             case s.OutcomeLate(row, answered):
-                council.late_outcome(build, row, answered)
+                outcomes.late_outcome(build, row, answered)
             case s.ProgressGiven(call_id, progress):
-                return council.progressed(build, call_id, progress)
+                return outcomes.progressed(build, call_id, progress)
             case s.CancelOrdered(call_id, reason):
-                return council.cancel(build, call_id, reason=reason)
+                return outcomes.cancel(council, build, call_id, reason=reason)
             case s.RedriveOrdered(row, request, new_key, deliver):
-                return council.redrive(build, row, request, new_key=new_key, deliver=deliver)
+                return outcomes.redrive(council, build, row, request, new_key=new_key, deliver=deliver)
             case s.CloseOrdered(reason):
-                council.close(build, reason=reason)
+                session.close(council, build, reason=reason)
         return None
 
     async def _commit(self, build: Building) -> Committed | None:
@@ -419,7 +422,7 @@ class Pump:
         self.view = await load_view(self._shared.engine, self.view.session_id)
 
     def _set_timer(self) -> None:
-        due = self.council.next_due(self.view)
+        due = session.next_due(self.council, self.view)
         if due == self._timer_at and self._timer is not None:
             return
         if self._timer is not None and self._timer_at is not None and due is not None and due >= self._timer_at:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from gateway.core.session import Council, Policy
+from gateway.core.council import Council, Policy
 from gateway.core.state import SessionView
 from gateway.envelope import SessionId, SessionOpened, session_id as name_session
 from gateway.errors import DragomanError, NotFound

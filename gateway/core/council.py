@@ -1,0 +1,35 @@
+"""What decisions about the sessions of one runtime rest on: its protocol, its options, the configuration. Pure."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from gateway.core import calls as life
+from gateway.core.routing import Routes
+from gateway.ports.adapter import Capabilities, Codec, RuntimeOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the configuration says about calls; replaced as a whole on reload."""
+
+    routes: Routes = field(default_factory=Routes)
+    executors: Mapping[str, life.RetryPolicy] = field(default_factory=dict[str, life.RetryPolicy])
+    check_arguments: Callable[[str, Mapping[str, Any]], str | None] = lambda _tool, _arguments: None
+    """Says in one text for the agent what is wrong with a call's arguments, or None."""
+    declared: frozenset[str] = frozenset()
+    cancel_grace: timedelta = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Council:
+    """The knowledge of one runtime that every decision about its sessions is given."""
+
+    adapter: str
+    protocol: str
+    runtime: str
+    capabilities: Capabilities
+    codec: Codec
+    options: RuntimeOptions
+    policy: Policy

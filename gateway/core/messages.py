@@ -1,0 +1,132 @@
+"""Messages of a burst: delivered by the backend, then confirmed index by index, in time. Pure."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
+
+from gateway.core.adapt import full_context
+from gateway.core.council import Council
+from gateway.core.decision import Building
+from gateway.core.effects import Ask
+from gateway.core.requests import ask_data
+from gateway.core.routing import Matched
+from gateway.core.saying import begin_turn, say, witness
+from gateway.core.state import Confirmation, fold
+from gateway.envelope import (
+    ContextUpdated,
+    Direction,
+    Draft,
+    Event,
+    Loss,
+    MessageConfirmed,
+    MessagePosted,
+)
+from gateway.errors import CannotExpress, Conflict
+from gateway.ports.executor import Answer, Answered, Replied
+
+_EXCERPT = 500
+
+
+def burst_message(council: Council, build: Building, draft: Draft, event: MessagePosted) -> None:
+    assert event.burst is not None
+    known = build.memory.confirmation(event.burst.call, event.burst.index)
+    if known is not None:
+        return
+    begin_turn(council, build)
+    _, event_id = witness(council, build, draft, event)
+    route = council.policy.routes.executor_for(runtime=council.runtime, kind=event.kind, labels=build.memory.labels)
+    waiting = build.memory.confirmation(event.burst.call, event.burst.index)
+    assert waiting is not None
+    if isinstance(route, Matched):
+        _ask(council, build, waiting, event, executor=route.executor, key=event_id)
+    else:
+        confirm(council, build, waiting, Replied({}))
+
+
+def replied(council: Council, build: Building, sequence: int, answer: Answer) -> None:
+    """Take the reply about a routed message."""
+    waiting = next((c for c in build.memory.confirmations if c.sequence == sequence), None)
+    if waiting is not None:
+        confirm(council, build, waiting, answer)
+
+
+def confirmed_by_client(council: Council, build: Building, event: MessageConfirmed) -> int:
+    waiting = build.memory.confirmation(event.native_call_id, event.index)
+    if waiting is None:
+        raise Conflict(f"no message {event.index} of call {event.native_call_id!r} waits for a confirmation")
+    reply: dict[str, Any] = {"delivered": event.delivered, "error": event.error, "context": event.context}
+    confirm(council, build, waiting, Replied({key: value for key, value in reply.items() if value is not None}))
+    return build.last_sequence
+
+
+def _ask(council: Council, build: Building, waiting: Confirmation, event: Event, *, executor: str, key: str) -> None:
+    deadline_at = waiting.posted_at + council.options.confirm_timeout
+    data = ask_data(build.base, event, protocol=council.protocol, labels=build.memory.labels, deadline_at=deadline_at)
+    build.effects.append(
+        Ask(
+            sequence=waiting.sequence,
+            key=key,
+            kind=event.kind,
+            executor=executor,
+            data=data,
+            deadline_at=deadline_at,
+        )
+    )
+
+
+def confirm(council: Council, build: Building, waiting: Confirmation, answer: Answer) -> None:
+    delivered, error, context = read_confirmation(answer)
+    event = MessageConfirmed(native_call_id=waiting.call, index=waiting.index, delivered=delivered, error=error)
+    limit = council.capabilities.confirms_messages
+    if limit is None:
+        note = "not sent: this protocol takes no confirmations"
+        loss = Loss(how="dropped", path="", note=note)
+        build.record(event, "to_runtime", caused_by=waiting.sequence, losses=(loss,))
+        return
+    if build.now - waiting.posted_at >= limit:
+        # The runtime has gone on and believes the message delivered; only the true state can still be told.
+        note = f"not sent: the runtime waits {limit.total_seconds():g} s at most"
+        loss = Loss(how="dropped", path="", note=note)
+        build.record(event, "to_runtime", caused_by=waiting.sequence, losses=(loss,))
+        if full_context(build.memory) is not None:
+            words = "What was said so far; a message was confirmed too late."
+            given = dict(build.memory.context or {})
+            correction = ContextUpdated(name="message-correction", context=given, description=words)
+            say(council, build, correction, caused_by=waiting.sequence, lane="turn")
+        return
+    if delivered:
+        after = fold(build.memory, _Provisional(event, build.now), build.last_sequence + 1)
+        event = event.model_copy(update={"context": context if context is not None else full_context(after)})
+    try:
+        say(council, build, event, caused_by=waiting.sequence, lane="turn")
+    except CannotExpress as exc:
+        bare = event.model_copy(update={"context": None, "error": event.error and event.error[:_EXCERPT]})
+        loss = Loss(how="dropped", path="/context", note=exc.reason)
+        say(council, build, bare, caused_by=waiting.sequence, lane="turn", losses=(loss,))
+
+
+@dataclass(frozen=True, slots=True)
+class _Provisional:
+    """An event as fold sees it, before it is put on record."""
+
+    event: Event
+    recorded_at: datetime
+    direction: Direction = "to_runtime"
+    losses: tuple[Loss, ...] = ()
+
+
+def read_confirmation(answer: Answer) -> tuple[bool, str | None, dict[str, Any] | None]:
+    """Read `{"delivered", "error", "context"}`; anything that is no clear yes is a no, with a text."""
+    match answer:
+        case Replied(reply):
+            delivered, error, context = reply.get("delivered", True), reply.get("error"), reply.get("context")
+            if not isinstance(delivered, bool):
+                return False, f"the backend answered delivered={delivered!r:.50}; true or false is allowed", None
+            text = error if isinstance(error, str) else None
+            if not delivered:
+                return False, text or "the backend did not deliver the message", None
+            return True, None, cast("dict[str, Any]", context) if isinstance(context, dict) else None
+        case Answered(outcome):
+            return False, outcome.error or "the backend did not confirm the message", None
+        case _:
+            return False, "the backend did not confirm the message", None

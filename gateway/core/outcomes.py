@@ -1,0 +1,241 @@
+"""How calls end, wait, are tried again or given up. Pure."""
+
+from typing import Any
+
+from gateway.core import calls as life
+from gateway.core.adapt import expressible_outcome
+from gateway.core.council import Council
+from gateway.core.decision import Building
+from gateway.core.effects import Dispatch, Queue, Release, Transmit
+from gateway.core.requests import canceled_data
+from gateway.core.routing import Matched
+from gateway.core.saying import say
+from gateway.core.state import OpenCall
+from gateway.envelope import (
+    CallId,
+    CallProgressed,
+    ContextUpdated,
+    Draft,
+    Loss,
+    Outcome,
+    OutcomeIgnored,
+    ToolFinished,
+    ToolRequested,
+    call_id as name_call,
+)
+from gateway.errors import CannotExpress, Conflict
+from gateway.ports.engine import (
+    RUNTIME,
+    Accept,
+    CallRow,
+    Claim,
+    MarkCanceling,
+    Open,
+    Requeue,
+    Send,
+    Settle,
+)
+from gateway.ports.executor import Answer, Answered
+
+
+def answered(council: Council, build: Building, call_id: CallId, attempt: int, answer: Answer, *, dice: float) -> None:
+    """Take the answer of one attempt."""
+    call = build.calls.get(call_id)
+    if call is None or call.state == "accepted":
+        return
+    if call.attempt != attempt or call.state != "dispatched":
+        if isinstance(answer, Answered) and answer.outcome.outcome == "success":
+            settle(council, build, call, answer)
+        return
+    policy = council.policy.executors.get(call.executor or "", life.RetryPolicy())
+    verdict = life.judge(answer, policy=policy, attempt=attempt, deadline_at=call.deadline_at, now=build.now, dice=dice)
+    match verdict:
+        case life.End(result):
+            settle(council, build, call, result)
+        case life.Wait(deadline_at):
+            build.change_call(Accept(call_id, deadline_at))
+        case life.Retry() if call.canceling_until is not None:
+            settle(council, build, call, Answered(Outcome(outcome="canceled", error="Canceled by an operator.")))
+        case life.Retry(due_at, reason):
+            build.change_call(Requeue(call_id, due_at, reason))
+            build.effects.append(Queue(call_id, call.executor or "", due_at))
+
+
+def outcome(council: Council, build: Building, call_id: CallId, answered: Answered) -> bool:
+    """Take an outcome that came by callback or API; False where the call is no longer open."""
+    call = build.calls.get(call_id)
+    if call is None:
+        return False
+    settle(council, build, call, answered)
+    return True
+
+
+def late_outcome(build: Building, row: CallRow, answered: Answered) -> None:
+    """Put an outcome on record that came after the call had ended."""
+    outcome = answered.outcome
+    ignored = OutcomeIgnored(
+        native_call_id=row.native_call_id,
+        call_id=row.call_id,
+        outcome=outcome.outcome,
+        result=outcome.result,
+        error=outcome.error,
+        reason=f"the call had already {row.state}",
+    )
+    build.record(ignored, "to_runtime", caused_by=row.request_sequence)
+
+
+def progressed(build: Building, call_id: CallId, data: dict[str, Any]) -> bool:
+    """Take word of an executor on how far a call is; False where it is no longer open."""
+    call = build.calls.get(call_id)
+    if call is None:
+        return False
+    event = CallProgressed(native_call_id=call.native_call_id, call_id=call_id, data=data)
+    build.record(event, "to_runtime", caused_by=call.request_sequence)
+    return True
+
+
+def claim(build: Building, call_id: CallId) -> bool:
+    """A slot is free for a queued call; False where it no longer wants it."""
+    call = build.calls.get(call_id)
+    if call is None or call.state != "queued":
+        return False
+    build.change_call(Claim(call_id, call.attempt + 1))
+    build.effects.append(Dispatch(build.calls[call_id]))
+    return True
+
+
+def cancel(council: Council, build: Building, call_id: CallId, *, reason: str | None) -> bool:
+    """An operator gives a call up: the executor is told and may still answer for a while."""
+    call = build.calls.get(call_id)
+    if call is None:
+        return False
+    text = reason or "Canceled by an operator."
+    if call.state == "queued":
+        settle(council, build, call, Answered(Outcome(outcome="canceled", error=text)), tell_reason=text)
+    elif call.canceling_until is None:
+        build.change_call(MarkCanceling(call_id, build.now + council.policy.cancel_grace))
+        tell = canceled_data(build.base, call, reason=text)
+        build.effects.append(Release(call_id, call.executor, tell=tell, key=call.idempotency_key, stop=False))
+    return True
+
+
+def redrive(
+    council: Council, build: Building, row: CallRow, request: ToolRequested, *, new_key: bool, deliver: bool
+) -> CallId:
+    """Try an ended call again, as a call of its own with the same idempotency key."""
+    route = council.policy.routes.executor_for(
+        runtime=council.runtime, kind=request.kind, tool=row.tool, labels=build.memory.labels
+    )
+    if not isinstance(route, Matched):
+        raise Conflict(f"no route takes the tool {row.tool!r} any more, so there is no executor to try again")
+    call_id = name_call(
+        runtime=council.runtime,
+        native_session_id=build.base.native_id,
+        native_call_id=f"redrive:{row.call_id}",
+        n=build.last_sequence,
+    )
+    policy = council.policy.executors.get(route.executor, life.RetryPolicy())
+    note = CallProgressed(
+        native_call_id=row.native_call_id, call_id=row.call_id, data={"redriven_as": call_id, "new_key": new_key}
+    )
+    build.record(note, "to_runtime", caused_by=row.request_sequence)
+    call = OpenCall(
+        call_id=call_id,
+        native_call_id=row.native_call_id,
+        n=row.n,
+        tool=row.tool,
+        arguments=request.arguments,
+        args_sha=row.args_sha,
+        state="queued",
+        attempt=0,
+        created_at=build.now,
+        deadline_at=build.now + policy.deadline,
+        request_sequence=row.request_sequence,
+        executor=route.executor,
+        key=None if new_key else (row.key or row.call_id),
+        redrive_of=row.call_id,
+        deliver=deliver,
+    )
+    open_call(build, call)
+    build.effects.append(Queue(call_id, route.executor))
+    return call_id
+
+
+def settle(
+    council: Council,
+    build: Building,
+    call: OpenCall,
+    answered: Answered,
+    *,
+    tell_reason: str | None = None,
+    moot: bool = False,
+) -> None:
+    """End a call: updates first, then its one outcome, then what must be told."""
+    outcome = answered.outcome
+    if outcome.outcome != "success" and not outcome.error:
+        outcome = outcome.model_copy(update={"error": "The tool failed and gave no reason."})
+    sends = call.deliver and not moot
+    losses: list[Loss] = []
+    for place, update in enumerate(answered.updates):
+        event = ContextUpdated(
+            name=update.name, context=update.context, description=update.description, call_id=call.call_id
+        )
+        try:
+            say(council, build, event, caused_by=call.request_sequence, lane="turn", sends=sends)
+        except CannotExpress as exc:
+            losses.append(Loss(how="dropped", path=f"/updates/{place}{exc.path}", note=exc.reason))
+    wakes = outcome.outcome != "canceled" if answered.wakes_agent is None else answered.wakes_agent
+    finished = ToolFinished(
+        native_call_id=call.native_call_id,
+        tool=call.tool,
+        outcome=outcome.outcome,
+        result=outcome.result if outcome.outcome == "success" else None,
+        error=outcome.error,
+        wakes_agent=wakes,
+        unknown=outcome.unknown,
+        call_id=call.call_id,
+    )
+    adapted = expressible_outcome(finished, council.codec)
+    told = adapted.event
+    assert isinstance(told, ToolFinished)
+    build.record(told, "to_runtime", caused_by=call.request_sequence, losses=(*losses, *adapted.losses))
+    index = len(build.events) - 1
+    build.expect_open(call.call_id)
+    build.change_call(
+        Settle(
+            call_id=call.call_id,
+            state=life.settled_state(outcome.outcome),
+            outcome_sha=life.outcome_fingerprint(outcome),
+            outcome_index=index,
+            unknown=outcome.unknown,
+            error=outcome.error,
+        )
+    )
+    if sends:
+        build.add_send(Send(index, RUNTIME, "turn"))
+        frames = council.codec.encode(Draft(told)).frames
+        build.effects.append(Transmit(build.last_sequence, "turn", told.kind, frames, waking=told.wakes_agent))
+    told_off = canceled_data(build.base, call, reason=tell_reason) if tell_reason and call.attempt > 0 else None
+    build.effects.append(Release(call.call_id, call.executor, tell=told_off, key=call.idempotency_key))
+
+
+def open_call(build: Building, call: OpenCall) -> None:
+    build.change_call(
+        Open(
+            call_id=call.call_id,
+            native_call_id=call.native_call_id,
+            n=call.n,
+            tool=call.tool,
+            args_sha=call.args_sha,
+            state=call.state,
+            attempt=call.attempt,
+            deadline_at=call.deadline_at,
+            request_index=len(build.events) - 1 if call.redrive_of is None else None,
+            request_sequence=None if call.redrive_of is None else call.request_sequence,
+            executor=call.executor,
+            key=call.key,
+            redrive_of=call.redrive_of,
+            deliver=call.deliver,
+        ),
+        opened=call,
+    )

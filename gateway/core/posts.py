@@ -1,0 +1,62 @@
+"""What clients post through the API, said in a way the runtime understands. Pure."""
+
+from gateway.core.adapt import adapt
+from gateway.core.council import Council
+from gateway.core.decision import Building
+from gateway.core.messages import confirmed_by_client
+from gateway.core.outcomes import settle
+from gateway.core.saying import begin_turn, say
+from gateway.envelope import (
+    ContextUpdated,
+    Event,
+    MessageConfirmed,
+    MessagePosted,
+    Outcome,
+    TurnInterrupted,
+)
+from gateway.errors import CannotExpress, Conflict, Inexpressible
+from gateway.ports.engine import (
+    Lane,
+)
+from gateway.ports.executor import Answered
+
+
+def post(council: Council, build: Building, event: Event) -> int:
+    """Take an event of an API client; returns the sequence it is on record under.
+
+    Raises:
+        Inexpressible: this runtime cannot be told so.
+        Conflict: the session is closed.
+    """
+    if build.memory.closed:
+        raise Conflict("the session is closed")
+    try:
+        match event:
+            case MessageConfirmed():
+                return confirmed_by_client(council, build, event)
+            case TurnInterrupted():
+                sequence = _pass_on(council, build, event, lane="urgent")
+                native = event.kind in council.capabilities.accepts
+                for call in [c for c in build.calls.values() if c.redrive_of is None]:
+                    reason = event.reason or "The turn was interrupted."
+                    canceled = Answered(Outcome(outcome="canceled", error=reason))
+                    settle(council, build, call, canceled, tell_reason=reason, moot=native)
+                return sequence
+            case MessagePosted() | ContextUpdated(wakes_agent=True):
+                return _pass_on(council, build, event, lane="new_work")
+            case _:
+                return _pass_on(council, build, event, lane="turn")
+    except CannotExpress as exc:
+        raise Inexpressible(exc.reason) from exc
+
+
+def _pass_on(council: Council, build: Building, event: Event, *, lane: Lane) -> int:
+    adapted = adapt(event, build.memory, council.capabilities)
+    if getattr(adapted.event, "wakes_agent", False):
+        begin_turn(council, build)
+    if adapted.event.kind == event.kind:
+        return say(council, build, adapted.event, caused_by=None, lane=lane, losses=adapted.losses)
+    build.record(event, "to_runtime")
+    sequence = build.last_sequence
+    say(council, build, adapted.event, caused_by=sequence, lane=lane, losses=adapted.losses)
+    return sequence

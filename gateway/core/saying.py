@@ -1,0 +1,57 @@
+"""Saying things to the runtime and putting down what it said: the two ways an event gets on record. Pure."""
+
+from gateway.core.adapt import adapt
+from gateway.core.council import Council
+from gateway.core.decision import Building
+from gateway.core.effects import Transmit
+from gateway.envelope import (
+    ContextUpdated,
+    Direction,
+    Draft,
+    Event,
+    Loss,
+    Origin,
+    SessionMoved,
+)
+from gateway.ports.engine import (
+    RUNTIME,
+    Lane,
+    Send,
+)
+
+
+def say(
+    council: Council,
+    build: Building,
+    event: Event,
+    *,
+    caused_by: int | None,
+    lane: Lane,
+    losses: tuple[Loss, ...] = (),
+    sends: bool = True,
+) -> int:
+    """Record an event of an accepted kind and send it; contexts are completed on the way."""
+    if isinstance(event, ContextUpdated):
+        adapted = adapt(event, build.memory, council.capabilities)
+        event, losses = adapted.event, tuple(dict.fromkeys((*losses, *adapted.losses)))
+    encoded = council.codec.encode(Draft(event))
+    build.record(event, "to_runtime", caused_by=caused_by, losses=(*losses, *encoded.losses))
+    if sends:
+        waking = bool(getattr(event, "wakes_agent", False))
+        build.add_send(Send(len(build.events) - 1, RUNTIME, lane))
+        build.effects.append(Transmit(build.last_sequence, lane, event.kind, encoded.frames, waking=waking))
+    return build.last_sequence
+
+
+def begin_turn(council: Council, build: Building) -> None:
+    if council.capabilities.turns == "inferred" and not build.memory.running:
+        build.record(SessionMoved(state="running", reason="inferred"), "from_runtime")
+
+
+def witness(
+    council: Council, build: Building, draft: Draft, event: Event, *, direction: Direction = "from_runtime"
+) -> tuple[int, str]:
+    """Put a draft on record; returns its sequence and event id."""
+    origin = Origin(council.adapter, council.protocol, draft.native_id, draft.native_sequence, draft.native_time)
+    new = build.record(event, direction, origin=origin, losses=draft.losses, dedupe_key=draft.native_id)
+    return build.last_sequence, new.event_id

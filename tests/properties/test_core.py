@@ -1,0 +1,148 @@
+"""Properties of the council: whatever order things happen in, calls end once and memory can be replayed."""
+
+from typing import Any
+
+from hypothesis import given, settings, strategies as st
+
+from gateway.core import outcomes
+from gateway.core.routing import Matched, Route, Routes, Unmatched
+from gateway.core.state import Remembered, fold, from_snapshot, to_snapshot
+from gateway.envelope import ContextUpdate, ContextUpdated, MessagePosted, Outcome, Text, ToolFinished, TurnInterrupted
+from gateway.errors import DragomanError
+from gateway.ports.executor import Accepted, Answered, NeverSent, Replied, Uncertain
+from tests.unit.core.table import HUMA_0_1, HUMA_0_2, Table
+
+NATIVE = st.sampled_from(["a", "b", "c"])
+TOOLS = st.sampled_from(["ask_for_cards", "slow_thing", "fly"])
+ANSWERS = st.sampled_from(
+    [
+        Answered(Outcome(outcome="success", result=1), updates=(ContextUpdate(name="u", context={"x": 1}),)),
+        Answered(Outcome(outcome="failure", error="no")),
+        Accepted(),
+        NeverSent("refused"),
+        Uncertain("broken"),
+        Replied({}),
+    ]
+)
+MOVES = st.one_of(
+    st.tuples(st.just("call"), NATIVE, TOOLS),
+    st.tuples(st.just("cancel"), NATIVE, st.none()),
+    st.tuples(st.just("answer"), NATIVE, ANSWERS),
+    st.tuples(st.just("claim"), NATIVE, st.none()),
+    st.tuples(st.just("outcome"), NATIVE, ANSWERS),
+    st.tuples(st.just("operator"), NATIVE, st.none()),
+    st.tuples(st.just("wait"), st.floats(0.1, 200), st.none()),
+    st.tuples(st.just("say"), st.integers(0, 2), st.none()),
+    st.tuples(st.just("message"), st.text(max_size=20), st.none()),
+    st.tuples(st.just("interrupt"), st.none(), st.none()),
+    st.tuples(st.just("recover"), st.none(), st.none()),
+)
+
+
+def _move(table: Table, move: tuple[str, Any, Any]) -> None:
+    name, one, other = move
+    council = table.council
+    match name:
+        case "call":
+            table.call(one, tool=other, arguments={"targetPlayer": "V", "rank": "7"})
+        case "cancel":
+            table.cancel(one)
+        case "answer":
+            call = table.view.calls.get(table.id_of(one))
+            table.answer(other, native=one, attempt=call.attempt if call else 1)
+        case "claim":
+            table.decide(lambda build: outcomes.claim(build, table.id_of(one)))
+        case "outcome" if isinstance(other, Answered):
+            table.decide(lambda build: outcomes.outcome(council, build, table.id_of(one), other))
+        case "operator":
+            table.decide(lambda build: outcomes.cancel(council, build, table.id_of(one), reason=None))
+        case "wait":
+            table.wait(one)
+        case "say":
+            table.say(index=one, count=3)
+        case "message":
+            table.post(MessagePosted(content=(Text(text=one),)))
+        case "interrupt":
+            table.post(TurnInterrupted())
+        case "recover":
+            table.recover()
+        case _:
+            pass
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(MOVES, max_size=30), st.sampled_from([HUMA_0_1, HUMA_0_2]), st.integers(0, 3))
+def test_whatever_happens_each_call_gets_one_outcome_and_memory_can_be_replayed(
+    moves: list[tuple[str, Any, Any]], adapter: Any, slots: int
+):
+    table = Table(adapter, slots=slots)
+    opened: set[str] = set()
+    outcomes: list[str] = []
+    for move in moves:
+        before = set(table.view.calls)
+        try:
+            _move(table, move)
+        except DragomanError:
+            continue
+        opened |= set(table.view.calls) | before
+        settled = [change.call_id for change in table.settled]
+        finished = [event.call_id for event in table.events if isinstance(event, ToolFinished)]
+        assert sorted(settled) == sorted(str(call_id) for call_id in finished)
+        # A native id used again after its call has settled would be Stale in a real store; here it may reopen.
+        outcomes += settled
+        assert not set(settled) & set(table.view.calls)
+        assert before - set(table.view.calls) <= set(settled)
+    # Time settles what is left: nothing hangs for ever.
+    table.wait(100_000)
+    assert not table.view.calls
+    memory = Remembered()
+    for recorded, sequence in table.journal:
+        memory = fold(memory, recorded, sequence)
+    assert memory == table.view.memory
+    assert from_snapshot(to_snapshot(table.view)) == (table.view.last_sequence, table.view.memory)
+
+
+WORDS = st.text(alphabet="ab*?[]!-.", max_size=6)
+ROUTE = st.builds(
+    Route,
+    runtime=WORDS,
+    tool=st.none() | WORDS,
+    event=st.none() | WORDS,
+    labels=st.dictionaries(WORDS, WORDS, max_size=2),
+    to=st.none() | st.just("x"),
+    copy_to=st.lists(WORDS, max_size=2).map(tuple),
+)
+
+
+@given(
+    st.lists(ROUTE, max_size=5).map(tuple),
+    WORDS,
+    WORDS,
+    st.none() | WORDS,
+    st.dictionaries(WORDS, WORDS, max_size=2),
+)
+def test_the_router_always_answers_with_the_first_rule_that_matches(
+    routes: tuple[Route, ...], runtime: str, kind: str, tool: str | None, labels: dict[str, str]
+):
+    table = Routes(routes)
+    found = table.executor_for(runtime=runtime, kind=kind, tool=tool, labels=labels)
+    fits = [
+        n
+        for n, route in enumerate(routes)
+        if route.to is not None and route.matches(runtime=runtime, kind=kind, tool=tool, labels=labels)
+    ]
+    assert found == (Matched("x", fits[0]) if fits else Unmatched())
+    copies = table.copies_for(runtime=runtime, kind=kind, tool=tool, labels=labels)
+    assert len(copies) == len(set(copies))
+
+
+@given(st.dictionaries(st.text(max_size=5), st.integers(), max_size=3), st.integers(0, 3))
+def test_a_context_is_remembered_as_the_backend_gave_it(context: dict[str, int], messages: int):
+    table = Table()
+    for number in range(messages):
+        table.post(MessagePosted(content=(Text(text=f"m{number}"),)))
+    try:
+        table.post(ContextUpdated(name="x", context=context))
+    except DragomanError:
+        return
+    assert table.view.memory.context == context

@@ -1,0 +1,192 @@
+"""A table at which a council decides without a store: steps are applied at once, time is a number."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from adapters.huma_v0_1 import ADAPTER as HUMA_0_1
+from adapters.huma_v0_2 import ADAPTER as HUMA_0_2
+from gateway.core import frames, outcomes, posts, session
+from gateway.core.calls import RetryPolicy
+from gateway.core.council import Council, Policy
+from gateway.core.decision import Building
+from gateway.core.effects import Dispatch, Effect, Release, Transmit
+from gateway.core.routing import Route, Routes
+from gateway.core.screening import Screen
+from gateway.core.state import SessionView
+from gateway.envelope import Draft, Event, EventId, SessionId, call_id as name_call
+from gateway.ports.adapter import Adapter, Frame, Tool
+from gateway.ports.engine import CallRow, Settle, Step
+
+START = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+ASK = Tool(
+    "ask_for_cards",
+    "Ask another player for cards.",
+    {
+        "type": "object",
+        "properties": {"targetPlayer": {"type": "string"}, "rank": {"type": "string", "enum": ["7", "K"]}},
+        "required": ["targetPlayer", "rank"],
+    },
+)
+GOOD = {"targetPlayer": "Victoria", "rank": "7"}
+ROUTES = (Route(tool="ask_*", to="cards"), Route(tool="slow_*", to="once"))
+
+
+class Table:
+    """One session and its council; `steps` and `effects` are what the last decision led to."""
+
+    def __init__(
+        self,
+        adapter: Adapter = HUMA_0_2,
+        *,
+        routes: tuple[Route, ...] = ROUTES,
+        executors: Mapping[str, RetryPolicy] | None = None,
+        unrouted: str = "fail",
+        slots: int = 100,
+    ) -> None:
+        options = adapter.options.model_validate(
+            {"adapter": adapter.name, "url": "http://127.0.0.1:1", "api_key": "k", "agent_id": "finn"}
+        )
+        known = executors or {"cards": RetryPolicy(idempotent=True), "once": RetryPolicy(), "chat": RetryPolicy()}
+        self.council = Council(
+            adapter=adapter.name,
+            protocol=adapter.protocol,
+            runtime="finn",
+            capabilities=adapter.capabilities,
+            codec=adapter.codec(options),
+            options=options,
+            policy=Policy(
+                routes=Routes(routes, "ignore" if unrouted == "ignore" else "fail"),
+                executors=known,
+                check_arguments=Screen({ASK.name: ASK}).check,
+                declared=frozenset({ASK.name, "lonely"}),
+            ),
+        )
+        self.view = SessionView(SessionId("s"), "finn", "agent-1")
+        self.now = START
+        self.slots = slots
+        self.known: dict[str, CallRow] = {}
+        self.step = Step(SessionId("s"))
+        self.effects: tuple[Effect, ...] = ()
+        self.journal: list[tuple[Any, int]] = []
+        self._minted = 0
+
+    # Moves -----------------------------------------------------------------------------------------------
+
+    def decide(self, move: Callable[[Building], Any]) -> Any:
+        """Carry one decision out; returns what it answers."""
+        build = Building(
+            self.view,
+            now=self.now,
+            mint=self._mint,
+            take_slot=self._take,
+            routes=self.council.policy.routes,
+            known=self.known,
+        )
+        answer = move(build)
+        self.step, self.effects = build.step(), tuple(build.effects)
+        self.journal += [(event, self.view.last_sequence + place) for place, event in enumerate(build.events, 1)]
+        self.view = build.view
+        return answer
+
+    def receive(self, payload: Any, *, channel: str = "event", overloaded: bool = False) -> None:
+        """Take a frame of the runtime."""
+        self.decide(lambda build: frames.take(self.council, build, Frame(channel, payload), overloaded=overloaded))
+
+    def call(self, native: str = "tc-1", tool: str = ASK.name, arguments: Any = None) -> None:
+        """Let the agent ask for a tool."""
+        given = GOOD if arguments is None else arguments
+        self.receive({"type": "tool-call", "toolCallId": native, "toolName": tool, "arguments": given})
+
+    def cancel(self, native: str = "tc-1", **more: Any) -> None:
+        """Let the agent withdraw a call."""
+        self.receive({"type": "cancel-tool-call", "toolCallId": native, **more})
+
+    def say(self, text: str = "Hello", *, index: int = 0, count: int = 1, call: str = "burst-1") -> None:
+        """Let the agent send a message of a burst."""
+        self.receive(
+            {
+                "type": "messaging",
+                "event": "message_sent",
+                "toolCallId": call,
+                "message": text,
+                "messageIndex": index,
+                "messageCount": count,
+            }
+        )
+
+    def answer(self, answer: Any, *, native: str = "tc-1", attempt: int = 1, n: int = 0) -> None:
+        """Let an attempt end."""
+        self.decide(
+            lambda build: outcomes.answered(self.council, build, self.id_of(native, n), attempt, answer, dice=0.5)
+        )
+
+    def post(self, event: Event) -> int:
+        """Let a client post an event."""
+        return self.decide(lambda build: posts.post(self.council, build, event))
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, then tick."""
+        self.now += timedelta(seconds=seconds)
+        self.decide(lambda build: session.tick(self.council, build))
+
+    def recover(self) -> None:
+        """Let a new process take the session up."""
+        self.decide(lambda build: session.recover(self.council, build))
+
+    # Looks -----------------------------------------------------------------------------------------------
+
+    def id_of(self, native: str, n: int = 0) -> Any:
+        """Name the call of a native id."""
+        return name_call(runtime="finn", native_session_id="agent-1", native_call_id=native, n=n)
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds the last step records."""
+        return [event.event.kind for event in self.step.events]
+
+    @property
+    def events(self) -> list[Event]:
+        """The events the last step records."""
+        return [event.event for event in self.step.events]
+
+    @property
+    def sent(self) -> list[Any]:
+        """The native payloads the last step sends, in order."""
+        return [frame.payload for effect in self.effects if isinstance(effect, Transmit) for frame in effect.frames]
+
+    @property
+    def dispatched(self) -> list[Any]:
+        """The calls the last step sends to executors."""
+        return [effect.call for effect in self.effects if isinstance(effect, Dispatch)]
+
+    @property
+    def released(self) -> list[Release]:
+        """The calls the last step lets go of."""
+        return [effect for effect in self.effects if isinstance(effect, Release)]
+
+    @property
+    def settled(self) -> list[Settle]:
+        """The calls the last step settles."""
+        return [change for change in self.step.calls if isinstance(change, Settle)]
+
+    def expressible(self, event: Event) -> Any:
+        """Say an event in the native tongue."""
+        return self.council.codec.encode(Draft(event)).frames[0].payload
+
+    def with_options(self, **options: Any) -> "Table":
+        """Change options of the runtime."""
+        self.council = replace(self.council, options=self.council.options.model_copy(update=options))
+        return self
+
+    def _mint(self) -> EventId:
+        self._minted += 1
+        return EventId(f"e{self._minted:05}")
+
+    def _take(self, _executor: str) -> bool:
+        self.slots -= 1
+        return self.slots >= 0
+
+
+__all__ = ["ASK", "GOOD", "HUMA_0_1", "HUMA_0_2", "START", "Table"]

@@ -1,0 +1,369 @@
+"""What the council makes of tool calls: routing, refusals, outcomes, repeats, retries, deadlines."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from gateway.core import outcomes, session
+from gateway.core.calls import RetryPolicy
+from gateway.core.effects import Queue, Resend
+from gateway.core.routing import Route
+from gateway.envelope import ContextUpdate, Outcome, ToolFinished
+from gateway.ports.engine import Accept, CallRow, Claim, Open, Requeue
+from gateway.ports.executor import Accepted, Answered, NeverSent, NotProcessed, Uncertain
+from tests.unit.core.table import HUMA_0_1, START, Table
+
+DONE = Answered(Outcome(outcome="success", result={"cards": 2}))
+
+
+@pytest.mark.requirement("N57", "L43")
+def test_a_routed_call_is_opened_and_leaves_in_the_same_step():
+    table = Table()
+    table.call()
+    assert table.kinds == ["session.moved", "tool.requested"]
+    (opened,) = table.step.calls
+    assert isinstance(opened, Open)
+    assert (opened.state, opened.attempt, opened.executor) == ("dispatched", 1, "cards")
+    assert [call.call_id for call in table.dispatched] == [table.id_of("tc-1")]
+
+
+@pytest.mark.requirement("N59", "A4", "L51", "N36")
+def test_a_success_repeats_the_id_and_name_of_its_call_and_wakes_the_agent():
+    table = Table()
+    table.call()
+    table.answer(DONE)
+    assert table.sent == [
+        {
+            "type": "tool-result",
+            "triggering": True,
+            "toolCallId": "tc-1",
+            "toolName": "ask_for_cards",
+            "outcome": "success",
+            "result": {"cards": 2},
+        }
+    ]
+    assert not table.view.calls
+    table.answer(DONE)
+    assert table.sent == []
+    assert table.step.calls == ()
+
+
+@pytest.mark.requirement("N36")
+def test_a_backend_may_let_the_agent_sleep_on_a_success():
+    table = Table()
+    table.call()
+    table.answer(replace(DONE, wakes_agent=False))
+    assert table.sent[0]["triggering"] is False
+
+
+@pytest.mark.requirement("N38", "A25")
+def test_a_failure_wakes_the_agent():
+    table = Table()
+    table.call()
+    table.answer(Answered(Outcome(outcome="failure", error="No sevens here.")))
+    assert (table.sent[0]["outcome"], table.sent[0]["error"], table.sent[0]["triggering"]) == (
+        "failure",
+        "No sevens here.",
+        True,
+    )
+
+
+@pytest.mark.requirement("A24", "N37")
+def test_an_executor_may_cancel_unasked_and_the_agent_is_told_without_being_woken():
+    table = Table()
+    table.call()
+    table.answer(Answered(Outcome(outcome="canceled", error="changed my mind")))
+    assert (table.sent[0]["outcome"], table.sent[0]["triggering"]) == ("canceled", False)
+
+
+@pytest.mark.requirement("L64", "L65", "A5", "A6", "N20", "A29")
+def test_updates_leave_before_their_result_and_never_wake():
+    table = Table()
+    table.call()
+    update = ContextUpdate(name="cards-received", context={"hand": ["7", "7"]}, description="Two sevens.")
+    table.answer(replace(DONE, updates=(update,)))
+    assert [payload["type"] for payload in table.sent] == ["context-update", "tool-result"]
+    assert table.sent[0]["triggering"] is False
+    assert table.sent[0]["context"] == {"hand": ["7", "7"]}
+
+
+@pytest.mark.requirement("L65", "L64")
+def test_in_0_1_updates_leave_before_their_result_as_well():
+    table = Table(HUMA_0_1)
+    table.call()
+    update = ContextUpdate(name="cards-received", context={"hand": []}, description="Go fish.")
+    table.answer(replace(DONE, updates=(update,)))
+    assert [payload["content"].get("type", "event") for payload in table.sent] == ["event", "tool-result"]
+
+
+def test_an_update_that_cannot_be_said_is_left_out_with_a_loss_and_the_result_still_goes():
+    table = Table()
+    table.call()
+    bad = ContextUpdate(name="n" * 200, context={}, description="")
+    table.answer(replace(DONE, updates=(bad,)))
+    assert [payload["type"] for payload in table.sent] == ["tool-result"]
+    (loss,) = table.step.events[-1].losses
+    assert (loss.how, loss.path) == ("dropped", "/updates/0/name")
+
+
+@pytest.mark.requirement("L44", "N60")
+def test_an_unknown_tool_is_answered_with_a_waking_failure_that_names_it():
+    table = Table()
+    table.call(tool="fly")
+    assert table.sent[0]["outcome"] == "failure"
+    assert table.sent[0]["error"] == "Unknown tool: fly"
+    assert table.sent[0]["triggering"] is True
+    assert table.dispatched == []
+
+
+def test_a_declared_tool_without_a_route_is_answered_as_not_available():
+    table = Table()
+    table.call(tool="lonely")
+    assert table.sent[0]["error"] == "The tool 'lonely' is not available here."
+
+
+def test_an_unrouted_call_is_left_to_another_client_where_so_configured():
+    table = Table(unrouted="ignore")
+    table.call(tool="fly")
+    assert table.kinds == ["tool.requested"]
+    assert table.sent == []
+    assert table.step.calls == ()
+
+
+@pytest.mark.requirement("L45", "L46", "L49")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [({"rank": "7"}, "/targetPlayer"), ({"targetPlayer": "V", "rank": "1"}, '"7"')],
+)
+def test_invalid_arguments_are_answered_and_not_executed(arguments: dict[str, str], words: str):
+    table = Table()
+    table.call(arguments=arguments)
+    assert table.dispatched == []
+    assert table.sent[0]["outcome"] == "failure"
+    assert words in table.sent[0]["error"]
+
+
+def test_an_id_with_unusable_arguments_ends_in_a_failure():
+    table = Table()
+    table.call(arguments=[1, 2])
+    assert table.sent[0]["outcome"] == "failure"
+    assert not table.view.calls
+
+
+def test_a_call_past_the_inbox_bound_is_answered_as_overloaded():
+    table = Table()
+    table.receive({"type": "tool-call", "toolCallId": "x", "toolName": "t", "arguments": {}}, overloaded=True)
+    assert "overloaded" in table.sent[0]["error"]
+
+
+# Repeats -------------------------------------------------------------------------------------------------
+
+
+def test_the_same_call_again_while_it_is_open_changes_nothing():
+    table = Table()
+    table.call()
+    table.call()
+    assert table.step.events == ()
+    assert table.dispatched == []
+
+
+def test_an_open_id_with_other_arguments_is_rejected_as_evidence():
+    table = Table()
+    table.call()
+    table.call(arguments={"targetPlayer": "Bob", "rank": "K"})
+    assert table.kinds == ["frame.rejected"]
+    assert len(table.view.calls) == 1
+
+
+def _ended(table: Table) -> CallRow:
+    (change,) = table.settled
+    opened = table.id_of("tc-1")
+    assert change.call_id == opened
+    return CallRow(
+        call_id=opened,
+        session_id=table.view.session_id,
+        runtime="finn",
+        native_call_id="tc-1",
+        n=0,
+        tool="ask_for_cards",
+        args_sha="",
+        state="succeeded",
+        attempt=1,
+        created_at=START,
+        deadline_at=START,
+        request_sequence=2,
+        outcome_sequence=table.view.last_sequence,
+    )
+
+
+def test_a_settled_call_asked_again_gets_its_stored_outcome_again():
+    table = Table()
+    table.call()
+    sha = next(iter(table.view.calls.values())).args_sha
+    table.answer(DONE)
+    table.known = {"tc-1": replace(_ended(table), args_sha=sha)}
+    table.call()
+    assert table.step.events == ()
+    assert table.effects == (Resend(table.known["tc-1"].outcome_sequence or 0),)
+    assert [(change.sequence, change.state) for change in table.step.send_changes] == [(3, "pending")]
+
+
+def test_a_settled_id_with_other_arguments_is_a_call_of_its_own():
+    table = Table()
+    table.call()
+    table.answer(DONE)
+    table.known = {"tc-1": replace(_ended(table), args_sha="another")}
+    table.call(arguments={"targetPlayer": "Bob", "rank": "K"})
+    assert [call.call_id for call in table.dispatched] == [table.id_of("tc-1", 1)]
+
+
+# Slots, retries, time ------------------------------------------------------------------------------------
+
+
+def test_a_call_without_a_free_slot_is_queued_and_claimed_later():
+    table = Table(slots=0)
+    table.call()
+    (opened,) = table.step.calls
+    assert isinstance(opened, Open)
+    assert (opened.state, opened.attempt) == ("queued", 0)
+    assert table.effects == (Queue(table.id_of("tc-1"), "cards"),)
+    assert table.decide(lambda build: outcomes.claim(build, table.id_of("tc-1")))
+    assert table.step.calls == (Claim(table.id_of("tc-1"), 1),)
+    assert len(table.dispatched) == 1
+
+
+@pytest.mark.parametrize("answer", [NeverSent("no connection"), NotProcessed("busy", timedelta(seconds=1))])
+def test_what_was_certainly_not_done_is_tried_again_for_every_executor(answer: NeverSent | NotProcessed):
+    table = Table()
+    table.call(tool="slow_thing", arguments={})
+    table.answer(answer)
+    (change,) = table.step.calls
+    assert isinstance(change, Requeue)
+    assert table.sent == []
+
+
+def test_what_may_have_been_done_is_tried_again_only_where_that_does_no_harm():
+    table = Table()
+    table.call()
+    table.answer(Uncertain("the connection broke"))
+    assert isinstance(table.step.calls[0], Requeue)
+    table.call("tc-2", tool="slow_thing", arguments={})
+    table.answer(Uncertain("the connection broke"), native="tc-2")
+    assert table.settled[0].unknown
+    assert table.sent[0]["error"].startswith("outcome unknown: the connection broke")
+
+
+def test_attempts_end_and_the_last_reason_is_told():
+    table = Table(executors={"cards": RetryPolicy(idempotent=True, attempts=2), "once": RetryPolicy()})
+    table.call()
+    table.answer(NeverSent("no connection"))
+    table.decide(lambda build: outcomes.claim(build, table.id_of("tc-1")))
+    table.answer(NeverSent("no connection"), attempt=2)
+    assert table.sent[0]["error"] == "no connection (after 2 attempts)"
+
+
+def test_a_success_of_an_earlier_attempt_wins_and_its_failure_does_not_count():
+    table = Table()
+    table.call()
+    table.answer(Uncertain("slow"))
+    table.decide(lambda build: outcomes.claim(build, table.id_of("tc-1")))
+    table.answer(Answered(Outcome(outcome="failure", error="late")), attempt=1)
+    assert table.step.events == ()
+    table.answer(DONE, attempt=1)
+    assert table.sent[0]["outcome"] == "success"
+
+
+def test_an_accepted_call_waits_for_its_callback():
+    table = Table()
+    table.call()
+    table.answer(Accepted())
+    (change,) = table.step.calls
+    assert isinstance(change, Accept)
+    assert change.deadline_at == START + timedelta(seconds=600)
+    assert table.decide(lambda build: outcomes.outcome(table.council, build, table.id_of("tc-1"), DONE))
+    assert table.sent[0]["result"] == {"cards": 2}
+    assert not table.decide(lambda build: outcomes.outcome(table.council, build, table.id_of("tc-1"), DONE))
+
+
+@pytest.mark.requirement("A26")
+def test_a_call_without_an_answer_fails_at_its_deadline_and_the_executor_is_told():
+    table = Table()
+    table.call()
+    table.wait(119)
+    assert table.step.events == ()
+    table.wait(1)
+    assert table.sent[0]["outcome"] == "failure"
+    assert "no answer within 120 s" in table.sent[0]["error"]
+    assert table.settled[0].state == "expired"
+    assert table.released[0].tell is not None
+
+
+def test_the_next_thing_due_is_the_earliest_deadline():
+    table = Table(routes=(Route(tool="*", to="cards"),))
+    assert session.next_due(table.council, table.view) is None
+    table.call()
+    assert session.next_due(table.council, table.view) == START + timedelta(seconds=120)
+
+
+# Outcomes that do not fit --------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("A11")
+def test_an_outcome_too_big_is_told_in_a_bounded_form_and_the_loss_recorded():
+    table = Table()
+    table.call()
+    table.answer(Answered(Outcome(outcome="success", result={"text": "x" * 70_000})))
+    (payload,) = table.sent
+    assert payload["outcome"] == "success"
+    assert payload["result"].endswith("characters]")
+    assert len(payload["result"]) < 65_536
+    assert [loss.how for loss in table.step.events[-1].losses] == ["narrowed"]
+
+
+@pytest.mark.requirement("A11")
+def test_a_result_of_emoji_is_cut_by_what_the_runtime_counts():
+    table = Table()
+    table.call()
+    table.answer(Answered(Outcome(outcome="success", result="\U0001f600" * 40_000)))
+    assert len(table.sent[0]["result"].encode("utf-16-le")) // 2 <= 65_536
+
+
+def test_a_result_with_forbidden_keys_travels_as_text():
+    table = Table()
+    table.call()
+    table.answer(Answered(Outcome(outcome="success", result={"__proto__": 1})))
+    assert table.sent[0]["result"] == '{"__proto__":1}'
+
+
+def test_an_endless_error_is_cut():
+    table = Table()
+    table.call()
+    table.answer(Answered(Outcome(outcome="failure", error="e" * 100_000)))
+    assert len(table.sent[0]["error"]) < 10_000
+
+
+def test_an_outcome_of_a_restarted_process_is_recorded_as_unknown():
+    table = Table()
+    table.call(tool="slow_thing", arguments={})
+    table.recover()
+    finished = table.events[-1]
+    assert isinstance(finished, ToolFinished)
+    assert finished.unknown
+    assert "restarted" in (finished.error or "")
+
+
+def test_an_idempotent_call_of_a_restarted_process_is_tried_again():
+    table = Table()
+    table.call()
+    table.recover()
+    assert isinstance(table.step.calls[0], Requeue)
+    assert table.sent == []
+
+
+def test_a_call_whose_executor_is_gone_ends_on_restart():
+    table = Table()
+    table.call()
+    table.council = replace(table.council, policy=replace(table.council.policy, executors={}))
+    table.recover()
+    assert "no longer available" in table.sent[0]["error"]

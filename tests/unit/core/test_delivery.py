@@ -1,0 +1,65 @@
+"""What becomes of outbound events when a link comes back."""
+
+from datetime import timedelta
+from typing import Any
+
+from gateway.core.delivery import plan_resend
+from gateway.envelope import (
+    ContextUpdated,
+    Envelope,
+    Event,
+    EventId,
+    MessageConfirmed,
+    MessagePosted,
+    SessionId,
+    Text,
+    ToolFinished,
+)
+from gateway.ports.engine import RUNTIME, SendRow
+from tests.unit.core.table import HUMA_0_1, HUMA_0_2, START
+
+
+def _row(sequence: int, event: Event) -> SendRow:
+    envelope = Envelope(EventId(str(sequence)), SessionId("s"), sequence, START, "to_runtime", event)
+    return SendRow(SessionId("s"), sequence, RUNTIME, "turn", "pending", 0, None, None, envelope)
+
+
+def _context(*, wakes: bool = False, call_id: str | None = None) -> ContextUpdated:
+    return ContextUpdated(name="x", context={}, wakes_agent=wakes, call_id=call_id)
+
+
+def _fates(rows: list[SendRow], *, unsure_up_to: int = 0, after: float = 0, adapter: Any = HUMA_0_2) -> list[str]:
+    plans = plan_resend(
+        rows,
+        capabilities=adapter.capabilities,
+        now=START + timedelta(seconds=after),
+        unsure_up_to=unsure_up_to,
+    )
+    return [plan.fate for plan in plans]
+
+
+def test_outcomes_are_always_offered_again_in_order():
+    rows = [_row(n, ToolFinished(native_call_id=str(n), tool="t", outcome="success")) for n in (3, 1, 2)]
+    plans = plan_resend(rows, capabilities=HUMA_0_2.capabilities, now=START, unsure_up_to=9)
+    assert [(plan.row.sequence, plan.fate) for plan in plans] == [(1, "send"), (2, "send"), (3, "send")]
+
+
+def test_of_plain_contexts_only_the_newest_and_the_newest_waking_one_are_sent():
+    rows = [_row(1, _context(wakes=True)), _row(2, _context(wakes=True)), _row(3, _context()), _row(4, _context())]
+    assert _fates(rows) == ["moot", "send", "moot", "send"]
+
+
+def test_the_updates_of_an_outcome_go_with_it():
+    assert _fates([_row(1, _context(call_id="c")), _row(2, _context())]) == ["send", "send"]
+
+
+def test_a_confirmation_the_runtime_no_longer_waits_for_is_moot():
+    row = _row(1, MessageConfirmed(native_call_id="b", index=0))
+    assert _fates([row], after=29) == ["send"]
+    assert _fates([row], after=30) == ["moot"]
+
+
+def test_what_an_earlier_process_may_have_said_is_not_said_twice_but_listed():
+    row = _row(5, MessagePosted(content=(Text(text="hi"),)))
+    assert _fates([row], unsure_up_to=5, adapter=HUMA_0_1) == ["unknown"]
+    assert _fates([row], unsure_up_to=4, adapter=HUMA_0_1) == ["send"]
