@@ -1,0 +1,300 @@
+"""One line a happening, whoever writes it, and no secret in any of them."""
+
+import asyncio
+import io
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import structlog
+from hypothesis import given, strategies as st
+
+from gateway.runtime import log
+from gateway.runtime.masking import mask_text, masked
+
+Lines = Callable[[], list[dict[str, Any]]]
+CANARY = "canary-7Hq2"
+log.register_secret(CANARY)
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    log.configure()
+    root.setLevel(level)
+    root.handlers[:] = handlers
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def lines() -> Lines:
+    stream = io.StringIO()
+    log.configure(level="info", format="json", stream=stream)
+    return lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_has_time_level_logger_event_and_facts_in_this_order(lines: Lines) -> None:
+    log.get_logger("gateway.runtime").info("call settled", call_id="c1", outcome="success", seconds=0.5)
+    [line] = lines()
+    assert list(line) == ["timestamp", "level", "logger", "event", "call_id", "outcome", "seconds"]
+    assert line["timestamp"].endswith("Z")
+    assert {name: line[name] for name in list(line)[1:]} == {
+        "level": "info", "logger": "gateway.runtime", "event": "call settled",
+        "call_id": "c1", "outcome": "success", "seconds": 0.5,
+    }  # fmt: skip
+
+
+def test_lines_of_libraries_have_the_same_form(lines: Lines) -> None:
+    logging.getLogger("uvicorn.access").warning("%s said %s", "it", "so")
+    [line] = lines()
+    assert list(line) == ["timestamp", "level", "logger", "event"]
+    assert (line["level"], line["logger"], line["event"]) == ("warning", "uvicorn.access", "it said so")
+
+
+def test_lines_below_the_level_are_not_written(lines: Lines) -> None:
+    log.get_logger("gateway").debug("frame <")
+    logging.getLogger("aiohttp.client").debug("noise")
+    assert lines() == []
+
+
+def test_libraries_that_log_whole_packets_are_kept_quiet_even_at_debug() -> None:
+    stream = io.StringIO()
+    log.configure(level="debug", format="json", stream=stream)
+    logging.getLogger("engineio.client").info("Sending packet MESSAGE data 2[%s]", "sudo password")
+    logging.getLogger("socketio.client").info("Emitting event message [%s]", "sudo password")
+    assert stream.getvalue() == ""
+
+
+def test_facts_of_the_session_and_call_are_on_every_line_inside(lines: Lines) -> None:
+    with log.context(session_id="s1", runtime="finn"), log.context(call_id="c1", attempt=2):
+        log.get_logger("gateway").info("inside")
+        logging.getLogger("asyncio").error("inside too")
+    log.get_logger("gateway").info("outside")
+    facts = {"session_id": "s1", "runtime": "finn", "call_id": "c1", "attempt": 2}
+    inside, inside_too, outside = lines()
+    assert facts.items() <= inside.items()
+    assert facts.items() <= inside_too.items()
+    assert facts.keys().isdisjoint(outside)
+
+
+def test_configuring_again_changes_loggers_made_before_and_writes_nothing_twice() -> None:
+    logger = log.get_logger("gateway")
+    first, second = io.StringIO(), io.StringIO()
+    log.configure(level="info", format="json", stream=first)
+    logger.info("one")
+    log.configure(level="debug", format="json", stream=second)
+    log.configure(level="debug", format="json", stream=second)
+    logger.debug("two")
+    logging.getLogger("uvicorn").info("three")
+    assert len(first.getvalue().splitlines()) == 1
+    assert [json.loads(line)["event"] for line in second.getvalue().splitlines()] == ["two", "three"]
+
+
+def test_a_logger_of_plain_structlog_writes_the_same_lines(lines: Lines) -> None:
+    structlog.get_logger("gateway.http").warning("by name", url="http://h/?apiKey=abcdef")
+    structlog.get_logger().warning("without one")
+    assert [(line["logger"], line["event"]) for line in lines()] == [
+        ("gateway.http", "by name"), ("gateway", "without one"),
+    ]  # fmt: skip
+    assert lines()[0]["url"] == "http://h/?apiKey=***"
+
+
+def test_a_logger_used_before_configure_masks_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    structlog.reset_defaults()
+    log.get_logger("gateway").warning("early", secret=CANARY, text=CANARY)
+    shown = capsys.readouterr()
+    assert "early" in shown.err
+    assert CANARY not in shown.err + shown.out
+
+
+def test_a_terminal_gets_colours_and_a_pipe_gets_json() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal, pipe = Terminal(), io.StringIO()
+    log.configure(stream=terminal)
+    log.get_logger("gateway").info("ready", port=8080)
+    log.configure(stream=pipe)
+    log.get_logger("gateway").info("ready", port=8080)
+    assert "\x1b[" in terminal.getvalue()
+    assert json.loads(pipe.getvalue())["port"] == 8080
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_a_peer_cannot_forge_a_line_or_steer_the_terminal(form: log.Format) -> None:
+    stream = io.StringIO()
+    log.configure(format=form, stream=stream)
+    log.get_logger("gateway").info("name given\nforged", name="x\nforged\x1b[2J\u2028forged\ud800")
+    assert len(stream.getvalue().splitlines()) == 1
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_a_stream_that_is_closed_costs_nobody_anything() -> None:
+    stream = io.StringIO()
+    log.configure(format="json", stream=stream)
+    stream.close()
+    log.get_logger("gateway").info("into the void")
+
+
+def test_a_terminal_that_is_not_utf8_still_gets_the_line() -> None:
+    raw = io.BytesIO()
+    log.configure(format="console", stream=io.TextIOWrapper(raw, encoding="ascii"))
+    log.get_logger("gateway").info("grüße")
+    assert b"gr\\xfc\\xdfe" in raw.getvalue()
+
+
+def test_a_library_that_gives_wrong_arguments_still_gets_its_line(lines: Lines) -> None:
+    # The test runner's own handlers would raise; ours must not.
+    root = logging.getLogger()
+    root.handlers[:] = [one for one in root.handlers if type(one).__module__ == log.__name__]
+    template = "%s and %s"
+    logging.getLogger("uvicorn.error").error(template, "one")
+    assert [line["event"] for line in lines()] == ["%s and %s"]
+
+
+@pytest.mark.requirement("A40")
+def test_no_key_of_a_query_string_is_in_any_line(lines: Lines) -> None:
+    url = "wss://huma.example.com/socket.io/?agentId=a1&apiKey=ak_9x8y7z&EIO=4"
+    logging.getLogger("engineio.client").warning("Attempting connection to %s", url)
+    logging.getLogger("uvicorn.access").info('%s - "%s %s HTTP/%s" %d', "127.0.0.1", "GET", url, "1.1", 101)
+    log.get_logger("gateway").info("connecting", url=url, headers={"X-API-Key": "ak_9x8y7z"})
+    log.get_logger("gateway").info("connecting", text="to " + quote(url, safe=""))
+    try:
+        raise ConnectionError(f"cannot connect to {url}")
+    except ConnectionError:
+        log.get_logger("gateway").exception("link lost")
+        logging.getLogger("asyncio").exception("Task exception was never retrieved")
+    written = lines()
+    assert len(written) == 6
+    assert "ak_9x8y7z" not in json.dumps(written)
+    assert "agentId=a1" in json.dumps(written)
+
+
+async def test_the_exception_of_a_lost_task_is_masked_too(lines: Lines) -> None:
+    asyncio.get_running_loop().call_exception_handler(
+        {"message": f"lost {CANARY}", "exception": ValueError(f"https://u:{CANARY}@host/?token=abc")}
+    )
+    [line] = lines()
+    assert "ValueError" in line["exception"]
+    assert CANARY not in json.dumps(line)
+    assert "abc" not in line["exception"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "GET /?apiKey=SECRET&EIO=4",
+        "GET /?EIO=4&session_api_key=SECRET",
+        "GET /?x=1&key=SECRET HTTP/1.1",
+        "https://h/?next=https%3A%2F%2Fi%2F%3Ftoken%3DSECRET%26a",
+        "Authorization: Bearer SECRET",
+        "X-API-Key: SECRET",
+        '{"apiKey": "SECRET", "x": 1}',
+        '{\\"api_key\\":\\"SECRET\\"}',
+        '{"password": "SECRET and the rest was cut o',
+        "{'session_api_key': 'SECRET'}",
+        "[(b'authorization', b'Bearer SECRET')]",
+        "api_key='SECRET'",
+        "postgres://user:SECRET@host/db",
+        "signed with whsec_SECRET",
+    ],
+)
+def test_secrets_are_known_by_where_they_stand(text: str) -> None:
+    assert "SECRET" not in mask_text(text)
+    assert "***" in mask_text(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["a token, which is fine", "monkey=banana", "tool ask_for_cards took 12 ms", "key of the row: 7"]
+)
+def test_ordinary_words_are_left_alone(text: str) -> None:
+    assert mask_text(text) == text
+
+
+def test_facts_whose_name_says_secret_are_not_shown() -> None:
+    assert masked({"api_key": "x", "inner": [{"Authorization": ["y"]}], "password": None}) == {
+        "api_key": "***", "inner": [{"Authorization": "***"}], "password": None,
+    }  # fmt: skip
+
+
+PLAIN = st.text(max_size=30)
+SHAPES: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(
+        st.tuples(PLAIN, PLAIN).map(CANARY.join),
+        st.just(ValueError(f"no {CANARY}")),
+        st.just(CANARY.encode()),
+        st.just(quote(f"?x={CANARY}")),
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(PLAIN | st.just(f"k{CANARY}"), inner, max_size=3)
+        | st.tuples(inner)
+    ),
+    max_leaves=5,
+)
+
+
+@given(event=PLAIN, before=PLAIN, after=PLAIN, fact=SHAPES, form=st.sampled_from(["json", "console"]))
+def test_a_registered_secret_is_in_no_position_of_any_line(
+    event: str, before: str, after: str, fact: Any, form: log.Format
+) -> None:
+    stream = io.StringIO()
+    log.configure(format=form, stream=stream)
+    logger = log.get_logger("gateway")
+    with log.context(session_id=f"{before}{CANARY}"):
+        logger.info(CANARY.join((event, after)), fact=fact, other=f"{before}{CANARY}")
+        logger.error("failed", exc_info=RuntimeError(f"{before}{CANARY}{after}"))
+        logging.getLogger(f"lib.{CANARY}").warning("%s %s", fact, CANARY)
+    assert stream.getvalue().count("\n") >= 3
+    assert CANARY not in stream.getvalue()
+
+
+@given(st.text(st.characters(exclude_categories=()), max_size=20), PLAIN, PLAIN)
+def test_a_secret_of_any_letters_is_masked_in_any_spelling(letters: str, before: str, after: str) -> None:
+    # Registered for good, so its beginning keeps it from blanking out words of the other tests.
+    secret = f"¤canary¤{letters}"
+    log.register_secret(secret)
+    for spelling in (secret, json.dumps(secret)[1:-1], quote(secret.encode("utf-8", "backslashreplace"), safe="")):
+        assert "canary" not in mask_text(f"{before}{spelling}{after}")
+
+
+def test_values_are_bounded_and_no_half_secret_is_left_at_the_cut() -> None:
+    assert len(mask_text("x" * 10_000_000)) <= 2_001
+    # Masking shrinks this text until the place where it was cut, in the middle of a secret, comes into view.
+    long = "¤canary¤" + "x" * 1_500
+    log.register_secret(long)
+    assert "xxxx" not in mask_text(f" {long * 100}")
+    assert "xxxx" not in mask_text(f"{long * 100} ", keep_end=True)
+    assert len(str(masked({"n": 10**10_000})["n"])) < 100
+
+
+def test_a_long_traceback_keeps_its_last_line() -> None:
+    text = mask_text("frame\n" * 50_000 + "ValueError: the reason", keep_end=True)
+    assert len(text) <= 8_010
+    assert text.endswith("ValueError: the reason")
+
+
+def test_an_exception_that_cannot_be_written_does_not_break_the_line(
+    lines: Lines,
+) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    log.get_logger("gateway").error("failed", cause=Mute(), exc_info=Mute())
+    assert "Mute" in lines()[0]["cause"]
+
+
+@given(SHAPES | st.floats() | st.integers() | st.binary())
+def test_whatever_is_logged_becomes_one_json_line(fact: Any) -> None:
+    stream = io.StringIO()
+    log.configure(format="json", stream=stream)
+    log.get_logger("gateway").info("happened", fact=fact)
+    [line] = stream.getvalue().splitlines()
+    assert json.loads(line)["event"] == "happened"

@@ -1,0 +1,147 @@
+"""The metrics page has the documented names and labels, and no peer can make it grow."""
+
+from math import isnan
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.runtime.metrics import Metrics
+
+DOCUMENTED = {
+    "dragoman_calls_total": {"runtime", "tool", "outcome"},
+    "dragoman_call_seconds": set[str](),
+    "dragoman_executor_attempts_total": {"executor", "result"},
+    "dragoman_outbox_oldest_seconds": {"runtime"},
+    "dragoman_dead_letters": set[str](),
+    "dragoman_unknown_outcomes_total": set[str](),
+    "dragoman_late_outcomes_total": set[str](),
+    "dragoman_link_up": {"runtime"},
+    "dragoman_journal_commit_seconds": set[str](),
+    "dragoman_queue_bytes": set[str](),
+    "dragoman_losses_total": {"adapter", "how"},
+    "dragoman_repeats_total": set[str](),
+    "dragoman_disk_free_bytes": set[str](),
+    "dragoman_build_info": {"version"},
+    "dragoman_sessions": {"runtime"},
+    "dragoman_frames_total": {"runtime", "direction"},
+    "dragoman_frames_rejected_total": {"runtime"},
+    "dragoman_links_reconnects_total": {"runtime"},
+}
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(
+        version="1.2.3", runtimes=["finn"], tools=["ask_for_cards"], executors=["cards"], adapters=["huma-0.2"]
+    )
+
+
+def touch_all(metrics: Metrics) -> None:
+    metrics.call_settled("finn", "ask_for_cards", outcome="success", seconds=0.02)
+    metrics.attempt("cards", "answered")
+    metrics.unknown_outcome()
+    metrics.late_outcome()
+    metrics.repeated()
+    metrics.commit(0.002)
+    metrics.frame("finn", "from_runtime")
+    metrics.frame_rejected("finn")
+    metrics.loss("huma-0.2", "dropped")
+    metrics.link("finn", up=True)
+    metrics.reconnected("finn")
+    metrics.sessions("finn", 3)
+    metrics.outbox_oldest("finn", 1.5)
+    metrics.dead_letters(2)
+    metrics.queue_bytes(100)
+    metrics.queue_bytes(-40)
+    metrics.disk_free(10**9)
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    page = metrics.render().decode()
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return samples(metrics).get((name, frozenset(labels.items())))
+
+
+def test_names_and_labels_are_exactly_the_documented_ones(metrics: Metrics) -> None:
+    touch_all(metrics)
+    found: dict[str, set[str]] = {}
+    for name, labels in samples(metrics):
+        plain = name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count")
+        found.setdefault(plain, set()).update({label for label, _ in labels} - {"le"})
+    assert found == DOCUMENTED
+
+
+def test_every_happening_is_counted_under_its_labels(metrics: Metrics) -> None:
+    touch_all(metrics)
+    touch_all(metrics)
+    assert value(metrics, "dragoman_calls_total", runtime="finn", tool="ask_for_cards", outcome="success") == 2
+    assert value(metrics, "dragoman_call_seconds_count") == 2
+    assert value(metrics, "dragoman_executor_attempts_total", executor="cards", result="answered") == 2
+    assert value(metrics, "dragoman_unknown_outcomes_total") == 2
+    assert value(metrics, "dragoman_late_outcomes_total") == 2
+    assert value(metrics, "dragoman_repeats_total") == 2
+    assert value(metrics, "dragoman_journal_commit_seconds_sum") == 0.004
+    assert value(metrics, "dragoman_frames_total", runtime="finn", direction="from_runtime") == 2
+    assert value(metrics, "dragoman_frames_rejected_total", runtime="finn") == 2
+    assert value(metrics, "dragoman_losses_total", adapter="huma-0.2", how="dropped") == 2
+    assert value(metrics, "dragoman_link_up", runtime="finn") == 1
+    assert value(metrics, "dragoman_links_reconnects_total", runtime="finn") == 2
+    assert value(metrics, "dragoman_sessions", runtime="finn") == 3
+    assert value(metrics, "dragoman_outbox_oldest_seconds", runtime="finn") == 1.5
+    assert value(metrics, "dragoman_dead_letters") == 2
+    assert value(metrics, "dragoman_queue_bytes") == 120
+    assert value(metrics, "dragoman_disk_free_bytes") == 1e9
+    assert value(metrics, "dragoman_build_info", version="1.2.3") == 1
+
+
+def test_a_thousand_undeclared_tools_are_one_series(metrics: Metrics) -> None:
+    for n in range(1_000):
+        metrics.call_settled("finn", f"invented_{n}", outcome="failure", seconds=0)
+    assert value(metrics, "dragoman_calls_total", runtime="finn", tool="other", outcome="failure") == 1_000
+    assert b"invented" not in metrics.render()
+
+
+def test_names_outside_the_configuration_are_other(metrics: Metrics) -> None:
+    metrics.attempt("ghost", "uncertain")
+    metrics.loss("ghost", "invented")
+    metrics.frame("ghost", "to_runtime")
+    assert b"ghost" not in metrics.render()
+    assert value(metrics, "dragoman_executor_attempts_total", executor="other", result="uncertain") == 1
+
+
+def test_a_reload_teaches_new_names_and_forgets_the_gauges_of_old_ones(metrics: Metrics) -> None:
+    touch_all(metrics)
+    metrics.learn(runtimes=["coder"], tools=["run"], executors=["shell"], adapters=["huma-0.1"])
+    metrics.call_settled("coder", "run", outcome="success", seconds=0)
+    assert value(metrics, "dragoman_calls_total", runtime="coder", tool="run", outcome="success") == 1
+    assert value(metrics, "dragoman_calls_total", runtime="finn", tool="ask_for_cards", outcome="success") == 1
+    assert value(metrics, "dragoman_link_up", runtime="finn") is None
+    assert value(metrics, "dragoman_sessions", runtime="finn") is None
+
+
+def test_a_runtime_without_links_has_no_series_that_could_alert(metrics: Metrics) -> None:
+    assert value(metrics, "dragoman_link_up", runtime="finn") is None
+    metrics.link("finn", up=None)
+    metrics.link("finn", up=False)
+    assert value(metrics, "dragoman_link_up", runtime="finn") == 0
+    metrics.link("finn", up=None)
+    assert value(metrics, "dragoman_link_up", runtime="finn") is None
+
+
+def test_free_disk_is_not_a_number_until_somebody_has_looked(metrics: Metrics) -> None:
+    free = value(metrics, "dragoman_disk_free_bytes")
+    assert free is not None
+    assert isnan(free)
+
+
+def test_two_gateways_in_one_process_count_apart(metrics: Metrics) -> None:
+    other = Metrics(version="1.2.3")
+    metrics.unknown_outcome()
+    assert value(other, "dragoman_unknown_outcomes_total") == 0
