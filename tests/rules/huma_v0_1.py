@@ -55,9 +55,9 @@ HUMA_0_1 = {
     "L26": not_ours(
         f"{EVENTS}: Image Support", "R", "Image formats are described elsewhere.", "points to another document"
     ),
-    "L27": not_ours(
-        f"{EVENTS}: Chat Message", "I", "Chat may also be told as a context event with the full state.",
-        "a choice of the application; both forms pass",
+    "L27": rule(
+        f"{EVENTS}: Chat Message", "I", "codec",
+        "Chat told as a context event with the full state is an ordinary context event, both ways.",
     ),
     "L28": rule(
         f"{TOOLS}: Example", "R", "connector",
