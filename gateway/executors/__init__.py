@@ -1,0 +1,1 @@
+"""Who answers calls and who receives copies: webhook, static, destination, and what they share."""

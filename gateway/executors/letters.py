@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
+from urllib.parse import parse_qsl, unquote
 
 import orjson
 from pydantic import AnyHttpUrl, SecretStr
@@ -95,9 +96,9 @@ def _traceparent(key: str, attempt: int) -> str:
 
     Sampled, because the receivers' tracers commonly follow the caller's flag and would else keep nothing.
     """
-    trace = hashlib.sha256(b"trace:" + key.encode()).hexdigest()[:32]
-    span = hashlib.sha256(b"span:%d:%s" % (attempt, key.encode())).hexdigest()[:16]
-    return f"00-{trace}-{span}-01"
+    digest = hashlib.sha256(key.encode()).digest()
+    span = (int.from_bytes(digest[16:24], "big") + attempt) % 2**64
+    return f"00-{digest[:16].hex()}-{span:016x}-01"
 
 
 def _check_headers(names: Iterable[str], *, credentials_in_url: bool) -> None:
@@ -112,8 +113,10 @@ def _hidden_values(url: AnyHttpUrl, secrets: Sequence[SecretStr], extra: Mapping
     hidden = {secret.get_secret_value() for secret in secrets} | set(extra.values())
     # The schemes stand before the actual credential, which may be sent back alone.
     hidden |= {value.partition(" ")[2] for value in extra.values()}
+    hidden |= {value for _, value in parse_qsl(url.query or "")}
     if url.password is not None:
-        hidden |= {url.password, base64.b64encode(f"{url.username}:{url.password}".encode()).decode()}
+        user, password = unquote(url.username or ""), unquote(url.password)
+        hidden |= {url.password, password, base64.b64encode(f"{user}:{password}".encode()).decode()}
     # Short values (versions, tenant names) would turn ordinary words into asterisks.
     return tuple(sorted((value for value in hidden if len(value) >= 8), key=len, reverse=True))
 

@@ -30,8 +30,11 @@ class Signer:
         if not self._keys:
             return None
         signed = b"%s.%d.%s" % (key.encode(), timestamp, body)
-        digests = (hmac.digest(secret, signed, "sha256") for secret in self._keys)
-        return " ".join("v1," + base64.b64encode(digest).decode() for digest in digests)
+        return " ".join([_sign_once(secret, signed) for secret in self._keys])
+
+
+def _sign_once(secret: bytes, signed: bytes) -> str:
+    return "v1," + base64.b64encode(hmac.digest(secret, signed, "sha256")).decode()
 
 
 def _decode_secret(secret: SecretStr, *, place: str) -> bytes:

@@ -254,6 +254,14 @@ async def test_a_flood_is_cut_off_early(*, announced: bool) -> None:
     assert sent < 20 * LIMIT
 
 
+async def test_a_body_announced_as_too_large_is_not_waited_for() -> None:
+    async def announce(_seen: Seen, writer: asyncio.StreamWriter) -> None:
+        await send(writer, f"HTTP/1.1 200 OK\r\ncontent-length: {LIMIT + 1}\r\n\r\n".encode())
+
+    async with serve(announce) as peer:
+        assert "over the size limit" in failed(await ask(peer.url))
+
+
 async def test_a_slow_drip_ends_with_the_time() -> None:
     async def drip(_seen: Seen, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")
@@ -363,7 +371,8 @@ async def test_a_refused_address_is_logged_without_the_rest_of_the_url(monkeypat
     with structlog.testing.capture_logs() as logs:
         async with make_executor("http://metadata.example/?token=canary") as executor:
             await executor.execute(make_request())
-    assert [(line["event"], line["host"]) for line in logs] == [("address refused", "metadata.example")]
+    [line] = logs
+    assert (line["log_level"], line["event"], line["host"]) == ("error", "address refused", "metadata.example")
     assert "canary" not in repr(logs)
 
 

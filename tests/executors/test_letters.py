@@ -90,9 +90,10 @@ def test_what_json_cannot_hold_is_a_value_error_that_does_not_quote_it(odd: Any)
         make_letters().write("call-1", "tool.requested", data={"odd": odd})
 
 
-def test_secrets_header_values_and_credentials_are_known_as_hidden() -> None:
-    letters = make_letters(
-        "http://user:password-canary@cards/tools", Authorization_="Bearer token-canary", tenant="acme"
-    )
-    assert {"whsec_c2VjcmV0", "password-canary", "Bearer token-canary", "token-canary"} <= set(letters.hidden)
-    assert "acme" not in letters.hidden
+def test_secrets_header_values_credentials_and_query_values_are_known_as_hidden() -> None:
+    url = "http://user:p%40ssword-canary@cards/tools?token=query-canary&v=2"
+    hidden = make_letters(url, **{"X-Key": "Bearer token-canary", "X-Tenant": "acme"}).hidden
+    assert {"whsec_c2VjcmV0", "p@ssword-canary", "token-canary", "query-canary"} <= set(hidden)
+    assert "dXNlcjpwQHNzd29yZC1jYW5hcnk=" in hidden
+    assert "acme" not in hidden
+    assert "2" not in hidden
