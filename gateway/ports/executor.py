@@ -130,7 +130,9 @@ class OutcomeForm(BaseModel):
     result: Any = Field(default=None, description="Any JSON; on success.")
     error: str | None = Field(default=None, description="Text for the agent; on failure or canceled.")
     updates: list[ContextUpdate] = Field(
-        default=[], description="Fresh state that reaches the agent before the result.", max_length=100
+        default_factory=list[ContextUpdate],
+        description="Fresh state that reaches the agent before the result.",
+        max_length=100,
     )
     wakes_agent: bool | None = Field(default=None, description="Whether the agent should go on; default true.")
 

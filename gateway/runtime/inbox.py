@@ -19,12 +19,16 @@ _HARD_FACTOR = 4
 class Inbox:
     """Takes signals from callbacks at once; hands them to the pump in batches."""
 
-    def __init__(self, *, frames: int, size: int, overflow: Callable[[str], None]) -> None:
+    def __init__(
+        self, *, frames: int, size: int, overflow: Callable[[str], None], weighed: Callable[[int], None]
+    ) -> None:
+        """Bound what the runtime sends; `weighed` hears of bytes that come in and go out."""
         self._queue: deque[Signal] = deque()
         self._wake = asyncio.Event()
         self._most_frames, self._most_bytes = frames, size
         self._frames = self._bytes = 0
         self._overflow = overflow
+        self._weighed = weighed
 
     def put(self, signal: Signal) -> None:
         """Add a signal of our own."""
@@ -38,8 +42,7 @@ class Inbox:
         if self._frames >= self._most_frames * _HARD_FACTOR or self._bytes > self._most_bytes * _HARD_FACTOR:
             self._overflow("the inbox is full")
             return
-        self._frames += 1
-        self._bytes += size
+        self._weigh(1, size)
         self.put(FrameArrived(frame, cursor, size, overloaded=crowded))
 
     async def take(self, most: int) -> list[Signal]:
@@ -54,8 +57,7 @@ class Inbox:
             batch = [self._queue.popleft() for _ in range(most)]
         for signal in batch:
             if isinstance(signal, FrameArrived):
-                self._frames -= 1
-                self._bytes -= signal.size
+                self._weigh(-1, -signal.size)
         return batch
 
     def put_back(self, signals: Sequence[Signal]) -> None:
@@ -63,19 +65,25 @@ class Inbox:
         for signal in reversed(signals):
             self._queue.appendleft(signal)
             if isinstance(signal, FrameArrived):
-                self._frames += 1
-                self._bytes += signal.size
+                self._weigh(1, signal.size)
         self._wake.set()
+
+    def empty_out(self) -> list[Signal]:
+        """Take everything out, for the end."""
+        left = list(self._queue)
+        self._queue.clear()
+        self._weigh(-self._frames, -self._bytes)
+        return left
+
+    def _weigh(self, frames: int, size: int) -> None:
+        self._frames += frames
+        self._bytes += size
+        self._weighed(size)
 
     @property
     def empty(self) -> bool:
         """Whether no signal waits."""
         return not self._queue
-
-    @property
-    def waiting_bytes(self) -> int:
-        """How many bytes of frames wait."""
-        return self._bytes
 
 
 def _size_of(frame: Frame) -> int:

@@ -51,12 +51,21 @@ class _Sent:
 class Outbox:
     """Sends one session's outbound events, oldest first within a lane, earlier lanes first."""
 
-    def __init__(self, view: SessionView, *, council: Council, shared: Outside, post: Callable[[Signal], None]) -> None:
+    def __init__(
+        self,
+        view: SessionView,
+        *,
+        council: Council,
+        shared: Outside,
+        post: Callable[[Signal], None],
+        drop_link: Callable[[str], None],
+    ) -> None:
         self.refused = False
         self._session_id: SessionId = view.session_id
         self._council = council
         self._shared = shared
         self._post = post
+        self._drop_link = drop_link
         self._unsure_up_to = view.last_sequence
         self._lanes: dict[Lane, deque[Transmit]] = {lane: deque() for lane in _LANES}
         self._queued: set[int] = set()
@@ -67,6 +76,7 @@ class Outbox:
         self._timer: asyncio.TimerHandle | None = None
         self._waiting_since: float | None = None
         self._loaded = False
+        self._more = False
 
     def reconfigure(self, council: Council) -> None:
         """Use another configuration from now on."""
@@ -76,7 +86,7 @@ class Outbox:
         """Send an event that is now on record; kept by the ledger alone while the link is down."""
         if self._waiting_since is None:
             self._waiting_since = self._shared.clock.monotonic()
-        if self._link is not None and item.sequence not in self._queued:
+        if self._link is not None and not self._more and item.sequence not in self._queued:
             self._queued.add(item.sequence)
             self._lanes[item.lane].append(item)
             self._start()
@@ -107,6 +117,7 @@ class Outbox:
             lane.clear()
         self._queued.clear()
         self._unconfirmed.clear()
+        self._more = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -140,6 +151,9 @@ class Outbox:
             if not self._loaded:
                 await self._load()
             item = self._next()
+            if item is None and self._more:
+                self._loaded = False
+                continue
             if item is None:
                 self._waiting_since = None
                 return
@@ -153,8 +167,9 @@ class Outbox:
             try:
                 receipt = await link.send(frame)
             except LinkLost as exc:
-                # The supervisor sees the loss as well and makes a new link; the row stays pending.
+                # The row stays pending, and the next link reads it again.
                 log.info("a send was cut off", session_id=self._session_id, sequence=item.sequence, reason=str(exc))
+                self._drop_link(str(exc))
                 return False
             if receipt.state != "sent":
                 state, reason = receipt.state, receipt.reason
@@ -176,13 +191,16 @@ class Outbox:
     async def _load(self) -> None:
         """Read what is pending and put it in front, in order, without what is queued already."""
         self._loaded = True
+        # What was sent stays pending until it is known to be delivered, and is read again each time.
+        limit = _PAGE + len(self._queued)
         try:
-            rows = await self._shared.engine.pending_sends(session_id=self._session_id, target=RUNTIME, limit=_PAGE)
+            rows = await self._shared.engine.pending_sends(session_id=self._session_id, target=RUNTIME, limit=limit)
         except EngineUnavailable as exc:
             log.warning("pending sends cannot be read", session_id=self._session_id, reason=str(exc))
             self._loaded = False
             await asyncio.sleep(_RETRY_LOAD)
             return
+        self._more = len(rows) >= limit
         known = {sent.sequence for sent in self._unconfirmed} - self._again
         self._again.clear()
         waiting = [row for row in rows if row.sequence not in known and row.sequence not in self._queued]

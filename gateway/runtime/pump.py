@@ -89,8 +89,11 @@ class Pump:
         self.feed = Feed(view.last_sequence)
         self.closed = asyncio.Event()
         self._shared = shared
-        self._inbox = Inbox(frames=inbound_frames, size=inbound_bytes, overflow=drop_link)
-        self._outbox = Outbox(view, council=council, shared=shared, post=self._inbox.put)
+        self._inbox = Inbox(
+            frames=inbound_frames, size=inbound_bytes, overflow=drop_link, weighed=shared.metrics.queue_bytes
+        )
+        self._outbox = Outbox(view, council=council, shared=shared, post=self._inbox.put, drop_link=drop_link)
+        self._busy = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: datetime | None = None
         self._snapshot_at = view.last_sequence
@@ -126,7 +129,7 @@ class Pump:
     @property
     def settled(self) -> bool:
         """Whether nothing waits inside: no signal to decide, no event to send."""
-        return self._inbox.empty and self._outbox.empty
+        return not self._busy and self._inbox.empty and self._outbox.empty
 
     @property
     def oldest_unsent(self) -> float:
@@ -139,12 +142,18 @@ class Pump:
         """Work until the session is closed or the task is canceled."""
         try:
             while not self.view.memory.closed:
-                await self._carry(await self._inbox.take(BATCH))
+                batch = await self._inbox.take(BATCH)
+                self._busy = True
+                await self._carry(batch)
+                self._busy = False
         finally:
             self._outbox.link_down()
             if self._timer is not None:
                 self._timer.cancel()
             self._shared.slots.forget(self)
+            for signal in self._inbox.empty_out():
+                if isinstance(signal, s.SlotFree):
+                    self._shared.slots.release(signal.executor, self)
             self.feed.close()
             self.closed.set()
 
