@@ -121,7 +121,7 @@ def judge(
         case Replied():
             return End(failure("the executor answered with something that is no outcome"))
         case Accepted():
-            return Wait(max(deadline_at, now + policy.accepted_deadline))
+            return Wait(now + policy.accepted_deadline)
         case NeverSent(reason):
             wait, unknown, again = policy.delay(attempt, dice), False, True
         case NotProcessed(reason, retry_after):
