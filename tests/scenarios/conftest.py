@@ -1,0 +1,45 @@
+"""Fixtures of the scenarios: a scene in each dialect, and logging put back as it was."""
+
+import logging
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from gateway.runtime import log
+from gateway.simulators.huma_rules import Dialect
+from tests.scenarios.house import Scene, scene
+
+
+@pytest.fixture(autouse=True)
+def _logging_restored() -> Iterator[None]:
+    """A gateway sets up logging for its whole process."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    log.configure()
+    root.setLevel(level)
+    root.handlers[:] = handlers
+    structlog.reset_defaults()
+
+
+@pytest.fixture(params=["0.1", "0.2"])
+def dialect(request: pytest.FixtureRequest) -> Dialect:
+    return request.param
+
+
+@pytest.fixture
+async def both(tmp_path: Path, dialect: Dialect) -> AsyncIterator[Scene]:
+    """A scene in either dialect."""
+    async with scene(tmp_path, dialect) as made:
+        yield made
+        made.is_clean()
+
+
+@pytest.fixture
+async def newer(tmp_path: Path) -> AsyncIterator[Scene]:
+    """A scene in 0.2.0, for what does not depend on the dialect."""
+    async with scene(tmp_path, "0.2") as made:
+        yield made
+        made.is_clean()
