@@ -7,7 +7,7 @@ Runtimes are validated by their adapter's own options model, which `load` looks 
 import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
     AfterValidator,
@@ -148,7 +148,16 @@ class MemoryStore(Section):
     """Nothing survives the process: for trials only."""
 
 
-Store = Annotated[SqliteStore | MemoryStore, Field(discriminator="type")]
+def _sqlite_unless_said(given: object) -> object:
+    return {"type": "sqlite", **cast("dict[str, Any]", given)} if isinstance(given, dict) else given
+
+
+Store = Annotated[
+    SqliteStore | MemoryStore,
+    Field(discriminator="type"),
+    # A discriminator wants its key even where a default would do.
+    BeforeValidator(_sqlite_unless_said),
+]
 
 
 class ToolSpec(Section):

@@ -45,7 +45,7 @@ _SIZES = ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
 
 
 class _Generate(GenerateJsonSchema):
-    """Write defaults as the YAML would: `15s`, `4MiB`, sets in order."""
+    """Write defaults as the YAML would: `15s`, `4MiB`."""
 
     def encode_default(self, dft: Any) -> Any:
         match dft:
@@ -56,8 +56,6 @@ class _Generate(GenerateJsonSchema):
                 )
             case ByteSize():
                 return next((f"{dft // n}{unit}" for n, unit in _SIZES if not dft % n), int(dft))
-            case frozenset():
-                return sorted(cast("frozenset[str]", dft))
             case BaseModel():
                 return {name: self.encode_default(getattr(dft, name)) for name in type(dft).model_fields}
             case _:

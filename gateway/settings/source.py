@@ -101,7 +101,7 @@ def _read_text(path: Path) -> str:
     if len(content) > MAX_BYTES:
         raise _Unreadable(f"the file is larger than {MAX_BYTES:,} bytes; is this the configuration?", 1)
     try:
-        return content.decode("utf-8-sig")
+        return content.decode("utf-8")
     except UnicodeDecodeError as exc:
         line = content.count(b"\n", 0, exc.start) + 1
         raise _Unreadable(f"byte {exc.start} is not UTF-8; save the file as UTF-8", line) from exc

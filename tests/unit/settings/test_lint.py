@@ -37,7 +37,8 @@ def test_a_route_below_a_wider_one_is_never_reached(complaints: Complain) -> Non
         ('{match: {tool: "ask_*", runtime: pip}, to: other}', '{match: {tool: "ask_*"}, to: cards}'),
         ('{match: {tool: "ask_*", label: {a: b}}, to: other}', '{match: {tool: "ask_*"}, to: cards}'),
         ('{match: {tool: "ask_*"}, to: other}', "{match: {event: message.posted}, to: cards}"),
-        ('{match: {tool: "ask_?*"}, to: other}', '{match: {tool: "*ask_*"}, to: cards}'),
+        ('{match: {tool: "ask_?*"}, to: other}', '{match: {tool: "ask_*"}, to: cards}'),
+        ("{match: {event: message.posted}, to: other}", '{match: {tool: "*"}, to: cards}'),
         ('{match: {tool: "*"}, copy_to: log}', '{match: {tool: "ask_*"}, to: cards}'),
     ],
 )

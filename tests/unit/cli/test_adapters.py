@@ -1,0 +1,88 @@
+"""Adapters are found by entry point; a broken one is named with its distribution, its line and the mend."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gateway.bootstrap import FoundAdapter, find_adapters, installed_adapters
+from gateway.errors import OperatorError
+
+GOOD = """\
+from gateway.ports.adapter import RuntimeOptions
+
+class ADAPTER:
+    name, protocol, ports, options, capabilities = "pigeon", "pigeon/1", 1, RuntimeOptions, None
+    codec = connector = None
+"""
+
+
+Install = Callable[..., FoundAdapter]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Install a distribution with one adapter for the length of a test, and say how it was found."""
+
+    def install_it(source: str, *, distribution: str = "dragoman-pigeon", name: str = "pigeon") -> FoundAdapter:
+        module = distribution.replace("-", "_")
+        folder = tmp_path / distribution
+        information = folder / f"{module}-2.0.dist-info"
+        information.mkdir(parents=True)
+        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 2.0\n")
+        (information / "entry_points.txt").write_text(f"[dragoman.adapters]\n{name} = {module}:ADAPTER\n")
+        (folder / f"{module}.py").write_text(source)
+        monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+        importlib.invalidate_caches()
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        return next(one for one in find_adapters() if one.distribution == distribution)
+
+    return install_it
+
+
+def test_the_adapters_of_the_project_are_found() -> None:
+    assert {"huma-0.1", "huma-0.2"} <= installed_adapters().keys()
+
+
+def test_somebody_elses_adapter_is_found_by_its_name(install: Install) -> None:
+    found = install(GOOD)
+    assert (found.fault, found.version, found.line) == (None, "2.0", "pigeon = dragoman_pigeon:ADAPTER")
+    assert "pigeon" in installed_adapters()
+
+
+@pytest.mark.parametrize(
+    ("source", "part"),
+    [
+        ("import nothing_of_this_name\n", "loading it failed with ModuleNotFoundError: No module named 'nothing_of"),
+        ("x = (\n", "loading it failed with SyntaxError"),
+        ("OTHER = 1\n", "loading it failed with AttributeError"),
+        ("1 / 0\n", "loading it failed with ZeroDivisionError"),
+        ("ADAPTER = 3\n", "int is not an adapter, it lacks name, protocol, ports"),
+        (GOOD.replace("1, RuntimeOptions", "2, RuntimeOptions"), "made for ports version 2, this gateway has 1"),
+        (GOOD.replace("1, RuntimeOptions", "1, dict"), "its `options` is not a subclass"),
+        (
+            GOOD.replace('"pigeon", "pigeon/1"', '"dove", "pigeon/1"'),
+            "calls itself 'dove', its entry point 'pigeon'",
+        ),
+    ],
+)
+def test_a_broken_adapter_is_named_with_its_origin_and_the_mend(install: Install, source: str, part: str) -> None:
+    found = install(source)
+    assert found.adapter is None
+    assert part in (found.fault or "")
+    with pytest.raises(OperatorError) as caught:
+        installed_adapters()
+    message = str(caught.value)
+    assert part in message
+    assert "uninstall dragoman-pigeon" in message
+    assert (
+        "(installed by dragoman-pigeon 2.0, line `pigeon = dragoman_pigeon:ADAPTER` in [dragoman.adapters])" in message
+    )
+
+
+def test_two_adapters_of_one_name_are_refused(install: Install) -> None:
+    install(GOOD, distribution="dragoman-a")
+    second = install(GOOD, distribution="dragoman-b")
+    assert second.fault == "dragoman-a already provides 'pigeon'; uninstall one of the two"

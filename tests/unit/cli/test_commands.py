@@ -1,0 +1,226 @@
+"""The command line says what it does, where it fails, and how to mend that."""
+
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from time import monotonic
+
+import httpx
+import pytest
+from typer.testing import CliRunner, Result
+
+from gateway.cli.commands import app
+
+ROOT = Path(__file__).parents[3]
+STATIC = ROOT / "config/examples/static.yaml"
+COMMANDS = ("serve", "check", "schema", "doctor", "demo", "version")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DRAGOMAN_CONFIG", raising=False)
+
+
+def _run(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words), prog_name="dragoman")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_shows_examples_of_itself(command: str) -> None:
+    result = _run(command, "--help")
+    assert result.exit_code == 0
+    assert re.search(rf"Examples?:\n +dragoman {command}", result.stdout)
+
+
+def test_the_help_lists_every_command_in_full_sentences() -> None:
+    result = _run("--help")
+    assert result.exit_code == 0
+    for command in COMMANDS:
+        assert re.search(rf"^  {command} .*\.$", result.stdout, re.MULTILINE), command
+    assert "..." not in result.stdout.replace("[ARGS]...", "")
+
+
+def test_a_wrong_command_is_a_usage_error_with_a_suggestion() -> None:
+    result = _run("chekc")
+    assert result.exit_code == 2
+    assert "Did you mean 'check'?" in result.stderr
+
+
+def test_a_wrong_port_is_a_usage_error() -> None:
+    assert _run("serve", "--port", "70000").exit_code == 2
+
+
+@pytest.mark.parametrize("words", [("version",), ("--version",)])
+def test_the_version_is_shown(words: tuple[str, ...]) -> None:
+    result = _run(*words)
+    assert result.exit_code == 0
+    assert re.fullmatch(r"dragoman \d+\.\d+\.\d+ on Python \d+\.\d+\.\d+\n", result.stdout)
+
+
+def test_check_shows_warnings_and_succeeds() -> None:
+    result = _run("check", str(STATIC))
+    assert result.exit_code == 0
+    assert result.stdout == f"{STATIC}: ok (2 warnings): 2 tools, 2 executors, 2 routes\n"
+    first, *_ = result.stderr.splitlines()
+    assert first.startswith(f"{STATIC}:4: warning: api.keys: no API key is configured")
+
+
+def test_check_fails_on_warnings_when_strict() -> None:
+    assert _run("check", str(STATIC), "--strict").exit_code == 1
+
+
+def test_check_shows_every_error_with_file_line_path_and_mend(tmp_path: Path) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text("executors:\n  c:\n    type: webhook\n    url: http://c\n    timeout: 20 parsecs\n    tries: 3\n")
+    result = _run("check", str(file))
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert f"{file}:5: executors.c.timeout: '20 parsecs' is not a duration; write 20s, 500ms, 2m or 7d" in lines
+    assert any(line.startswith(f"{file}:6: executors.c.tries: unknown key") for line in lines)
+    assert re.fullmatch(rf"{re.escape(str(file))}: 2 errors, \d warnings", lines[-1])
+
+
+def test_output_that_is_no_terminal_has_no_colours(tmp_path: Path) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text("x: 1\n")
+    assert "\x1b" not in _run("check", str(file)).output
+
+
+@pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
+def test_a_terminal_gets_colours_unless_it_wants_none(tmp_path: Path, no_color: str, coloured: bool) -> None:
+    (tmp_path / "my.yaml").write_text("x: 1\n")
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "TERM": "xterm-256color", "NO_COLOR": no_color}
+    words = [sys.executable, "-m", "gateway", "check", "my.yaml"]
+    with os.fdopen(ours, "rb", buffering=0) as screen:
+        subprocess.run(words, cwd=tmp_path, env=env, stderr=theirs, check=False, timeout=30)
+        os.close(theirs)
+        shown = screen.read(4096)
+    assert b"unknown key" in shown
+    assert (b"\x1b[31m" in shown) is coloured
+
+
+def test_check_of_a_file_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
+    result = _run("check", "nothing.yaml")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("nothing.yaml:1: (top): there is no such file; check the path")
+
+
+@pytest.mark.parametrize("command", ["serve", "check"])
+def test_without_any_configuration_a_command_says_where_it_looked(command: str) -> None:
+    result = _run(command)
+    assert result.exit_code == 1
+    assert "neither gateway.yaml nor config/gateway.yaml here; name one, or set DRAGOMAN_CONFIG" in result.stderr
+
+
+def test_a_configuration_is_found_by_its_usual_name_and_by_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/gateway.yaml").write_text("# defaults\n")
+    assert "config/gateway.yaml: ok" in _run("check").stdout
+    (tmp_path / "gateway.yaml").write_text("# defaults\n")
+    assert _run("check").stdout.startswith("gateway.yaml: ok")
+    monkeypatch.setenv("DRAGOMAN_CONFIG", str(STATIC))
+    assert _run("check").stdout.startswith(str(STATIC))
+
+
+def test_serve_with_a_wrong_configuration_says_so_without_a_traceback(tmp_path: Path) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text("routes: [{to: nobody}]\n")
+    result = _run("serve", "--config", str(file))
+    assert result.exit_code == 1
+    assert "routes[0].to: there is no executor 'nobody'; none is configured" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_serve_beyond_loopback_without_keys_is_refused() -> None:
+    result = _run("serve", "--config", str(STATIC), "--host", "0.0.0.0", "--port", "0")  # noqa: S104 -- refused
+    assert result.exit_code == 1
+    assert "dragoman: error: without API keys only loopback addresses are served" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_serve_answers_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = [sys.executable, "-m", "gateway", "serve", "--config", str(STATIC), "--port", str(port)]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            assert _status(f"http://127.0.0.1:{port}/healthz") == 200
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=10) == 0
+        finally:
+            process.kill()
+
+
+def _status(url: str) -> int:
+    """Ask until somebody listens, for ten seconds at most."""
+    end = monotonic() + 10
+    while monotonic() < end:
+        try:
+            return httpx.get(url, timeout=5).status_code
+        except httpx.ConnectError:
+            threading.Event().wait(0.05)
+    pytest.fail("nobody listens")
+
+
+def test_the_doctor_finds_a_sound_installation(tmp_path: Path) -> None:
+    result = _run("doctor", "--config", str(STATIC))
+    assert result.exit_code == 0
+    for part in ("huma-0.1 speaks huma/0.1", "huma-0.2 speaks huma/0.2.0", "event loop: uvloop", "can be used"):
+        assert part in result.stdout
+
+
+def test_the_doctor_looks_at_store_and_network_and_fails_on_what_is_broken(tmp_path: Path) -> None:
+    file = tmp_path / "my.yaml"
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.create_server(("127.0.0.1", 0)) as closing:
+        open_port, closed_port = listening.getsockname()[1], closing.getsockname()[1]
+        closing.close()
+        file.write_text(
+            f"engine: {{type: sqlite, path: {tmp_path}/my.db}}\n"
+            "executors:\n"
+            f"  up: {{type: webhook, url: 'http://127.0.0.1:{open_port}/x', secret: s}}\n"
+            f"  down: {{type: webhook, url: 'http://127.0.0.1:{closed_port}/x', secret: s}}\n"
+        )
+        result = _run("doctor", "--config", str(file))
+    assert result.exit_code == 1
+    assert f"executor up at 127.0.0.1:{open_port} accepts connections" in result.stdout
+    assert f"executor down at 127.0.0.1:{closed_port}: the connection is refused" in result.stdout
+    assert "is it running, and is the port right?" in result.stdout
+    assert "my.db: will be made at the first start" in result.stdout
+    assert "free in" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        ("/nowhere-at-all/my.db", "does not exist"),
+        ("{folder}", "is a folder"),
+        ("{folder}/text.db", "is not a SQLite database"),
+    ],
+)
+def test_the_doctor_says_what_is_wrong_with_the_store(tmp_path: Path, path: str, part: str) -> None:
+    (tmp_path / "text.db").write_text("Dear diary, today I was no database.")
+    file = tmp_path / "my.yaml"
+    file.write_text(f"engine: {{path: {path.format(folder=tmp_path)}}}\n")
+    result = _run("doctor", "--config", str(file))
+    assert result.exit_code == 1
+    assert part in result.stdout
+
+
+def test_the_doctor_shows_the_problems_of_a_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text("unrouted: maybe\n")
+    result = _run("doctor", "--config", str(file))
+    assert result.exit_code == 1
+    assert "1 error" in result.stdout
+    assert f"{file}:1: unrouted: 'maybe' is not a choice" in result.stderr

@@ -1,0 +1,62 @@
+"""The alerting rules name metrics that exist, and say what each alert means and what to do."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.runtime.metrics import Metrics
+
+FILE = Path(__file__).parents[3] / "config/alerts.yaml"
+RULES: list[dict[str, Any]] = [
+    rule for group in yaml.safe_load(FILE.read_text(encoding="utf-8"))["groups"] for rule in group["rules"]
+]
+
+
+def _published() -> dict[str, set[str]]:
+    """Every name a sample can have, with its labels."""
+    metrics = Metrics(version="0", runtimes=["finn"], tools=["ask"], executors=["cards"], adapters=["huma-0.2"])
+    metrics.link("finn", up=True)
+    metrics.outbox_oldest("finn", 1.0)
+    metrics.call_settled("finn", "ask", outcome="success", seconds=0.1)
+    metrics.commit(0.001)
+    families = text_string_to_metric_families(metrics.render().decode())
+    return {sample.name: set(sample.labels) for family in families for sample in family.samples}
+
+
+def test_there_is_an_alert_for_each_thing_that_needs_a_person() -> None:
+    assert {rule["alert"] for rule in RULES} == {
+        "DragomanLinkDown",
+        "DragomanOutboxOld",
+        "DragomanDeadLetters",
+        "DragomanUnknownOutcomes",
+        "DragomanCommitsSlow",
+        "DragomanDiskNearlyFull",
+    }
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_is_about_metrics_that_exist(rule: dict[str, Any]) -> None:
+    named = set(re.findall(r"\bdragoman_\w+", rule["expr"]))
+    assert named
+    assert named <= _published().keys()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_says_what_it_means_and_what_to_do(rule: dict[str, Any]) -> None:
+    assert rule["labels"]["severity"] in {"warning", "critical"}
+    for part in ("summary", "meaning", "action"):
+        assert len(rule["annotations"][part]) > 15
+    for expression in re.findall(r"{{(.*?)}}", " ".join(rule["annotations"].values())):
+        assert re.fullmatch(r" \$(value( \| humanize\w*)?|labels\.\w+) ", expression)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_a_label_that_an_alert_shows_belongs_to_its_metric(rule: dict[str, Any]) -> None:
+    shown = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
+    published = _published()
+    named = re.findall(r"\bdragoman_\w+", rule["expr"])
+    assert all(shown <= published[name] for name in named)

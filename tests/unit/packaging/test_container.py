@@ -1,0 +1,141 @@
+"""The container files are sound as far as that can be seen without Docker."""
+
+import re
+import subprocess
+import sys
+from fnmatch import fnmatchcase
+from importlib.metadata import requires
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[3]
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+
+
+def _instructions() -> list[tuple[str, str]]:
+    joined = re.sub(r"\\\n", " ", DOCKERFILE)
+    lines = [line.split(maxsplit=1) for line in joined.splitlines() if line and not line.startswith("#")]
+    return [(word.upper(), rest) for word, rest in lines]
+
+
+def _copied() -> list[str]:
+    own = [rest.split() for word, rest in _instructions() if word == "COPY" and "--from=" not in rest]
+    return [source for words in own for source in words[:-1]]
+
+
+def _ignored(path: str) -> bool:
+    """Whether .dockerignore keeps a path out: the last pattern that fits it, or a folder around it, decides."""
+    parts = path.split("/")
+    around = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    ignored = False
+    for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines():
+        pattern = line.strip()
+        if pattern and not pattern.startswith("#"):
+            glob = pattern.removeprefix("!").removeprefix("**/")
+            names = around if not pattern.startswith("**/") else parts
+            if any(fnmatchcase(name, glob) for name in names):
+                ignored = not pattern.startswith("!")
+    return ignored
+
+
+def test_the_dockerfile_passes_hadolint() -> None:
+    found = subprocess.run(
+        [Path(sys.executable).with_name("hadolint"), "--failure-threshold", "info", str(ROOT / "Dockerfile")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (found.returncode, found.stdout) == (0, "")
+
+
+def test_every_file_that_is_copied_exists_and_reaches_the_build() -> None:
+    copied = _copied()
+    assert "gateway" in copied
+    assert [source for source in copied if not (ROOT / source).exists()] == []
+    assert [source for source in copied if _ignored(source)] == []
+
+
+def test_nothing_else_reaches_the_build() -> None:
+    for name in (".git", ".env", ".venv", "tests", "dragoman.db", "config/gateway.yaml", "gateway/__pycache__"):
+        assert _ignored(name), name
+
+
+def test_the_image_runs_serve_as_a_user_with_no_rights_and_is_watched() -> None:
+    last = dict(_instructions())
+    assert last["USER"] == "10001:10001"
+    assert last["ENTRYPOINT"] == '["dragoman"]'
+    assert last["CMD"] == '["serve", "--config", "/etc/dragoman/gateway.yaml", "--host", "0.0.0.0"]'
+    assert "/healthz" in last["HEALTHCHECK"]
+    assert last["VOLUME"] == '["/data"]'
+    assert "PYTHONDONTWRITEBYTECODE=1" in last["ENV"]
+
+
+def test_the_last_stage_builds_nothing() -> None:
+    last_stage = DOCKERFILE[DOCKERFILE.rindex("FROM ") :]
+    assert "pip install" not in last_stage
+    assert "pip uninstall" in last_stage
+    assert "apt-get" not in last_stage
+    assert "COPY --from=build /opt/dragoman /opt/dragoman" in last_stage
+
+
+def test_every_library_of_the_image_is_pinned_by_hash() -> None:
+    installs = re.findall(r"pip[^&\n]* install[^&\\]*", DOCKERFILE)
+    assert len(installs) == 3
+    assert all("--require-hashes" in one or "/wheels/*.whl" in one for one in installs)
+
+
+def test_the_build_tools_are_pinned_as_for_the_tests_and_complete() -> None:
+    def blocks(path: str) -> dict[str, str]:
+        text = re.sub(r"(?m)^\s*#.*\n", "", (ROOT / path).read_text(encoding="utf-8"))
+        found = re.findall(r"(?ms)^([a-z0-9-]+)==(.*?)(?=^[a-z0-9]|\Z)", text)
+        return dict(found)
+
+    build, tests = blocks("config/build-requirements.txt"), blocks("tests/requirements.txt")
+    assert {name: tests.get(name) for name in build} == build
+    wanted = {re.split(r"[ <>=;\[]", line)[0] for line in requires("hatchling") or () if "python_version <" not in line}
+    assert wanted | {"hatchling"} <= build.keys()
+
+
+def test_both_services_are_hardened() -> None:
+    assert COMPOSE["services"].keys() == {"gateway", "demo"}
+    for service in COMPOSE["services"].values():
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert [mount.split(":")[0] for mount in service["tmpfs"]] == ["/tmp"]  # noqa: S108 -- inside the container
+        assert service["build"] == "."
+
+
+def test_the_gateway_keeps_its_store_in_a_volume_and_takes_its_key_from_outside() -> None:
+    gateway = COMPOSE["services"]["gateway"]
+    assert "dragoman-data:/data" in gateway["volumes"]
+    assert "dragoman-data" in COMPOSE["volumes"]
+    assert gateway["environment"]["DRAGOMAN_KEY"] == "${DRAGOMAN_KEY:-}"
+    assert gateway["ports"] == ["127.0.0.1:8080:8080"]
+
+
+def test_the_demo_is_a_profile_of_its_own() -> None:
+    demo = COMPOSE["services"]["demo"]
+    assert (demo["profiles"], demo["command"]) == (["demo"], ["demo", "--keep"])
+
+
+def test_the_configuration_of_the_image_needs_only_what_compose_sets() -> None:
+    text = (ROOT / "config/examples/container.yaml").read_text(encoding="utf-8")
+    needed = set(re.findall(r"\$\{([A-Z_]+)", text))
+    assert needed <= COMPOSE["services"]["gateway"]["environment"].keys()
+    assert yaml.safe_load(text)["engine"] == {"type": "sqlite", "path": "/data/dragoman.db"}
+
+
+def test_the_grace_of_stopping_is_longer_than_the_drain() -> None:
+    assert int(COMPOSE["services"]["gateway"]["stop_grace_period"].removesuffix("s")) > 25
+
+
+def test_ci_runs_the_script_that_everybody_can_run() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
+    assert {"run": ".ci/run"} in workflow["jobs"]["test"]["steps"]
+    assert workflow["permissions"] == {"contents": "read"}
+    assert (ROOT / ".ci/run").stat().st_mode & 0o111
