@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gateway.cli.commands import app
+from gateway.engines.sqlite_lock import FileLock
 
 ROOT = Path(__file__).parents[3]
 STATIC = ROOT / "config/examples/static.yaml"
@@ -224,3 +225,17 @@ def test_the_doctor_shows_the_problems_of_a_configuration(tmp_path: Path) -> Non
     assert result.exit_code == 1
     assert "1 error" in result.stdout
     assert f"{file}:1: unrouted: 'maybe' is not a choice" in result.stderr
+
+
+def test_the_doctor_says_which_process_uses_the_store(tmp_path: Path) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text(f"engine: {{path: {tmp_path}/my.db}}\n")
+    lock = FileLock(tmp_path / "my.db")
+    lock.take()
+    try:
+        result = _run("doctor", "--config", str(file))
+    finally:
+        lock.free()
+    assert result.exit_code == 0
+    assert f"in use by process {os.getpid()}" in result.stdout
+    assert "no other process holds it" in _run("doctor", "--config", str(file)).stdout
