@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, SecretStr, TypeAdapter, field_validator
 
-from gateway.envelope.content import Author, Burst, Content, Outcome, OutcomeKind, Text, Value
+from gateway.envelope.content import Author, Burst, Content, ContextUpdate, Outcome, OutcomeKind, Text, Value
 
 RunsIn = Literal["host", "runtime"]
 Scope = Literal["once", "session", "always"]
@@ -148,6 +148,8 @@ class ToolFinished(Value):
     call_id: str | None = None
     context: dict[str, Any] | None = None
     """State that some clients send along with a result; a patch, never a replacement."""
+    updates: tuple[ContextUpdate, ...] = ()
+    """Fresh state that goes inside the answer, where the runtime has no context of its own."""
 
     def as_outcome(self) -> Outcome:
         """Say the same as an `Outcome`."""
