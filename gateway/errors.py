@@ -15,6 +15,7 @@ DragomanError
 ├── OperatorError            configuration or surroundings must be mended
 │   ├── InvalidConfiguration the YAML is wrong; carries every problem found
 │   ├── EngineLocked         another process holds the database
+│   ├── EngineUnusable       the database cannot be opened or read as it stands
 │   └── SchemaTooNew         the database was written by a newer release
 ├── DownstreamError          something we depend on fails; trying again later may help
 │   ├── LinkLost             a connection to a runtime broke
@@ -129,6 +130,10 @@ class InvalidConfiguration(OperatorError):
 
 class EngineLocked(OperatorError):
     """Another process uses the same database file."""
+
+
+class EngineUnusable(OperatorError):
+    """The database cannot be opened or read as it stands; the text says what to mend."""
 
 
 class SchemaTooNew(OperatorError):

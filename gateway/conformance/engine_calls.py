@@ -1,0 +1,200 @@
+"""What every engine must know of calls."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from gateway.conformance.engine_words import (
+    ALICE,
+    ALL,
+    BOB,
+    DAY,
+    START,
+    FakeClock,
+    answered,
+    asked,
+    call,
+    open_call,
+    open_session,
+    said,
+    settled,
+)
+from gateway.envelope import CallId
+from gateway.ports.engine import (
+    RUNTIME,
+    Accept,
+    CallFilter,
+    CallRow,
+    Claim,
+    Engine,
+    MarkCanceling,
+    Page,
+    Requeue,
+    Send,
+    Step,
+)
+
+SECOND = timedelta(seconds=1)
+
+
+class CallSuite:
+    """Calls."""
+
+    async def test_an_opened_call_is_kept_as_it_was_told(self, engine: Engine) -> None:
+        await open_session(engine)
+        opened = call(
+            native_call_id="n\x00🂡",
+            n=3,
+            state="queued",
+            attempt=0,
+            request_index=1,
+            executor="cards",
+            due_at=START + SECOND,
+            key="another key",
+            deliver=False,
+        )
+        await engine.commit(Step(ALICE, (said(), asked()), calls=(opened,)))
+        assert await engine.call(CallId("call-1")) == CallRow(
+            call_id=CallId("call-1"),
+            session_id=ALICE,
+            runtime="finn",
+            native_call_id="n\x00🂡",
+            n=3,
+            tool="ask_for_cards",
+            args_sha="a" * 64,
+            state="queued",
+            attempt=0,
+            created_at=START,
+            deadline_at=START + timedelta(seconds=120),
+            request_sequence=3,
+            executor="cards",
+            key="another key",
+            due_at=START + SECOND,
+            deliver=False,
+        )
+        assert await engine.call(CallId("nobody's")) is None
+
+    async def test_a_call_moves_through_its_states(self, engine: Engine, clock: FakeClock) -> None:
+        await open_session(engine)
+        await open_call(engine, state="queued", attempt=0, due_at=START)
+        expected = await self._row(engine)
+
+        await engine.commit(Step(ALICE, calls=(Claim(CallId("call-1"), 1),)))
+        expected = replace(expected, state="dispatched", attempt=1, due_at=None)
+        assert await self._row(engine) == expected
+
+        await engine.commit(Step(ALICE, calls=(Requeue(CallId("call-1"), START + SECOND, "HTTP 503"),)))
+        expected = replace(expected, state="queued", due_at=START + SECOND, error="HTTP 503")
+        assert await self._row(engine) == expected
+
+        await engine.commit(
+            Step(ALICE, calls=(Claim(CallId("call-1"), 2), Accept(CallId("call-1"), START + 600 * SECOND)))
+        )
+        expected = replace(expected, state="accepted", attempt=2, due_at=None, deadline_at=START + 600 * SECOND)
+        assert await self._row(engine) == expected
+
+        await engine.commit(Step(ALICE, calls=(MarkCanceling(CallId("call-1"), START + 10 * SECOND),)))
+        expected = replace(expected, canceling_until=START + 10 * SECOND)
+        assert await self._row(engine) == expected
+
+        clock.turn(SECOND)
+        await engine.commit(
+            Step(
+                ALICE, (said(), answered()), calls=(settled(outcome_index=1, state="failed", unknown=True, error="?"),)
+            )
+        )
+        assert await self._row(engine) == replace(
+            expected,
+            state="failed",
+            outcome_sequence=4,
+            outcome_sha="b" * 64,
+            unknown=True,
+            error="?",
+            finished_at=START + SECOND,
+        )
+
+    async def _row(self, engine: Engine) -> CallRow:
+        row = await engine.call(CallId("call-1"))
+        assert row is not None
+        return row
+
+    async def test_a_call_may_be_opened_and_settled_in_one_step(self, engine: Engine) -> None:
+        await open_session(engine)
+        await engine.commit(
+            Step(
+                ALICE,
+                (asked(), answered()),
+                calls=(call(), settled(outcome_index=1, state="failed")),
+                sends=(Send(1, RUNTIME),),
+            )
+        )
+        row = await self._row(engine)
+        assert (row.state, row.request_sequence, row.outcome_sequence) == ("failed", 2, 3)
+        assert await engine.open_calls(ALICE) == []
+
+    async def test_a_call_may_be_settled_without_an_event(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_call(engine)
+        await engine.commit(Step(ALICE, calls=(settled(outcome_index=None),)))
+        row = await self._row(engine)
+        assert (row.state, row.outcome_sequence, row.outcome_sha) == ("succeeded", None, "b" * 64)
+
+    async def test_the_latest_call_of_a_native_id_is_the_last_reuse_and_no_redrive(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_session(engine, BOB)
+        await open_call(engine, call_id="second", n=1)
+        await open_call(engine, call_id="first", n=0)
+        await open_call(engine, BOB, call_id="bob's", n=7)
+        redrive = call(
+            "redrive", n=9, request_index=None, request_sequence=2, redrive_of=CallId("second"), key="second"
+        )
+        await engine.commit(Step(ALICE, calls=(redrive,)))
+        found = await engine.latest_call(ALICE, "native-1")
+        assert found is not None
+        assert found.call_id == "second"
+        assert await engine.latest_call(ALICE, "native-2") is None
+        row = await engine.call(CallId("redrive"))
+        assert row is not None
+        assert (row.redrive_of, row.key, row.request_sequence) == ("second", "second", 2)
+
+    async def test_calls_are_listed_newest_first_page_by_page(self, engine: Engine) -> None:
+        await open_session(engine)
+        names = [f"c-{n}" for n in (3, 1, 4, 2, 5)]
+        for name in names:
+            await open_call(engine, call_id=name)
+        rows, cursor = await engine.calls(CallFilter(), Page(2))
+        assert [row.call_id for row in rows] == ["c-5", "c-2"]
+        await open_call(engine, call_id="newer")
+        rows, cursor = await engine.calls(CallFilter(), Page(2, cursor))
+        assert [row.call_id for row in rows] == ["c-4", "c-1"]
+        rows, cursor = await engine.calls(CallFilter(), Page(2, cursor))
+        assert ([row.call_id for row in rows], cursor) == (["c-3"], None)
+
+    async def test_calls_are_listed_by_what_is_asked_for(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_session(engine, BOB, runtime="coder")
+        await open_call(engine, call_id="a")
+        await open_call(engine, call_id="b", tool="other", state="queued", attempt=0)
+        await open_call(engine, BOB, call_id="c")
+        await engine.commit(Step(BOB, (answered(),), calls=(settled("c", state="failed", unknown=True),)))
+        for which, expected in (
+            (CallFilter(session_id=ALICE), ["b", "a"]),
+            (CallFilter(runtime="coder"), ["c"]),
+            (CallFilter(tool="other"), ["b"]),
+            (CallFilter(states=frozenset({"queued", "failed"})), ["c", "b"]),
+            (CallFilter(unknown=True), ["c"]),
+            (CallFilter(unknown=False, tool="ask_for_cards"), ["a"]),
+            (CallFilter(session_id=BOB, tool="other"), []),
+        ):
+            rows, cursor = await engine.calls(which, ALL)
+            assert ([row.call_id for row in rows], cursor) == (expected, None)
+
+    async def test_open_calls_are_those_without_an_outcome(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_session(engine, BOB)
+        await open_call(engine, call_id="a", state="queued", attempt=0)
+        await open_call(engine, call_id="b")
+        await open_call(engine, call_id="c")
+        await engine.commit(Step(ALICE, calls=(Accept(CallId("b"), START + DAY),)))
+        await engine.commit(Step(ALICE, (answered(),), calls=(settled("c"),)))
+        await open_call(engine, BOB, call_id="bob's")
+        assert [row.call_id for row in await engine.open_calls(ALICE)] == ["a", "b"]

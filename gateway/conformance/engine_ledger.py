@@ -1,0 +1,219 @@
+"""What every engine must know of deliveries, questions, answers and notes."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+
+from gateway.conformance.engine_words import (
+    ALICE,
+    ALL,
+    BOB,
+    DAY,
+    START,
+    FakeClock,
+    new,
+    open_session,
+    said,
+)
+from gateway.envelope import InteractionId, QuestionAsked
+from gateway.ports.engine import (
+    RUNTIME,
+    Engine,
+    InteractionChange,
+    Page,
+    Send,
+    SendChange,
+    Step,
+    StoredAnswer,
+)
+
+SECOND = timedelta(seconds=1)
+
+
+class SendSuite:
+    """Outbound rows."""
+
+    async def test_a_send_is_born_pending_with_its_envelope(self, engine: Engine) -> None:
+        await open_session(engine)
+        done = await engine.commit(
+            Step(
+                ALICE, (said(), said("out")), sends=(Send(1, RUNTIME, "urgent"), Send(1, "destination:log", "new_work"))
+            )
+        )
+        first, second = await engine.sends_of(ALICE, 3)
+        assert (first.target, first.lane, second.target, second.lane) == (
+            "destination:log",
+            "new_work",
+            RUNTIME,
+            "urgent",
+        )
+        assert (first.session_id, first.sequence, first.state, first.attempt) == (ALICE, 3, "pending", 0)
+        assert (first.due_at, first.reason) == (None, None)
+        assert first.envelope == second.envelope == done.envelopes[1]
+        assert await engine.sends_of(ALICE, 2) == []
+
+    async def test_pending_sends_come_in_order_of_session_and_sequence(self, engine: Engine) -> None:
+        for session_id in (BOB, ALICE):
+            await open_session(engine, session_id)
+        for session_id in (BOB, ALICE, BOB, ALICE):
+            await engine.commit(
+                Step(session_id, (said(), said()), sends=(Send(1, RUNTIME), Send(0, RUNTIME), Send(0, "destination:x")))
+            )
+        rows = await engine.pending_sends(target=RUNTIME)
+        assert [(row.session_id, row.sequence) for row in rows] == [
+            (session_id, sequence) for session_id in (ALICE, BOB) for sequence in (2, 3, 4, 5)
+        ]
+        rows = await engine.pending_sends(target=RUNTIME, session_id=BOB, limit=3)
+        assert [(row.session_id, row.sequence) for row in rows] == [(BOB, 2), (BOB, 3), (BOB, 4)]
+        assert len(await engine.pending_sends(target="destination:x")) == 4
+        assert await engine.pending_sends(target="destination:y") == []
+
+    async def test_a_send_becomes_what_its_change_says(self, engine: Engine) -> None:
+        await open_session(engine)
+        await engine.commit(Step(ALICE, (said(),), sends=(Send(0, RUNTIME), Send(0, "destination:x"))))
+        later = START + 5 * SECOND
+        await engine.commit(
+            Step(
+                ALICE,
+                send_changes=(
+                    SendChange(2, RUNTIME, "delivered", 1),
+                    SendChange(2, "destination:x", "pending", 1, later, "HTTP 500"),
+                    SendChange(2, "destination:unknown", "dead"),
+                    SendChange(77, RUNTIME, "dead"),
+                ),
+            )
+        )
+        copy, sent = await engine.sends_of(ALICE, 2)
+        assert (sent.state, sent.attempt, sent.due_at, sent.reason) == ("delivered", 1, None, None)
+        assert (copy.state, copy.attempt, copy.due_at, copy.reason) == ("pending", 1, later, "HTTP 500")
+        assert await engine.pending_sends(target=RUNTIME) == []
+        assert await engine.dead_sends(ALL) == ([], None)
+
+    async def test_a_send_may_be_changed_together_with_others_of_its_moment(self, engine: Engine) -> None:
+        await open_session(engine)
+        await asyncio.gather(
+            engine.commit(Step(ALICE, (said(),), sends=(Send(0, RUNTIME),))),
+            engine.commit(Step(ALICE, send_changes=(SendChange(2, RUNTIME, "pending", 1, START),))),
+            engine.commit(Step(ALICE, send_changes=(SendChange(2, RUNTIME, "delivered", 2),))),
+        )
+        (row,) = await engine.sends_of(ALICE, 2)
+        assert (row.state, row.attempt, row.due_at) == ("delivered", 2, None)
+
+    async def test_sends_are_due_when_they_say_and_at_once_when_they_do_not(
+        self, engine: Engine, clock: FakeClock
+    ) -> None:
+        await open_session(engine)
+        assert await engine.next_send_due(RUNTIME) is None
+        await engine.commit(Step(ALICE, (said(), said()), sends=(Send(0, RUNTIME), Send(1, RUNTIME))))
+        assert await engine.next_send_due(RUNTIME) == START
+        changes = (
+            SendChange(2, RUNTIME, "pending", 1, START + DAY),
+            SendChange(3, RUNTIME, "pending", 1, START + SECOND),
+        )
+        await engine.commit(Step(ALICE, send_changes=changes))
+        assert await engine.next_send_due(RUNTIME) == START + SECOND
+        rows = await engine.pending_sends(target=RUNTIME, due_before=START)
+        assert rows == []
+        rows = await engine.pending_sends(target=RUNTIME, due_before=START + SECOND)
+        assert [row.sequence for row in rows] == [3]
+        clock.turn(SECOND)
+        await engine.commit(Step(ALICE, (said(),), sends=(Send(0, RUNTIME),)))
+        rows = await engine.pending_sends(target=RUNTIME, due_before=START + SECOND, session_id=ALICE)
+        assert [row.sequence for row in rows] == [3, 4]
+        assert len(await engine.pending_sends(target=RUNTIME)) == 3
+        assert await engine.next_send_due("destination:x") is None
+
+    async def test_dead_sends_are_listed_newest_first_page_by_page(self, engine: Engine, clock: FakeClock) -> None:
+        await open_session(engine)
+        for state in ("dead", "delivered", "unknown", "moot", "refused", "pending", "dead"):
+            clock.turn(SECOND)
+            done = await engine.commit(Step(ALICE, (said(),), sends=(Send(0, RUNTIME),)))
+            change = SendChange(done.last_sequence, RUNTIME, state, 1, None, f"it is {state}")
+            await engine.commit(Step(ALICE, send_changes=(change,)))
+        rows, cursor = await engine.dead_sends(Page(3))
+        assert [(row.sequence, row.state, row.reason) for row in rows] == [
+            (8, "dead", "it is dead"),
+            (6, "refused", "it is refused"),
+            (4, "unknown", "it is unknown"),
+        ]
+        rows, cursor = await engine.dead_sends(Page(3, cursor))
+        assert ([row.sequence for row in rows], cursor) == ([2], None)
+
+
+class InteractionSuite:
+    """Questions to people."""
+
+    async def test_a_question_is_kept_and_answered(self, engine: Engine) -> None:
+        await open_session(engine)
+        question = new(QuestionAsked(id="q", text="which?"))
+        asks = InteractionChange(InteractionId("i-1"), "waiting", "question.asked", 1, START + DAY)
+        await engine.commit(Step(ALICE, (said(), question), interactions=(asks,)))
+        row = await engine.interaction(InteractionId("i-1"))
+        assert row is not None
+        assert (row.session_id, row.kind, row.state, row.request_sequence) == (ALICE, "question.asked", "waiting", 3)
+        assert (row.expires_at, row.answered_by) == (START + DAY, None)
+        await engine.commit(
+            Step(ALICE, interactions=(InteractionChange(InteractionId("i-1"), "answered", answered_by="backend"),))
+        )
+        assert await engine.interaction(InteractionId("i-1")) == replace(row, state="answered", answered_by="backend")
+
+    async def test_a_change_of_no_question_changes_nothing(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_session(engine, BOB)
+        await engine.commit(Step(ALICE, interactions=(InteractionChange(InteractionId("i"), "moot"),)))
+        assert await engine.interaction(InteractionId("i")) is None
+        asks = InteractionChange(InteractionId("i"), "waiting", "question.asked", 0)
+        await engine.commit(Step(ALICE, (said(),), interactions=(asks,)))
+        await engine.commit(Step(BOB, interactions=(InteractionChange(InteractionId("i"), "moot"),)))
+        row = await engine.interaction(InteractionId("i"))
+        assert row is not None
+        assert row.state == "waiting"
+
+    async def test_questions_are_listed_by_what_is_asked_for(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_session(engine, BOB)
+        for number, session_id in enumerate((ALICE, BOB, ALICE, ALICE)):
+            asks = InteractionChange(InteractionId(f"i-{9 - number}"), "waiting", "question.asked", 0)
+            await engine.commit(Step(session_id, (said(),), interactions=(asks,)))
+        await engine.commit(Step(ALICE, interactions=(InteractionChange(InteractionId("i-7"), "expired"),)))
+        rows, cursor = await engine.interactions(Page(3))
+        assert [row.interaction_id for row in rows] == ["i-9", "i-8", "i-7"]
+        rows, cursor = await engine.interactions(Page(3, cursor))
+        assert ([row.interaction_id for row in rows], cursor) == (["i-6"], None)
+        rows, _ = await engine.interactions(ALL, session_id=ALICE, state="waiting")
+        assert [row.interaction_id for row in rows] == ["i-9", "i-6"]
+
+
+class MemorySuite:
+    """Answers to API writes, and notes."""
+
+    async def test_an_answer_is_remembered_until_it_expires(self, engine: Engine, clock: FakeClock) -> None:
+        first = StoredAnswer("sha", b'\x00{"a": 1}', START + DAY)
+        other = StoredAnswer("other", b"{}", START + 3 * DAY)
+        assert await engine.recall(key="k", scope="s") is None
+        assert await engine.remember(key="k", scope="s", answer=first)
+        assert not await engine.remember(key="k", scope="s", answer=other)
+        assert await engine.recall(key="k", scope="s") == first
+        assert await engine.recall(key="k", scope="another") is None
+        assert await engine.recall(key="s", scope="k") is None
+        clock.turn(DAY)
+        assert await engine.recall(key="k", scope="s") is None
+        assert await engine.remember(key="k", scope="s", answer=other)
+        assert await engine.recall(key="k", scope="s") == other
+
+    async def test_of_many_answers_at_once_one_is_kept(self, engine: Engine) -> None:
+        answers = [StoredAnswer(str(n), b"", START + DAY) for n in range(20)]
+        kept = await asyncio.gather(*(engine.remember(key="k", scope="s", answer=answer) for answer in answers))
+        assert kept.count(True) == 1
+        assert await engine.recall(key="k", scope="s") == answers[kept.index(True)]
+
+    async def test_a_note_is_kept_replaced_and_removed(self, engine: Engine) -> None:
+        assert await engine.note("destination:x") is None
+        await engine.set_note("destination:x", "off")
+        await engine.set_note("destination:x", "on\x00🂡")
+        await engine.set_note("destination:y", "")
+        assert await engine.note("destination:x") == "on\x00🂡"
+        assert await engine.note("destination:y") == ""
+        await engine.set_note("destination:x", None)
+        await engine.set_note("destination:x", None)
+        assert await engine.note("destination:x") is None

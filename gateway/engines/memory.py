@@ -1,0 +1,303 @@
+"""The reference engine: the whole store in memory, gone when the process ends.
+
+It keeps encoded bodies like any other engine, so that what comes out is what a database would give back.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Self, TypeVar
+
+from gateway.engines.encoding import decode_envelope, encode_event, read_cursor, send_row, write_cursor
+from gateway.engines.memory_tables import Shelved, Tables
+from gateway.engines.retention import choose
+from gateway.engines.rows import CallRecord, Head, SendRecord, call_row, interaction_row, micros, moment, whole_micros
+from gateway.engines.steps import CLOSED, DEAD_STATES, Writes, begin, decide
+from gateway.envelope import CallId, Envelope, InteractionId, SessionId
+from gateway.errors import Conflict, EngineUnavailable, NotFound, Truncated
+from gateway.ports.clock import Clock
+from gateway.ports.engine import (
+    OPEN_STATES,
+    CallFilter,
+    CallRow,
+    Committed,
+    EngineHealth,
+    InteractionRow,
+    InteractionState,
+    NewEvent,
+    Page,
+    RetentionPolicy,
+    SendRow,
+    SessionRow,
+    Step,
+    StoredAnswer,
+    Swept,
+)
+
+T = TypeVar("T")
+
+
+class MemoryEngine:
+    """Keep everything in memory."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._opened: Tables | None = None
+
+    async def __aenter__(self) -> Self:
+        self._opened = Tables()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._opened = None
+
+    @property
+    def _tables(self) -> Tables:
+        if self._opened is None:
+            raise EngineUnavailable("the memory engine is not open")
+        return self._opened
+
+    def _session(self, session_id: SessionId) -> Shelved:
+        session = self._tables.sessions.get(session_id)
+        if session is None:
+            raise NotFound(f"no session {session_id!r}")
+        return session
+
+    def _now(self) -> int:
+        return micros(self._clock.now())
+
+    def _write(self, step: Step) -> Committed:
+        tables = self._tables
+        writes = Writes()
+        now = self._now()
+        committed = decide(step, [encode_event(new) for new in step.events], now=now, known=tables, writes=writes)
+        tables.apply(writes, now)
+        return committed
+
+    # Journal
+
+    async def commit(self, step: Step) -> Committed:
+        committed = self._write(step)
+        # A caller that commits in a loop must not keep everybody else from running.
+        await asyncio.sleep(0)
+        return committed
+
+    async def read(self, session_id: SessionId, *, after: int = 0, limit: int = 500) -> Sequence[Envelope]:
+        session = self._session(session_id)
+        if after + 1 < session.head.min_seq:
+            raise Truncated(session.head.min_seq)
+        start = max(after, 0) + 1 - session.head.min_seq
+        return [decode_envelope(record) for record in session.events[start : start + max(limit, 0)]]
+
+    # Registry
+
+    async def open_session(
+        self,
+        *,
+        session_id: SessionId,
+        runtime: str,
+        protocol: str,
+        native_id: str,
+        labels: Mapping[str, str],
+        first: NewEvent,
+    ) -> tuple[SessionRow, bool]:
+        tables = self._tables
+        known = tables.natives.get((runtime, native_id))
+        if known is not None:
+            session = tables.sessions[known]
+            if session.head.state == CLOSED:
+                self._write(begin(first, known))
+                session.labels, session.protocol = dict(labels), protocol
+            return session.row(), False
+        if session_id in tables.sessions:
+            raise Conflict(f"session {session_id!r} is another one of runtime {runtime!r}")
+        encode_event(first)
+        now = self._now()
+        head = Head(session_id, runtime, "starting", 0, 1, 0, 0)
+        session = Shelved(head, tables.count(), protocol, native_id, dict(labels), now, now)
+        tables.sessions[session_id] = session
+        tables.natives[runtime, native_id] = session_id
+        self._write(begin(first, session_id))
+        return session.row(), True
+
+    async def session(self, session_id: SessionId) -> SessionRow | None:
+        session = self._tables.sessions.get(session_id)
+        return None if session is None else session.row()
+
+    async def sessions(
+        self, page: Page, *, runtime: str | None = None, open_only: bool = False
+    ) -> tuple[Sequence[SessionRow], str | None]:
+        after = read_cursor(page.after, int)[0] if page.after else 0
+        found = [
+            session
+            for session in self._tables.sessions.values()
+            if session.number > after
+            and (runtime is None or session.head.runtime == runtime)
+            and not (open_only and session.head.state == CLOSED)
+        ]
+        rows, cursor = _cut(found, page, lambda session: (session.number,))
+        return [session.row() for session in rows], cursor
+
+    async def erase(self, session_id: SessionId) -> None:
+        if self._session(session_id).head.state != CLOSED:
+            raise Conflict(f"session {session_id!r} is open; close it before erasing")
+        self._tables.erase(session_id)
+
+    # Ledger
+
+    async def call(self, call_id: CallId) -> CallRow | None:
+        record = self._tables.calls.get(call_id)
+        return None if record is None else call_row(record)
+
+    async def latest_call(self, session_id: SessionId, native_call_id: str) -> CallRow | None:
+        found = [
+            record
+            for record in self._tables.calls.values()
+            if record.session_id == session_id and record.native_call_id == native_call_id and record.redrive_of is None
+        ]
+        return call_row(max(found, key=lambda record: record.n)) if found else None
+
+    async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[CallRow], str | None]:
+        tables = self._tables
+        before = read_cursor(page.after, int)[0] if page.after else tables.counted + 1
+        found = [
+            record
+            for record in reversed(tables.calls.values())
+            if tables.numbers[record.call_id] < before and _matches(record, which)
+        ]
+        rows, cursor = _cut(found, page, lambda record: (tables.numbers[record.call_id],))
+        return [call_row(record) for record in rows], cursor
+
+    async def open_calls(self, session_id: SessionId) -> Sequence[CallRow]:
+        return [
+            call_row(record)
+            for record in self._tables.calls.values()
+            if record.session_id == session_id and record.state in OPEN_STATES
+        ]
+
+    async def pending_sends(
+        self,
+        *,
+        session_id: SessionId | None = None,
+        target: str,
+        due_before: datetime | None = None,
+        limit: int = 500,
+    ) -> Sequence[SendRow]:
+        due = None if due_before is None else micros(due_before)
+        found = [
+            record
+            for record in self._tables.sends.values()
+            if record.state == "pending"
+            and record.target == target
+            and (session_id is None or record.session_id == session_id)
+            and (due is None or record.due_at is None or record.due_at <= due)
+        ]
+        return [self._show(record) for record in sorted(found)[: max(limit, 0)]]
+
+    async def next_send_due(self, target: str) -> datetime | None:
+        due = [
+            record.created_at if record.due_at is None else record.due_at
+            for record in self._tables.sends.values()
+            if record.state == "pending" and record.target == target
+        ]
+        return moment(min(due)) if due else None
+
+    async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[SendRow]:
+        found = [
+            record
+            for record in self._tables.sends.values()
+            if record.session_id == session_id and record.seq == sequence
+        ]
+        return [self._show(record) for record in sorted(found)]
+
+    async def dead_sends(self, page: Page) -> tuple[Sequence[SendRow], str | None]:
+        after = read_cursor(page.after, int, str, int, str) if page.after else None
+        found = [
+            record
+            for record in self._tables.sends.values()
+            if record.state in DEAD_STATES and (after is None or _age(record) < after)
+        ]
+        rows, cursor = _cut(sorted(found, key=_age, reverse=True), page, _age)
+        return [self._show(record) for record in rows], cursor
+
+    def _show(self, record: SendRecord) -> SendRow:
+        return send_row(record, self._tables.sessions[record.session_id].event(record.seq))
+
+    async def interactions(
+        self, page: Page, *, session_id: SessionId | None = None, state: InteractionState | None = None
+    ) -> tuple[Sequence[InteractionRow], str | None]:
+        tables = self._tables
+        after = read_cursor(page.after, int)[0] if page.after else 0
+        found = [
+            record
+            for record in tables.interactions.values()
+            if tables.numbers[record.interaction_id] > after
+            and (session_id is None or record.session_id == session_id)
+            and (state is None or record.state == state)
+        ]
+        rows, cursor = _cut(found, page, lambda record: (tables.numbers[record.interaction_id],))
+        return [interaction_row(record) for record in rows], cursor
+
+    async def interaction(self, interaction_id: InteractionId) -> InteractionRow | None:
+        record = self._tables.interactions.get(interaction_id)
+        return None if record is None else interaction_row(record)
+
+    # Memory
+
+    async def recall(self, *, key: str, scope: str) -> StoredAnswer | None:
+        answer = self._tables.answers.get((scope, key))
+        return None if answer is None or answer.expires_at <= self._clock.now() else answer
+
+    async def remember(self, *, key: str, scope: str, answer: StoredAnswer) -> bool:
+        if await self.recall(key=key, scope=scope) is not None:
+            return False
+        self._tables.answers[scope, key] = answer
+        return True
+
+    async def note(self, name: str) -> str | None:
+        return self._tables.notes.get(name)
+
+    async def set_note(self, name: str, value: str | None) -> None:
+        if value is None:
+            self._tables.notes.pop(name, None)
+        else:
+            self._tables.notes[name] = value
+
+    # Upkeep
+
+    async def sweep(self, policy: RetentionPolicy, *, budget: int = 2_000) -> Swept:
+        tables = self._tables
+        now = self._now()
+        total = sum(session.head.size for session in tables.sessions.values())
+        cuts, more = choose(tables.shelves(), tables.peek, policy, now=now, total=total, budget=budget)
+        events = sum(tables.cut(session_id, cut.until) for session_id, cut in cuts.items())
+        calls = tables.drop_calls(now - whole_micros(policy.call_age), budget - events)
+        expired = [place for place, answer in tables.answers.items() if answer.expires_at <= self._clock.now()]
+        for place in expired:
+            del tables.answers[place]
+        return Swept(events=events, calls=calls, more=more or events + calls >= budget)
+
+    async def health(self) -> EngineHealth:
+        if self._opened is None:
+            return EngineHealth(writable=False, detail="the memory engine is not open")
+        size = sum(session.head.size for session in self._opened.sessions.values())
+        return EngineHealth(writable=True, detail="nothing survives the process", bytes_used=size)
+
+
+def _matches(record: CallRecord, which: CallFilter) -> bool:
+    return (
+        (which.session_id is None or record.session_id == which.session_id)
+        and (which.runtime is None or record.runtime == which.runtime)
+        and (which.tool is None or record.tool == which.tool)
+        and (not which.states or record.state in which.states)
+        and (which.unknown is None or bool(record.unknown) == which.unknown)
+    )
+
+
+def _age(record: SendRecord) -> tuple[int, str, int, str]:
+    return record.created_at, record.session_id, record.seq, record.target
+
+
+def _cut(found: Sequence[T], page: Page, place: Callable[[T], tuple[int | str, ...]]) -> tuple[list[T], str | None]:
+    rows = list(found[: max(page.limit, 1)])
+    return rows, write_cursor(*place(rows[-1])) if len(found) > len(rows) else None

@@ -1,0 +1,228 @@
+"""The default engine: one SQLite file, written by one thread, nothing acknowledged before the disk has it."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Self
+
+import orjson
+
+from gateway.engines import sqlite_queries as queries, sqlite_upkeep as upkeep
+from gateway.engines.encoding import encode_event
+from gateway.engines.rows import micros, whole_micros
+from gateway.engines.sqlite_lock import FileLock, check_place
+from gateway.engines.sqlite_readers import Readers
+from gateway.engines.sqlite_writer import Writer
+from gateway.envelope import CallId, Envelope, InteractionId, SessionId
+from gateway.errors import EngineUnavailable, InvalidRequest, NotFound
+from gateway.ports.clock import Clock
+from gateway.ports.engine import (
+    CallFilter,
+    CallRow,
+    Committed,
+    EngineHealth,
+    InteractionRow,
+    InteractionState,
+    NewEvent,
+    Page,
+    RetentionPolicy,
+    SendRow,
+    SessionRow,
+    Step,
+    StoredAnswer,
+    Swept,
+)
+
+_PROBE_SECONDS = 5.0
+_SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
+
+
+class SqliteEngine:
+    """Keep everything in the file at `path`; its folder must exist and be on a local disk."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path = path.absolute().parent.resolve() / path.name
+        if self._path.is_symlink():
+            self._path = self._path.resolve()
+        self._clock = clock
+        self._lock = FileLock(self._path)
+        self._writer: Writer | None = None
+        self._readers: Readers | None = None
+
+    async def __aenter__(self) -> Self:
+        check_place(self._path)
+        self._lock.take()
+        try:
+            writer = Writer(self._path, self._clock)
+            await writer.start()
+        except BaseException:
+            self._lock.free()
+            raise
+        self._writer, self._readers = writer, Readers(self._path)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        writer, readers = self._open
+        self._writer = self._readers = None
+        try:
+            await readers.close()
+        finally:
+            try:
+                await writer.stop()
+            finally:
+                self._lock.free()
+
+    @property
+    def _open(self) -> tuple[Writer, Readers]:
+        if self._writer is None or self._readers is None:
+            raise EngineUnavailable(f"the database {str(self._path)!r} is not open")
+        return self._writer, self._readers
+
+    @property
+    def _write(self) -> Writer:
+        return self._open[0]
+
+    @property
+    def _read(self) -> Readers:
+        return self._open[1]
+
+    # Journal
+
+    async def commit(self, step: Step) -> Committed:
+        writer = self._write
+        return await writer.commit(step, [encode_event(new) for new in step.events])
+
+    async def read(self, session_id: SessionId, *, after: int = 0, limit: int = 500) -> Sequence[Envelope]:
+        return await self._read.ask(queries.read_events, session_id, after, limit)
+
+    # Registry
+
+    async def open_session(
+        self,
+        *,
+        session_id: SessionId,
+        runtime: str,
+        protocol: str,
+        native_id: str,
+        labels: Mapping[str, str],
+        first: NewEvent,
+    ) -> tuple[SessionRow, bool]:
+        try:
+            written = orjson.dumps(dict(labels))
+        except orjson.JSONEncodeError as exc:
+            raise InvalidRequest(f"the labels cannot be kept: {exc}") from exc
+        found, new = await self._write.run(
+            upkeep.open_session(
+                session_id,
+                runtime=runtime,
+                protocol=protocol,
+                native_id=native_id,
+                labels=written,
+                first=encode_event(first),
+            )
+        )
+        row = await self.session(found)
+        if row is None:
+            raise NotFound(f"no session {found!r}")
+        return row, new
+
+    async def session(self, session_id: SessionId) -> SessionRow | None:
+        return await self._read.ask(queries.read_session, session_id)
+
+    async def sessions(
+        self, page: Page, *, runtime: str | None = None, open_only: bool = False
+    ) -> tuple[Sequence[SessionRow], str | None]:
+        return await self._read.ask(queries.list_sessions, page, runtime=runtime, open_only=open_only)
+
+    async def erase(self, session_id: SessionId) -> None:
+        reached: int | None = 0
+        while reached is not None:
+            reached = await self._write.run(upkeep.erase(session_id, reached), how="alone")
+        await self._write.run(upkeep.empty_log, how="outside")
+
+    # Ledger
+
+    async def call(self, call_id: CallId) -> CallRow | None:
+        return await self._read.ask(queries.read_call, call_id)
+
+    async def latest_call(self, session_id: SessionId, native_call_id: str) -> CallRow | None:
+        return await self._read.ask(queries.read_latest_call, session_id, native_call_id)
+
+    async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[CallRow], str | None]:
+        return await self._read.ask(queries.list_calls, which, page)
+
+    async def open_calls(self, session_id: SessionId) -> Sequence[CallRow]:
+        return await self._read.ask(queries.list_open_calls, session_id)
+
+    async def pending_sends(
+        self,
+        *,
+        session_id: SessionId | None = None,
+        target: str,
+        due_before: datetime | None = None,
+        limit: int = 500,
+    ) -> Sequence[SendRow]:
+        return await self._read.ask(queries.list_pending_sends, session_id, target, due_before, limit)
+
+    async def next_send_due(self, target: str) -> datetime | None:
+        return await self._read.ask(queries.read_next_send_due, target)
+
+    async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[SendRow]:
+        return await self._read.ask(queries.list_sends_of, session_id, sequence)
+
+    async def dead_sends(self, page: Page) -> tuple[Sequence[SendRow], str | None]:
+        return await self._read.ask(queries.list_dead_sends, page)
+
+    async def interactions(
+        self, page: Page, *, session_id: SessionId | None = None, state: InteractionState | None = None
+    ) -> tuple[Sequence[InteractionRow], str | None]:
+        return await self._read.ask(queries.list_interactions, page, session_id=session_id, state=state)
+
+    async def interaction(self, interaction_id: InteractionId) -> InteractionRow | None:
+        return await self._read.ask(queries.read_interaction, interaction_id)
+
+    # Memory
+
+    async def recall(self, *, key: str, scope: str) -> StoredAnswer | None:
+        return await self._read.ask(queries.read_answer, key, scope, micros(self._clock.now()))
+
+    async def remember(self, *, key: str, scope: str, answer: StoredAnswer) -> bool:
+        return bool(await self._write.run(upkeep.remember(key, scope, answer)))
+
+    async def note(self, name: str) -> str | None:
+        return await self._read.ask(queries.read_note, name)
+
+    async def set_note(self, name: str, value: str | None) -> None:
+        await self._write.run(upkeep.set_note(name, value))
+
+    # Upkeep
+
+    async def sweep(self, policy: RetentionPolicy, *, budget: int = 2_000) -> Swept:
+        now = micros(self._clock.now())
+        cuts, more = await self._read.ask(queries.choose_to_sweep, policy, now, budget)
+        events = 0
+        for portion in upkeep.portions(cuts):
+            events += await self._write.run(upkeep.cut(portion), how="alone")
+        before = now - whole_micros(policy.call_age)
+        calls: int = await self._write.run(upkeep.drop_calls(before, budget - events), how="alone")
+        return Swept(events=events, calls=calls, more=more or events + calls >= budget)
+
+    async def health(self) -> EngineHealth:
+        try:
+            async with asyncio.timeout(_PROBE_SECONDS):
+                found = await self._write.run(upkeep.probe)
+        except TimeoutError:
+            return EngineHealth(writable=False, detail=f"no answer from the disk in {_PROBE_SECONDS:g} s")
+        except EngineUnavailable as exc:
+            return EngineHealth(writable=False, detail=str(exc))
+        return EngineHealth(
+            writable=True,
+            bytes_used=found["page_count"] * found["page_size"],
+            extra={
+                "path": str(self._path),
+                "journal_mode": found["journal_mode"],
+                "synchronous": _SYNCHRONOUS[found["synchronous"]],
+                "schema": str(found["user_version"]),
+            },
+        )

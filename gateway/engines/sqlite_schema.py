@@ -1,0 +1,212 @@
+"""Opens a SQLite database the way the gateway needs it, and brings its tables up to date.
+
+Tables keep the shape that PostgreSQL will have. Migrations are numbered by their place in the list and are
+never changed once released; `PRAGMA user_version` says which of them a file has had.
+"""
+
+import sqlite3
+from pathlib import Path
+
+from gateway.errors import EngineUnusable, SchemaTooNew
+
+# "Drgm", so that `file` and we can tell our databases from others.
+_APPLICATION = 0x4472676D
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """
+        CREATE TABLE sessions (
+            id INTEGER PRIMARY KEY,
+            session_id TEXT NOT NULL UNIQUE,
+            runtime TEXT NOT NULL,
+            protocol TEXT NOT NULL,
+            native_id TEXT NOT NULL,
+            state TEXT NOT NULL,
+            labels TEXT NOT NULL,
+            last_seq INTEGER NOT NULL,
+            min_seq INTEGER NOT NULL,
+            fence INTEGER NOT NULL,
+            size INTEGER NOT NULL,
+            cursor TEXT,
+            opened_at INTEGER NOT NULL,
+            updated_at INTEGER NOT NULL,
+            UNIQUE (runtime, native_id)
+        ) STRICT
+        """,
+        # Apart from sessions, because SQLite writes a whole row anew whenever any column changes.
+        "CREATE TABLE snapshots (session_id TEXT PRIMARY KEY, snapshot BLOB NOT NULL) STRICT",
+        """
+        CREATE TABLE events (
+            session_id TEXT NOT NULL,
+            seq INTEGER NOT NULL,
+            event_id TEXT NOT NULL,
+            kind TEXT NOT NULL,
+            direction TEXT NOT NULL,
+            dedupe_key TEXT,
+            recorded_at INTEGER NOT NULL,
+            body BLOB,
+            about BLOB,
+            PRIMARY KEY (session_id, seq)
+        ) STRICT, WITHOUT ROWID
+        """,
+        """
+        CREATE UNIQUE INDEX events_once ON events (session_id, direction, dedupe_key)
+        WHERE dedupe_key IS NOT NULL
+        """,
+        """
+        CREATE TABLE calls (
+            id INTEGER PRIMARY KEY,
+            call_id TEXT NOT NULL UNIQUE,
+            session_id TEXT NOT NULL,
+            runtime TEXT NOT NULL,
+            native_call_id TEXT NOT NULL,
+            n INTEGER NOT NULL,
+            tool TEXT NOT NULL,
+            args_sha TEXT NOT NULL,
+            state TEXT NOT NULL,
+            attempt INTEGER NOT NULL,
+            created_at INTEGER NOT NULL,
+            deadline_at INTEGER NOT NULL,
+            request_seq INTEGER NOT NULL,
+            executor TEXT,
+            key TEXT,
+            due_at INTEGER,
+            canceling_until INTEGER,
+            outcome_seq INTEGER,
+            outcome_sha TEXT,
+            unknown INTEGER NOT NULL,
+            error TEXT,
+            redrive_of TEXT,
+            deliver INTEGER NOT NULL,
+            finished_at INTEGER
+        ) STRICT
+        """,
+        "CREATE INDEX calls_native ON calls (session_id, native_call_id, n) WHERE redrive_of IS NULL",
+        "CREATE INDEX calls_open ON calls (session_id) WHERE state IN ('queued', 'dispatched', 'accepted')",
+        """
+        CREATE TABLE outbound (
+            session_id TEXT NOT NULL,
+            seq INTEGER NOT NULL,
+            target TEXT NOT NULL,
+            lane TEXT NOT NULL,
+            state TEXT NOT NULL,
+            attempt INTEGER NOT NULL,
+            due_at INTEGER,
+            reason TEXT,
+            created_at INTEGER NOT NULL,
+            PRIMARY KEY (session_id, seq, target)
+        ) STRICT, WITHOUT ROWID
+        """,
+        "CREATE INDEX outbound_pending ON outbound (target, session_id, seq) WHERE state = 'pending'",
+        """
+        CREATE INDEX outbound_dead ON outbound (created_at, session_id, seq, target)
+        WHERE state IN ('refused', 'unknown', 'dead')
+        """,
+        """
+        CREATE TABLE interactions (
+            id INTEGER PRIMARY KEY,
+            interaction_id TEXT NOT NULL UNIQUE,
+            session_id TEXT NOT NULL,
+            kind TEXT NOT NULL,
+            state TEXT NOT NULL,
+            request_seq INTEGER NOT NULL,
+            expires_at INTEGER,
+            answered_by TEXT
+        ) STRICT
+        """,
+        "CREATE INDEX interactions_of ON interactions (session_id, id)",
+        "CREATE INDEX interactions_waiting ON interactions (session_id) WHERE state = 'waiting'",
+        """
+        CREATE TABLE idempotency (
+            scope TEXT NOT NULL,
+            key TEXT NOT NULL,
+            request_sha TEXT NOT NULL,
+            response BLOB NOT NULL,
+            expires_at INTEGER NOT NULL,
+            PRIMARY KEY (scope, key)
+        ) STRICT
+        """,
+        "CREATE INDEX idempotency_expiry ON idempotency (expires_at)",
+        "CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
+        "CREATE TABLE probe (id INTEGER PRIMARY KEY CHECK (id = 1), tried_at INTEGER NOT NULL) STRICT",
+    ),
+)
+
+
+def open_writer(path: Path) -> sqlite3.Connection:
+    """Open the one connection that writes: WAL, each commit on disk before it returns, tables up to date.
+
+    Raises:
+        EngineUnusable: the file is not a database of ours, or cannot be opened or written.
+        SchemaTooNew: a newer release has written it.
+    """
+    connection = None
+    try:
+        connection = _connect(path)
+        _check_ours(connection, path)
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise EngineUnusable(f"the file system of {str(path)!r} cannot hold a write-ahead log: use a local disk")
+        connection.execute("PRAGMA synchronous = FULL")
+        # Fewer, larger checkpoints write each page of the file less often; the log is cut back after a burst.
+        connection.execute("PRAGMA wal_autocheckpoint = 4000")
+        connection.execute("PRAGMA journal_size_limit = 67108864")
+        _migrate(connection)
+    except sqlite3.Error as exc:
+        if connection is not None:
+            connection.close()
+        raise EngineUnusable(
+            f"cannot use {str(path)!r} as database ({exc}): check that it is a database of Dragoman, "
+            "that the gateway's user may write it and its folder, and that the disk has space"
+        ) from exc
+    except (EngineUnusable, SchemaTooNew):
+        if connection is not None:
+            connection.close()
+        raise
+    return connection
+
+
+def open_reader(path: Path) -> sqlite3.Connection:
+    """Open a connection that only reads, from whatever thread, one at a time."""
+    connection = _connect(path, any_thread=True)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def _connect(path: Path, *, any_thread: bool = False) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path, timeout=5.0, isolation_level=None, check_same_thread=not any_thread, cached_statements=256
+    )
+    connection.execute("PRAGMA busy_timeout = 5000")
+    connection.execute("PRAGMA foreign_keys = OFF")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute("PRAGMA cache_size = -16384")
+    return connection
+
+
+def _check_ours(connection: sqlite3.Connection, path: Path) -> None:
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if application != _APPLICATION and (application or version or tables):
+        raise EngineUnusable(f"{str(path)!r} is a database of another program: give engine.path another file name")
+    if version > len(MIGRATIONS):
+        raise SchemaTooNew(
+            f"{str(path)!r} has schema {version} and this release knows {len(MIGRATIONS)}: "
+            "run the newer release again, or restore a backup made before the upgrade"
+        )
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    done = connection.execute("PRAGMA user_version").fetchone()[0]
+    for number, statements in enumerate(MIGRATIONS[done:], start=done + 1):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for statement in statements:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {number}")
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")

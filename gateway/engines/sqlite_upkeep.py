@@ -1,0 +1,221 @@
+"""What the SQLite writer does besides steps: open sessions, remember answers, erase, remove what is old."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gateway.engines.encoding import Encoded, strip_about
+from gateway.engines.retention import Cut
+from gateway.engines.rows import Head, micros
+from gateway.engines.sqlite_writer import Turn
+from gateway.engines.steps import CLOSED, begin, decide
+from gateway.envelope import SessionId
+from gateway.errors import Conflict, NotFound
+from gateway.ports.engine import StoredAnswer
+
+PORTION = 500
+"""Events that one transaction erases or removes, so that steps never wait long behind it."""
+
+_ADD_SESSION = """
+INSERT INTO sessions (session_id, runtime, protocol, native_id, state, labels, last_seq, min_seq, fence, size,
+    opened_at, updated_at)
+VALUES (?, ?, ?, ?, 'starting', ?, 0, 1, 0, 0, ?, ?)
+"""
+_REMEMBER = """
+INSERT OR REPLACE INTO idempotency (scope, key, request_sha, response, expires_at) VALUES (?, ?, ?, ?, ?)
+"""
+_FLOOR = """
+SELECT min(seq) FROM (
+    SELECT request_seq AS seq FROM calls WHERE session_id = ?1 AND state IN ('queued', 'dispatched', 'accepted')
+    UNION ALL SELECT seq FROM outbound WHERE session_id = ?1 AND state = 'pending'
+    UNION ALL SELECT request_seq FROM interactions WHERE session_id = ?1 AND state = 'waiting'
+)
+"""
+_DROP_CALLS = """
+DELETE FROM calls WHERE id IN (
+    SELECT c.id FROM calls c
+    WHERE c.id < coalesce((SELECT id FROM calls WHERE created_at >= ?1 ORDER BY id LIMIT 1), 9223372036854775807)
+        AND c.finished_at < ?1
+        AND NOT EXISTS (
+            SELECT 1 FROM outbound o
+            WHERE o.session_id = c.session_id AND o.seq = c.outcome_seq AND o.state = 'pending'
+        )
+    ORDER BY c.id LIMIT ?2
+)
+"""
+
+Run = Callable[[Turn], Any]
+
+
+def open_session(
+    session_id: SessionId, *, runtime: str, protocol: str, native_id: str, labels: bytes, first: Encoded
+) -> Run:
+    """Make a session or open a closed one again; answers its id and whether it is new."""
+    shown = labels.decode()
+
+    def run(turn: Turn) -> tuple[SessionId, bool]:
+        execute = turn.store.connection.execute
+        found = execute(
+            "SELECT session_id FROM sessions WHERE runtime = ? AND native_id = ?", (runtime, native_id)
+        ).fetchone()
+        if found is None:
+            if _head(turn, session_id) is not None:
+                raise Conflict(f"session {session_id!r} is another one of runtime {runtime!r}")
+            execute(_ADD_SESSION, (session_id, runtime, protocol, native_id, shown, turn.now, turn.now))
+            turn.writes.heads[session_id] = Head(session_id, runtime, "starting", 0, 1, 0, 0)
+            _begin(turn, session_id, first)
+            return session_id, True
+        known: SessionId = found[0]
+        head = _head(turn, known)
+        if head is not None and head.state == CLOSED:
+            _begin(turn, known, first)
+            execute("UPDATE sessions SET labels = ?, protocol = ? WHERE session_id = ?", (shown, protocol, known))
+        return known, False
+
+    return run
+
+
+def _begin(turn: Turn, session_id: SessionId, first: Encoded) -> None:
+    step = begin(first.new, session_id)
+    turn.store.fetch([step])
+    decide(step, [first], now=turn.now, known=turn.store, writes=turn.writes)
+
+
+def _head(turn: Turn, session_id: SessionId) -> Head | None:
+    turn.store.fetch_head(session_id)
+    return turn.writes.heads.get(session_id) or turn.store.head(session_id)
+
+
+def remember(key: str, scope: str, answer: StoredAnswer) -> Run:
+    """Keep an answer, unless one that has not expired is kept already."""
+
+    def run(turn: Turn) -> bool:
+        execute = turn.store.connection.execute
+        found = execute("SELECT expires_at FROM idempotency WHERE scope = ? AND key = ?", (scope, key)).fetchone()
+        if found is not None and found[0] > turn.now:
+            return False
+        execute(_REMEMBER, (scope, key, answer.request_sha, answer.response, micros(answer.expires_at)))
+        return True
+
+    return run
+
+
+def set_note(name: str, value: str | None) -> Run:
+    """Keep a note, or remove it."""
+
+    def run(turn: Turn) -> None:
+        if value is None:
+            turn.store.connection.execute("DELETE FROM notes WHERE name = ?", (name,))
+        else:
+            turn.store.connection.execute("INSERT OR REPLACE INTO notes (name, value) VALUES (?, ?)", (name, value))
+
+    return run
+
+
+def probe(turn: Turn) -> Mapping[str, Any]:
+    """Write something, and say how the database is set."""
+    connection = turn.store.connection
+    connection.execute("INSERT OR REPLACE INTO probe (id, tried_at) VALUES (1, ?)", (turn.now,))
+    names = ("page_count", "page_size", "journal_mode", "synchronous", "user_version")
+    return {name: connection.execute("PRAGMA " + name).fetchone()[0] for name in names}
+
+
+def erase(session_id: SessionId, after: int) -> Run:
+    """Erase a portion of a closed session's events; answers where to go on, or None at the end."""
+
+    def run(turn: Turn) -> int | None:
+        head = _head(turn, session_id)
+        if head is None:
+            raise NotFound(f"no session {session_id!r}")
+        if head.state != CLOSED:
+            raise Conflict(f"session {session_id!r} is open; close it before erasing")
+        connection = turn.store.connection
+        # What is freed is overwritten, or it could still be read out of the file.
+        connection.execute("PRAGMA secure_delete = ON")
+        rows = connection.execute(
+            "SELECT seq, about FROM events WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?",
+            (session_id, after, PORTION),
+        ).fetchall()
+        connection.executemany(
+            "UPDATE events SET body = NULL, about = ? WHERE session_id = ? AND seq = ?",
+            [(strip_about(about), session_id, seq) for seq, about in rows],
+        )
+        if len(rows) == PORTION:
+            return rows[-1][0]
+        connection.execute("DELETE FROM snapshots WHERE session_id = ?", (session_id,))
+        connection.execute("UPDATE calls SET error = NULL WHERE session_id = ?", (session_id,))
+        connection.execute(
+            """
+            UPDATE sessions SET size = (
+                SELECT coalesce(sum(length(about)), 0) FROM events WHERE events.session_id = sessions.session_id
+            ) WHERE session_id = ?
+            """,
+            (session_id,),
+        )
+        connection.execute("PRAGMA secure_delete = OFF")
+        turn.store.forget_head(session_id)
+        return None
+
+    return run
+
+
+def empty_log(turn: Turn) -> None:
+    """Move everything out of the write-ahead log and cut it to nothing, so that it keeps no erased body."""
+    turn.store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def cut(firsts: Mapping[SessionId, int]) -> Run:
+    """Move the beginnings of sessions forward, but never past what is still needed; answers how many events went."""
+
+    def run(turn: Turn) -> int:
+        return sum(_cut_one(turn, session_id, first) for session_id, first in firsts.items())
+
+    return run
+
+
+def _cut_one(turn: Turn, session_id: SessionId, first: int) -> int:
+    execute = turn.store.connection.execute
+    floor = execute(_FLOOR, (session_id,)).fetchone()[0]
+    first = first if floor is None else min(first, floor)
+    place = (session_id, first)
+    count, size = execute(
+        """
+        SELECT count(*), coalesce(sum(coalesce(length(body), 0) + coalesce(length(about), 0)), 0)
+        FROM events WHERE session_id = ? AND seq < ?
+        """,
+        place,
+    ).fetchone()
+    if count == 0:
+        return 0
+    execute("UPDATE sessions SET min_seq = ?, size = size - ? WHERE session_id = ?", (first, size, session_id))
+    execute("DELETE FROM events WHERE session_id = ? AND seq < ?", place)
+    execute("DELETE FROM outbound WHERE session_id = ? AND seq < ?", place)
+    execute("DELETE FROM interactions WHERE session_id = ? AND request_seq < ?", place)
+    turn.store.forget_head(session_id)
+    return count
+
+
+def drop_calls(before: int, budget: int) -> Run:
+    """Remove calls that ended before a time and whose outcome waits for no one, and expired answers."""
+
+    def run(turn: Turn) -> int:
+        execute = turn.store.connection.execute
+        execute("DELETE FROM idempotency WHERE expires_at <= ?", (turn.now,))
+        return execute(_DROP_CALLS, (before, max(budget, 0))).rowcount
+
+    return run
+
+
+def portions(cuts: Mapping[SessionId, Cut]) -> list[dict[SessionId, int]]:
+    """Split what a sweep chose into transactions of a bearable size."""
+    parts: list[dict[SessionId, int]] = []
+    room = 0
+    for session_id, whole in cuts.items():
+        at = whole.first_seq
+        while at < whole.until:
+            if room == 0:
+                parts.append({})
+                room = PORTION
+            reached = min(whole.until, at + room)
+            room -= reached - at
+            parts[-1][session_id] = at = reached
+    return parts

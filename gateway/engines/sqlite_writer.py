@@ -1,0 +1,308 @@
+"""The one thread that writes to SQLite, in batches that share a disk sync.
+
+A batch is whatever queued while the one before it was committing. Futures resolve after COMMIT has
+returned, with one wake-up of the event loop per batch. If SQL fails, the batch is rolled back and each of
+its jobs is tried in a transaction of its own, so that only the one at fault fails.
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Literal
+
+from gateway.engines.encoding import Encoded
+from gateway.engines.rows import micros
+from gateway.engines.sqlite_schema import open_writer
+from gateway.engines.sqlite_store import Store
+from gateway.engines.steps import Writes, decide
+from gateway.errors import DragomanError, EngineUnavailable, InvalidRequest, OperatorError
+from gateway.ports.clock import Clock
+from gateway.ports.engine import Committed, Step
+
+BATCH = 256
+WAITING = 1_024
+"""Jobs that may wait for the writer; who comes later waits for room."""
+
+# The surroundings are at fault (disk, memory, permissions), not what was to be written.
+_SURROUNDINGS = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_READONLY,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a task may use while its transaction is open."""
+
+    store: Store
+    writes: Writes
+    now: int
+
+
+How = Literal["shared", "alone", "outside"]
+"""In the batch's transaction; in one of its own, since it changes rows that steps have an eye on; in none."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepJob:
+    """A step to decide and write."""
+
+    step: Step
+    events: Sequence[Encoded]
+    future: asyncio.Future[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Something else to write. It raises before it writes anything, or not at all."""
+
+    run: Callable[[Turn], Any]
+    how: How
+    future: asyncio.Future[Any]
+
+
+Job = StepJob | Task
+Verdict = tuple[asyncio.Future[Any], Any, DragomanError | None]
+
+
+class Writer:
+    """Runs the thread: `start`, then `commit` and `run` from the event loop, then `stop`."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path = path
+        self._clock = clock
+        self._queue: SimpleQueue[list[Job] | None] = SimpleQueue()
+        self._tick: list[Job] = []
+        self._room = asyncio.Semaphore(WAITING)
+        self._closing = False
+        self._thread = threading.Thread(target=self._work, name="dragoman-sqlite-writer", daemon=True)
+        self._store: Store | None = None
+
+    # On the event loop
+
+    async def start(self) -> None:
+        """Open the database in the thread.
+
+        Raises:
+            OperatorError: the file cannot be used.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._started: asyncio.Future[None] = self._loop.create_future()
+        self._stopped: asyncio.Future[None] = self._loop.create_future()
+        self._thread.start()
+        try:
+            await asyncio.shield(self._started)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Write what is queued, close the database, end the thread."""
+        self._closing = True
+        self._flush()
+        self._queue.put(None)
+        try:
+            await asyncio.shield(self._stopped)
+        finally:
+            self._thread.join()
+
+    async def commit(self, step: Step, events: Sequence[Encoded]) -> Committed:
+        await self._enter()
+        job = StepJob(step, events, self._loop.create_future())
+        self._put(job)
+        return await job.future
+
+    async def run(self, run: Callable[[Turn], Any], *, how: How = "shared") -> Any:
+        await self._enter()
+        job = Task(run, how, self._loop.create_future())
+        self._put(job)
+        return await job.future
+
+    async def _enter(self) -> None:
+        self._check_open()
+        await self._room.acquire()
+        if self._closing:
+            self._room.release()
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise EngineUnavailable(f"the database {str(self._path)!r} is closed")
+
+    def _put(self, job: Job) -> None:
+        # One wake-up of the thread per turn of the loop, so that what comes together is written together.
+        if not self._tick:
+            self._loop.call_soon(self._flush)
+        self._tick.append(job)
+
+    def _flush(self) -> None:
+        if self._tick:
+            self._queue.put(self._tick)
+            self._tick = []
+
+    def _resolve(self, verdicts: Sequence[Verdict]) -> None:
+        for future, value, error in verdicts:
+            self._room.release()
+            # Who was canceled while waiting no longer wants to know; the write stands.
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(value)
+            else:
+                future.set_exception(error)
+
+    # In the thread
+
+    def _work(self) -> None:
+        waiting: deque[Job] = deque()
+        try:
+            try:
+                self._store = Store(open_writer(self._path))
+            except OperatorError as exc:
+                self._tell(self._fail_start, exc)
+                return
+            self._tell(self._started.set_result, None)
+            open_ended = True
+            while open_ended or waiting:
+                if open_ended:
+                    open_ended = self._gather(waiting)
+                batch = _take(waiting)
+                if batch:
+                    self._tell(self._resolve, self._process(batch))
+        finally:
+            # Also when this thread fails: nobody may wait for ever.
+            self._closing = True
+            self._close()
+            self._tell(self._abandon, list(waiting))
+
+    def _gather(self, waiting: deque[Job]) -> bool:
+        """Move queued jobs over; wait only where there are none. False ends the thread."""
+        try:
+            while True:
+                jobs = self._queue.get_nowait() if waiting else self._queue.get()
+                if jobs is None:
+                    return False
+                waiting.extend(jobs)
+        except Empty:
+            return True
+
+    def _process(self, batch: Sequence[Job]) -> list[Verdict]:
+        try:
+            return self._attempt(batch)
+        except (sqlite3.Error, ValueError, TypeError, OverflowError, MemoryError) as exc:
+            self._recover()
+            if len(batch) == 1:
+                return [(batch[0].future, None, _translate(exc, self._path))]
+        return [verdict for job in batch for verdict in self._process([job])]
+
+    def _attempt(self, batch: Sequence[Job]) -> list[Verdict]:
+        if self._store is None:
+            self._store = Store(open_writer(self._path))
+        store = self._store
+        now = micros(self._clock.now())
+        writes = Writes()
+        turn = Turn(store, writes, now)
+        verdicts: list[Verdict] = []
+        first = batch[0]
+        if isinstance(first, Task) and first.how == "outside":
+            return [(first.future, first.run(turn), None)]
+        store.begin()
+        store.fetch(job.step for job in batch if isinstance(job, StepJob))
+        for job in batch:
+            try:
+                if isinstance(job, StepJob):
+                    value = decide(job.step, job.events, now=now, known=store, writes=writes)
+                else:
+                    value = job.run(turn)
+                verdicts.append((job.future, value, None))
+            except DragomanError as exc:
+                verdicts.append((job.future, None, exc))
+        store.write(writes, now)
+        store.connection.execute("COMMIT")
+        store.adopt(writes)
+        return verdicts
+
+    def _recover(self) -> None:
+        """Roll back after a failure; where even that fails, open the file anew at the next try."""
+        store = self._store
+        if store is None:
+            return
+        store.forget()
+        try:
+            if store.connection.in_transaction:
+                store.connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            self._close()
+
+    def _close(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            with contextlib.suppress(sqlite3.Error):
+                store.connection.close()
+
+    def _tell(self, callback: Callable[..., object], *args: object) -> None:
+        # A loop that was closed without leaving the engine has nobody left to tell.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback, *args)
+
+    def _fail_start(self, exc: OperatorError) -> None:
+        self._started.set_exception(exc)
+
+    def _abandon(self, jobs: list[Job]) -> None:
+        text = f"the writer of {str(self._path)!r} has stopped"
+        self._flush()
+        with contextlib.suppress(Empty):
+            while True:
+                jobs += self._queue.get_nowait() or []
+        self._resolve([(job.future, None, EngineUnavailable(text)) for job in jobs])
+        if not self._started.done():
+            self._started.set_exception(EngineUnavailable(text))
+        if not self._stopped.done():
+            self._stopped.set_result(None)
+
+
+def _take(waiting: deque[Job]) -> list[Job]:
+    batch: list[Job] = []
+    while waiting and len(batch) < BATCH:
+        job = waiting[0]
+        alone = isinstance(job, Task) and job.how != "shared"
+        if alone and batch:
+            break
+        batch.append(waiting.popleft())
+        if alone:
+            break
+    return batch
+
+
+def _translate(exc: BaseException, path: Path) -> DragomanError:
+    if isinstance(exc, sqlite3.Error):
+        code = getattr(exc, "sqlite_errorcode", 0)
+        if (code & 0xFF) in _SURROUNDINGS:
+            return _caused(EngineUnavailable(f"the database {str(path)!r} cannot be written: {exc}"), exc)
+    if isinstance(exc, MemoryError):
+        return _caused(EngineUnavailable("out of memory while writing"), exc)
+    return _caused(InvalidRequest(f"the step cannot be kept: {exc}"), exc)
+
+
+def _caused(error: DragomanError, cause: BaseException) -> DragomanError:
+    # The same as `raise ... from`, for an error that is raised on another thread.
+    error.__cause__ = cause
+    return error

@@ -1,0 +1,324 @@
+"""Decides what a step writes: checks its expectations, numbers its events, names the rows. Pure.
+
+Every engine asks here, so that they agree. An engine gives `Known` (what is already kept) and collects in
+`Writes`, where later steps of the same batch see what earlier ones decided. A step that fails leaves
+`Writes` untouched.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gateway.engines.encoding import Encoded
+from gateway.engines.rows import (
+    CallRecord,
+    EventRecord,
+    Head,
+    InteractionMove,
+    InteractionRecord,
+    SendMove,
+    SendRecord,
+    micros,
+    micros_or_none,
+)
+from gateway.envelope import CallId, Direction, Envelope, SessionId
+from gateway.errors import InvalidRequest, NotFound, Stale
+from gateway.ports.engine import (
+    OPEN_STATES,
+    Accept,
+    CallChange,
+    CallOpen,
+    Claim,
+    Committed,
+    Fence,
+    InteractionChange,
+    LastSequence,
+    MarkCanceling,
+    NewEvent,
+    Open,
+    Requeue,
+    Send,
+    Settle,
+    Step,
+)
+
+CLOSED = "closed"
+"""The state of a session that has ended for us."""
+
+DEAD_STATES: frozenset[str] = frozenset({"refused", "unknown", "dead"})
+"""Outbound rows that wait for an operator."""
+
+DedupeKey = tuple[SessionId, Direction, str]
+
+
+class Known(Protocol):
+    """What the store held before this batch."""
+
+    def head(self, session_id: SessionId) -> Head | None: ...
+    def call(self, call_id: CallId) -> CallRecord | None: ...
+    def seen(self, key: DedupeKey) -> bool: ...
+
+
+@dataclass(slots=True)
+class Writes:
+    """What the steps of one batch write, in the order it was decided."""
+
+    heads: dict[SessionId, Head] = field(default_factory=dict[SessionId, Head])
+    """Every session touched, as it stands after the batch."""
+    cursors: dict[SessionId, str] = field(default_factory=dict[SessionId, str])
+    snapshots: dict[SessionId, bytes] = field(default_factory=dict[SessionId, bytes])
+    events: list[EventRecord] = field(default_factory=list[EventRecord])
+    keys: set[DedupeKey] = field(default_factory=set[DedupeKey])
+    opened: list[CallId] = field(default_factory=list[CallId])
+    calls: dict[CallId, CallRecord] = field(default_factory=dict[CallId, CallRecord])
+    """Every call touched, as it stands after the batch; those in `opened` are new."""
+    sends: list[SendRecord] = field(default_factory=list[SendRecord])
+    send_moves: list[SendMove] = field(default_factory=list[SendMove])
+    interactions: list[InteractionRecord | InteractionMove] = field(
+        default_factory=list[InteractionRecord | InteractionMove]
+    )
+
+
+def decide(step: Step, events: Sequence[Encoded], *, now: int, known: Known, writes: Writes) -> Committed:
+    """Add what a step writes to `writes`, and say what will be committed.
+
+    Raises:
+        NotFound: no such session.
+        Stale: an expectation fails, a call to open exists, or a call to change is not open.
+        InvalidRequest: an index points at no event of the step.
+    """
+    session_id = step.session_id
+    head = writes.heads.get(session_id) or known.head(session_id)
+    if head is None:
+        raise NotFound(f"no session {session_id!r}")
+    _expect(step, head, known=known, writes=writes)
+    numbers, kept, keys = _number(events, head, known=known, writes=writes)
+    calls, opened = _change_calls(step, head, numbers, now=now, known=known, writes=writes)
+    sends = _sends(step.sends, session_id, numbers, now=now)
+    interactions = _interactions(step.interactions, session_id, numbers)
+
+    size = head.size
+    envelopes: list[Envelope] = []
+    for sequence, (new, recorded_at, body, about) in zip(
+        range(head.last_seq + 1, head.last_seq + 1 + len(kept)), kept, strict=True
+    ):
+        size += len(body) + (len(about) if about else 0)
+        writes.events.append(
+            EventRecord(
+                session_id,
+                sequence,
+                new.event_id,
+                new.event.kind,
+                new.direction,
+                new.dedupe_key,
+                recorded_at,
+                body,
+                about,
+            )
+        )
+        envelopes.append(
+            Envelope(
+                new.event_id,
+                session_id,
+                sequence,
+                new.recorded_at,
+                new.direction,
+                new.event,
+                new.origin,
+                new.caused_by,
+                new.losses,
+                new.raw,
+            )
+        )
+    last = head.last_seq + len(kept)
+    writes.heads[session_id] = Head(
+        session_id, head.runtime, step.state or head.state, last, head.min_seq, head.fence, size
+    )
+    if step.cursor is not None:
+        writes.cursors[session_id] = step.cursor
+    if step.snapshot is not None:
+        writes.snapshots[session_id] = step.snapshot
+    writes.keys |= keys
+    writes.calls.update(calls)
+    writes.opened += opened
+    writes.sends += sends
+    writes.send_moves += [
+        SendMove(c.state, c.attempt, micros_or_none(c.due_at), c.reason, session_id, c.sequence, c.target)
+        for c in step.send_changes
+    ]
+    writes.interactions += interactions
+    dropped = () if len(kept) == len(events) else tuple(i for i, number in enumerate(numbers) if number is None)
+    return Committed(tuple(envelopes), last, dropped)
+
+
+def begin(first: NewEvent, session_id: SessionId) -> Step:
+    """Say what opening a session, or opening it again, writes about it."""
+    return Step(session_id=session_id, events=(first,), state="starting")
+
+
+def _expect(step: Step, head: Head, *, known: Known, writes: Writes) -> None:
+    for expectation in step.expects:
+        match expectation:
+            case Fence(fence):
+                if fence != head.fence:
+                    raise Stale(f"session {head.session_id!r} has fence {head.fence}, not {fence}")
+            case LastSequence(sequence):
+                if sequence != head.last_seq:
+                    raise Stale(f"session {head.session_id!r} is at sequence {head.last_seq}, not {sequence}")
+            case CallOpen(call_id, attempt):
+                call = writes.calls.get(call_id) or known.call(call_id)
+                if call is None or call.state not in OPEN_STATES:
+                    raise Stale(f"call {call_id!r} is not open")
+                if attempt is not None and attempt != call.attempt:
+                    raise Stale(f"call {call_id!r} is at attempt {call.attempt}, not {attempt}")
+
+
+def _number(
+    events: Sequence[Encoded], head: Head, *, known: Known, writes: Writes
+) -> tuple[list[int | None], list[Encoded], set[DedupeKey]]:
+    numbers: list[int | None] = []
+    kept: list[Encoded] = []
+    keys: set[DedupeKey] = set()
+    sequence = head.last_seq
+    for encoded in events:
+        new = encoded.new
+        if new.dedupe_key is not None:
+            key = (head.session_id, new.direction, new.dedupe_key)
+            if key in keys or key in writes.keys or known.seen(key):
+                numbers.append(None)
+                continue
+            keys.add(key)
+        sequence += 1
+        numbers.append(sequence)
+        kept.append(encoded)
+    return numbers, kept, keys
+
+
+def _change_calls(
+    step: Step, head: Head, numbers: Sequence[int | None], *, now: int, known: Known, writes: Writes
+) -> tuple[dict[CallId, CallRecord], list[CallId]]:
+    calls: dict[CallId, CallRecord] = {}
+    opened: list[CallId] = []
+    for change in step.calls:
+        call_id = change.call_id
+        call = calls.get(call_id) or writes.calls.get(call_id) or known.call(call_id)
+        if isinstance(change, Open):
+            if call is not None:
+                raise Stale(f"call {call_id!r} exists")
+            calls[call_id] = _open(change, head, numbers, now=now)
+            opened.append(call_id)
+        else:
+            if call is None or call.session_id != head.session_id or call.state not in OPEN_STATES:
+                raise Stale(f"call {call_id!r} is not open")
+            calls[call_id] = _change(call, change, numbers, now=now)
+    return calls, opened
+
+
+def _open(change: Open, head: Head, numbers: Sequence[int | None], *, now: int) -> CallRecord:
+    if change.request_index is not None:
+        request_seq = _sequence_of(change.request_index, numbers)
+        if request_seq is None:
+            raise Stale(f"the request of call {change.call_id!r} is a repeat")
+    elif change.request_sequence is not None:
+        request_seq = change.request_sequence
+    else:
+        raise InvalidRequest(f"call {change.call_id!r} points at no request")
+    return CallRecord(
+        change.call_id,
+        head.session_id,
+        head.runtime,
+        change.native_call_id,
+        change.n,
+        change.tool,
+        change.args_sha,
+        change.state,
+        change.attempt,
+        now,
+        micros(change.deadline_at),
+        request_seq,
+        change.executor,
+        change.key,
+        micros_or_none(change.due_at),
+        None,
+        None,
+        None,
+        0,
+        None,
+        change.redrive_of,
+        int(change.deliver),
+        None if change.state in OPEN_STATES else now,
+    )
+
+
+def _change(call: CallRecord, change: CallChange, numbers: Sequence[int | None], *, now: int) -> CallRecord:
+    match change:
+        case Settle():
+            outcome_seq = None if change.outcome_index is None else _sequence_of(change.outcome_index, numbers)
+            if change.outcome_index is not None and outcome_seq is None:
+                raise Stale(f"the outcome of call {change.call_id!r} is a repeat")
+            return call._replace(
+                state=change.state,
+                due_at=None,
+                outcome_seq=outcome_seq,
+                outcome_sha=change.outcome_sha,
+                unknown=int(change.unknown),
+                error=change.error,
+                finished_at=now,
+            )
+        case Claim():
+            return call._replace(state="dispatched", attempt=change.attempt, due_at=None)
+        case Accept():
+            return call._replace(state="accepted", deadline_at=micros(change.deadline_at))
+        case Requeue():
+            return call._replace(state="queued", due_at=micros(change.due_at), error=change.reason)
+        case MarkCanceling():
+            return call._replace(canceling_until=micros(change.until))
+        case Open():
+            raise AssertionError("an Open is no change of a known call")
+
+
+def _sends(
+    sends: Sequence[Send], session_id: SessionId, numbers: Sequence[int | None], *, now: int
+) -> list[SendRecord]:
+    records: dict[tuple[int, str], SendRecord] = {}
+    for send in sends:
+        sequence = _sequence_of(send.event_index, numbers)
+        if sequence is not None:
+            records.setdefault(
+                (sequence, send.target),
+                SendRecord(session_id, sequence, send.target, send.lane, "pending", 0, None, None, now),
+            )
+    return list(records.values())
+
+
+def _interactions(
+    changes: Sequence[InteractionChange], session_id: SessionId, numbers: Sequence[int | None]
+) -> list[InteractionRecord | InteractionMove]:
+    records: list[InteractionRecord | InteractionMove] = []
+    for change in changes:
+        expires_at = micros_or_none(change.expires_at)
+        if change.request_index is None:
+            records.append(
+                InteractionMove(change.state, expires_at, change.answered_by, change.interaction_id, session_id)
+            )
+            continue
+        sequence = _sequence_of(change.request_index, numbers)
+        if sequence is not None:
+            records.append(
+                InteractionRecord(
+                    change.interaction_id,
+                    session_id,
+                    change.kind,
+                    change.state,
+                    sequence,
+                    expires_at,
+                    change.answered_by,
+                )
+            )
+    return records
+
+
+def _sequence_of(index: int, numbers: Sequence[int | None]) -> int | None:
+    if not 0 <= index < len(numbers):
+        raise InvalidRequest(f"index {index} points at none of the step's {len(numbers)} events")
+    return numbers[index]

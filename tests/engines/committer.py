@@ -1,0 +1,45 @@
+"""A process of its own that commits to a SQLite database and prints what was acknowledged; it is there to be killed."""
+
+import asyncio
+import sys
+from itertools import count
+from pathlib import Path
+
+from gateway.conformance.engine_words import FakeClock, answered, asked, call, open_session, settled
+from gateway.engines.sqlite import SqliteEngine
+from gateway.envelope import SessionId
+from gateway.errors import EngineLocked
+from gateway.ports.engine import RUNTIME, Engine, Send, SendChange, Step
+
+
+def tell(session_id: SessionId, sequence: int) -> None:
+    sys.stdout.write(f"{session_id} {sequence}\n")
+    sys.stdout.flush()
+
+
+async def commit_for_ever(engine: Engine, session_id: SessionId) -> None:
+    row = await open_session(engine, session_id)
+    for number in count(row.last_sequence):
+        name = f"{session_id}-{number}"
+        opened = call(name, native_call_id=name)
+        done = await engine.commit(Step(session_id, (asked(name, dedupe_key=name),), calls=(opened,)))
+        tell(session_id, done.last_sequence)
+        outcome = Step(session_id, (answered(name),), calls=(settled(name),), sends=(Send(0, RUNTIME),))
+        done = await engine.commit(outcome)
+        tell(session_id, done.last_sequence)
+        await engine.commit(Step(session_id, send_changes=(SendChange(done.last_sequence, RUNTIME, "delivered", 1),)))
+
+
+async def main(path: Path, mode: str) -> int:
+    try:
+        async with SqliteEngine(path, FakeClock()) as engine:
+            if mode == "forever":
+                await asyncio.gather(*(commit_for_ever(engine, SessionId(f"s-{n}")) for n in range(8)))
+    except EngineLocked as exc:
+        sys.stdout.write(f"{exc}\n")
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main(Path(sys.argv[1]), sys.argv[2])))
