@@ -68,6 +68,7 @@ class HumaConnector:
             connect_timeout=options.connect_timeout,
             refusal_grace=options.refusal_grace,
             terminal_codes=wire.TERMINAL_CODES,
+            mirrored=frozenset({wire.FROM_SERVER, wire.ERRORS}),
             secrets=(key,),
         )
         return open_link(target, receiver, session=self._session)

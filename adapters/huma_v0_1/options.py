@@ -70,6 +70,13 @@ class HumaOptions(RuntimeOptions):
             raise ValueError("write the base URL alone; the key belongs in api_key")
         return url.rstrip("/")
 
+    @field_validator("transports")
+    @classmethod
+    def _ends_on_a_websocket(cls, transports: tuple[str, ...]) -> tuple[str, ...]:
+        if "websocket" not in transports:
+            raise ValueError("HUMA speaks over a websocket; write [websocket], or [polling, websocket] to upgrade")
+        return transports
+
     @field_validator("api_key")
     @classmethod
     def _is_sendable(cls, key: SecretStr) -> SecretStr:

@@ -44,7 +44,7 @@ def read_client_message(payload: dict[str, Any]) -> Draft | None:
 def read_server_message(payload: dict[str, Any]) -> Draft | None:
     """Read what the server sends on `event` or `error`; None for a type that 0.2.0 does not have."""
     if payload["type"] == wire.TOOL_CALL:
-        return _tool_call(read_model(wire.ToolCall, payload), payload)
+        return _tool_call(payload)
     if payload["type"] not in wire.SERVER_TYPES:
         return None
     _refuse_unsayable(payload, forbid_keys=False)
@@ -128,10 +128,16 @@ def _addon_tool_event(said: wire.AddonToolEvent) -> Draft:
     return Draft(event, losses=losses)
 
 
-def _tool_call(call: wire.ToolCall, payload: dict[str, Any]) -> Draft:
+def _tool_call(payload: dict[str, Any]) -> Draft:
+    losses: tuple[Loss, ...] = ()
+    if find_fault(list(payload)):
+        # One odd name among unknown fields must not cost the call.
+        payload = {key: value for key, value in payload.items() if not find_fault(key)}
+        losses = (Loss(how="dropped", path="", note="fields with unspeakable names"),)
+    call = read_model(wire.ToolCall, payload)
     if fault := find_fault([call.tool_call_id, call.tool_name]):
         raise MalformedFrame(fault.reason, path="/toolCallId" if fault.path == "/0" else "/toolName")
-    losses = unknown_fields(call.model_extra)
+    losses += unknown_fields(call.model_extra)
     arguments: dict[str, Any] = {}
     problem: str | None = None
     # From here on nothing may raise: the call has an id, so the agent gets an answer.

@@ -3,9 +3,9 @@
 The module itself has the two functions that python-socketio asks of a `json=` module.
 """
 
+import json as standard
 import re
-from json import JSONDecoder
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
@@ -13,6 +13,8 @@ from gateway.errors import CannotExpress
 from gateway.ports.values import Malformed
 
 EXCERPT = 256
+MAX_DEPTH = 256
+"""Nesting that is handed on at all; what a protocol lets through is for its codec to say."""
 
 _LONG_INTEGER = re.compile(r"-\d{19}|\d{20}")
 _OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
@@ -21,7 +23,7 @@ _OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 def loads(text: str | bytes) -> Any:
     """Read JSON; what cannot be read comes back as `Malformed`.
 
-    Refused beside broken JSON: lone surrogates, nesting over 1,024, infinities, and integers
+    Refused beside broken JSON: lone surrogates, nesting over `MAX_DEPTH`, infinities, and integers
     beyond 64 bits, which would otherwise be rounded without a word.
     """
     try:
@@ -30,7 +32,21 @@ def loads(text: str | bytes) -> Any:
         return Malformed(f"not readable as JSON: {exc.msg}", excerpt(text))
     if isinstance(text, str) and _LONG_INTEGER.search(text) and _has_huge_integer(text):
         return Malformed("an integer is beyond 64 bits", excerpt(text))
-    return value
+    return value if _is_shallow(text, value) else Malformed(f"nested deeper than {MAX_DEPTH} levels", excerpt(text))
+
+
+def salvage(text: str) -> Any:
+    """Read JSON as Python does, with the lone surrogates and huge integers that `loads` refuses.
+
+    A call with one bad argument can then be answered, because its id is known. Whoever takes the value must
+    find what is unspeakable in it (`gateway.ports.values.find_fault`).
+    """
+    try:
+        value = standard.loads(text)
+    except (ValueError, RecursionError) as exc:
+        reason = exc.msg if isinstance(exc, standard.JSONDecodeError) else "beyond all bounds"
+        return Malformed(f"not readable as JSON: {reason}", excerpt(text))
+    return value if _is_shallow(text, value) else Malformed(f"nested deeper than {MAX_DEPTH} levels", excerpt(text))
 
 
 def dumps(value: object, **_options: object) -> str:
@@ -62,7 +78,7 @@ def _bounded(digits: str) -> int:
     return value
 
 
-_CHECKER = JSONDecoder(parse_int=_bounded)
+_CHECKER = standard.JSONDecoder(parse_int=_bounded)
 
 
 def _has_huge_integer(text: str) -> bool:
@@ -71,3 +87,25 @@ def _has_huge_integer(text: str) -> bool:
     except (_HugeInteger, RecursionError):
         return True
     return False
+
+
+def _is_shallow(text: str | bytes, value: object) -> bool:
+    opening = (text.count(b"[") + text.count(b"{")) if isinstance(text, bytes) else (text.count("[") + text.count("{"))
+    if opening <= MAX_DEPTH:
+        return True
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return True
+    return not any(isinstance(inner, dict | list) for inner in level)
+
+
+def _inside(value: object) -> list[object]:
+    match value:
+        case dict():
+            return list(cast("dict[str, object]", value).values())
+        case list():
+            return cast("list[object]", value)
+        case _:
+            return []

@@ -41,12 +41,12 @@ class _MaskingFilter(logging.Filter):
 
 
 def masked_logger(name: str, mask: Mask) -> logging.Logger:
-    """Make a logger to hand to a library: warnings and worse reach the root's handlers, without secrets.
+    """Make a logger to hand to a library: its errors reach the root's handlers, without secrets.
 
     It stands outside the registry, so that no level or handler set elsewhere lets a secret through.
     """
     # Registered loggers can be reconfigured by name from anywhere; this one cannot.
-    logger = logging.Logger(name, level=logging.WARNING)  # noqa: LOG001
+    logger = logging.Logger(name, level=logging.ERROR)  # noqa: LOG001
     logger.parent = logging.getLogger()
     logger.addFilter(_MaskingFilter(mask))
     return logger

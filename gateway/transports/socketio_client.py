@@ -1,14 +1,14 @@
 """One Socket.IO link: python-socketio connects and keeps alive, frames go in and out in the order of the wire.
 
-The library runs every packet as a task of its own and keeps an unbounded queue of outgoing ones. On a
-websocket, both are bypassed by standing between Engine.IO and aiohttp: event packets are handed to the
-receiver as they are read, and sent straight to the socket, whose own back-pressure then holds.
+The library runs every packet as a task of its own and keeps an unbounded queue of outgoing ones. Both are
+bypassed by standing between Engine.IO and aiohttp: event packets are handed to the receiver as they are read
+from the websocket, and sent straight to it, so that its own back-pressure holds.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib import import_module
 from typing import Any
@@ -32,8 +32,6 @@ MAX_MESSAGE = 16 * 1024 * 1024
 """Largest message taken from a runtime; aiohttp's own default of 4 MiB would close the link."""
 CLOSING = timedelta(seconds=2)
 """How long a goodbye may take before the connection is simply dropped."""
-MAX_QUEUED = 256
-"""Packets that may wait in the library's queue where it must be used (long polling)."""
 REFUSAL_CHANNELS = frozenset({"error", "event"})
 
 
@@ -42,9 +40,10 @@ class Target:
     """Where and how to connect."""
 
     url: str
-    query: Mapping[str, str]
+    query: Mapping[str, str] = field(repr=False)
     path: str = "/socket.io/"
     transports: tuple[str, ...] = ("websocket",)
+    """What is tried in turn; it must end on a websocket, since long polling loses bursts of over 16 packets."""
     connect_timeout: timedelta = timedelta(seconds=10)
     send_timeout: timedelta = timedelta(seconds=20)
     """How long a peer may leave a message unread before the link counts as lost."""
@@ -52,7 +51,9 @@ class Target:
     """How long after connecting an error or a hang-up still counts as a refusal."""
     terminal_codes: frozenset[str] = frozenset()
     """Refusal codes that trying again cannot mend."""
-    secrets: tuple[str, ...] = ()
+    mirrored: frozenset[str] = frozenset()
+    """Channels on which a server may say one thing twice in a row; the second is left out."""
+    secrets: tuple[str, ...] = field(default=(), repr=False)
     """What must never show in a log line or an error."""
 
 
@@ -92,8 +93,10 @@ class SocketLink:
         self._door = _Door(session, self)
         self._ended = asyncio.Event()
         self._reason = ""
+        self._hung_up = False
         self._heard = asyncio.Event()
         self._entered = False
+        self._last: Frame | None = None
         self._refusal: LinkRefused | None = None
         self._sending = asyncio.Lock()
         self.max_payload: int | None = None
@@ -126,6 +129,8 @@ class SocketLink:
                     socketio_path=self._target.path,
                     wait_timeout=seconds,
                 )
+            if self._client.transport() != "websocket":
+                lost = "the server did not agree to a websocket"
             await self._listen_for_refusal()
         except TimeoutError:
             lost = f"no connection within {seconds:g} s"
@@ -147,7 +152,7 @@ class SocketLink:
         if lost is not None:
             return LinkLost(self._mask(self._door.trouble or lost)[:300])
         if self._ended.is_set():
-            return LinkRefused("DISCONNECTED", self._reason)
+            return LinkRefused("DISCONNECTED", self._reason) if self._hung_up else LinkLost(self._reason)
         return None
 
     async def _listen_for_refusal(self) -> None:
@@ -185,16 +190,9 @@ class SocketLink:
     async def _pass(self, text: str) -> None:
         if self._ended.is_set():
             raise ConnectionResetError(self._reason)
-        eio = self._client.eio
-        if eio.current_transport == "websocket" and self._door.socket is not None:
-            await self._door.socket.send_str(text)
-            return
-        if eio.queue.qsize() >= MAX_QUEUED:
-            await eio.queue.join()
-        # The library says nothing when it drops a packet because it is not connected.
-        if eio.state != "connected":
+        if self._door.socket is None:
             raise ConnectionResetError("not connected")
-        await eio.send(text[1:])
+        await self._door.socket.send_str(text)
 
     async def wait_closed(self) -> str:
         """Wait until the connection has ended and say why."""
@@ -206,8 +204,18 @@ class SocketLink:
         for frame in arrival.frames:
             if not self._entered and frame.channel in REFUSAL_CHANNELS:
                 self._note_refusal(frame.payload)
-            self._receiver.frame(frame)
+            if not self._repeats(frame):
+                self._receiver.frame(frame)
         self._heard.set()
+
+    def _repeats(self, frame: Frame) -> bool:
+        last, self._last = self._last, frame
+        if last is None or last.channel == frame.channel or last.payload != frame.payload:
+            return False
+        repeats = {last.channel, frame.channel} <= self._target.mirrored
+        if repeats:
+            self._last = None
+        return repeats
 
     def end(self, reason: object = "closed", *_rest: object) -> None:
         """Note that the connection is over; the first reason stands."""
@@ -215,6 +223,11 @@ class SocketLink:
             self._reason = self._mask(reason)[:300]
             self._ended.set()
         self._heard.set()
+
+    def hang_up(self, reason: str) -> None:
+        """Note that the server ended the connection on purpose."""
+        self._hung_up = self._hung_up or not self._ended.is_set()
+        self.end(reason)
 
     def _note_connect_error(self, *said: object) -> None:
         answer = said[0] if said else None
@@ -272,8 +285,8 @@ def find_code(said: object, codes: frozenset[str]) -> str | None:
             return next((code for code in sorted(codes) if code in words), None)
         case {"type": str(kind)} if kind not in {"error", "connect_error"}:
             return None
-        case {"code": str(code)} if code in codes:
-            return code
+        case {"code": str(code)}:
+            return code if code in codes else None
         case {"data": {"code": str(code)} | str(code)} if code in codes:
             return code
         case {"message": str(text)} | {"error": str(text)}:
@@ -353,7 +366,7 @@ class _Socket:
                 case aiohttp.WSMsgType.ERROR:
                     self._link.end(f"the connection broke: {type(message.data).__name__}")
                 case _:
-                    self._link.end(f"the server closed the connection ({self._inner.close_code})")
+                    self._link.hang_up(f"the server closed the connection ({self._inner.close_code})")
             return message
 
     async def _take(self, arrival: Arrival) -> None:
@@ -370,7 +383,7 @@ class _Socket:
                 case _:
                     pass
         elif packet in {"41", "1"}:
-            self._link.end("the server ended the session")
+            self._link.hang_up("the server ended the session")
         elif packet.startswith("44") and not packet.startswith("44/"):
             self._link.connect_refused(packet)
 

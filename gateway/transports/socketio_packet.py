@@ -40,6 +40,8 @@ def read_event(packet: str | bytes) -> Arrival:
     if int(head["type"]) != EVENT:
         return _malformed(_channel(body), "a binary packet; binary is not spoken here", packet, ack=head["id"])
     said = json.loads(body)
+    if isinstance(said, Malformed):
+        said = json.salvage(body)
     match said:
         case Malformed():
             return Arrival((Frame(_channel(body), said),), head["id"])

@@ -1,0 +1,162 @@
+"""The codec of HUMA 0.2.0 against its vectors, against hostile input, and against its limits."""
+
+import math
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapters.huma_v0_2 import ADAPTER
+from gateway.conformance.codec import CodecSuite, nested
+from gateway.envelope import (
+    ContextUpdated,
+    Draft,
+    Envelope,
+    EventId,
+    Image,
+    MessagePosted,
+    Opaque,
+    SessionId,
+    Text,
+    ToolFinished,
+    ToolRequested,
+)
+from gateway.errors import CannotExpress, MalformedFrame
+from gateway.ports.adapter import Frame
+from gateway.ports.values import Malformed
+
+CODEC = ADAPTER.codec()
+
+
+class TestHumaCodec(CodecSuite):
+    adapter = ADAPTER
+    vectors = Path(__file__).parents[1] / "vectors" / "huma_v0_2"
+
+
+def finished(result: Any) -> Draft:
+    return Draft(ToolFinished(native_call_id="c", tool="t", outcome="success", result=result))
+
+
+@pytest.mark.requirement("N31", "N85", "A10")
+def test_a_result_passes_at_exactly_65536_utf16_units_of_json_and_not_one_beyond() -> None:
+    # Two quotes belong to the JSON of a text, and an emoji is two units.
+    for fits in ("x" * 65_534, "🎴" * 32_767, "é" * 65_534):
+        assert CODEC.encode(finished(fits)).frames[0].payload["result"] == fits
+    for beyond in ("x" * 65_535, "🎴" * 32_767 + "x", "é" * 65_535):
+        with pytest.raises(CannotExpress) as refusal:
+            CODEC.encode(finished(beyond))
+        assert refusal.value.path == "/result"
+
+
+@pytest.mark.requirement("N30", "A37", "A12")
+@pytest.mark.parametrize(
+    ("result", "path"),
+    [
+        (math.nan, "/result"),
+        ({"a": [1, math.inf]}, "/result/a/1"),
+        ({"a": b"bytes"}, "/result/a"),
+        ({"a/b~": {1: 2}}, "/result/a~1b~0"),
+        (2**64, "/result"),
+        ("\ud800", "/result"),
+        ({"x": datetime(2026, 1, 1, tzinfo=UTC)}, "/result/x"),
+        ({"x": {"constructor": 1}}, "/result/x/constructor"),
+    ],
+)
+def test_a_result_that_is_not_plain_json_is_refused_by_its_place(result: Any, path: str) -> None:
+    with pytest.raises(CannotExpress) as refusal:
+        CODEC.encode(finished(result))
+    assert refusal.value.path == path
+
+
+@pytest.mark.requirement("A12")
+def test_nesting_passes_at_64_levels_and_not_at_65() -> None:
+    assert CODEC.encode(finished(nested(63)))
+    with pytest.raises(CannotExpress):
+        CODEC.encode(finished(nested(64)))
+
+
+@pytest.mark.requirement("A12", "N9")
+def test_a_forbidden_key_is_found_in_a_large_value_and_a_forbidden_word_is_not_one() -> None:
+    large: dict[str, Any] = {f"key {n}": ["constructor", None] for n in range(5_000)}
+    assert CODEC.encode(Draft(ContextUpdated(name="n", context=large)))
+    with pytest.raises(CannotExpress):
+        CODEC.encode(Draft(ContextUpdated(name="n", context={**large, "last": [{"prototype": 1}]})))
+
+
+@pytest.mark.requirement("N43", "N56")
+@pytest.mark.parametrize("arguments", ["text", 7, True, [1], {"n": math.nan}, {"b": b"x"}, {"d": nested(80)}])
+def test_a_call_with_an_id_is_a_call_with_a_problem_whatever_its_arguments_are(arguments: Any) -> None:
+    payload = {"type": "tool-call", "toolCallId": "c", "toolName": "t", "arguments": arguments}
+    (draft,) = CODEC.decode(Frame("event", payload))
+    assert isinstance(draft.event, ToolRequested)
+    assert draft.event.problem
+    assert draft.event.arguments == {}
+
+
+def test_a_call_keeps_its_id_when_a_field_nobody_asked_for_is_unspeakable() -> None:
+    payload: dict[str, Any] = {"type": "tool-call", "toolCallId": "c", "toolName": "t", "arguments": {}, "\ud800": 1}
+    (draft,) = CODEC.decode(Frame("event", payload))
+    assert isinstance(draft.event, ToolRequested)
+    assert draft.event.problem is None
+    assert [loss.how for loss in draft.losses] == ["dropped"]
+    (draft,) = CODEC.decode(Frame("event", {**payload, "extra": b"bytes"}))
+    assert isinstance(draft.event, ToolRequested)
+
+
+def test_many_unknown_fields_are_listed_up_to_a_bound() -> None:
+    payload = {"type": "error", "message": "m", **{f"field {n}": n for n in range(1_000)}}
+    (draft,) = CODEC.decode(Frame("error", payload))
+    assert len(draft.losses) == 33
+    assert "968 more" in draft.losses[-1].note
+
+
+def test_what_the_socket_could_not_read_is_malformed_with_its_reason() -> None:
+    with pytest.raises(MalformedFrame, match="beyond 64 bits"):
+        CODEC.decode(Frame("event", Malformed("an integer is beyond 64 bits", "{")))
+
+
+@pytest.mark.requirement("A8")
+@pytest.mark.parametrize("kind", ["png", "jpeg", "webp", "gif"])
+def test_an_image_of_a_known_type_passes_up_to_four_megabytes(kind: str) -> None:
+    head = f"data:image/{kind};base64,"
+    largest = 4 * 1024 * 1024 * 4 // 3 - len(head)
+    for length, passes in ((largest, True), (largest + 8, False)):
+        message = MessagePosted(message_id="m", content=(Image(url=head + "A" * length),))
+        update = Draft(ContextUpdated(name="n", context={}, message=message))
+        if passes:
+            assert CODEC.encode(update).frames
+        else:
+            with pytest.raises(CannotExpress) as refusal:
+                CODEC.encode(update)
+            assert refusal.value.path == "/message/content/0/url"
+
+
+def test_a_message_without_an_id_gets_the_same_one_on_every_repeat() -> None:
+    event = ContextUpdated(name="n", context={}, message=MessagePosted(content=(Text(text="Hi"),)))
+    envelope = Envelope(
+        event_id=EventId("01ABC"),
+        session_id=SessionId("s"),
+        sequence=1,
+        recorded_at=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+        direction="to_runtime",
+        event=event,
+    )
+    once, again = CODEC.encode(envelope), CODEC.encode(envelope)
+    assert once == again
+    assert once.frames[0].payload["context"]["message"]["id"] == "01ABC"
+    assert once.frames[0].payload["context"]["message"]["createdAt"] == "2026-01-02T03:04:05Z"
+    assert CODEC.encode(Draft(event)) == CODEC.encode(Draft(event))
+
+
+def test_an_opaque_event_may_not_slip_a_forbidden_key_through() -> None:
+    with pytest.raises(CannotExpress):
+        CODEC.encode(Draft(Opaque(channel="message", payload={"type": "new", "x": {"__proto__": 1}})))
+
+
+@pytest.mark.requirement("A12")
+def test_an_id_without_end_is_refused_in_both_directions() -> None:
+    with pytest.raises(MalformedFrame):
+        CODEC.decode(Frame("event", {"type": "tool-call", "toolCallId": "c" * 1025, "toolName": "t"}))
+    with pytest.raises(CannotExpress):
+        CODEC.encode(Draft(ToolFinished(native_call_id="c" * 1025, tool="t", outcome="success")))

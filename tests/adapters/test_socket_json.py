@@ -1,0 +1,168 @@
+"""JSON, packets and masks of the socket links: nothing a peer writes raises, nothing secret shows."""
+
+import orjson
+import pytest
+from hypothesis import given, strategies as st
+
+from gateway.errors import CannotExpress
+from gateway.ports.adapter import Frame
+from gateway.ports.values import (
+    Malformed,
+    find_fault,
+    json_length,
+    json_type,
+    pointer,
+    utf16_length,
+)
+from gateway.transports import json
+from gateway.transports.masking import Mask, masked_logger
+from gateway.transports.socketio_packet import ACK, CONNECT, CONNECT_ERROR, DISCONNECT, SafePacket, read_event
+
+
+@pytest.mark.requirement("A37")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "NaN",
+        "[Infinity]",
+        "1e999",
+        '"\\ud800"',
+        "18446744073709551616",
+        '{"n": -9223372036854775809}',
+        "1" + "0" * 5_000,
+        "[" * 300 + "]" * 300,
+        "[" * 100_000,
+        '{"a":' * 2_000 + "1" + "}" * 2_000,
+    ],
+)
+def test_json_that_cannot_be_handed_on_is_a_value_and_no_exception(text: str) -> None:
+    read = json.loads(text)
+    assert isinstance(read, Malformed)
+    assert len(read.excerpt) <= json.EXCERPT
+    orjson.dumps([read.reason, read.excerpt])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "18446744073709551615",
+        "-9223372036854775808",
+        '"123456789012345678901234567890"',
+        "1.5e300",
+        "[" * 256 + "]" * 256,
+    ],
+)
+def test_json_at_its_limits_is_read_exactly(text: str) -> None:
+    assert json.loads(text) == orjson.loads(text)
+
+
+def test_many_brackets_side_by_side_are_not_deep() -> None:
+    assert json.loads("[" + ",".join(["[]"] * 500) + "]") == [[]] * 500
+
+
+def test_salvage_reads_what_only_the_codec_can_judge_and_never_raises() -> None:
+    assert json.salvage('{"a":"\\ud800","b":1' + "0" * 30 + "}") == {"a": "\ud800", "b": 10**30}
+    for hopeless in ("{", "1" + "0" * 5_000, "[" * 100_000, "[" * 300 + "]" * 300):
+        assert isinstance(json.salvage(hopeless), Malformed)
+
+
+@given(st.text())
+def test_no_text_at_all_makes_reading_raise(text: str) -> None:
+    json.loads(text)
+    json.salvage(text)
+    for packet in (text, "2" + text, "51-" + text):
+        assert read_event(packet).frames
+        SafePacket(encoded_packet=packet)
+
+
+@given(st.text(alphabet='0123456789/-,[]{}":ab', max_size=30))
+def test_no_packet_at_all_makes_reading_raise(text: str) -> None:
+    assert read_event(text).frames
+    SafePacket(encoded_packet=text)
+
+
+def test_writing_is_compact_and_refuses_what_is_not_json() -> None:
+    assert json.dumps({"a": [1, "é"]}, separators=(", ", ": ")) == '{"a":[1,"é"]}'
+    for value in (b"bytes", {"x": object()}, "\ud800", 2**64):
+        with pytest.raises(CannotExpress):
+            json.dumps(value)
+
+
+def test_control_packets_are_read_and_odd_data_in_them_is_left_out() -> None:
+    connect = SafePacket(encoded_packet='0{"sid":"x"}')
+    assert (connect.packet_type, connect.data) == (CONNECT, {"sid": "x"})
+    assert SafePacket(encoded_packet="0[1]").data is None
+    assert SafePacket(encoded_packet="0{").data is None
+    acknowledgement = SafePacket(encoded_packet="312[1]")
+    assert (acknowledgement.packet_type, acknowledgement.id, acknowledgement.data) == (ACK, 12, [1])
+    assert SafePacket(encoded_packet='31{"a":1}').data == []
+    gone = SafePacket(encoded_packet="1/other")
+    assert (gone.packet_type, gone.namespace) == (DISCONNECT, "/other")
+    error = SafePacket(encoded_packet='4{"message":"no"}')
+    assert (error.packet_type, error.data) == (CONNECT_ERROR, {"message": "no"})
+
+
+def test_packets_are_written_as_the_protocol_says() -> None:
+    assert SafePacket(data=["message", {"a": 1}]).encode() == '2["message",{"a":1}]'
+    assert SafePacket(CONNECT, namespace="/other").encode() == "0/other,"
+    assert SafePacket(ACK, data=[], id=7).encode() == "37[]"
+    with pytest.raises(ValueError, match="nobody announced"):
+        SafePacket().add_attachment(b"x")
+
+
+def test_an_event_packet_keeps_its_channel_even_where_its_body_is_broken() -> None:
+    (frame,) = read_event('25["event",{').frames
+    assert frame.channel == "event"
+    assert isinstance(frame.payload, Malformed)
+    assert read_event('27["event",{"a":1}]').ack == "7"
+    assert read_event('2["event",{"a":1}]').frames == (Frame("event", {"a": 1}),)
+
+
+@pytest.mark.requirement("A10")
+def test_lengths_are_those_of_javascript() -> None:
+    assert [utf16_length(text) for text in ("", "abc", "é", "🎴", "\ud800")] == [0, 3, 1, 2, 1]
+    assert json_length({"a": "🎴", "b": [1, 2]}) == len('{"a":"xx","b":[1,2]}')
+
+
+def test_pointers_are_escaped_bounded_and_always_sayable() -> None:
+    assert pointer("/a", "b/c~d", 0) == "/a/b~1c~0d/0"
+    assert len(pointer("", "x" * 10_000)) < 300
+    orjson.dumps(pointer("", "\ud800"))
+
+
+def test_a_value_without_end_is_a_fault_and_no_endless_walk() -> None:
+    endless: list[object] = []
+    endless.extend([endless, endless])
+    fault = find_fault(endless)
+    assert fault is not None
+
+
+def test_json_types_have_their_names() -> None:
+    values: tuple[object, ...] = (None, True, 1, 1.5, "x", [], {}, b"")
+    named = [json_type(value) for value in values]
+    assert named == ["null", "a boolean", "a number", "a number", "a string", "an array", "an object", "a bytes"]
+
+
+@pytest.mark.requirement("A40")
+def test_a_mask_hides_a_secret_in_every_spelling_and_whatever_a_query_calls_a_key() -> None:
+    mask = Mask(("ak+one/two", ""))
+    text = mask("GET /?agentId=a&apiKey=ak%2Bone%2Ftwo&x=1 ak+one/two session_api_key=other' token=t1&u")
+    assert "one" not in text
+    assert "other" not in text
+    assert "t1" not in text
+    assert "agentId=a" in text
+    assert "x=1" in text
+
+
+@pytest.mark.requirement("A40")
+def test_a_librarys_logger_masks_messages_arguments_and_exceptions(caplog: pytest.LogCaptureFixture) -> None:
+    logger = masked_logger("library", Mask(("s3cret",)))
+    try:
+        raise ValueError("failed for https://x/?apiKey=s3cret")
+    except ValueError:
+        logger.exception("request to %s", "https://x/?key=s3cret")
+    logger.info("never shown: %s", "s3cret")
+    assert "ValueError" in caplog.text
+    assert "s3cret" not in caplog.text

@@ -1,0 +1,252 @@
+"""The Socket.IO link against scripted servers that break the rules a real library keeps."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from aiohttp import WSMsgType, web
+
+from gateway.conformance.link import Collector, enter, within
+from gateway.errors import LinkLost, LinkRefused
+from gateway.ports.adapter import Frame
+from gateway.transports.socketio_client import MAX_MESSAGE, Target, find_code, open_link, shared_session
+
+OPEN = '0{"sid":"s","upgrades":[],"pingInterval":25000,"pingTimeout":20000}'
+CODES = frozenset({"UNAUTHORIZED", "AGENT_EXPIRED"})
+
+Script = Callable[[web.WebSocketResponse], Awaitable[None]]
+
+
+@asynccontextmanager
+async def scripted(script: Script | int, **more: Any) -> AsyncGenerator[tuple[Target, Any]]:
+    """Serve one script per websocket, or one HTTP status for all; yield where it is and a session."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if isinstance(script, int):
+            return web.Response(status=script)
+        socket = web.WebSocketResponse(max_msg_size=0)
+        await socket.prepare(request)
+        await script(socket)
+        await socket.close()
+        return socket
+
+    app = web.Application()
+    app.router.add_get("/socket.io/", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    settings: dict[str, Any] = {"connect_timeout": timedelta(seconds=2), "terminal_codes": CODES, **more}
+    try:
+        async with shared_session() as session:
+            yield Target(f"http://127.0.0.1:{port}", {"key": "s3cret"}, secrets=("s3cret",), **settings), session
+    finally:
+        await runner.cleanup()
+
+
+async def let_in(socket: web.WebSocketResponse) -> None:
+    await socket.send_str(OPEN)
+    await socket.receive()
+    await socket.send_str('40{"sid":"x"}')
+
+
+async def listen(socket: web.WebSocketResponse) -> None:
+    async for _message in socket:
+        pass
+
+
+@pytest.mark.requirement("A39")
+@pytest.mark.parametrize(
+    ("packet", "code", "terminal"),
+    [
+        ('44{"message":"UNAUTHORIZED"}', "UNAUTHORIZED", True),
+        ('44"AGENT_EXPIRED"', "AGENT_EXPIRED", True),
+        ('44{"message":"x","data":"AGENT_EXPIRED"}', "AGENT_EXPIRED", True),
+        ('44{"error":"UNAUTHORIZED: no"}', "UNAUTHORIZED", True),
+        ('44{"code":"BUSY","message":"later, s3cret"}', "REFUSED", False),
+        ("44", "REFUSED", False),
+        ("44[1]", "REFUSED", False),
+        ("44{broken", "REFUSED", False),
+    ],
+)
+async def test_a_refusal_is_understood_in_every_shape(packet: str, code: str, terminal: bool) -> None:
+    async def refuse(socket: web.WebSocketResponse) -> None:
+        await socket.send_str(OPEN)
+        await socket.receive()
+        await socket.send_str(packet)
+        await listen(socket)
+
+    async with scripted(refuse) as (target, session):
+        with pytest.raises(LinkRefused) as refusal:
+            await enter(open_link(target, Collector(), session=session))
+    assert (refusal.value.code, refusal.value.terminal) == (code, terminal)
+    assert "s3cret" not in str(refusal.value)
+
+
+@pytest.mark.requirement("A39")
+@pytest.mark.parametrize(
+    ("status", "kind", "terminal"),
+    [
+        (401, LinkRefused, True),
+        (403, LinkRefused, True),
+        (410, LinkRefused, False),
+        (429, None, None),
+        (503, None, None),
+    ],
+)
+async def test_the_status_of_a_refused_handshake_decides(status: int, kind: Any, terminal: bool | None) -> None:
+    async with scripted(status) as (target, session):
+        with pytest.raises(kind or LinkLost) as failure:
+            await enter(open_link(target, Collector(), session=session))
+    assert getattr(failure.value, "terminal", None) == terminal
+    assert failure.value.__context__ is None
+
+
+@pytest.mark.parametrize("packet", ["", "x", "4", "0", "0{}", "0[]", "0null", '0{"sid":1,"upgrades":0}', "2", b"0"])
+async def test_an_opening_that_is_none_is_a_lost_link(packet: str | bytes) -> None:
+    async def babble(socket: web.WebSocketResponse) -> None:
+        await (socket.send_bytes(packet) if isinstance(packet, bytes) else socket.send_str(packet))
+        await listen(socket)
+
+    async with scripted(babble, connect_timeout=timedelta(milliseconds=300)) as (target, session):
+        with pytest.raises(LinkLost):
+            await enter(open_link(target, Collector(), session=session))
+
+
+async def test_a_server_that_lets_nobody_in_and_says_nothing_is_lost_in_time() -> None:
+    async def keep_silent(socket: web.WebSocketResponse) -> None:
+        await socket.send_str(OPEN)
+        await listen(socket)
+
+    async with scripted(keep_silent, connect_timeout=timedelta(milliseconds=200)) as (target, session):
+        with pytest.raises(LinkLost):
+            await enter(open_link(target, Collector(), session=session))
+
+
+async def test_what_is_said_before_we_are_let_in_is_heard() -> None:
+    async def replay_first(socket: web.WebSocketResponse) -> None:
+        await socket.send_str(OPEN)
+        await socket.receive()
+        for number in range(3):
+            await socket.send_str(f'42["event",{number}]')
+        await socket.send_str('40{"sid":"x"}')
+        await listen(socket)
+
+    collector = Collector()
+    async with scripted(replay_first) as (target, session), open_link(target, collector, session=session):
+        assert await collector.wait_for(3) == [Frame("event", number) for number in range(3)]
+
+
+async def test_a_peer_that_does_not_read_costs_the_link_and_not_the_gateway() -> None:
+    async def never_read(socket: web.WebSocketResponse) -> None:
+        await let_in(socket)
+        await released.wait()
+
+    released = asyncio.Event()
+    async with scripted(never_read, send_timeout=timedelta(milliseconds=300)) as (target, session):
+        async with open_link(target, Collector(), session=session) as link:
+
+            async def send_without_end() -> None:
+                while True:
+                    await link.send(Frame("message", "x" * 1_000_000))
+
+            with pytest.raises(LinkLost, match="does not read"):
+                await within(send_without_end())
+            assert await within(link.wait_closed()) == "the peer does not read"
+        released.set()
+
+
+async def test_a_message_beyond_all_bounds_costs_the_link() -> None:
+    async def flood(socket: web.WebSocketResponse) -> None:
+        await let_in(socket)
+        await entered.wait()
+        with suppress(ConnectionError):
+            await socket.send_str('42["event","' + "x" * MAX_MESSAGE + '"]')
+
+    entered = asyncio.Event()
+    collector = Collector()
+    async with scripted(flood) as (target, session), open_link(target, collector, session=session) as link:
+        entered.set()
+        assert await within(link.wait_closed())
+        assert collector.frames == []
+
+
+async def test_a_connection_that_breaks_while_we_come_in_is_lost_and_no_refusal() -> None:
+    async def break_off(socket: web.WebSocketResponse) -> None:
+        await let_in(socket)
+        await socket.send_str('42["event","' + "x" * MAX_MESSAGE + '"]')
+
+    async def break_off_quietly(socket: web.WebSocketResponse) -> None:
+        with suppress(ConnectionError):
+            await break_off(socket)
+
+    async with scripted(break_off_quietly) as (target, session):
+        with pytest.raises(LinkLost):
+            await enter(open_link(target, Collector(), session=session))
+
+
+@pytest.mark.parametrize("goodbye", ["41", "1"])
+async def test_a_goodbye_in_words_ends_the_link(goodbye: str) -> None:
+    async def say_goodbye(socket: web.WebSocketResponse) -> None:
+        await let_in(socket)
+        await leaving.wait()
+        await socket.send_str(goodbye)
+        await listen(socket)
+
+    leaving = asyncio.Event()
+    async with (
+        scripted(say_goodbye) as (target, session),
+        open_link(target, Collector(), session=session) as link,
+    ):
+        leaving.set()
+        assert await within(link.wait_closed()) == "the server ended the session"
+
+
+async def test_odd_control_packets_break_nothing() -> None:
+    async def be_odd(socket: web.WebSocketResponse) -> None:
+        await let_in(socket)
+        for packet in ("43[1]", "439[]", "40/other,[]", "41/other", "44/other,{}", "2probe", "6", "7", '40{"sid":1}'):
+            await socket.send_str(packet)
+        await socket.send_str('42["event","after all"]')
+        await listen(socket)
+
+    collector = Collector()
+    async with scripted(be_odd) as (target, session), open_link(target, collector, session=session) as link:
+        assert await collector.wait_for(1) == [Frame("event", "after all")]
+        assert (await link.send(Frame("message", {}))).state == "sent"
+
+
+async def test_a_ping_is_answered_while_events_flow() -> None:
+    answered = asyncio.Event()
+
+    async def ping(socket: web.WebSocketResponse) -> None:
+        await let_in(socket)
+        await socket.send_str("2")
+        await socket.send_str('42["event",1]')
+        async for message in socket:
+            if message.type is WSMsgType.TEXT and message.data == "3":
+                answered.set()
+
+    collector = Collector()
+    async with scripted(ping) as (target, session), open_link(target, collector, session=session):
+        await collector.wait_for(1)
+        await within(answered.wait())
+
+
+def test_a_code_is_found_only_where_a_refusal_puts_it() -> None:
+    assert find_code("Error: UNAUTHORIZED", CODES) == "UNAUTHORIZED"
+    assert find_code({"type": "error", "code": "AGENT_EXPIRED"}, CODES) == "AGENT_EXPIRED"
+    assert find_code({"data": {"code": "AGENT_EXPIRED"}, "message": "x"}, CODES) == "AGENT_EXPIRED"
+    for other in (
+        {"type": "messaging", "message": "UNAUTHORIZED"},
+        {"type": "error", "code": "INVALID_EVENT", "message": "UNAUTHORIZED"},
+        "UNAUTHORIZEDLY",
+        None,
+        7,
+        ["UNAUTHORIZED"],
+    ):
+        assert find_code(other, CODES) is None
