@@ -1,0 +1,194 @@
+"""The door for request bodies and queries: bounded, strict JSON, with an error that names the place."""
+
+import asyncio
+import json
+import re
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, TypeVar, cast, get_origin
+
+import orjson
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+from starlette.requests import Request
+
+from gateway.http.errors import Refused
+
+DEPTH = 64
+"""How deep a body may nest."""
+BODY_DEADLINE = timedelta(seconds=30)
+_MOST_ERRORS = 10
+_MANY_DIGITS = re.compile(rb"\d{19,}")
+_JSON_TYPE = re.compile(r"application/(?:[a-z0-9.+-]+\+)?json", re.IGNORECASE)
+
+Form = TypeVar("Form", bound=BaseModel)
+
+
+async def read_json(request: Request, *, optional: bool = False) -> Any:
+    """Read the body as one JSON value; an `optional` one may be empty and is then an empty object.
+
+    Raises:
+        Refused, TooLarge: what is wrong with the body.
+    """
+    try:
+        async with asyncio.timeout(BODY_DEADLINE.total_seconds()):
+            raw = await request.body()
+    except TimeoutError as exc:
+        raise Refused("request-timeout", "the body did not arrive within 30 seconds") from exc
+    if optional and not raw:
+        return {}
+    _check_type(request)
+    return parse_json(raw)
+
+
+def parse_json(raw: bytes) -> Any:
+    """Parse strictly: no NaN, no lone surrogates, no integers beyond 64 bits, bounded depth.
+
+    Raises:
+        Refused: `invalid-json`, with the place.
+    """
+    if not raw.strip():
+        raise Refused("invalid-json", "the body is empty; a JSON value is expected")
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError as exc:
+        raise Refused("invalid-json", _explain(exc)) from exc
+    # Fewer brackets than the limit cannot nest deeper than it, and is what nearly all bodies have.
+    if raw.count(b"[") + raw.count(b"{") > DEPTH and _is_too_deep(value):
+        raise Refused("invalid-json", f"the body nests deeper than {DEPTH} levels")
+    if _MANY_DIGITS.search(raw):
+        # orjson turns an integer beyond 64 bits into a float without a word; the slow parser shows it.
+        json.loads(raw, parse_int=_bounded_int)
+    return value
+
+
+def read_form(model: type[Form], body: Any) -> Form:
+    """Check a body against its form.
+
+    Raises:
+        Refused: `invalid-request` with all places.
+    """
+    if not isinstance(body, dict):
+        raise Refused("invalid-request", f"expected a JSON object, got {_json_name(body)}", pointer="")
+    try:
+        return model.model_validate(body, strict=True)
+    except ValidationError as exc:
+        raise misfit("invalid-request", exc, body) from exc
+
+
+def read_query(model: type[Form], request: Request) -> Form:
+    """Check the query parameters against their form; only list fields may be repeated.
+
+    Raises:
+        Refused: `invalid-request` with the parameters that are wrong.
+    """
+    given: dict[str, Any] = {}
+    for name, text in request.query_params.multi_items():
+        field = model.model_fields.get(name)
+        if field is not None and get_origin(field.annotation) is list:
+            given.setdefault(name, []).extend(text.split(","))
+        elif name in given:
+            raise Refused("invalid-request", f"the query parameter {name[:50]!r} is given twice")
+        else:
+            given[name] = text
+    try:
+        return model.model_validate(given)
+    except ValidationError as exc:
+        found = [{"parameter": str(error["loc"][0])[:50], "detail": error["msg"][:300]} for error in _first_errors(exc)]
+        first = found[0]
+        raise Refused(
+            "invalid-request", f"query parameter {first['parameter']!r}: {first['detail']}", errors=found
+        ) from exc
+
+
+def misfit(problem: str, exc: ValidationError, body: Any, *, at: str = "") -> Refused:
+    """Turn pydantic's findings into a problem with pointers; `at` is where in the whole body `body` lies."""
+    found = [
+        {"pointer": at + pointer_to(body, error["loc"]), "detail": error["msg"][:300]} for error in _first_errors(exc)
+    ]
+    first = found[0]
+    return Refused(
+        problem, f"{first['pointer'] or 'the body'}: {first['detail']}", pointer=first["pointer"], errors=found
+    )
+
+
+def pointer_to(body: Any, places: Sequence[int | str]) -> str:
+    """Write pydantic's location as an RFC 6901 pointer, without the union tags that are not in the body."""
+    parts: list[str] = []
+    current = body
+    for number, place in enumerate(places):
+        last = number == len(places) - 1
+        match current:
+            case dict():
+                members = cast(dict[str, Any], current)
+                if not last and place == members.get("type"):
+                    continue
+                current = members.get(str(place))
+            case list():
+                items = cast(list[Any], current)
+                current = items[place] if isinstance(place, int) and place < len(items) else None
+            case _:
+                break
+        parts.append(str(place).replace("~", "~0").replace("/", "~1")[:100])
+    return "".join(f"/{part}" for part in parts)
+
+
+def _first_errors(exc: ValidationError) -> list[ErrorDetails]:
+    return exc.errors(include_url=False, include_input=False, include_context=False)[:_MOST_ERRORS]
+
+
+def _check_type(request: Request) -> None:
+    given, *parameters = [part.strip() for part in request.headers.get("content-type", "").split(";")]
+    charsets = [value.strip('" ').lower() for name, _, value in map(_split_parameter, parameters) if name == "charset"]
+    if not _JSON_TYPE.fullmatch(given) or any(charset not in {"utf-8", "utf8"} for charset in charsets):
+        raise Refused("unsupported-media-type", "the Content-Type must be application/json")
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise Refused("unsupported-media-type", "compressed bodies are not read; leave Content-Encoding out")
+
+
+def _split_parameter(parameter: str) -> tuple[str, str, str]:
+    name, equals, value = parameter.partition("=")
+    return name.strip().lower(), equals, value
+
+
+def _explain(exc: orjson.JSONDecodeError) -> str:
+    rest = exc.doc[exc.pos : exc.pos + 9]
+    if "number is infinity" in exc.msg:
+        return f"numbers must be finite, integers within 64 bits (line {exc.lineno}, column {exc.colno})"
+    if rest.startswith(("NaN", "Infinity", "-Infinity")):
+        return f"numbers must be finite: NaN and Infinity are not JSON (line {exc.lineno}, column {exc.colno})"
+    if "depth limit" in exc.msg:
+        return f"the body nests deeper than {DEPTH} levels"
+    if "surrogate" in exc.msg:
+        return f"text must be valid UTF-8 without lone surrogates (line {exc.lineno}, column {exc.colno})"
+    return f"not JSON: {exc.msg} (line {exc.lineno}, column {exc.colno})"
+
+
+def _is_too_deep(value: Any) -> bool:
+    level: list[Any] = [value] if isinstance(value, dict | list) else []
+    for _ in range(DEPTH):
+        inner: list[Any] = []
+        for container in level:
+            members = cast(list[Any], container.values() if isinstance(container, dict) else container)
+            inner += [member for member in members if isinstance(member, dict | list)]
+        if not inner:
+            return False
+        level = inner
+    return True
+
+
+def _bounded_int(digits: str) -> int:
+    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
+        raise Refused("invalid-json", "an integer is beyond 64 bits; write such numbers as strings")
+    return int(digits)
+
+
+def _json_name(value: Any) -> str:
+    names: dict[type[Any], str] = {
+        dict: "an object",
+        list: "an array",
+        str: "a string",
+        bool: "a boolean",
+        type(None): "null",
+    }
+    return names.get(cast(type[Any], type(value)), "a number")

@@ -1,0 +1,185 @@
+"""The examples of the documentation: one small story, told consistently. Pure."""
+
+from typing import Any
+
+SESSION_ID = "7a0b4c6e-58a5-5b8e-8a43-1d0e5b1f9c11"
+CALL_ID = "0f8fad5b-d9cb-569f-a165-70867728950e"
+
+SESSION: dict[str, Any] = {
+    "session_id": SESSION_ID,
+    "runtime": "finn",
+    "protocol": "huma/0.2.0",
+    "native_id": "agent-7",
+    "state": "idle",
+    "labels": {"table": "12"},
+    "first_sequence": 1,
+    "last_sequence": 4,
+    "opened_at": "2026-11-20T12:00:00+00:00",
+    "updated_at": "2026-11-20T12:00:07+00:00",
+}
+
+POSTED: dict[str, Any] = {
+    "event_id": "01JD4QWXK2M3N4P5Q6R7S8T9V0",
+    "session_id": SESSION_ID,
+    "sequence": 4,
+    "recorded_at": "2026-11-20T12:00:07+00:00",
+    "direction": "to_runtime",
+    "origin": None,
+    "caused_by": None,
+    "losses": [],
+    "event": {
+        "kind": "message.posted",
+        "author": {"role": "user"},
+        "content": [{"type": "text", "text": "Do you have any sevens?"}],
+        "wakes_agent": True,
+        "complete": True,
+    },
+}
+
+REQUESTED: dict[str, Any] = {
+    "event_id": "01JD4QX1A2B3C4D5E6F7G8H9J0",
+    "session_id": SESSION_ID,
+    "sequence": 5,
+    "recorded_at": "2026-11-20T12:00:09+00:00",
+    "direction": "from_runtime",
+    "origin": {
+        "adapter": "huma-0.2",
+        "protocol": "huma/0.2.0",
+        "native_id": "550e8400-e29b-41d4-a716-446655440000",
+        "native_sequence": None,
+        "native_time": None,
+    },
+    "caused_by": None,
+    "losses": [],
+    "event": {
+        "kind": "tool.requested",
+        "native_call_id": "550e8400-e29b-41d4-a716-446655440000",
+        "tool": "ask_for_cards",
+        "arguments": {"targetPlayer": "Victoria", "rank": "7"},
+        "runs_in": "host",
+        "needs_approval": False,
+        "call_id": CALL_ID,
+    },
+}
+
+CALL: dict[str, Any] = {
+    "call_id": CALL_ID,
+    "native_call_id": "550e8400-e29b-41d4-a716-446655440000",
+    "session_id": SESSION_ID,
+    "runtime": "finn",
+    "tool": "ask_for_cards",
+    "state": "succeeded",
+    "executor": "cards",
+    "attempt": 1,
+    "idempotency_key": CALL_ID,
+    "unknown": False,
+    "error": None,
+    "created_at": "2026-11-20T12:00:09+00:00",
+    "deadline_at": "2026-11-20T12:02:09+00:00",
+    "due_at": None,
+    "canceling_until": None,
+    "finished_at": "2026-11-20T12:00:10+00:00",
+    "request_sequence": 5,
+    "outcome_sequence": 6,
+    "redrive_of": None,
+    "deliver": True,
+}
+
+DELIVERY: dict[str, Any] = {
+    "session_id": SESSION_ID,
+    "sequence": 6,
+    "target": "runtime",
+    "lane": "turn",
+    "state": "delivered",
+    "attempt": 1,
+    "due_at": None,
+    "reason": None,
+}
+
+STORY: dict[str, Any] = {**CALL, "events": [REQUESTED], "deliveries": [DELIVERY]}
+
+DEAD_DELIVERY: dict[str, Any] = {
+    "type": "delivery",
+    **DELIVERY,
+    "sequence": 4,
+    "target": "destination:chat-log",
+    "lane": "new_work",
+    "state": "dead",
+    "attempt": 10,
+    "reason": "answered 500",
+    "envelope": POSTED,
+}
+
+INTERACTION_ANSWERED: dict[str, Any] = {
+    "interaction_id": "b1d5781e-1b2c-5d3e-9f4a-5b6c7d8e9f00",
+    "kind": "approval.asked",
+    "state": "answered",
+    "session_id": SESSION_ID,
+    "sequence": 12,
+    "expires_at": "2026-11-20T12:05:00+00:00",
+    "answered_by": "api",
+}
+
+INTERACTION: dict[str, Any] = {
+    **INTERACTION_ANSWERED,
+    "state": "waiting",
+    "answered_by": None,
+    "event": {
+        "kind": "approval.asked",
+        "id": "call-3",
+        "tool": "delete_table",
+        "arguments": {"table": "12"},
+        "scopes": ["once"],
+    },
+}
+
+RUNTIME: dict[str, Any] = {
+    "name": "finn",
+    "adapter": "huma-0.2",
+    "protocol": "huma/0.2.0",
+    "links": [
+        {
+            "session_id": SESSION_ID,
+            "native_id": "agent-7",
+            "state": "up",
+            "since": "2026-11-20T12:00:00+00:00",
+            "reason": None,
+        }
+    ],
+}
+
+CAPABILITIES: dict[str, Any] = {
+    "runtime": "finn",
+    "adapter": "huma-0.2",
+    "protocol": "huma/0.2.0",
+    "capabilities": {
+        "accepts": ["addon.answered", "context.updated", "message.confirmed", "tool.finished"],
+        "emits": ["message.posted", "session.moved", "tool.canceled", "tool.requested", "typing.changed"],
+        "turns": "inferred",
+        "delivery": "silence",
+        "replaces_context": True,
+        "hydrates": True,
+        "confirms_messages": "30s",
+        "answers_cancel": False,
+        "one_message_per_turn": False,
+        "resumes": False,
+        "echoes": False,
+        "approvals": "none",
+        "creates_sessions": True,
+        "limits": {"result_utf16_units": 65536},
+    },
+}
+
+STREAM = (
+    "retry: 1000\n\n"
+    "id: 5\nevent: tool.requested\n"
+    f'data: {{"event_id":"01JD4QX1A2B3C4D5E6F7G8H9J0","session_id":"{SESSION_ID}","sequence":5,"…":"…"}}\n\n'
+    "event: typing.changed\n"
+    'data: {"live":true,"after_sequence":5,"event":{"kind":"typing.changed","typing":true}}\n\n'
+    ": heartbeat\n\n"
+)
+
+METRICS = (
+    "# TYPE dragoman_calls_total counter\n"
+    'dragoman_calls_total{runtime="finn",tool="ask_for_cards",outcome="success"} 1.0\n'
+)

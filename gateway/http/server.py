@@ -1,0 +1,95 @@
+"""The uvicorn server of the HTTP face: bounded request heads, and streams that end when it stops."""
+
+import asyncio
+import socket
+from datetime import timedelta
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gateway.http.app import followers_of
+
+_HEAD_BYTES = 64 * 1024
+_HEAD_DEADLINE = timedelta(seconds=30)
+_MOST_CONNECTIONS = 8_192
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """HTTP/1.1 whose request line and headers are bounded in size and time, which the parser alone is not."""
+
+    _head_bytes = 0
+    _heads = 0
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_is_there()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        heads = self._heads
+        super().data_received(data)
+        # A head that began within this chunk may follow pipelined requests; it is counted from the next chunk on.
+        if self._head_timer is not None and heads == self._heads:
+            self._head_bytes += len(data)
+            if self._head_bytes > _HEAD_BYTES and not self.transport.is_closing():
+                self.send_400_response("The request head is too large.")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._heads += 1
+        self._expect_head()
+
+    def on_headers_complete(self) -> None:
+        self._head_is_there()
+        super().on_headers_complete()
+
+    def _expect_head(self) -> None:
+        self._head_is_there()
+        self._head_timer = self.loop.call_later(_HEAD_DEADLINE.total_seconds(), self._give_up)
+
+    def _head_is_there(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+        self._head_timer = None
+        self._head_bytes = 0
+
+    def _give_up(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """Ends the open streams first when it stops; they would hold it up otherwise."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self._followers = followers_of(app)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._followers.end_all()
+        await super().shutdown(sockets)
+
+
+def make_server(app: FastAPI, *, host: str = "127.0.0.1", port: int = 8080, drain: timedelta) -> Server:
+    """Make the server; `drain` is how long it waits for requests under way when it stops."""
+    options: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "http": BoundedHttp,
+        "ws": "none",
+        "lifespan": "off",
+        "log_config": None,
+        # Our own line per request has no query string, uvicorn's has.
+        "access_log": False,
+        "server_header": False,
+        "proxy_headers": False,
+        "limit_concurrency": _MOST_CONNECTIONS,
+        "timeout_graceful_shutdown": max(1, round(drain.total_seconds())),
+    }
+    return Server(uvicorn.Config(app, **options), app)

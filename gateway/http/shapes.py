@@ -1,0 +1,233 @@
+"""The shapes of all answers, for the documentation only: answers are written by hand in `views`. Pure."""
+
+from datetime import datetime
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.envelope import Direction, Event, Loss
+from gateway.http.client_events import MOST_EVENTS, ClientEvent
+from gateway.ports.engine import CallState, InteractionState, Lane, SendState
+
+Row = TypeVar("Row")
+
+
+class Shape(BaseModel):
+    """The base of all shapes: complete, so that a view with a member more or less fails its test."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Listing(Shape, Generic[Row]):
+    data: list[Row]
+    next: str | None
+    """Give it as `after` to read the next page; null on the last one."""
+
+
+class Origin(Shape):
+    adapter: str
+    protocol: str
+    native_id: str | None
+    native_sequence: int | None
+    native_time: str | None
+
+
+class Envelope(Shape):
+    event_id: str
+    session_id: str
+    sequence: int
+    """1, 2, 3 … per session, without gaps."""
+    recorded_at: datetime
+    direction: Direction
+    origin: Origin | None
+    """Where it comes from; null on events that the gateway made itself."""
+    caused_by: int | None
+    losses: list[Loss]
+    """What the translation could not carry."""
+    event: Event
+
+
+class Written(Shape):
+    data: list[Envelope]
+
+
+class EventListing(Shape):
+    data: list[Envelope]
+    next: int | None
+    """The sequence to go on `after`; null on the last page."""
+
+
+class SeveralEvents(Shape):
+    events: Annotated[list[ClientEvent], Field(min_length=1, max_length=MOST_EVENTS)]
+
+
+PostedEvents = ClientEvent | SeveralEvents
+
+
+class Redelivered(Shape):
+    session_id: str
+    sequence: int
+    target: str
+
+
+class Session(Shape):
+    session_id: str
+    runtime: str
+    protocol: str
+    native_id: str
+    state: str
+    labels: dict[str, str]
+    first_sequence: int
+    """The oldest event that retention has left."""
+    last_sequence: int
+    opened_at: datetime
+    updated_at: datetime
+
+
+class Call(Shape):
+    call_id: str
+    native_call_id: str
+    session_id: str
+    runtime: str
+    tool: str
+    state: CallState
+    executor: str | None
+    attempt: int
+    idempotency_key: str
+    unknown: bool
+    """Whether the executor may have done the work although the gateway cannot know."""
+    error: str | None
+    created_at: datetime
+    deadline_at: datetime
+    due_at: datetime | None
+    canceling_until: datetime | None
+    finished_at: datetime | None
+    request_sequence: int
+    outcome_sequence: int | None
+    redrive_of: str | None
+    deliver: bool
+
+
+class Delivery(Shape):
+    session_id: str
+    sequence: int
+    target: str
+    lane: Lane
+    state: SendState
+    attempt: int
+    due_at: datetime | None
+    reason: str | None
+
+
+class CallWithStory(Call):
+    events: list[Envelope]
+    """Its request, updates, progress, cancel, outcome and ignored outcomes, oldest first."""
+    deliveries: list[Delivery]
+    """How its outcome fared on the way to the runtime."""
+
+
+class Progressed(Shape):
+    call_id: str
+
+
+class DeadCall(Call):
+    type: Literal["call"]
+
+
+class DeadDelivery(Delivery):
+    type: Literal["delivery"]
+    envelope: Envelope
+
+
+class DeadLetters(Shape):
+    data: list[Annotated[DeadCall | DeadDelivery, Field(discriminator="type")]]
+    next: str | None
+
+
+class Interaction(Shape):
+    interaction_id: str
+    kind: str
+    state: InteractionState
+    session_id: str
+    sequence: int
+    expires_at: datetime | None
+    answered_by: str | None
+    event: Event | None = None
+    """The event that asked; in lists only."""
+
+
+class Enabled(Shape):
+    name: str
+    enabled: bool
+
+
+class Changed(Shape):
+    changed: list[str]
+    """YAML paths of what is different now."""
+
+
+class Link(Shape):
+    session_id: str
+    native_id: str
+    state: Literal["connecting", "up", "down", "refused"]
+    since: datetime
+    reason: str | None
+
+
+class Runtime(Shape):
+    name: str
+    adapter: str
+    protocol: str
+    links: list[Link]
+
+
+class RuntimeCapabilities(Shape):
+    runtime: str
+    adapter: str
+    protocol: str
+    capabilities: dict[str, Any]
+    """`accepts` and `emits` are lists of kinds; durations are written like `20s`."""
+
+
+class Health(Shape):
+    status: Literal["ok"]
+
+
+class Ready(Shape):
+    ready: bool
+    checks: dict[str, str]
+    """Name of each check to `ok` or what is wrong."""
+
+
+class Version(Shape):
+    name: str
+    version: str
+
+
+class ProblemPage(Shape):
+    type: str
+    status: int
+    title: str
+    meaning: str
+    mend: str
+
+
+class Problem(BaseModel):
+    """An error answer (RFC 9457)."""
+
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+
+    type: str
+    """A reference to the explanation, such as `/problems/not-found`."""
+    title: str
+    status: int
+    detail: str
+    """What is wrong with this request."""
+    pointer: str | None = None
+    """RFC 6901 pointer into the body, where one place is wrong."""
+    first_sequence: int | None = None
+    """With `gone`: the oldest event that is left."""
+    scope: str | None = None
+    """With `forbidden`: the scope that is needed."""
+    errors: list[dict[str, Any]] | None = None
+    """Every finding, where there can be several."""

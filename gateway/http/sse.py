@@ -1,0 +1,175 @@
+"""Events as server-sent events: one bounded, coalescing stream per follower over plain ASGI."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Protocol, cast
+
+import structlog
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from gateway.envelope import Envelope, Live, dump_event, to_json
+from gateway.errors import DragomanError
+from gateway.http.reply import dump
+from gateway.runtime.gateway import Gap, Heartbeat, StreamItem
+
+_FIRST = b"retry: 1000\n\n"
+_HEARTBEAT = b": heartbeat\n\n"
+_BURST_BYTES = 64 * 1024
+_SEND_DEADLINE = timedelta(seconds=30)
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+
+class Frames:
+    """Writes stream items as SSE, once for all followers of the same item; bounded by count and bytes."""
+
+    def __init__(self, *, most: int = 4_096, most_bytes: int = 4 * 1024**2) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        # By identity, not by event_id: an event that is read back after an erasure is another object.
+        self._kept: dict[int, tuple[StreamItem, bytes]] = {}
+
+    def write(self, item: StreamItem) -> bytes:
+        """Write one item."""
+        if isinstance(item, Heartbeat):
+            return _HEARTBEAT
+        kept = self._kept.get(id(item))
+        if kept is not None:
+            return kept[1]
+        frame = frame_of(item)
+        self._kept[id(item)] = (item, frame)
+        self._bytes += len(frame)
+        while len(self._kept) > self._most or self._bytes > self._most_bytes:
+            _, dropped = self._kept.pop(next(iter(self._kept)))
+            self._bytes -= len(dropped)
+        return frame
+
+
+def frame_of(item: StreamItem) -> bytes:
+    """Write one item as an SSE frame; JSON never holds a raw newline, so `data` is one line."""
+    match item:
+        case Envelope():
+            return b"id: %d\nevent: %s\ndata: %s\n\n" % (item.sequence, item.event.kind.encode(), dump(to_json(item)))
+        case Live():
+            body = {"live": True, "after_sequence": item.after_sequence, "event": dump_event(item.event)}
+            return b"event: %s\ndata: %s\n\n" % (item.event.kind.encode(), dump(body))
+        case Gap():
+            return b"event: gap\ndata: %s\n\n" % dump({"first_sequence": item.first_sequence})
+        case Heartbeat():
+            return _HEARTBEAT
+
+
+class Followers:
+    """All open streams, so that a stopping server can end them at once."""
+
+    def __init__(self) -> None:
+        self.frames = Frames()
+        self._streams: set[EventStream] = set()
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def join(self, stream: "EventStream") -> None:
+        self._streams.add(stream)
+
+    def leave(self, stream: "EventStream") -> None:
+        self._streams.discard(stream)
+
+    def end_all(self) -> None:
+        """End all streams; clients come back with their `Last-Event-ID`."""
+        for stream in self._streams:
+            stream.end()
+
+
+class _Closable(Protocol):
+    async def aclose(self) -> None: ...
+
+
+class EventStream(Response):
+    """The response that follows one session until the client, the gateway or the server ends it."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, items: AsyncIterator[StreamItem], followers: Followers) -> None:
+        self.status_code = 200
+        self.background = None
+        self.body = b""
+        self.raw_headers = [
+            (b"content-type", b"text/event-stream; charset=utf-8"),
+            (b"cache-control", b"no-store"),
+            (b"x-accel-buffering", b"no"),
+        ]
+        self._items = items
+        self._followers = followers
+        self._pending: list[bytes] = [_FIRST]
+        self._pending_bytes = 0
+        self._ended = False
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+
+    def end(self) -> None:
+        """End the stream after what is pending."""
+        self._ended = True
+        self._wake.set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        self._followers.join(self)
+        self._wake.set()
+        complete = False
+        try:
+            # One request is one task of the server; the two beside it live and die with it.
+            async with asyncio.TaskGroup() as group:
+                beside = (group.create_task(self._read()), group.create_task(self._watch(receive)))
+                try:
+                    complete = await self._write(send)
+                finally:
+                    for task in beside:
+                        task.cancel()
+        finally:
+            self._followers.leave(self)
+        if complete:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _read(self) -> None:
+        # Reads ahead while items are at hand, so that a burst leaves in few writes; the bound holds it back.
+        try:
+            async with aclosing(cast(_Closable, self._items)):
+                async for item in self._items:
+                    frame = self._followers.frames.write(item)
+                    self._pending.append(frame)
+                    self._pending_bytes += len(frame)
+                    self._wake.set()
+                    if self._pending_bytes >= _BURST_BYTES:
+                        self._room.clear()
+                        await self._room.wait()
+        except DragomanError as exc:
+            log.warning("stream of a follower ended", reason=str(exc))
+        self.end()
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._pending.clear()
+        self.end()
+
+    async def _write(self, send: Send) -> bool:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            burst, self._pending, self._pending_bytes = b"".join(self._pending), [], 0
+            self._room.set()
+            if burst:
+                try:
+                    async with asyncio.timeout(_SEND_DEADLINE.total_seconds()):
+                        await send({"type": "http.response.body", "body": burst, "more_body": True})
+                except TimeoutError:
+                    log.info("follower cut off", reason="it did not read for 30 s")
+                    return False
+            if self._ended and not self._pending:
+                return True

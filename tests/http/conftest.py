@@ -1,0 +1,120 @@
+"""Servers of the HTTP face on real sockets, over a gateway that keeps everything in memory."""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, MutableMapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from gateway.http.app import build_app
+from gateway.http.server import Server, make_server
+from gateway.settings.model import Settings
+from tests.http.fake_gateway import MemoryGateway
+
+KEYS = {
+    "api": {
+        "keys": [
+            {"name": "backend", "key": "all-of-it"},
+            {"name": "viewer", "key": "look-only", "scopes": ["read"]},
+            {"name": "driver", "key": "drive-only", "scopes": ["drive"]},
+            {"name": "answerer", "key": "answer-only", "scopes": ["answer"]},
+            {"name": "operator", "key": "operate-only", "scopes": ["operate"]},
+        ],
+        "max_body": 4 * 1024**2,
+    }
+}
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+@asynccontextmanager
+async def serving(gateway: MemoryGateway) -> AsyncGenerator[tuple[Server, str]]:
+    """Run the face of a gateway on a free port."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = make_server(build_app(gateway), drain=timedelta(seconds=5))
+    running = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        async with asyncio.timeout(5):
+            # Uvicorn has no event for it.
+            while not server.started:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        yield server, f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        async with asyncio.timeout(5):
+            await running
+
+
+@pytest.fixture(autouse=True)
+def lines() -> Iterator[list[MutableMapping[str, Any]]]:
+    """Everything that is logged, from debug on, whatever other tests have configured."""
+    before = structlog.get_config()
+    structlog.reset_defaults()
+    with capture_logs() as captured:
+        yield captured
+    structlog.configure(**before)
+
+
+@pytest.fixture
+def gateway() -> MemoryGateway:
+    return MemoryGateway(Settings.model_validate(KEYS))
+
+
+@pytest.fixture
+async def url(gateway: MemoryGateway) -> AsyncIterator[str]:
+    async with serving(gateway) as (_, base):
+        yield base
+
+
+def plain_client(url: str) -> httpx.AsyncClient:
+    """Make a client over real sockets with the key for everything."""
+    # Reading the certificates of the machine takes longer than most tests, and nothing here is encrypted.
+    return httpx.AsyncClient(base_url=url, headers=bearer("all-of-it"), timeout=5, verify=False)  # noqa: S501
+
+
+@pytest.fixture
+async def wire(url: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A client over a real socket whose key may do everything."""
+    async with plain_client(url) as client:
+        yield client
+
+
+class BoundedTransport(httpx.ASGITransport):
+    """Calls an application directly; a client's timeout means nothing without a socket, so this has its own."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        async with asyncio.timeout(5):
+            return await super().handle_async_request(request)
+
+
+def in_process(gateway: MemoryGateway, headers: dict[str, str]) -> httpx.AsyncClient:
+    """Make a client that calls the application without a socket, for all that no socket can change."""
+    transport = BoundedTransport(build_app(gateway), raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers, timeout=5)
+
+
+@pytest.fixture
+async def api(gateway: MemoryGateway) -> AsyncIterator[httpx.AsyncClient]:
+    """A client whose key may do everything."""
+    async with in_process(gateway, bearer("all-of-it")) as client:
+        yield client
+
+
+@pytest.fixture
+async def stranger(gateway: MemoryGateway) -> AsyncIterator[httpx.AsyncClient]:
+    """A client without a key."""
+    async with in_process(gateway, {}) as client:
+        yield client
+
+
+@pytest.fixture
+def session_id(gateway: MemoryGateway) -> str:
+    return gateway.attach()

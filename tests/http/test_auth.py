@@ -1,0 +1,208 @@
+"""Who is let in: keys, scopes, callback tokens, and the loopback rule where there are no keys."""
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from gateway.http.auth import ACCESS, Keyring
+from gateway.http.routes import all_operations
+from gateway.http.sse import Followers
+from gateway.settings.model import ApiKey, Settings
+from tests.http.conftest import bearer, in_process
+from tests.http.fake_gateway import MemoryGateway
+
+NEEDS = [
+    ("POST", "/v1/sessions", "drive"),
+    ("GET", "/v1/sessions", "read"),
+    ("GET", "/v1/sessions/x", "read"),
+    ("DELETE", "/v1/sessions/x", "drive"),
+    ("POST", "/v1/sessions/x/events", "drive"),
+    ("GET", "/v1/sessions/x/events", "read"),
+    ("GET", "/v1/sessions/x/events/stream", "read"),
+    ("POST", "/v1/sessions/x/events/1/redeliver", "operate"),
+    ("GET", "/v1/calls", "read"),
+    ("GET", "/v1/calls/x", "read"),
+    ("POST", "/v1/calls/x/outcome", "answer"),
+    ("POST", "/v1/calls/x/progress", "answer"),
+    ("POST", "/v1/calls/x/cancel", "operate"),
+    ("POST", "/v1/calls/x/redrive", "operate"),
+    ("GET", "/v1/interactions", "read"),
+    ("POST", "/v1/interactions/x/answer", "answer"),
+    ("GET", "/v1/dead-letters", "read"),
+    ("POST", "/v1/destinations/x/enable", "operate"),
+    ("POST", "/v1/reload", "operate"),
+    ("GET", "/v1/runtimes", "read"),
+    ("GET", "/v1/capabilities", "read"),
+    ("GET", "/metrics", "read"),
+    ("GET", "/version", "read"),
+    ("GET", "/openapi.json", "read"),
+]
+ONLY = {"read": "look-only", "drive": "drive-only", "answer": "answer-only", "operate": "operate-only"}
+
+
+@pytest.mark.parametrize(("method", "path", "scope"), NEEDS)
+async def test_each_operation_needs_exactly_its_scope(
+    stranger: httpx.AsyncClient, method: str, path: str, scope: str
+) -> None:
+    without = await stranger.request(method, path)
+    assert without.status_code == 401
+    assert without.headers["www-authenticate"].startswith("Bearer")
+    assert without.json()["type"] == "/problems/unauthorized"
+    for other, key in ONLY.items():
+        answer = await stranger.request(method, path, headers=bearer(key))
+        if other == scope:
+            assert answer.status_code not in {401, 403}
+        else:
+            assert answer.status_code == 403
+            assert answer.json()["scope"] == scope
+            assert scope in answer.json()["detail"]
+
+
+def test_every_operation_has_a_row_in_the_access_table() -> None:
+    gateway = MemoryGateway(Settings())
+    names = {operation.name for operation in all_operations(gateway, Followers())}
+    assert names | {"getOpenapi", "eraseSession"} == set(ACCESS)
+
+
+async def test_erasing_needs_operate_besides_drive(
+    stranger: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+) -> None:
+    refused = await stranger.delete(f"/v1/sessions/{session_id}?erase=true", headers=bearer("drive-only"))
+    assert refused.status_code == 403
+    assert refused.json()["scope"] == "operate"
+    assert not gateway.erased
+    allowed = await stranger.delete(f"/v1/sessions/{session_id}?erase=true", headers=bearer("all-of-it"))
+    assert allowed.status_code == 204
+    assert gateway.erased == [session_id]
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/problems", "/problems/not-found"])
+async def test_pages_for_probes_and_explanations_are_open(stranger: httpx.AsyncClient, path: str) -> None:
+    assert (await stranger.get(path)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": "Bearer wrong"},
+        {"authorization": "Bearer "},
+        {"authorization": "Basic YTpi"},
+        {"authorization": "all-of-it"},
+        {"x-api-key": "wrong"},
+        {"x-api-key": ""},
+        {"authorization": "Bearer wrong", "x-api-key": "all-of-it"},
+    ],
+)
+async def test_a_wrong_key_is_told_without_being_repeated(stranger: httpx.AsyncClient, headers: dict[str, str]) -> None:
+    answer = await stranger.get("/v1/sessions", headers=headers)
+    assert answer.status_code == 401
+    assert "all-of-it" not in answer.text
+
+
+@pytest.mark.parametrize("headers", [{"x-api-key": "all-of-it"}, {"authorization": "bearer   all-of-it"}])
+async def test_both_ways_of_sending_a_key_work(stranger: httpx.AsyncClient, headers: dict[str, str]) -> None:
+    assert (await stranger.get("/v1/sessions", headers=headers)).status_code == 200
+
+
+def test_a_keyring_finds_each_of_its_keys_and_no_other() -> None:
+    keys = [ApiKey.model_validate({"name": f"k{n}", "key": f"schlüssel-{n}"}) for n in range(3)]
+    ring = Keyring(keys)
+    found = [ring.find(f"schlüssel-{n}".encode()) for n in range(4)]
+    assert [caller.name if caller else None for caller in found] == ["k0", "k1", "k2", None]
+
+
+async def test_keys_of_a_reloaded_configuration_count_at_once(api: httpx.AsyncClient, gateway: MemoryGateway) -> None:
+    assert (await api.get("/v1/sessions")).status_code == 200
+    gateway.settings = Settings.model_validate({"api": {"keys": [{"name": "new", "key": "fresh"}]}})
+    assert (await api.get("/v1/sessions")).status_code == 401
+    assert (await api.get("/v1/sessions", headers=bearer("fresh"))).status_code == 200
+
+
+async def test_pages_are_open_where_the_settings_say_so(stranger: httpx.AsyncClient, gateway: MemoryGateway) -> None:
+    gateway.settings = Settings.model_validate(
+        {"api": {"keys": [{"name": "k", "key": "v"}], "open": ["metrics", "version"]}}
+    )
+    statuses = [(await stranger.get(path)).status_code for path in ("/metrics", "/version", "/openapi.json")]
+    assert statuses == [200, 200, 401]
+
+
+async def test_a_callback_token_opens_its_own_call_only(
+    stranger: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+) -> None:
+    gateway.ask(session_id, "c-1")
+    gateway.ask(session_id, "c-2")
+    body = {"outcome": "success", "result": 1}
+    assert (await stranger.post("/v1/calls/c-2/outcome?token=token-c-1", json=body)).status_code == 401
+    assert (await stranger.get("/v1/calls/c-1?token=token-c-1")).status_code == 401
+    assert (await stranger.post("/v1/calls/c-1/cancel?token=token-c-1")).status_code == 401
+    assert (await stranger.post("/v1/calls/c-1/progress?token=token-c-1", json={"at": 1})).status_code == 202
+    assert (await stranger.post("/v1/calls/c-1/outcome?token=token-c-1", json=body)).status_code == 200
+
+
+async def test_a_key_counts_where_the_token_is_wrong(
+    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+) -> None:
+    gateway.ask(session_id, "c-1")
+    answer = await api.post("/v1/calls/c-1/outcome?token=old", json={"outcome": "success"})
+    assert answer.status_code == 200
+
+
+@pytest.fixture
+async def keyless(gateway: MemoryGateway) -> AsyncIterator[httpx.AsyncClient]:
+    gateway.settings = Settings()
+    async with in_process(gateway, {}) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:1", 200),
+        ("app.localhost", 200),
+        ("127.0.0.1", 200),
+        ("127.8.8.8:99", 200),
+        ("[::1]:80", 200),
+        ("evil.example", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("localhost.evil.example", 403),
+        ("10.0.0.1", 403),
+        ("[::1", 403),
+        ("", 403),
+    ],
+)
+async def test_without_keys_only_loopback_hosts_are_answered(
+    keyless: httpx.AsyncClient, host: str, status: int
+) -> None:
+    answer = await keyless.get("/v1/sessions", headers={"host": host})
+    assert answer.status_code == status
+    if status == 403:
+        assert answer.json()["type"] == "/problems/foreign-origin"
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1"])
+async def test_without_keys_other_web_pages_cannot_post(
+    keyless: httpx.AsyncClient, gateway: MemoryGateway, session_id: str, origin: str
+) -> None:
+    gateway.ask(session_id)
+    answer = await keyless.post("/v1/calls/c-1/cancel", headers={"origin": origin})
+    assert answer.status_code == 403
+    assert not gateway.canceled
+
+
+async def test_without_keys_the_own_origin_and_no_origin_are_fine(keyless: httpx.AsyncClient) -> None:
+    own = f"{keyless.base_url.scheme}://{keyless.base_url.netloc.decode()}"
+    assert (await keyless.get("/v1/sessions", headers={"origin": own})).status_code == 200
+    answer = await keyless.get("/v1/sessions")
+    assert answer.status_code == 200
+    assert not [name for name in answer.headers if name.startswith("access-control-")]
+
+
+async def test_without_keys_a_callback_may_come_by_its_public_name(
+    keyless: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+) -> None:
+    gateway.ask(session_id)
+    headers = {"host": "gateway.example"}
+    body = {"outcome": "success"}
+    assert (await keyless.post("/v1/calls/c-1/outcome?token=no", json=body, headers=headers)).status_code == 401
+    assert (await keyless.post("/v1/calls/c-1/outcome?token=token-c-1", json=body, headers=headers)).status_code == 200

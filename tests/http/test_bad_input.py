@@ -1,0 +1,362 @@
+"""Bad requests get one clear problem each, and change nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from gateway.http.body import parse_json
+from gateway.http.errors import Refused
+from tests.http.fake_gateway import MemoryGateway
+
+JSON = {"content-type": "application/json"}
+
+
+def problem(answer: httpx.Response, status: int, name: str) -> dict[str, object]:
+    """Check that an answer is a problem of this name, and return it."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    body: dict[str, object] = answer.json()
+    assert body["type"] == f"/problems/{name}"
+    assert body["status"] == status
+    assert body["title"]
+    assert body["detail"]
+    return body
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        (b"", "empty"),
+        (b"  ", "empty"),
+        (b"{", "line 1"),
+        (b"[1,]", "trailing comma"),
+        (b'{"a": NaN}', "finite"),
+        (b'{"a": Infinity}', "finite"),
+        (b'{"a": -Infinity}', "finite"),
+        (b'{"a": 1e400}', "finite"),
+        (b'{"a": 18446744073709551616}', "64 bits"),
+        (b'{"a": -9223372036854775809}', "64 bits"),
+        (b'{"a": ' + b"9" * 5_000 + b"}", "64 bits"),
+        (b'{"a": "\\ud800"}', "surrogate"),
+        (b'{"a": "\xed\xa0\x80"}', "UTF-8"),
+        (b'{"a": "\xff"}', "UTF-8"),
+        (b"[" * 65 + b"]" * 65, "64 levels"),
+        (b"[" * 2_000 + b"]" * 2_000, "64 levels"),
+        (b'{"a":' * 2_000 + b"1" + b"}" * 2_000, "64 levels"),
+        (b"\xef\xbb\xbf{}", "JSON"),
+    ],
+)
+async def test_unusable_json_is_refused_with_the_reason(
+    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str, raw: bytes, says: str
+) -> None:
+    answer = await api.post(f"/v1/sessions/{session_id}/events", content=raw, headers=JSON)
+    assert says in str(problem(answer, 400, "invalid-json")["detail"])
+    assert len(gateway.journal[session_id]) == 1
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"[" * 64 + b"]" * 64,
+        b'{"a": 18446744073709551615}',
+        b'{"a": -9223372036854775808}',
+        b'{"a": "99999999999999999999999999"}',
+        b'{"a": 1234567890123456789012.5}',
+        b"[" + b",".join([b"[]"] * 100) + b"]",
+        b'{"a": "\\ud83c\\udccf"}',
+    ],
+)
+def test_unusual_but_sound_json_is_read(raw: bytes) -> None:
+    parse_json(raw)
+
+
+def test_a_wide_value_beside_a_deep_one_is_still_too_deep() -> None:
+    with pytest.raises(Refused, match="64 levels"):
+        parse_json(b"[" + b"[]," * 100 + b"[" * 64 + b"]" * 64 + b"]")
+
+
+@pytest.mark.parametrize(
+    ("kind", "charset"),
+    [
+        ("text/plain", ""),
+        ("application/x-www-form-urlencoded", ""),
+        ("application/json", "; charset=latin-1"),
+        ("", ""),
+    ],
+)
+async def test_other_content_types_are_refused(api: httpx.AsyncClient, kind: str, charset: str) -> None:
+    answer = await api.post("/v1/sessions", content=b"{}", headers={"content-type": kind + charset})
+    problem(answer, 415, "unsupported-media-type")
+
+
+async def test_compressed_bodies_are_refused(api: httpx.AsyncClient) -> None:
+    answer = await api.post("/v1/sessions", content=b"{}", headers={**JSON, "content-encoding": "gzip"})
+    problem(answer, 415, "unsupported-media-type")
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/json; charset=UTF-8", "application/merge-patch+json", "APPLICATION/JSON"]
+)
+async def test_json_by_other_names_is_taken(api: httpx.AsyncClient, kind: str) -> None:
+    answer = await api.post("/v1/sessions", content=b'{"runtime":"finn"}', headers={"content-type": kind})
+    assert answer.status_code == 201
+
+
+async def test_a_body_with_an_announced_length_over_the_limit_is_refused(wire: httpx.AsyncClient) -> None:
+    answer = await wire.post("/v1/sessions", content=b" " * (5 * 1024**2), headers=JSON)
+    assert "5242880" in str(problem(answer, 413, "too-large")["detail"])
+
+
+async def test_a_chunked_body_over_the_limit_is_refused(wire: httpx.AsyncClient) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(80):
+            yield b" " * 65_536
+
+    problem(await wire.post("/v1/sessions", content=chunks(), headers=JSON), 413, "too-large")
+    assert (await wire.get("/v1/sessions")).status_code == 200
+
+
+async def test_an_endless_chunked_body_is_refused_before_it_ends(url: str) -> None:
+    port = int(url.rsplit(":", 1)[1])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = "POST /v1/sessions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer all-of-it\r\n"
+    writer.write(f"{head}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+    async with asyncio.timeout(5):
+        for _ in range(65):
+            writer.write(b"10000\r\n" + b" " * 65_536 + b"\r\n")
+            await writer.drain()
+        assert (await reader.readline()).startswith(b"HTTP/1.1 413")
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "name", "pointer"),
+    [
+        (5, 400, "invalid-request", ""),
+        ([], 400, "invalid-request", ""),
+        ({}, 400, "invalid-event", "/kind"),
+        ({"kind": 5}, 400, "invalid-event", "/kind"),
+        ({"kind": "message.psted"}, 400, "invalid-event", "/kind"),
+        ({"kind": "tool.finished"}, 422, "inexpressible", "/kind"),
+        ({"kind": "session.moved", "state": "idle"}, 422, "inexpressible", "/kind"),
+        ({"kind": "message.posted"}, 400, "invalid-event", "/content"),
+        ({"kind": "message.posted", "content": 5}, 400, "invalid-event", "/content"),
+        ({"kind": "message.posted", "content": "x", "wakes_agent": "yes"}, 400, "invalid-event", "/wakes_agent"),
+        ({"kind": "message.posted", "content": "x", "wakes_agent": 1}, 400, "invalid-event", "/wakes_agent"),
+        ({"kind": "message.posted", "content": "x", "a/b~c": 1}, 400, "invalid-event", "/a~1b~0c"),
+        ({"kind": "message.posted", "content": [{"type": "text"}]}, 400, "invalid-event", "/content/0/text"),
+        ({"kind": "message.posted", "content": [{"type": "text", "text": 5}]}, 400, "invalid-event", "/content/0/text"),
+        (
+            {"kind": "message.posted", "content": [{"type": "text", "text": "x", "b": 1}]},
+            400,
+            "invalid-event",
+            "/content/0/b",
+        ),
+        ({"kind": "message.posted", "content": [{"type": "video"}]}, 400, "invalid-event", "/content/0"),
+        (
+            {"kind": "message.confirmed", "native_call_id": "x", "index": "1"},
+            400,
+            "invalid-event",
+            "/index",
+        ),
+        ({"kind": "context.updated", "name": "n", "context": []}, 400, "invalid-event", "/context"),
+        ({"events": []}, 400, "invalid-request", "/events"),
+        ({"events": {}}, 400, "invalid-request", "/events"),
+        ({"events": [{"kind": "turn.interrupted"}] * 101}, 400, "invalid-request", "/events"),
+        ({"events": [{"kind": "turn.interrupted"}], "more": 1}, 400, "invalid-request", "/more"),
+        ({"events": [], "kind": "opaque"}, 400, "invalid-request", "/kind"),
+        ({"events": [{"kind": "turn.interrupted"}, 5]}, 400, "invalid-event", "/events/1"),
+        (
+            {"events": [{"kind": "turn.interrupted"}, {"kind": "turn.steered"}]},
+            400,
+            "invalid-event",
+            "/events/1/text",
+        ),
+    ],
+)
+async def test_a_bad_event_is_refused_with_its_place(
+    api: httpx.AsyncClient,
+    gateway: MemoryGateway,
+    session_id: str,
+    body: object,
+    status: int,
+    name: str,
+    pointer: str,
+) -> None:
+    answer = await api.post(f"/v1/sessions/{session_id}/events", json=body)
+    assert problem(answer, status, name)["pointer"] == pointer
+    assert len(gateway.journal[session_id]) == 1
+
+
+async def test_an_unknown_kind_gets_a_suggestion(api: httpx.AsyncClient, session_id: str) -> None:
+    answer = await api.post(f"/v1/sessions/{session_id}/events", json={"kind": "message.psted"})
+    assert "did you mean 'message.posted'" in answer.json()["detail"]
+
+
+async def test_an_outcome_posted_as_event_is_told_where_it_belongs(api: httpx.AsyncClient, session_id: str) -> None:
+    answer = await api.post(f"/v1/sessions/{session_id}/events", json={"kind": "tool.finished"})
+    assert "/v1/calls/{call_id}/outcome" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/sessions/nope"),
+        ("DELETE", "/v1/sessions/nope"),
+        ("GET", "/v1/sessions/nope/events"),
+        ("GET", "/v1/sessions/nope/events/stream"),
+        ("GET", "/v1/calls/nope"),
+        ("POST", "/v1/calls/nope/cancel"),
+        ("POST", "/v1/calls/nope/redrive"),
+        ("POST", "/v1/destinations/nope/enable"),
+        ("GET", "/problems/nope"),
+    ],
+)
+async def test_what_does_not_exist_is_not_found(api: httpx.AsyncClient, method: str, path: str) -> None:
+    problem(await api.request(method, path), 404, "not-found")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/sessions/nope/events", {"kind": "turn.interrupted"}),
+        ("/v1/sessions/nope/events/1/redeliver", {"target": "runtime"}),
+        ("/v1/calls/nope/outcome", {"outcome": "success"}),
+        ("/v1/interactions/nope/answer", {"answer": "x"}),
+        ("/v1/sessions", {"runtime": "nope"}),
+    ],
+)
+async def test_writing_to_what_does_not_exist_is_not_found(
+    api: httpx.AsyncClient, path: str, body: dict[str, str]
+) -> None:
+    problem(await api.post(path, json=body), 404, "not-found")
+
+
+@pytest.mark.parametrize("path", ["/", "/v2/sessions", "/v1/sessions/", "/v1", "/docs", "/%00", "/v1/calls/a/b/c"])
+async def test_an_unknown_path_is_a_problem_of_its_own(api: httpx.AsyncClient, path: str) -> None:
+    problem(await api.get(path), 404, "unknown-path")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("PUT", "/v1/sessions", "GET, POST"),
+        ("PATCH", "/v1/sessions/x", "DELETE, GET"),
+        ("GET", "/v1/reload", "POST"),
+        ("OPTIONS", "/v1/calls", "GET"),
+        ("POST", "/healthz", "GET"),
+    ],
+)
+async def test_a_wrong_method_is_told_all_right_ones(
+    api: httpx.AsyncClient, method: str, path: str, allow: str
+) -> None:
+    answer = await api.request(method, path)
+    problem(answer, 405, "method-not-allowed")
+    assert answer.headers["allow"] == allow
+
+
+@pytest.mark.parametrize(
+    ("path", "parameter"),
+    [
+        ("/v1/sessions?limit=0", "limit"),
+        ("/v1/sessions?limit=501", "limit"),
+        ("/v1/sessions?limit=x", "limit"),
+        ("/v1/sessions?limt=5", "limt"),
+        ("/v1/calls?state=dead", "state"),
+        ("/v1/calls?unknown=perhaps", "unknown"),
+        ("/v1/interactions?state=open", "state"),
+        ("/v1/dead-letters?after=", "after"),
+    ],
+)
+async def test_a_bad_query_parameter_is_named(api: httpx.AsyncClient, path: str, parameter: str) -> None:
+    body = problem(await api.get(path), 400, "invalid-request")
+    assert parameter in str(body["detail"])
+    assert body["errors"]
+
+
+@pytest.mark.parametrize("query", ["after=-1", "after=x", "after=9223372036854775808", "limit=1001", "after=1&after=2"])
+async def test_bad_places_in_the_history_are_refused(api: httpx.AsyncClient, session_id: str, query: str) -> None:
+    problem(await api.get(f"/v1/sessions/{session_id}/events?{query}"), 400, "invalid-request")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"runtime": 5},
+        {"runtime": "finn", "nativeId": "x"},
+        {"runtime": "finn", "native_id": ""},
+        {"runtime": "finn", "native_id": "x" * 513},
+        {"runtime": "finn", "labels": {"a": 5}},
+        {"runtime": "finn", "labels": {"": "x"}},
+        {"runtime": "finn", "labels": {str(n): "x" for n in range(33)}},
+    ],
+)
+async def test_a_bad_session_form_is_refused_with_its_place(api: httpx.AsyncClient, body: dict[str, object]) -> None:
+    assert str(problem(await api.post("/v1/sessions", json=body), 400, "invalid-request")["pointer"]).startswith("/")
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({}, "/outcome"),
+        ({"outcome": "done"}, "/outcome"),
+        ({"outcome": "success", "wakes_agent": "yes"}, "/wakes_agent"),
+        ({"outcome": "success", "updates": [{"name": "n"}]}, "/updates/0/context"),
+        ({"outcome": "success", "reslt": 1}, "/reslt"),
+        ([], ""),
+        ("success", ""),
+    ],
+)
+async def test_a_bad_outcome_is_refused_and_settles_nothing(
+    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str, body: object, pointer: str
+) -> None:
+    gateway.ask(session_id)
+    answer = await api.post("/v1/calls/c-1/outcome", json=body)
+    assert problem(answer, 400, "invalid-request")["pointer"] == pointer
+    assert gateway.call_rows["c-1"].state == "accepted"
+
+
+@pytest.mark.parametrize("body", [[], "x", 5, True])
+async def test_progress_must_be_an_object(
+    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str, body: object
+) -> None:
+    gateway.ask(session_id)
+    problem(await api.post("/v1/calls/c-1/progress", json=body), 400, "invalid-request")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"decision": "maybe"},
+        {"decision": "allow", "answer": "x"},
+        {"answer": 5},
+        {"answer": "x", "scope": "once"},
+        {"value": 12345},
+        {"valeu": "hunter2"},
+        [],
+    ],
+)
+async def test_a_bad_answer_to_a_person_s_question_is_refused_without_quoting_it(
+    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str, body: object
+) -> None:
+    gateway.ask_person(session_id)
+    answer = await api.post("/v1/interactions/i-1/answer", json=body)
+    problem(answer, 400, "invalid-request")
+    assert "hunter2" not in answer.text
+    assert "12345" not in answer.text
+    assert gateway.asked["i-1"][0].state == "waiting"
+
+
+@pytest.mark.parametrize("target", ["", "elsewhere", "destination:", "destination:a b", 5])
+async def test_a_bad_redelivery_target_is_refused(api: httpx.AsyncClient, session_id: str, target: object) -> None:
+    answer = await api.post(f"/v1/sessions/{session_id}/events/1/redeliver", json={"target": target})
+    assert problem(answer, 400, "invalid-request")["pointer"] == "/target"
+
+
+async def test_a_sequence_in_the_path_must_be_a_number(api: httpx.AsyncClient, session_id: str) -> None:
+    answer = await api.post(f"/v1/sessions/{session_id}/events/one/redeliver", json={"target": "runtime"})
+    problem(answer, 400, "invalid-request")

@@ -1,0 +1,110 @@
+"""The same request sent twice is carried out once."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from gateway.errors import EngineUnavailable, Overloaded
+from tests.http.conftest import bearer
+from tests.http.fake_gateway import MemoryGateway
+
+HELLO = {"kind": "message.posted", "content": "hello"}
+
+
+async def test_a_repeat_is_answered_like_the_first_and_done_once(
+    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+) -> None:
+    path = f"/v1/sessions/{session_id}/events"
+    first = await api.post(path, json=HELLO, headers={"idempotency-key": "k"})
+    again = await api.post(path, json=HELLO, headers={"idempotency-key": "k"})
+    assert "idempotency-replayed" not in first.headers
+    assert again.headers["idempotency-replayed"] == "true"
+    assert (again.status_code, again.content) == (202, first.content)
+    assert again.headers["content-type"] == "application/json"
+    assert len(gateway.journal[session_id]) == 2
+
+
+async def test_a_session_is_created_once(api: httpx.AsyncClient) -> None:
+    answers = [await api.post("/v1/sessions", json={"runtime": "finn"}, headers={"idempotency-key": "k"}) for _ in "ab"]
+    assert [answer.status_code for answer in answers] == [201, 201]
+    assert answers[0].headers["location"] == answers[1].headers["location"]
+
+
+async def test_the_same_key_with_another_body_is_a_conflict(
+    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+) -> None:
+    path = f"/v1/sessions/{session_id}/events"
+    await api.post(path, json=HELLO, headers={"idempotency-key": "k"})
+    other = await api.post(path, json={**HELLO, "content": "bye"}, headers={"idempotency-key": "k"})
+    assert other.status_code == 422
+    assert other.json()["type"] == "/problems/idempotency-conflict"
+    assert len(gateway.journal[session_id]) == 2
+
+
+async def test_keys_of_other_callers_and_other_paths_are_apart(
+    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+) -> None:
+    other = gateway.attach("agent-8")
+    await api.post(f"/v1/sessions/{session_id}/events", json=HELLO, headers={"idempotency-key": "k"})
+    for target, headers in ((other, bearer("all-of-it")), (session_id, bearer("drive-only"))):
+        answer = await api.post(
+            f"/v1/sessions/{target}/events", json=HELLO, headers={**headers, "idempotency-key": "k"}
+        )
+        assert answer.status_code == 202
+        assert "idempotency-replayed" not in answer.headers
+
+
+async def test_two_at_once_are_done_once(api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str) -> None:
+    gateway.posting.clear()
+    path = f"/v1/sessions/{session_id}/events"
+    posts = [asyncio.create_task(api.post(path, json=HELLO, headers={"idempotency-key": "k"})) for _ in range(3)]
+    for _ in range(100):
+        await asyncio.sleep(0)
+    gateway.posting.set()
+    async with asyncio.timeout(5):
+        answers = [await post for post in posts]
+    assert {answer.content for answer in answers} == {answers[0].content}
+    assert [answer.headers.get("idempotency-replayed") for answer in answers].count("true") == 2
+    assert len(gateway.journal[session_id]) == 2
+
+
+async def test_a_failed_request_is_tried_again(api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str) -> None:
+    path = f"/v1/sessions/{session_id}/events"
+    gateway.faults["post"] = Overloaded("the outbox is full")
+    assert (await api.post(path, json=HELLO, headers={"idempotency-key": "k"})).status_code == 503
+    gateway.faults.clear()
+    answer = await api.post(path, json=HELLO, headers={"idempotency-key": "k"})
+    assert answer.status_code == 202
+    assert "idempotency-replayed" not in answer.headers
+
+
+async def test_what_is_recorded_is_not_called_failed_for_want_of_a_memory(
+    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+) -> None:
+    gateway.faults["remember"] = EngineUnavailable("disk full")
+    answer = await api.post(f"/v1/sessions/{session_id}/events", json=HELLO, headers={"idempotency-key": "k"})
+    assert answer.status_code == 202
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "naïve", "tab\there"])
+async def test_an_unusable_key_is_refused(
+    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str, key: str
+) -> None:
+    headers = [(b"idempotency-key", key.encode("latin-1"))]
+    answer = await api.post(f"/v1/sessions/{session_id}/events", json=HELLO, headers=headers)
+    assert answer.status_code == 400
+    assert len(gateway.journal[session_id]) == 1
+
+
+async def test_different_secrets_under_one_key_leave_no_trace_to_tell_them_apart(
+    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+) -> None:
+    shas: list[str] = []
+    for value in ("hunter2", "hunter3"):
+        gateway.remembered.clear()
+        event = {"kind": "secret.supplied", "id": "s", "value": value}
+        await api.post(f"/v1/sessions/{session_id}/events", json=event, headers={"idempotency-key": "k"})
+        shas += [kept.request_sha for kept in gateway.remembered.values()]
+    assert len(shas) == 2
+    assert len(set(shas)) == 1

@@ -1,0 +1,132 @@
+"""The OpenAPI document: complete, with examples that fit its own schemas."""
+
+from typing import Any, cast
+
+import httpx
+import jsonschema_rs
+import pytest
+
+from gateway.envelope import CLIENT_KINDS
+from gateway.http.app import build_app
+from gateway.http.auth import ACCESS
+from gateway.http.client_events import CLIENT_MODELS
+from gateway.http.docs import write_openapi
+from gateway.settings.model import Settings
+from tests.http.fake_gateway import MemoryGateway
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    app = build_app(MemoryGateway(Settings()))
+    return write_openapi(app.state.operations, app.routes, version=app.version)
+
+
+def operations(document: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (f"{method.upper()} {path}", operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+
+
+def fits(document: dict[str, Any], schema: dict[str, Any], example: Any) -> None:
+    jsonschema_rs.validator_for({**schema, "components": document["components"]}).validate(example)
+
+
+async def test_the_document_is_served(api: httpx.AsyncClient) -> None:
+    served = (await api.get("/openapi.json")).json()
+    assert served["openapi"].startswith("3.1")
+    assert served["info"]["version"] == "9.9.9"
+    assert (await api.get("/openapi.json")).json() == served
+
+
+def test_every_route_is_described(document: dict[str, Any]) -> None:
+    described = operations(document)
+    assert {operation["operationId"] for _, operation in described} == set(ACCESS) - {"eraseSession"}
+    for route, operation in described:
+        assert operation["summary"], route
+        assert operation["description"], route
+        assert operation["tags"], route
+        assert "422" not in operation["responses"] or "problem+json" in str(operation["responses"]["422"]), route
+
+
+def test_every_success_has_an_example_that_fits_its_schema(document: dict[str, Any]) -> None:
+    for route, operation in operations(document):
+        successes = [response for status, response in operation["responses"].items() if status[0] == "2"]
+        assert successes, route
+        for response in successes:
+            for content in response.get("content", {}).values():
+                assert content["example"], route
+                fits(document, content["schema"], content["example"])
+            assert response.get("content") or operation["operationId"] == "closeSession", route
+
+
+def test_every_body_has_examples_that_fit_its_schema(document: dict[str, Any]) -> None:
+    bodies = {
+        route: operation["requestBody"] for route, operation in operations(document) if "requestBody" in operation
+    }
+    assert len(bodies) == 8
+    for route, body in bodies.items():
+        content = body["content"]["application/json"]
+        assert content["examples"], route
+        for example in content["examples"].values():
+            fits(document, content["schema"], example["value"])
+
+
+def test_every_route_documents_its_errors_with_examples(document: dict[str, Any]) -> None:
+    for route, operation in operations(document):
+        problems = {status: response for status, response in operation["responses"].items() if status[0] in "45"}
+        expected = {"500"}
+        if operation["security"]:
+            expected |= {"401", "403", "503"}
+        if "requestBody" in operation:
+            expected |= {"400", "413", "415"}
+        if any(parameter["in"] == "path" for parameter in operation.get("parameters", [])):
+            expected |= {"404"}
+        assert expected <= set(problems), route
+        for status, response in problems.items():
+            if route == "GET /readyz" and status == "503":
+                continue
+            content = response["content"]["application/problem+json"]
+            for example in content["examples"].values():
+                assert str(example["value"]["status"]) == status
+                fits(document, content["schema"], example["value"])
+
+
+def test_every_parameter_is_described(document: dict[str, Any]) -> None:
+    for route, operation in operations(document):
+        named = {parameter["name"] for parameter in operation.get("parameters", []) if parameter["in"] == "path"}
+        assert named == {part[1:-1] for part in route.split("/") if part.startswith("{")}
+        assert all(parameter["description"] for parameter in operation.get("parameters", [])), route
+
+
+def test_security_follows_the_access_table(document: dict[str, Any]) -> None:
+    for route, operation in operations(document):
+        access = ACCESS[operation["operationId"]]
+        schemes = {name for way in operation["security"] for name in way}
+        if access.scope is None:
+            assert not schemes, route
+            continue
+        assert schemes == {"bearer", "apiKey"} | ({"callbackToken"} if access.token else set())
+        assert f"`{access.scope}`" in operation["description"]
+
+
+def test_every_reference_has_its_schema(document: dict[str, Any]) -> None:
+    def references(value: Any) -> set[str]:
+        match value:
+            case {"$ref": str(ref), **rest}:
+                return {ref} | references(rest)
+            case dict():
+                members = cast(dict[str, Any], value).values()
+                return set[str]().union(*(references(member) for member in members))
+            case list():
+                return set[str]().union(*(references(item) for item in cast(list[Any], value)))
+            case _:
+                return set()
+
+    names = {ref.removeprefix("#/components/schemas/") for ref in references(document)}
+    assert names <= set(document["components"]["schemas"])
+
+
+def test_clients_may_post_exactly_the_documented_kinds() -> None:
+    assert set(CLIENT_MODELS) == CLIENT_KINDS

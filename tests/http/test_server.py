@@ -1,0 +1,73 @@
+"""The server's own walls: the size of request heads, and rude clients."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from tests.http.fake_gateway import MemoryGateway
+
+
+def port_of(url: str) -> int:
+    return int(url.rsplit(":", 1)[1])
+
+
+async def exchange(port: int, raw: bytes) -> bytes:
+    """Send bytes and read until the server closes; nothing where it slams the door on unread bytes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        async with asyncio.timeout(5):
+            writer.write(raw)
+            return await reader.read()
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"GET /healthz HTTP/1.1\r\nX-Long: " + b"x" * 2_000_000,
+        b"GET /" + b"x" * 2_000_000,
+        b"GET /healthz HTTP/1.1\r\n" + b"X-Many: 1\r\n" * 200_000,
+    ],
+)
+async def test_an_endless_request_head_is_cut_off(url: str, wire: httpx.AsyncClient, raw: bytes) -> None:
+    assert (await exchange(port_of(url), raw))[:12] in {b"HTTP/1.1 400", b""}
+    assert (await wire.get("/healthz")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "raw", [b"\x16\x03\x01\x02\x00\x01\x00", b"GET\r\n\r\n", b"\x00" * 100, b"NOPE / HTTP/1.1\r\n\r\n"]
+)
+async def test_what_is_not_http_gets_a_400_and_the_server_lives(url: str, wire: httpx.AsyncClient, raw: bytes) -> None:
+    assert (await exchange(port_of(url), raw)).startswith(b"HTTP/1.1 400")
+    assert (await wire.get("/healthz")).status_code == 200
+
+
+async def test_many_requests_on_one_connection_are_answered(url: str) -> None:
+    request = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Padding: " + b"x" * 20_000 + b"\r\n\r\n"
+    last = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    answer = await exchange(port_of(url), request * 8 + last)
+    assert answer.count(b"HTTP/1.1 200") == 9
+
+
+async def test_a_client_that_leaves_in_the_middle_of_its_body_changes_nothing(
+    url: str, wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", port_of(url))
+    head = f"POST /v1/sessions/{session_id}/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer all-of-it\r\n"
+    writer.write(f'{head}Content-Type: application/json\r\nContent-Length: 500\r\n\r\n{{"kind":'.encode())
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+    assert (await wire.get(f"/v1/sessions/{session_id}/events")).status_code == 200
+    assert len(gateway.journal[session_id]) == 1
+
+
+async def test_paths_with_odd_bytes_are_unknown_paths(url: str) -> None:
+    for path in (b"/%ff%fe", b"/%ED%A0%80", b"/..%2f..%2fetc", b"//v1/sessions", b"/%0d%0aX-A:%201"):
+        answer = await exchange(port_of(url), b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 404"), path
+        assert b"x-a" not in answer.lower().split(b"\r\n\r\n")[0]

@@ -1,0 +1,233 @@
+"""The event stream over real sockets: live, resumed, with gaps, and how it ends."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import httpx
+import orjson
+import pytest
+
+from gateway.envelope import TurnSteered, TypingChanged
+from gateway.errors import EngineUnavailable
+from gateway.http.sse import Frames
+from gateway.runtime.gateway import Gap, Heartbeat
+from tests.http.conftest import plain_client, serving
+from tests.http.fake_gateway import MemoryGateway
+
+
+class Reader:
+    """Reads the frames of one stream as lists of lines."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self.response = response
+        self._lines = response.aiter_lines()
+
+    async def frame(self) -> list[str]:
+        frame: list[str] = []
+        async with asyncio.timeout(5):
+            async for line in self._lines:
+                if not line:
+                    return frame
+                frame.append(line)
+        raise EOFError
+
+    async def event(self) -> dict[str, str]:
+        """Read one frame as its fields."""
+        return dict(line.split(": ", 1) for line in await self.frame())
+
+
+@asynccontextmanager
+async def following(
+    wire: httpx.AsyncClient, session_id: str, query: str = "", headers: dict[str, str] | None = None
+) -> AsyncGenerator[Reader]:
+    path = f"/v1/sessions/{session_id}/events/stream{query}"
+    async with wire.stream("GET", path, headers=headers) as response:
+        reader = Reader(response)
+        assert await reader.frame() == ["retry: 1000"]
+        yield reader
+
+
+async def until_following(gateway: MemoryGateway, count: int) -> None:
+    async with asyncio.timeout(5):
+        while gateway.following != count:
+            await gateway.follow_changed.wait()
+            gateway.follow_changed.clear()
+
+
+async def test_a_stream_begins_live_and_shows_what_happens(
+    wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+) -> None:
+    async with following(wire, session_id) as reader:
+        assert reader.response.headers["content-type"].startswith("text/event-stream")
+        assert reader.response.headers["cache-control"] == "no-store"
+        assert reader.response.headers["x-accel-buffering"] == "no"
+        await until_following(gateway, 1)
+        gateway.ask(session_id)
+        frame = await reader.event()
+        assert (frame["id"], frame["event"]) == ("2", "tool.requested")
+        page = (await wire.get(f"/v1/sessions/{session_id}/events?after=1")).json()
+        assert orjson.loads(frame["data"]) == page["data"][0]
+
+
+async def test_live_events_carry_no_id(wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str) -> None:
+    async with following(wire, session_id) as reader:
+        await until_following(gateway, 1)
+        gateway.live(session_id, TypingChanged(typing=True))
+        frame = await reader.event()
+    assert "id" not in frame
+    assert frame["event"] == "typing.changed"
+    assert orjson.loads(frame["data"]) == {
+        "live": True,
+        "after_sequence": 1,
+        "event": {"kind": "typing.changed", "typing": True},
+    }
+
+
+@pytest.mark.parametrize(
+    ("query", "headers", "first"),
+    [
+        ("?after=0", {}, "1"),
+        ("?after=2", {}, "3"),
+        ("", {"last-event-id": "1"}, "2"),
+        ("?after=0", {"last-event-id": "2"}, "3"),
+        ("?after=2", {"last-event-id": ""}, "3"),
+    ],
+)
+async def test_a_stream_resumes_behind_its_cursor(
+    wire: httpx.AsyncClient,
+    gateway: MemoryGateway,
+    session_id: str,
+    query: str,
+    headers: dict[str, str],
+    first: str,
+) -> None:
+    gateway.ask(session_id, "c-1")
+    gateway.ask(session_id, "c-2")
+    async with following(wire, session_id, query, headers) as reader:
+        assert (await reader.event())["id"] == first
+
+
+async def test_a_dropped_follower_misses_nothing_when_it_comes_back(
+    wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+) -> None:
+    seen: list[str] = []
+    for number in range(3):
+        headers = {"last-event-id": seen[-1] if seen else "0"}
+        gateway.ask(session_id, f"c-{number}-a")
+        async with following(wire, session_id, headers=headers) as reader:
+            while len(seen) < 2 * number + 2:
+                seen.append((await reader.event())["id"])
+        gateway.ask(session_id, f"c-{number}-b")
+    assert seen == [str(number) for number in range(1, 7)]
+
+
+async def test_a_gap_says_what_is_left(wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str) -> None:
+    for number in range(4):
+        gateway.ask(session_id, f"c-{number}")
+    gateway.first_sequence = 4
+    async with following(wire, session_id, "?after=1") as reader:
+        assert await reader.event() == {"event": "gap", "data": '{"first_sequence":4}'}
+        assert (await reader.event())["id"] == "4"
+
+
+async def test_a_quiet_stream_has_heartbeats(wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str) -> None:
+    gateway.heartbeat = 0.01
+    async with following(wire, session_id) as reader:
+        assert await reader.frame() == [": heartbeat"]
+
+
+@pytest.mark.parametrize(
+    ("query", "headers"),
+    [
+        ("?after=x", {}),
+        ("?after=-1", {}),
+        ("?aftr=1", {}),
+        ("", {"last-event-id": "x"}),
+        ("", {"last-event-id": "-1"}),
+        ("", {"last-event-id": "1.0"}),
+        ("", {"last-event-id": "9223372036854775808"}),
+        ("", {"last-event-id": "1" * 5_000}),
+    ],
+)
+async def test_a_bad_cursor_is_refused(
+    api: httpx.AsyncClient, session_id: str, query: str, headers: dict[str, str]
+) -> None:
+    answer = await api.get(f"/v1/sessions/{session_id}/events/stream{query}", headers=headers)
+    assert answer.status_code == 400
+    assert answer.json()["type"] == "/problems/invalid-request"
+
+
+async def test_a_client_that_leaves_is_no_longer_followed_for(
+    wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+) -> None:
+    async with following(wire, session_id):
+        await until_following(gateway, 1)
+    async with asyncio.timeout(5):
+        await gateway.follow_ended.wait()
+    assert gateway.following == 0
+
+
+async def test_newlines_in_texts_stay_inside_their_line(
+    wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+) -> None:
+    text = "a\r\nid: 99\n\nevent: evil\u2028\x00"
+    gateway.record(session_id, TurnSteered(text=text))
+    raw = b""
+    async with wire.stream("GET", f"/v1/sessions/{session_id}/events/stream?after=1") as response:
+        async for chunk in response.aiter_raw():
+            raw += chunk.removeprefix(b"retry: 1000\n\n")
+            if raw.endswith(b"\n\n"):
+                break
+    head, event, data = raw.rstrip(b"\n").split(b"\n")
+    assert (head, event) == (b"id: 2", b"event: turn.steered")
+    assert orjson.loads(data.removeprefix(b"data: "))["event"]["text"] == text
+
+
+async def test_a_store_that_fails_ends_the_stream_cleanly(
+    wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+) -> None:
+    gateway.faults["follow"] = EngineUnavailable("disk full")
+    async with following(wire, session_id, "?after=0") as reader:
+        assert (await reader.event())["id"] == "1"
+        with pytest.raises(EOFError):
+            await reader.frame()
+
+
+async def test_a_burst_reaches_every_follower_in_order(
+    wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+) -> None:
+    async def ids() -> list[str]:
+        async with following(wire, session_id) as reader:
+            return [(await reader.event())["id"] for _ in range(500)]
+
+    async with asyncio.timeout(10):
+        readers = [asyncio.create_task(ids()) for _ in range(5)]
+        await until_following(gateway, 5)
+        for number in range(500):
+            gateway.record(session_id, TurnSteered(text=f"{number} " + "x" * 500))
+        assert [await reader for reader in readers] == [[str(n) for n in range(2, 502)]] * 5
+
+
+async def test_a_stopping_server_ends_its_streams_at_once(gateway: MemoryGateway, session_id: str) -> None:
+    async with serving(gateway) as (server, base):
+        async with plain_client(base) as client, following(client, session_id) as reader:
+            await until_following(gateway, 1)
+            server.should_exit = True
+            with pytest.raises(EOFError):
+                await reader.frame()
+        async with asyncio.timeout(3):
+            await gateway.follow_ended.wait()
+
+
+def test_an_item_is_written_once_and_forgotten_within_bounds(gateway: MemoryGateway, session_id: str) -> None:
+    frames = Frames(most=10, most_bytes=5_000)
+    first = gateway.record(session_id, TurnSteered(text="first"))
+    assert frames.write(first) is frames.write(first)
+    kept = frames.write(first)
+    for number in range(20):
+        frames.write(gateway.record(session_id, TurnSteered(text=f"{number}" * 100)))
+    assert frames.write(first) is not kept
+    assert frames.write(first) == kept
+    assert frames.write(Gap(3)) == b'event: gap\ndata: {"first_sequence":3}\n\n'
+    assert frames.write(Heartbeat()) == b": heartbeat\n\n"
