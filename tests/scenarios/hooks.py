@@ -38,7 +38,7 @@ class Asked:
     @property
     def name(self) -> str:
         """What scripts are found by: the tool of a call, else the kind."""
-        return str(self.data["tool"]) if self.kind == "tool.requested" else self.kind
+        return str(self.data.get("tool", self.kind)) if self.kind == "tool.requested" else self.kind
 
 
 def success(result: Any = None, **more: Any) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class Hooks:
         # A page of copies has one script, since copies are of any kind.
         script = self.scripts.get(page) or self.scripts.get(asked.name)
         if script is None:
-            script = success(asked.data.get("arguments")) if asked.kind == "tool.requested" else Response()
+            script = success(asked.data["arguments"]) if "arguments" in asked.data else Response()
         said = script(asked) if callable(script) and not isinstance(script, Response) else script
         if isinstance(said, Awaitable):
             said = await said

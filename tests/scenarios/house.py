@@ -138,15 +138,15 @@ class Running:
 
         return await until(look)
 
-    async def link(self, runtime: str = "finn") -> dict[str, Any]:
-        """Return the state of a runtime's only link."""
+    async def link(self, runtime: str = "finn") -> dict[str, Any] | None:
+        """Return the state of a runtime's first link."""
         found = (await self.get("/v1/runtimes"))["data"]
-        return next(one["links"][0] for one in found if one["name"] == runtime)
+        return next((link for one in found if one["name"] == runtime for link in one["links"]), None)
 
     async def wait_link(self, state: str, *, within: float = PATIENCE) -> dict[str, Any]:
         async def look() -> dict[str, Any] | None:
             link = await self.link()
-            return link if link["state"] == state else None
+            return link if link is not None and link["state"] == state else None
 
         return await until(look, within=within)
 
