@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 
+from gateway.core import calls as life
 from gateway.core.adapt import full_context
 from gateway.core.council import Council
 from gateway.core.decision import Building
@@ -16,6 +17,7 @@ from gateway.envelope import (
     ContextUpdated,
     Direction,
     Draft,
+    Envelope,
     Event,
     Loss,
     MessageConfirmed,
@@ -41,6 +43,19 @@ def burst_message(council: Council, build: Building, draft: Draft, event: Messag
         _ask(council, build, waiting, event, executor=route.executor, key=event_id)
     else:
         confirm(council, build, waiting, Replied({}))
+
+
+def recover(council: Council, build: Building, waiting: Confirmation, message: Envelope | None) -> None:
+    """After a restart: ask again about a message where that does no harm; else whether it arrived is unknown."""
+    route = council.policy.routes.executor_for(
+        runtime=council.runtime, kind="message.posted", labels=build.memory.labels
+    )
+    policy = council.policy.executors.get(route.executor) if isinstance(route, Matched) else None
+    if message is not None and isinstance(route, Matched) and policy is not None and policy.idempotent:
+        _ask(council, build, waiting, message.event, executor=route.executor, key=message.event_id)
+    else:
+        text = "unknown: the gateway restarted before the delivery was known"
+        confirm(council, build, waiting, life.failure(text, unknown=True))
 
 
 def replied(council: Council, build: Building, sequence: int, answer: Answer) -> None:

@@ -1,5 +1,6 @@
 """What the surroundings mean for a session: its link, deliveries, time, restarts, its end. Pure."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from gateway.core import calls as life
@@ -7,12 +8,13 @@ from gateway.core.adapt import hydration
 from gateway.core.council import Council
 from gateway.core.decision import Building
 from gateway.core.effects import Queue
-from gateway.core.messages import confirm
+from gateway.core.messages import confirm, recover as recover_message
 from gateway.core.outcomes import settle
 from gateway.core.saying import say
 from gateway.core.state import OpenCall, SessionView, turn_end_due
 from gateway.envelope import (
     DeliverySettled,
+    Envelope,
     LinkChanged,
     Outcome,
     SessionClosed,
@@ -87,8 +89,11 @@ def next_due(council: Council, view: SessionView) -> datetime | None:
     return min(times, default=None)
 
 
-def recover(council: Council, build: Building) -> None:
-    """After a restart: what was under way when the last process ended is taken up again or ended."""
+def recover(council: Council, build: Building, messages: Sequence[Envelope] = ()) -> None:
+    """After a restart: what was under way when the last process ended is taken up again or ended.
+
+    `messages` are those of the agent that were not confirmed yet.
+    """
     for call in list(build.calls.values()):
         policy = council.policy.executors.get(call.executor or "")
         if policy is None:
@@ -97,9 +102,9 @@ def recover(council: Council, build: Building) -> None:
             build.effects.append(Queue(call.call_id, call.executor or "", call.due_at))
         elif call.state == "dispatched":
             _recover_dispatched(council, build, call, policy)
+    posted = {message.sequence: message for message in messages}
     for waiting in build.memory.confirmations:
-        text = "the gateway restarted before the delivery was known"
-        confirm(council, build, waiting, life.failure(text, unknown=True))
+        recover_message(council, build, waiting, posted.get(waiting.sequence))
 
 
 def _recover_dispatched(council: Council, build: Building, call: OpenCall, policy: life.RetryPolicy) -> None:

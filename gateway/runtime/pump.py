@@ -243,8 +243,8 @@ class Pump:
                     session.link(
                         council, build, LinkChanged(state="refused" if refused else "down", reason=reason[:500])
                     )
-            case s.Recover():
-                session.recover(council, build)
+            case s.Recover(unconfirmed):
+                session.recover(council, build, unconfirmed)
             case s.Tick():
                 session.tick(council, build)
             case _:

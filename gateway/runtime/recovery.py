@@ -1,7 +1,7 @@
 """Taking a session up from the store: its memory folded, its open calls joined in."""
 
 from gateway.core.state import OpenCall, SessionView, fold, from_snapshot
-from gateway.envelope import SessionId, ToolRequested
+from gateway.envelope import Envelope, SessionId, ToolRequested
 from gateway.errors import NotFound, Truncated
 from gateway.ports.engine import CallRow, Engine, SessionRow
 
@@ -38,6 +38,18 @@ async def load_view(engine: Engine, session_id: SessionId) -> SessionView:
         calls={call.call_id: call for call in opened},
         last_sequence=row.last_sequence,
     )
+
+
+async def read_unconfirmed(engine: Engine, view: SessionView) -> list[Envelope]:
+    """Read the agent's messages that wait to be confirmed."""
+    found: list[Envelope] = []
+    for waiting in view.memory.confirmations:
+        try:
+            found += await engine.read(view.session_id, after=waiting.sequence - 1, limit=1)
+        except Truncated:
+            # Too old for anybody to be asked; the message still gets its confirmation.
+            continue
+    return found
 
 
 async def _open_call(engine: Engine, session: SessionRow, call: CallRow) -> OpenCall:

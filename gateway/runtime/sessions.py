@@ -14,7 +14,7 @@ from gateway.errors import DragomanError, NotFound
 from gateway.ports.adapter import Adapter, Connector, RuntimeOptions, Tool
 from gateway.ports.engine import NewEvent, Page, SessionRow
 from gateway.runtime.pump import Pump, Shared
-from gateway.runtime.recovery import load_view
+from gateway.runtime.recovery import load_view, read_unconfirmed
 from gateway.runtime.signals import Recover
 from gateway.runtime.supervisor import Supervisor
 
@@ -165,9 +165,10 @@ class Sessions:
             if row.session_id in self._carried:
                 return
             view = await load_view(self._shared.engine, row.session_id)
-            self._carry(runtime, view)
+            recover = Recover(await read_unconfirmed(self._shared.engine, view))
+            self._carry(runtime, view, recover)
 
-    def _carry(self, runtime: Runtime, view: SessionView) -> None:
+    def _carry(self, runtime: Runtime, view: SessionView, recover: Recover) -> None:
         holder: list[Supervisor] = []
         pump = Pump(
             view,
@@ -187,7 +188,7 @@ class Sessions:
             changed=lambda: self._changed(runtime.name),
         )
         holder.append(supervisor)
-        pump.put(Recover())
+        pump.put(recover)
         guarded = self._guard(runtime, pump)
         tasks = (self._tasks.create_task(guarded), self._tasks.create_task(supervisor.run()))
         self._carried[view.session_id] = Carried(pump, supervisor, runtime, tasks)

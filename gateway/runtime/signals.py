@@ -74,6 +74,9 @@ class Tick:
 class Recover:
     """The process has just taken this session up."""
 
+    messages: Sequence[Envelope] = ()
+    """The agent's messages that nobody has confirmed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Post:
