@@ -1,0 +1,98 @@
+"""kill -9 between an agent's message and its confirmation, around a client's event, and around an event copy."""
+
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.simulators.huma_rules import Dialect
+from tests.faults.scene import Scene
+
+pytestmark = pytest.mark.faults
+
+
+@pytest.mark.parametrize("point", ["after-message", "after-request", "after-confirmation"])
+async def test_a_message_is_confirmed_by_the_next_process_where_delivering_twice_does_no_harm(
+    tmp_path: Path, point: str
+) -> None:
+    async with Scene(tmp_path, "0.2") as scene:
+        dying, successor = await scene.load(point), await scene.load()
+        await scene.run(dying)
+        saying = await scene.say(["one", "two"])
+        await scene.dead()
+        await scene.run(successor)
+        confirmations = await saying
+        assert [(c.index, c.success, c.assumed) for c in confirmations] == [(0, True, False), (1, True, False)]
+        asked = [seen.key for seen in scene.witness.seen]
+        assert len(set(asked)) == 2
+        assert len(asked) == (3 if point == "after-request" else 2)
+        await scene.settled()
+        assert scene.agent.violations == []
+        await scene.stop()
+        await scene.verify_journal()
+
+
+@pytest.mark.parametrize("point", ["after-message", "after-request"])
+async def test_a_message_that_may_not_be_delivered_twice_is_confirmed_as_unknown(tmp_path: Path, point: str) -> None:
+    async with Scene(tmp_path, "0.2", idempotent_chat=False) as scene:
+        dying, successor = await scene.load(point), await scene.load()
+        await scene.run(dying)
+        saying = await scene.say(["one", "two"])
+        await scene.dead()
+        await scene.run(successor)
+        (confirmation,) = await saying
+        assert not confirmation.success
+        assert "restarted" in str(confirmation.payload)
+        assert len(scene.witness.seen) == (0 if point == "after-message" else 1)
+        await scene.settled()
+        assert scene.agent.violations == []
+
+
+@pytest.mark.parametrize(("dialect", "arrives"), [("0.1", False), ("0.2", True)])
+async def test_a_message_of_a_client_is_on_record_even_if_the_client_never_heard_so(
+    tmp_path: Path, dialect: Dialect, *, arrives: bool
+) -> None:
+    async with Scene(tmp_path, dialect) as scene:
+        dying, successor = await scene.load("after-post"), await scene.load()
+        await scene.run(dying)
+        session_id = await scene.session_id()
+        event = {"kind": "message.posted", "content": "Hello, Finn"}
+        with pytest.raises(httpx.TransportError):
+            await scene.http.post(f"/v1/sessions/{session_id}/events", json=event)
+        await scene.dead()
+        await scene.run(successor)
+        await scene.settled()
+        posted = [
+            e for e in await scene.rows(f"/v1/sessions/{session_id}/events") if e["event"]["kind"] == event["kind"]
+        ]
+        assert len(posted) == 1
+        told = [frame for frame in scene.agent.received if "Hello, Finn" in json.dumps(frame.payload)]
+        letters = await scene.rows("/v1/dead-letters")
+        if arrives:
+            # The whole context is sent again, which says nothing twice.
+            assert any(frame.payload.get("triggering") for frame in told)
+            assert letters == []
+        else:
+            # A plain message would count as a new one, so the operator decides.
+            assert told == []
+            assert [letter["state"] for letter in letters] == ["unknown"]
+
+
+@pytest.mark.parametrize("point", ["after-outcome", "after-copy", "after-copied"])
+async def test_a_copy_is_sent_at_least_once_and_always_under_its_own_id(tmp_path: Path, point: str) -> None:
+    async with Scene(tmp_path, "0.2", copies=True) as scene:
+        dying, successor = await scene.load(point), await scene.load()
+        await scene.run(dying)
+        call = await scene.call("once")
+        await scene.dead()
+        await scene.run(successor)
+        await call.result()
+        await scene.settled()
+        await scene.verify()
+        events = await scene.rows(f"/v1/sessions/{await scene.session_id()}/events")
+        (outcome,) = [event for event in events if event["event"]["kind"] == "tool.finished"]
+        copies = [seen for seen in scene.witness.seen if seen.kind == "tool.finished"]
+        assert {seen.key for seen in copies} == {outcome["event_id"]}
+        assert all(seen.content == copies[0].content for seen in copies)
+        assert len(copies) == (2 if point == "after-copy" else 1)

@@ -1,0 +1,87 @@
+"""kill -9 around a 202: the call waits for its callback over any number of processes."""
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from gateway.simulators.huma_rules import Dialect
+from tests.faults.scene import Scene
+from tests.faults.witness import success_of
+
+pytestmark = pytest.mark.faults
+
+both = pytest.mark.parametrize("dialect", ["0.1", "0.2"])
+
+
+async def call_back(scene: Scene, body: dict[str, Any]) -> httpx.Response:
+    """Send an outcome to the address that the first request named."""
+    address = urlsplit(str(scene.witness.seen[0].content["callback_url"]))
+    return await scene.http.post(f"{address.path}?{address.query}", json=body)
+
+
+@both
+async def test_an_accepted_call_outlives_its_gateway_and_takes_its_callback_from_the_next(
+    tmp_path: Path, dialect: Dialect
+) -> None:
+    async with Scene(tmp_path, dialect) as scene:
+        dying, successor = await scene.load(), await scene.load()
+        await scene.run(dying)
+        call = await scene.call("later")
+        await scene.recorded(call, "accepted")
+        scene.kill()
+        await scene.dead()
+        await scene.run(successor)
+        await scene.recorded(call, "accepted")
+        assert (await call_back(scene, success_of({"n": 0}))).status_code == 200
+        await call.result()
+        assert call.reading is not None
+        assert call.reading.outcome == "success"
+        await scene.settled()
+        await scene.verify()
+        assert len(scene.witness.seen) == 1
+        await scene.stop()
+        await scene.verify_journal()
+
+
+@both
+async def test_a_callback_whose_gateway_died_may_be_sent_again(tmp_path: Path, dialect: Dialect) -> None:
+    async with Scene(tmp_path, dialect) as scene:
+        dying, successor = await scene.load("after-outcome"), await scene.load()
+        await scene.run(dying)
+        call = await scene.call("later")
+        await scene.recorded(call, "accepted")
+        with pytest.raises(httpx.TransportError):
+            await call_back(scene, success_of({"n": 0}))
+        await scene.dead()
+        await scene.run(successor)
+        assert (await call_back(scene, success_of({"n": 0}))).status_code == 200
+        assert (await call_back(scene, {"outcome": "failure", "error": "no"})).status_code == 409
+        await call.result()
+        await scene.settled()
+        await scene.verify()
+        await scene.stop()
+        await scene.verify_journal()
+
+
+@pytest.mark.parametrize("dialect", ["0.2"])
+async def test_a_promise_that_was_not_recorded_is_an_unknown_outcome_and_its_callback_is_ignored(
+    tmp_path: Path, dialect: Dialect
+) -> None:
+    async with Scene(tmp_path, dialect) as scene:
+        dying, successor = await scene.load("before-promise"), await scene.load()
+        await scene.run(dying)
+        call = await scene.call("later")
+        await scene.dead()
+        await scene.run(successor)
+        await call.result()
+        assert call.reading is not None
+        assert call.reading.outcome == "failure"
+        assert (await call_back(scene, success_of({"n": 0}))).status_code == 409
+        await scene.settled()
+        await scene.verify()
+        assert len(scene.witness.seen) == 1
+        await scene.stop()
+        await scene.verify_journal()

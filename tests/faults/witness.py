@@ -1,0 +1,81 @@
+"""A backend that writes down every request, and answers as the tool's name says, at once or when it is let."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from standardwebhooks import Webhook
+
+from gateway.simulators.change import Change
+
+SECRET = "whsec_ZmF1bHRzIG5lZWQgYSBzZWNyZXQgYXMgd2VsbA=="
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One verified request."""
+
+    key: str
+    kind: str
+    attempt: int
+    content: dict[str, Any]
+
+    @property
+    def tool(self) -> str | None:
+        return self.content.get("tool")
+
+
+class Witness:
+    """`again` and `once` succeed with an update, `later` promises, messages are delivered, copies are taken."""
+
+    def __init__(self) -> None:
+        self.seen: list[Seen] = []
+        self.changed = Change()
+        self.gate = asyncio.Event()
+        """Answers wait for this; it is open unless a test closes it."""
+        self.gate.set()
+        self.on_request: Callable[[Seen], None] = lambda _: None
+        """Called as soon as a request has been read, before it is answered."""
+        self._webhook = Webhook(SECRET)
+        self.app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+        self.app.add_api_route("/{page}", self._take, methods=["POST"])
+
+    def of(self, key: str) -> list[Seen]:
+        """All requests with a webhook-id."""
+        return [seen for seen in self.seen if seen.key == key]
+
+    async def wait(self, look: Callable[[Seen], bool], *, count: int = 1, within: float = 10.0) -> list[Seen]:
+        """Wait for requests that fit."""
+
+        def found() -> list[Seen] | None:
+            fitting = [seen for seen in self.seen if look(seen)]
+            return fitting if len(fitting) >= count else None
+
+        return await self.changed.until(found, within, what=lambda: f"{count} requests; seen: {self.seen[-5:]}")
+
+    async def _take(self, page: str, request: Request) -> Response:
+        content = self._webhook.verify(await request.body(), dict(request.headers))
+        attempt = int(request.headers.get("dragoman-attempt", "0"))
+        seen = Seen(request.headers["webhook-id"], content["type"], attempt, content["data"])
+        self.seen.append(seen)
+        self.changed.tell()
+        self.on_request(seen)
+        await self.gate.wait()
+        match page, seen.tool:
+            case "tools", "later":
+                return JSONResponse({}, 202)
+            case "tools", _:
+                return JSONResponse(success_of(seen.content["arguments"]))
+            case "messages", _:
+                return JSONResponse({"delivered": True})
+            case _:
+                return Response(status_code=204)
+
+
+def success_of(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The one right answer to a call with these arguments."""
+    update = {"name": "board", "context": {"board": arguments}, "description": "The board has changed."}
+    return {"outcome": "success", "result": {"did": arguments}, "updates": [update]}
