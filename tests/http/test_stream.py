@@ -220,14 +220,20 @@ async def test_a_stopping_server_ends_its_streams_at_once(gateway: MemoryGateway
             await gateway.follow_ended.wait()
 
 
-def test_an_item_is_written_once_and_forgotten_within_bounds(gateway: MemoryGateway, session_id: str) -> None:
-    frames = Frames(most=10, most_bytes=5_000)
+@pytest.mark.parametrize(("most", "most_bytes"), [(10, 10**9), (10**9, 5_000)])
+def test_an_item_is_written_once_and_forgotten_within_bounds(
+    gateway: MemoryGateway, session_id: str, most: int, most_bytes: int
+) -> None:
+    frames = Frames(most=most, most_bytes=most_bytes)
     first = gateway.record(session_id, TurnSteered(text="first"))
-    assert frames.write(first) is frames.write(first)
     kept = frames.write(first)
+    assert frames.write(first) is kept
     for number in range(20):
         frames.write(gateway.record(session_id, TurnSteered(text=f"{number}" * 100)))
     assert frames.write(first) is not kept
     assert frames.write(first) == kept
-    assert frames.write(Gap(3)) == b'event: gap\ndata: {"first_sequence":3}\n\n'
-    assert frames.write(Heartbeat()) == b": heartbeat\n\n"
+
+
+def test_gaps_and_heartbeats_are_written_plainly() -> None:
+    assert Frames().write(Gap(3)) == b'event: gap\ndata: {"first_sequence":3}\n\n'
+    assert Frames().write(Heartbeat()) == b": heartbeat\n\n"
