@@ -295,7 +295,9 @@ def _members(exc: BaseException) -> dict[str, Any]:
         case Refused():
             return exc.members
         case errors.InvalidRequest(pointer=str(pointer)):
-            return {"pointer": pointer}
+            # The engines name a query parameter plainly; only places in the body are pointers.
+            in_body = not pointer or pointer.startswith("/")
+            return {"pointer": pointer} if in_body else {"errors": [{"parameter": pointer, "detail": exc.args[0]}]}
         case errors.CannotExpress(path=path) if path:
             return {"pointer": path}
         case errors.Gone() | errors.Truncated():

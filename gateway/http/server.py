@@ -25,6 +25,8 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
+        # Uvicorn writes its own line, query string and all, as soon as the root logger has a handler.
+        self.access_log = False
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -85,7 +87,6 @@ def make_server(app: FastAPI, *, host: str = "127.0.0.1", port: int = 8080, drai
         "ws": "none",
         "lifespan": "off",
         "log_config": None,
-        # Our own line per request has no query string, uvicorn's has.
         "access_log": False,
         "server_header": False,
         "proxy_headers": False,

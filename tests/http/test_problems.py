@@ -79,6 +79,13 @@ async def test_inner_workings_are_not_told(api: httpx.AsyncClient, gateway: Memo
         assert "secret" not in (await api.get("/v1/sessions/x")).text
 
 
+async def test_a_wrong_cursor_is_told_as_a_parameter(api: httpx.AsyncClient, gateway: MemoryGateway) -> None:
+    gateway.faults["session"] = errors.InvalidRequest("not one of ours", pointer="after")
+    body = (await api.get("/v1/sessions/x")).json()
+    assert body["errors"] == [{"parameter": "after", "detail": "not one of ours"}]
+    assert "pointer" not in body
+
+
 def test_a_long_detail_is_cut() -> None:
     assert len(problem_reply(Refused("conflict", "x" * 100_000)).body) < 2_000
 

@@ -66,6 +66,17 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_changes_nothing(
     assert len(gateway.journal[session_id]) == 1
 
 
+async def test_no_line_of_the_server_itself_shows_a_query(
+    wire: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("DEBUG"):
+        await wire.get("/healthz?token=sesame")
+    assert not [
+        record for record in caplog.records if record.name.startswith("uvicorn") and "sesame" in record.getMessage()
+    ]
+    assert "uvicorn.access" not in {record.name for record in caplog.records}
+
+
 async def test_paths_with_odd_bytes_are_unknown_paths(url: str) -> None:
     for path in (b"/%ff%fe", b"/%ED%A0%80", b"/..%2f..%2fetc", b"//v1/sessions", b"/%0d%0aX-A:%201"):
         answer = await exchange(port_of(url), b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
