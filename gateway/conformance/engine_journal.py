@@ -43,6 +43,7 @@ from gateway.ports.engine import (
     Fence,
     LastSequence,
     Send,
+    SendChange,
     Step,
 )
 
@@ -161,6 +162,20 @@ class JournalSuite:
             with pytest.raises(InvalidRequest):
                 await engine.commit(step)
         assert (await row_of(engine)).last_sequence == 1
+
+    async def test_a_time_without_a_zone_is_refused_and_fails_alone(self, engine: Engine) -> None:
+        await open_session(engine)
+        naive = START.replace(tzinfo=None)
+        steps = [
+            Step(ALICE, (said("a"),)),
+            Step(ALICE, (said("b", recorded_at=naive),)),
+            Step(ALICE, (said("c"), asked()), calls=(call(request_index=1, deadline_at=naive),)),
+            Step(ALICE, (said("d"),), send_changes=(SendChange(2, RUNTIME, "pending", 1, naive),)),
+            Step(ALICE, (said("e"),)),
+        ]
+        results = await asyncio.gather(*(engine.commit(step) for step in steps), return_exceptions=True)
+        assert [type(result) is InvalidRequest for result in results] == [False, True, True, True, False]
+        assert await texts(engine) == ["a", "e"]
 
     async def test_a_step_without_events_changes_the_session_only(self, engine: Engine) -> None:
         await open_session(engine)

@@ -42,13 +42,12 @@ def encode_event(new: NewEvent) -> Encoded:
     try:
         body = new.event.__pydantic_serializer__.to_json(new.event)
         about = _about(new)
-        recorded_at = micros(new.recorded_at)
     except (PydanticSerializationError, ValueError, TypeError) as exc:
         raise InvalidRequest(f"{new.event.kind} {new.event_id!r} cannot be kept: {exc}") from exc
     # pydantic writes what is not finite as these texts; only then is the costly search for real ones worth it.
     if (b'NaN"' in body or b'Infinity"' in body) and not _is_finite(new.event.model_dump()):
         raise InvalidRequest(f"{new.event.kind} {new.event_id!r} cannot be kept: it holds NaN or Infinity")
-    return Encoded(new, recorded_at, body, about)
+    return Encoded(new, micros(new.recorded_at), body, about)
 
 
 def _about(new: NewEvent) -> bytes | None:

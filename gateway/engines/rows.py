@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from gateway.envelope import CallId, Direction, EventId, InteractionId, SessionId
+from gateway.errors import InvalidRequest
 from gateway.ports.engine import (
     CallRow,
     CallState,
@@ -123,8 +124,16 @@ class InteractionMove(NamedTuple):
 
 
 def micros(moment: datetime) -> int:
-    """Count the microseconds from 1970 to an aware datetime, exactly."""
-    return whole_micros(moment - _EPOCH)
+    """Count the microseconds from 1970 to an aware datetime, exactly.
+
+    Raises:
+        InvalidRequest: it has no time zone.
+    """
+    try:
+        span = moment - _EPOCH
+    except TypeError as exc:
+        raise InvalidRequest(f"{moment.isoformat()} has no time zone, so nobody knows when it is") from exc
+    return (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds
 
 
 def whole_micros(span: timedelta) -> int:

@@ -35,6 +35,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
         # Apart from sessions, because SQLite writes a whole row anew whenever any column changes.
         "CREATE TABLE snapshots (session_id TEXT PRIMARY KEY, snapshot BLOB NOT NULL) STRICT",
+        # In order of arrival, not of session: a batch over many sessions then fills few pages instead of touching many.
         """
         CREATE TABLE events (
             session_id TEXT NOT NULL,
@@ -47,7 +48,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             body BLOB,
             about BLOB,
             PRIMARY KEY (session_id, seq)
-        ) STRICT, WITHOUT ROWID
+        ) STRICT
         """,
         """
         CREATE UNIQUE INDEX events_once ON events (session_id, direction, dedupe_key)

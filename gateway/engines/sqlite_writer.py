@@ -185,8 +185,12 @@ class Writer:
                 if open_ended:
                     open_ended = self._gather(waiting)
                 batch = _take(waiting)
-                if batch:
-                    self._tell(self._resolve, self._process(batch))
+                try:
+                    verdicts = self._process(batch)
+                except BaseException:
+                    waiting.extendleft(reversed(batch))
+                    raise
+                self._tell(self._resolve, verdicts)
         finally:
             # Also when this thread fails: nobody may wait for ever.
             self._closing = True
@@ -206,11 +210,14 @@ class Writer:
 
     def _process(self, batch: Sequence[Job]) -> list[Verdict]:
         try:
-            return self._attempt(batch)
+            return self._attempt(batch) if batch else []
+        except OperatorError as exc:
+            return [(job.future, None, _caused(EngineUnavailable(str(exc)), exc)) for job in batch]
         except (sqlite3.Error, ValueError, TypeError, OverflowError, MemoryError) as exc:
             self._recover()
             if len(batch) == 1:
-                return [(batch[0].future, None, _translate(exc, self._path))]
+                lost = self._store is None
+                return [(batch[0].future, None, _translate(exc, self._path, connection_lost=lost))]
         return [verdict for job in batch for verdict in self._process([job])]
 
     def _attempt(self, batch: Sequence[Job]) -> list[Verdict]:
@@ -292,13 +299,10 @@ def _take(waiting: deque[Job]) -> list[Job]:
     return batch
 
 
-def _translate(exc: BaseException, path: Path) -> DragomanError:
-    if isinstance(exc, sqlite3.Error):
-        code = getattr(exc, "sqlite_errorcode", 0)
-        if (code & 0xFF) in _SURROUNDINGS:
-            return _caused(EngineUnavailable(f"the database {str(path)!r} cannot be written: {exc}"), exc)
-    if isinstance(exc, MemoryError):
-        return _caused(EngineUnavailable("out of memory while writing"), exc)
+def _translate(exc: Exception, path: Path, *, connection_lost: bool) -> DragomanError:
+    code = getattr(exc, "sqlite_errorcode", 0) & 0xFF if isinstance(exc, sqlite3.Error) else 0
+    if connection_lost or code in _SURROUNDINGS or isinstance(exc, MemoryError):
+        return _caused(EngineUnavailable(f"the database {str(path)!r} cannot be written: {exc}"), exc)
     return _caused(InvalidRequest(f"the step cannot be kept: {exc}"), exc)
 
 

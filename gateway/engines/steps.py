@@ -48,6 +48,7 @@ CLOSED = "closed"
 DEAD_STATES: frozenset[str] = frozenset({"refused", "unknown", "dead"})
 """Outbound rows that wait for an operator."""
 
+_NO_CALLS: tuple[dict[CallId, CallRecord], list[CallId]] = ({}, [])
 DedupeKey = tuple[SessionId, Direction, str]
 
 
@@ -93,9 +94,14 @@ def decide(step: Step, events: Sequence[Encoded], *, now: int, known: Known, wri
         raise NotFound(f"no session {session_id!r}")
     _expect(step, head, known=known, writes=writes)
     numbers, kept, keys = _number(events, head, known=known, writes=writes)
-    calls, opened = _change_calls(step, head, numbers, now=now, known=known, writes=writes)
-    sends = _sends(step.sends, session_id, numbers, now=now)
-    interactions = _interactions(step.interactions, session_id, numbers)
+    # Most steps have only some of these, and this is the writer's busiest path.
+    calls, opened = _change_calls(step, head, numbers, now=now, known=known, writes=writes) if step.calls else _NO_CALLS
+    sends = _sends(step.sends, session_id, numbers, now=now) if step.sends else ()
+    interactions = _interactions(step.interactions, session_id, numbers) if step.interactions else ()
+    moves = [
+        SendMove(c.state, c.attempt, micros_or_none(c.due_at), c.reason, session_id, c.sequence, c.target)
+        for c in step.send_changes
+    ]
 
     size = head.size
     envelopes: list[Envelope] = []
@@ -142,10 +148,7 @@ def decide(step: Step, events: Sequence[Encoded], *, now: int, known: Known, wri
     writes.calls.update(calls)
     writes.opened += opened
     writes.sends += sends
-    writes.send_moves += [
-        SendMove(c.state, c.attempt, micros_or_none(c.due_at), c.reason, session_id, c.sequence, c.target)
-        for c in step.send_changes
-    ]
+    writes.send_moves += moves
     writes.interactions += interactions
     dropped = () if len(kept) == len(events) else tuple(i for i, number in enumerate(numbers) if number is None)
     return Committed(tuple(envelopes), last, dropped)

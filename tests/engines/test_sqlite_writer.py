@@ -1,0 +1,90 @@
+"""The writer thread when things go wrong that SQL does not tell of."""
+
+import asyncio
+import threading
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from gateway.conformance.engine_words import FakeClock
+from gateway.engines.sqlite_upkeep import set_note
+from gateway.engines.sqlite_writer import BATCH, WAITING, Turn, Writer
+from gateway.errors import EngineUnavailable
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "dragoman.db"
+
+
+def lose_connection(turn: Turn) -> None:
+    turn.store.connection.close()
+
+
+def read_note(turn: Turn) -> list[tuple[str, str]]:
+    return turn.store.connection.execute("SELECT name, value FROM notes ORDER BY name").fetchall()
+
+
+async def test_a_lost_connection_is_opened_again(path: Path) -> None:
+    writer = Writer(path, FakeClock())
+    await writer.start()
+    await writer.run(set_note("a", "1"))
+    with pytest.raises(EngineUnavailable):
+        await writer.run(lose_connection)
+    await writer.run(set_note("b", "2"))
+    assert await writer.run(read_note) == [("a", "1"), ("b", "2")]
+    await writer.stop()
+
+
+async def test_a_file_that_cannot_be_opened_again_is_told_until_it_can(path: Path) -> None:
+    writer = Writer(path, FakeClock())
+    await writer.start()
+    away = path.with_name("away.db")
+
+    def move_away(turn: Turn) -> None:
+        turn.store.connection.close()
+        if path.is_file():
+            path.rename(away)
+            path.mkdir()
+
+    with pytest.raises(EngineUnavailable):
+        await writer.run(move_away)
+    with pytest.raises(EngineUnavailable, match="cannot use"):
+        await writer.run(set_note("a", "1"))
+    await asyncio.to_thread(path.rmdir)
+    await asyncio.to_thread(away.rename, path)
+    await writer.run(set_note("a", "2"))
+    assert await writer.run(read_note) == [("a", "2")]
+    await writer.stop()
+
+
+async def test_a_thread_that_dies_leaves_nobody_waiting(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", told.append)
+    writer = Writer(path, FakeClock())
+    await writer.start()
+
+    def fail(turn: Turn) -> None:
+        del turn
+        raise KeyError("a fault of ours")
+
+    asked = [writer.run(set_note("a", "1")), writer.run(fail), *(writer.run(set_note("b", "2")) for _ in range(3))]
+    results = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 5)
+    assert [type(result) for result in results] == [EngineUnavailable] * 5
+    with pytest.raises(EngineUnavailable):
+        await asyncio.wait_for(writer.run(set_note("a", "1")), 5)
+    await asyncio.wait_for(writer.stop(), 5)
+    assert [args.exc_type for args in told] == [KeyError]
+
+
+async def test_more_jobs_than_may_wait_are_all_done_in_batches(path: Path) -> None:
+    writer = Writer(path, FakeClock())
+    await writer.start()
+    turns: list[Turn] = []
+    await asyncio.wait_for(asyncio.gather(*(writer.run(turns.append) for _ in range(WAITING + 500))), 5)
+    sizes = [len(list(same)) for _, same in groupby(turns, key=id)]
+    assert sum(sizes) == WAITING + 500
+    assert BATCH in sizes
+    assert max(sizes) == BATCH
+    await writer.stop()
