@@ -71,6 +71,7 @@ class Outbox:
         self._queued: set[int] = set()
         self._again: set[int] = set()
         self._unconfirmed: deque[_Sent] = deque()
+        self._lost: set[int] = set()
         self._link: Link | None = None
         self._sender: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -94,6 +95,9 @@ class Outbox:
     def again(self, sequence: int) -> None:
         """Offer the recorded outcome under this sequence again."""
         self._shared.metrics.repeated()
+        # What has left already is said again; what still waits to leave will be said anyhow.
+        if any(sent.sequence == sequence for sent in self._unconfirmed):
+            self._queued.discard(sequence)
         if self._link is not None and sequence not in self._queued:
             self._again.add(sequence)
             self._loaded = False
@@ -116,6 +120,7 @@ class Outbox:
         for lane in self._lanes.values():
             lane.clear()
         self._queued.clear()
+        self._lost.update(sent.sequence for sent in self._unconfirmed)
         self._unconfirmed.clear()
         self._more = False
         if self._timer is not None:
@@ -128,6 +133,7 @@ class Outbox:
         if capabilities.delivery != "silence" or code not in capabilities.rejects_with or not self._unconfirmed:
             return
         newest = self._unconfirmed.pop()
+        self._queued.discard(newest.sequence)
         self._post(Delivered((newest.sequence,), RUNTIME, "refused", f"{code}: {message}"[:500]))
 
     @property
@@ -222,7 +228,8 @@ class Outbox:
         for item in reversed(found):
             self._queued.add(item.sequence)
             self._lanes[item.lane].appendleft(item)
-            if item.sequence <= self._unsure_up_to:
+            if item.sequence <= self._unsure_up_to or item.sequence in self._lost:
+                self._lost.discard(item.sequence)
                 self._shared.metrics.repeated()
 
     def _frames(self, row: SendRow) -> tuple[Frame, ...] | None:
