@@ -138,10 +138,13 @@ class Gate:
     def open(self) -> None:
         self._open.set()
 
+    async def wait(self) -> None:
+        async with asyncio.timeout(4 * PATIENCE):
+            await self._open.wait()
+
     def answering(self, said: Said) -> Script:
-        async def wait(_asked: Asked) -> Said:
-            async with asyncio.timeout(2 * PATIENCE):
-                await self._open.wait()
+        async def answer(_asked: Asked) -> Said:
+            await self.wait()
             return said
 
-        return wait
+        return answer

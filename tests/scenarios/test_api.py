@@ -1,4 +1,4 @@
-"""The HTTP API drives real sessions: what is posted arrives in the agent's words, what happens can be read and followed."""
+"""The HTTP API drives real sessions: what is posted reaches the agent, what happens can be read and followed."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ async def test_what_the_agent_cannot_be_told_is_refused_and_leaves_no_trace(
         session_id = await gateway.session()
         await gateway.wait_events("link.changed", state="up")
         before = await gateway.events()
-        good = {"kind": "context.updated", "name": "fine", "context": {}}
+        good: dict[str, Any] = {"kind": "context.updated", "name": "fine", "context": {}}
         path = f"/v1/sessions/{session_id}/events"
         problem = await gateway.post(path, {"events": [good, event]}, status=422)
         assert problem["type"] == "/problems/inexpressible"
