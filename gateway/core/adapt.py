@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from gateway.core.state import HISTORY_KEY, Remembered
+from gateway.core.memory import HISTORY_KEY, Remembered
 from gateway.envelope import (
     ContextUpdated,
     Draft,

@@ -9,8 +9,9 @@ from datetime import datetime
 
 from gateway.core.calls import is_open
 from gateway.core.effects import Effect
+from gateway.core.memory import Remembered, fold
 from gateway.core.routing import Routes
-from gateway.core.state import OpenCall, Remembered, SessionView, fold
+from gateway.core.state import OpenCall, SessionView
 from gateway.envelope import CallId, Direction, Event, EventId, Loss, Origin, ToolRequested
 from gateway.ports.engine import (
     Accept,

@@ -1,7 +1,5 @@
 """Messages of a burst: delivered by the backend, then confirmed index by index, in time. Pure."""
 
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, cast
 
 from gateway.core import calls as life
@@ -9,21 +7,22 @@ from gateway.core.adapt import full_context
 from gateway.core.council import Council
 from gateway.core.decision import Building
 from gateway.core.effects import Ask
+from gateway.core.memory import Confirmation, fold
 from gateway.core.requests import ask_data
 from gateway.core.routing import Matched
 from gateway.core.saying import begin_turn, say, witness
-from gateway.core.state import Confirmation, fold
 from gateway.envelope import (
     ContextUpdated,
-    Direction,
     Draft,
     Envelope,
     Event,
+    EventId,
     Loss,
     MessageConfirmed,
     MessagePosted,
 )
 from gateway.errors import CannotExpress, Conflict
+from gateway.ports.engine import NewEvent
 from gateway.ports.executor import Answer, Answered, Replied
 
 _EXCERPT = 500
@@ -110,7 +109,7 @@ def confirm(council: Council, build: Building, waiting: Confirmation, answer: An
             say(council, build, correction, caused_by=waiting.sequence, lane="turn")
         return
     if delivered:
-        after = fold(build.memory, _Provisional(event, build.now), build.last_sequence + 1)
+        after = fold(build.memory, NewEvent(EventId(""), event, "to_runtime", build.now), build.last_sequence + 1)
         event = event.model_copy(update={"context": context if context is not None else full_context(after)})
     try:
         say(council, build, event, caused_by=waiting.sequence, lane="turn")
@@ -118,16 +117,6 @@ def confirm(council: Council, build: Building, waiting: Confirmation, answer: An
         bare = event.model_copy(update={"context": None, "error": event.error and event.error[:_EXCERPT]})
         loss = Loss(how="dropped", path="/context", note=exc.reason)
         say(council, build, bare, caused_by=waiting.sequence, lane="turn", losses=(loss,))
-
-
-@dataclass(frozen=True, slots=True)
-class _Provisional:
-    """An event as fold sees it, before it is put on record."""
-
-    event: Event
-    recorded_at: datetime
-    direction: Direction = "to_runtime"
-    losses: tuple[Loss, ...] = ()
 
 
 def read_confirmation(answer: Answer) -> tuple[bool, str | None, dict[str, Any] | None]:

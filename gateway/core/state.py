@@ -1,40 +1,15 @@
-"""What a session remembers, and how each recorded event changes it. Pure.
+"""What decisions about a session rest on: its memory, its open calls, and what is only live. Pure."""
 
-`fold` is the only way the remembered part changes, and it sees only what the journal keeps: reading
-a journal again gives the same memory. Open calls are the exception: they are rows of the ledger.
-"""
-
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import TypeAdapter
 
-from gateway.envelope import (
-    CallId,
-    ContextUpdated,
-    Direction,
-    Event,
-    LinkChanged,
-    Loss,
-    MessageConfirmed,
-    MessagePosted,
-    SessionClosed,
-    SessionId,
-    SessionMoved,
-    SessionOpened,
-    ToolCanceled,
-    ToolFinished,
-    ToolRequested,
-    text_of,
-)
+from gateway.core.memory import Remembered
+from gateway.envelope import CallId, SessionId, ToolRequested
 from gateway.ports.engine import CallRow, CallState
-
-HISTORY_LINES = 200
-HISTORY_BYTES = 32 * 1024
-HISTORY_KEY = "conversationHistory"
-_MOST_CONFIRMATIONS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,156 +64,21 @@ class OpenCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Confirmation:
-    """An agent message of a burst that the runtime waits to see confirmed."""
-
-    call: str
-    index: int
-    count: int | None
-    sequence: int
-    posted_at: datetime
-    author: str
-    text: str
-
-    @property
-    def last(self) -> bool:
-        """Whether no further message of the burst is known to follow."""
-        return self.count is None or self.index >= self.count - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Remembered:
-    """The part of a session's memory that is folded from its journal."""
-
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    closed: bool = False
-    context: Mapping[str, Any] | None = None
-    """The last complete context as the backend gave it, where the protocol replaces contexts."""
-    history: tuple[str, ...] = ()
-    """Conversation lines, `[HH:MM] Name: text`, bounded."""
-    confirmations: tuple[Confirmation, ...] = ()
-    running: bool = False
-    native_state: str | None = None
-    active_at: datetime | None = None
-    """When anything last showed that the agent works, or was made to."""
-    quiet_at: datetime | None = None
-    """When the last message of a burst was confirmed, with nothing after it."""
-    linked: bool = False
-
-    def confirmation(self, call: str, index: int) -> Confirmation | None:
-        """Find an unconfirmed message of a burst."""
-        return next((c for c in self.confirmations if c.call == call and c.index == index), None)
-
-
-class Recorded(Protocol):
-    """What fold needs of an event: true of a NewEvent before the commit and of an Envelope after it."""
-
-    @property
-    def event(self) -> Event: ...
-    @property
-    def direction(self) -> Direction: ...
-    @property
-    def recorded_at(self) -> datetime: ...
-    @property
-    def losses(self) -> tuple[Loss, ...]: ...
-
-
-def fold(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
-    """Remember what one recorded event means for the session."""
-    now, event = recorded.recorded_at, recorded.event
-    match event:
-        case SessionOpened(labels=labels):
-            return replace(memory, labels=labels, closed=False)
-        case SessionClosed():
-            return replace(memory, closed=True, running=False, confirmations=(), linked=False)
-        case LinkChanged(state=state):
-            return replace(memory, linked=state == "up")
-        case SessionMoved(state=state):
-            running = state in {"running", "awaiting_outcome", "awaiting_approval"}
-            native = event.native_state if event.native_state is not None else memory.native_state
-            return replace(memory, running=running, native_state=native, active_at=now, quiet_at=None)
-        case MessagePosted() if recorded.direction == "from_runtime":
-            return _agent_spoke(memory, event, now, sequence)
-        case MessagePosted():
-            spoken = _with_line(memory.history, now, event.author.name or event.author.role, text_of(event.content))
-            return replace(_awake(memory, now, wakes=event.wakes_agent), history=spoken)
-        case ContextUpdated() if recorded.direction == "to_runtime":
-            invented = {loss.path.removeprefix("/context/") for loss in recorded.losses if loss.how == "invented"}
-            given = {key: value for key, value in event.context.items() if key not in invented}
-            return replace(_awake(memory, now, wakes=event.wakes_agent), context=given)
-        case MessageConfirmed():
-            return _confirmed(memory, event, now)
-        case ToolRequested() | ToolFinished() | ToolCanceled():
-            return replace(memory, active_at=now, quiet_at=None)
-        case _:
-            return memory
-
-
-def fold_all(memory: Remembered, recorded: Sequence[tuple[Recorded, int]]) -> Remembered:
-    """Fold many events in order."""
-    for entry, sequence in recorded:
-        memory = fold(memory, entry, sequence)
-    return memory
-
-
-def _awake(memory: Remembered, now: datetime, *, wakes: bool) -> Remembered:
-    return replace(memory, active_at=now, quiet_at=None) if wakes else memory
-
-
-def _agent_spoke(memory: Remembered, event: MessagePosted, now: datetime, sequence: int) -> Remembered:
-    author, text = event.author.name or "Agent", text_of(event.content)
-    if event.burst is None:
-        return replace(memory, active_at=now, quiet_at=None, history=_with_line(memory.history, now, author, text))
-    waiting = Confirmation(
-        call=event.burst.call,
-        index=event.burst.index,
-        count=event.burst.count,
-        sequence=sequence,
-        posted_at=now,
-        author=author,
-        text=text,
-    )
-    others = tuple(c for c in memory.confirmations if (c.call, c.index) != (waiting.call, waiting.index))
-    return replace(memory, active_at=now, quiet_at=None, confirmations=(*others, waiting)[-_MOST_CONFIRMATIONS:])
-
-
-def _confirmed(memory: Remembered, event: MessageConfirmed, now: datetime) -> Remembered:
-    found = memory.confirmation(event.native_call_id, event.index)
-    if found is None:
-        return memory
-    rest = tuple(c for c in memory.confirmations if c is not found)
-    history = memory.history
-    if event.delivered:
-        history = _with_line(history, found.posted_at, found.author, found.text)
-    quiet = now if found.last and not rest else None
-    return replace(memory, confirmations=rest, history=history, active_at=now, quiet_at=quiet)
-
-
-def _with_line(history: tuple[str, ...], at: datetime, name: str, text: str) -> tuple[str, ...]:
-    flat = " ".join(text.split())
-    if not flat:
-        return history
-    lines = (*history, f"[{at:%H:%M}] {name}: {flat}"[: HISTORY_BYTES // 4])[-HISTORY_LINES:]
-    sizes = [len(line.encode()) + 1 for line in lines]
-    size, first = sum(sizes), 0
-    while size > HISTORY_BYTES:
-        size -= sizes[first]
-        first += 1
-    return lines[first:]
-
-
-@dataclass(frozen=True, slots=True)
 class SessionView:
     """All that decisions about a session rest on: its identity, its memory and its open calls."""
 
     session_id: SessionId
     runtime: str
     native_id: str
-    memory: Remembered = Remembered()
+    memory: Remembered = field(default_factory=Remembered)
     calls: Mapping[CallId, OpenCall] = field(default_factory=dict[CallId, OpenCall])
     last_sequence: int = 0
     touched_at: datetime | None = None
     """When something live (typing) last showed that the agent works; not on record."""
+    partial: str = ""
+    """What the agent has streamed of a message that is not complete yet; not on record."""
+    live: bool = True
+    """False while a link replays history: nothing of it is acted on."""
 
 
 _SNAPSHOT = TypeAdapter(tuple[int, Remembered])

@@ -20,6 +20,8 @@ class Origin:
     native_id: str | None = None
     native_sequence: int | None = None
     native_time: str | None = None
+    correlation: str | None = None
+    """A second native key that ties messages together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -313,6 +313,10 @@ class SessionOpened(Value):
     protocol: str
     native_id: str
     labels: dict[str, str] = {}
+    echoes: bool = False
+    """The runtime sends our own messages back."""
+    delegates: bool = False
+    """States of a delegate look like the agent's own."""
 
 
 class SessionClosed(Value):
@@ -362,6 +366,8 @@ class DeliverySettled(Value):
     """`runtime` or `destination:NAME`."""
     state: Literal["delivered", "refused", "moot", "unknown", "dead"]
     reason: str | None = None
+    native_id: str | None = None
+    """The id the runtime has given it, where an echo tells; results refer to it."""
 
 
 Event = Annotated[

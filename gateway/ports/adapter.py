@@ -88,6 +88,8 @@ class Capabilities:
     """A reconnect replays what was missed, followed by a `caught_up`."""
     echoes: bool = False
     """Our own messages come back with a native id."""
+    delegates: bool = False
+    """Between `thread.sent` and `thread.received`, states are a delegate's and end nothing."""
     approvals: Literal["none", "by_id", "by_state"] = "none"
     creates_sessions: bool = False
     limits: Mapping[str, int] = field(default_factory=dict[str, int])

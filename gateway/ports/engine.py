@@ -420,11 +420,14 @@ class Ledger(Protocol):
         due_before: datetime | None = None,
         limit: int = 500,
     ) -> Sequence[SendRow]:
-        """List pending rows of a target in order of session and sequence; those due, where a time is given."""
+        """List pending rows of a target in order of session and sequence; those due, where a time is given.
+
+        A row that is not due holds back the later ones of its session, so that none overtakes it.
+        """
         ...
 
     async def next_send_due(self, target: str) -> datetime | None:
-        """Say when the earliest pending row of a target is due, if any is."""
+        """Say when the next pending row of a target can be had, if any is pending."""
         ...
 
     async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[SendRow]: ...

@@ -1,0 +1,370 @@
+"""What a session remembers, and how each recorded event changes it. Pure.
+
+`fold` is the only way memory changes, and it sees only what the journal keeps: reading a journal again
+gives the same memory. Open calls are not part of it: they are rows of the ledger.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Protocol
+
+from pydantic import Field
+
+from gateway.envelope import (
+    ActionOrdered,
+    ApprovalAsked,
+    ApprovalGiven,
+    ContextUpdated,
+    DeliverySettled,
+    Direction,
+    Event,
+    EventId,
+    LinkChanged,
+    Loss,
+    MessageConfirmed,
+    MessagePosted,
+    Origin,
+    QuestionAnswered,
+    QuestionAsked,
+    SecretAsked,
+    SecretSupplied,
+    SessionClosed,
+    SessionMoved,
+    SessionOpened,
+    ThreadReceived,
+    ThreadSent,
+    ToolCanceled,
+    ToolFinished,
+    ToolRequested,
+    TurnInterrupted,
+    TurnSteered,
+    text_of,
+)
+
+HISTORY_LINES = 200
+HISTORY_BYTES = 32 * 1024
+HISTORY_KEY = "conversationHistory"
+HELD = "held"
+"""Note of the loss on a context that waits for the next message."""
+ENDED = frozenset({"idle", "awaiting_input", "finished", "stopped", "error"})
+"""States in which no turn is under way."""
+
+_MOST_CONFIRMATIONS = 1_000
+_MOST_RECENT = 256
+_MOST_UNECHOED = 64
+_MOST_ACTIONS = 64
+_MOST_ASKED = 100
+_MOST_HELD = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """An agent message of a burst that the runtime waits to see confirmed."""
+
+    call: str
+    index: int
+    count: int | None
+    sequence: int
+    posted_at: datetime
+    author: str
+    text: str
+
+    @property
+    def last(self) -> bool:
+        """Whether no further message of the burst is known to follow."""
+        return self.count is None or self.index >= self.count - 1
+
+
+Question = ApprovalAsked | QuestionAsked | SecretAsked
+Reply = MessagePosted | ActionOrdered | ApprovalGiven | QuestionAnswered | TurnSteered | TurnInterrupted
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question to a person that waits for its answer."""
+
+    event: Question = field(metadata={"pydantic": Field(discriminator="kind")})
+    event_id: EventId
+    sequence: int
+    asked_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Unechoed:
+    """Something we said that the runtime has not sent back yet."""
+
+    event: Reply
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something the runtime does itself."""
+
+    native_call_id: str
+    correlation: str | None
+    tool: str
+    arguments: Mapping[str, Any]
+    sequence: int
+    finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A host call on record that nobody has answered yet, on protocols with history."""
+
+    event: ToolRequested
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """All of a session's memory."""
+
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    echoes: bool = False
+    delegates: bool = False
+    closed: bool = False
+    linked: bool = False
+    # The conversation.
+    context: Mapping[str, Any] | None = None
+    """The last complete context as the backend gave it, where the protocol replaces contexts."""
+    held: tuple[str, ...] = ()
+    """What contexts said that wait for the next message, where the protocol has no contexts."""
+    history: tuple[str, ...] = ()
+    """Conversation lines, `[HH:MM] Name: text`, bounded."""
+    confirmations: tuple[Confirmation, ...] = ()
+    # The turn.
+    running: bool = False
+    state: str = "idle"
+    native_state: str | None = None
+    active_at: datetime | None = None
+    """When anything last showed that the agent works, or was made to."""
+    quiet_at: datetime | None = None
+    """When the last message of a burst was confirmed, with nothing after it."""
+    delegating: int = 0
+    """How many pieces of work a delegate has in hand; its states look like the agent's own."""
+    # What waits for somebody.
+    asked: tuple[Asked, ...] = ()
+    wanted: Mapping[str, Wanted] = field(default_factory=dict[str, Wanted])
+    actions: tuple[Action, ...] = ()
+    unechoed: tuple[Unechoed, ...] = ()
+    orders: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Sequences of our orders by the native id under which their results will come."""
+    recent: tuple[str, ...] = ()
+    """Native ids seen last, for dropping repeats."""
+
+    def confirmation(self, call: str, index: int) -> Confirmation | None:
+        """Find an unconfirmed message of a burst."""
+        return next((c for c in self.confirmations if c.call == call and c.index == index), None)
+
+    def action(self, native_call_id: str, correlation: str | None = None) -> Action | None:
+        """Find what the runtime does itself, newest first, by its id or by what ties messages together."""
+        for action in reversed(self.actions):
+            if action.native_call_id == native_call_id or (correlation and action.correlation == correlation):
+                return action
+        return None
+
+
+class Recorded(Protocol):
+    """What fold needs of an event: true of a NewEvent before the commit and of an Envelope after it."""
+
+    @property
+    def event_id(self) -> EventId: ...
+    @property
+    def event(self) -> Event: ...
+    @property
+    def direction(self) -> Direction: ...
+    @property
+    def recorded_at(self) -> datetime: ...
+    @property
+    def origin(self) -> Origin | None: ...
+    @property
+    def losses(self) -> tuple[Loss, ...]: ...
+
+
+def fold(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
+    """Remember what one recorded event means for the session."""
+    origin = recorded.origin
+    if origin is not None and origin.native_id is not None:
+        memory = replace(memory, recent=(*memory.recent, origin.native_id)[-_MOST_RECENT:])
+    if recorded.direction == "from_runtime":
+        return _heard(memory, recorded, sequence)
+    return _said(memory, recorded, sequence)
+
+
+def _heard(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
+    now, event = recorded.recorded_at, recorded.event
+    match event:
+        case LinkChanged(state=state):
+            return replace(memory, linked=state == "up")
+        case SessionMoved():
+            return _moved(memory, event, now)
+        case MessagePosted():
+            return _agent_spoke(memory, event, now, sequence)
+        case ToolRequested():
+            return _requested(replace(memory, active_at=now, quiet_at=None), recorded, event, sequence)
+        case ToolFinished():
+            return _runtime_finished(replace(memory, active_at=now, quiet_at=None), event)
+        case ToolCanceled(native_call_id=native):
+            return replace(memory, active_at=now, quiet_at=None, wanted=_without(memory.wanted, native))
+        case ApprovalAsked() | QuestionAsked() | SecretAsked():
+            asked = Asked(event, recorded.event_id, sequence, now)
+            others = tuple(a for a in memory.asked if (a.event.kind, a.event.id) != (event.kind, event.id))
+            return replace(memory, asked=(*others, asked)[-_MOST_ASKED:])
+        case ThreadSent():
+            return replace(memory, delegating=memory.delegating + 1)
+        case ThreadReceived():
+            return replace(memory, delegating=max(0, memory.delegating - 1))
+        case _:
+            return memory
+
+
+def _said(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
+    now, event = recorded.recorded_at, recorded.event
+    ours = recorded.origin is None
+    match event:
+        case SessionOpened():
+            return replace(memory, labels=event.labels, echoes=event.echoes, delegates=event.delegates, closed=False)
+        case SessionClosed():
+            return replace(memory, closed=True, running=False, confirmations=(), linked=False, asked=(), wanted={})
+        case ContextUpdated():
+            return _context_told(memory, event, recorded, now)
+        case MessageConfirmed():
+            return _confirmed(memory, event, now)
+        case ToolFinished(native_call_id=native):
+            return replace(memory, active_at=now, quiet_at=None, wanted=_without(memory.wanted, native))
+        case DeliverySettled(state="delivered", native_id=str(native_id)):
+            rest = tuple(u for u in memory.unechoed if u.sequence != event.sequence)
+            order = next((u for u in memory.unechoed if u.sequence == event.sequence), None)
+            orders = dict(memory.orders)
+            if order is not None and isinstance(order.event, ActionOrdered):
+                orders = dict(list({**orders, native_id: event.sequence}.items())[-_MOST_ACTIONS:])
+            return replace(memory, unechoed=rest, orders=orders)
+        case MessagePosted():
+            spoken = _with_line(memory.history, now, event.author.name or event.author.role, text_of(event.content))
+            memory = replace(_awake(memory, now, wakes=event.wakes_agent), history=spoken, held=())
+        case TurnSteered():
+            memory = replace(memory, held=())
+        case ApprovalGiven() | QuestionAnswered() | SecretSupplied():
+            memory = replace(memory, asked=tuple(a for a in memory.asked if not _answers(event, a)))
+        case _:
+            pass
+    if memory.echoes and ours and isinstance(event, Reply):
+        return replace(memory, unechoed=(*memory.unechoed, Unechoed(event, sequence))[-_MOST_UNECHOED:])
+    return memory
+
+
+def _answers(event: ApprovalGiven | QuestionAnswered | SecretSupplied, asked: Asked) -> bool:
+    kinds = {"approval.given": "approval.asked", "question.answered": "question.asked"}
+    return asked.event.kind == kinds.get(event.kind, "secret.asked") and asked.event.id == event.id
+
+
+def _without(wanted: Mapping[str, Wanted], native_call_id: str) -> Mapping[str, Wanted]:
+    if native_call_id not in wanted:
+        return wanted
+    return {native: entry for native, entry in wanted.items() if native != native_call_id}
+
+
+def _moved(memory: Remembered, event: SessionMoved, now: datetime) -> Remembered:
+    ended = event.state in ENDED and not (memory.delegates and memory.delegating)
+    decided = memory.state == "awaiting_approval" and event.state != "awaiting_approval"
+    asked = memory.asked
+    if ended:
+        asked = ()
+    elif decided:
+        asked = tuple(a for a in asked if not isinstance(a.event, ApprovalAsked))
+    return replace(
+        memory,
+        running=event.state in {"starting", "running", "awaiting_outcome", "awaiting_approval"},
+        state=event.state,
+        native_state=event.native_state if event.native_state is not None else memory.native_state,
+        active_at=now,
+        quiet_at=None,
+        asked=asked,
+        wanted={} if ended else memory.wanted,
+    )
+
+
+def _requested(memory: Remembered, recorded: Recorded, event: ToolRequested, sequence: int) -> Remembered:
+    origin = recorded.origin
+    if event.runs_in == "host":
+        if origin is None or origin.native_id is None:
+            return memory
+        return replace(memory, wanted={**memory.wanted, event.native_call_id: Wanted(event, sequence)})
+    correlation = origin.correlation if origin is not None else None
+    action = Action(event.native_call_id, correlation, event.tool, event.arguments, sequence)
+    return replace(memory, actions=(*memory.actions, action)[-_MOST_ACTIONS:])
+
+
+def _runtime_finished(memory: Remembered, event: ToolFinished) -> Remembered:
+    actions = tuple(
+        replace(action, finished=True) if action.native_call_id == event.native_call_id else action
+        for action in memory.actions
+    )
+    asked = memory.asked
+    if memory.state != "awaiting_approval":
+        # While an approval by state waits, some runtimes carry the action out already; it waits all the same.
+        asked = tuple(
+            a
+            for a in asked
+            if not (isinstance(a.event, ApprovalAsked) and a.event.native_call_id == event.native_call_id)
+        )
+    return replace(memory, actions=actions, asked=asked)
+
+
+def _awake(memory: Remembered, now: datetime, *, wakes: bool) -> Remembered:
+    return replace(memory, active_at=now, quiet_at=None) if wakes else memory
+
+
+def _context_told(memory: Remembered, event: ContextUpdated, recorded: Recorded, now: datetime) -> Remembered:
+    memory = _awake(memory, now, wakes=event.wakes_agent)
+    if any(loss.note == HELD for loss in recorded.losses):
+        told = event.description or event.name
+        return replace(memory, context=event.context, held=(*memory.held, told)[-_MOST_HELD:])
+    invented = {loss.path.removeprefix("/context/") for loss in recorded.losses if loss.how == "invented"}
+    given = {key: value for key, value in event.context.items() if key not in invented}
+    return replace(memory, context=given)
+
+
+def _agent_spoke(memory: Remembered, event: MessagePosted, now: datetime, sequence: int) -> Remembered:
+    author, text = event.author.name or "Agent", text_of(event.content)
+    if event.burst is None:
+        return replace(memory, active_at=now, quiet_at=None, history=_with_line(memory.history, now, author, text))
+    waiting = Confirmation(
+        call=event.burst.call,
+        index=event.burst.index,
+        count=event.burst.count,
+        sequence=sequence,
+        posted_at=now,
+        author=author,
+        text=text,
+    )
+    others = tuple(c for c in memory.confirmations if (c.call, c.index) != (waiting.call, waiting.index))
+    return replace(memory, active_at=now, quiet_at=None, confirmations=(*others, waiting)[-_MOST_CONFIRMATIONS:])
+
+
+def _confirmed(memory: Remembered, event: MessageConfirmed, now: datetime) -> Remembered:
+    found = memory.confirmation(event.native_call_id, event.index)
+    if found is None:
+        return memory
+    rest = tuple(c for c in memory.confirmations if c is not found)
+    history = memory.history
+    if event.delivered:
+        history = _with_line(history, found.posted_at, found.author, found.text)
+    quiet = now if found.last and not rest else None
+    return replace(memory, confirmations=rest, history=history, active_at=now, quiet_at=quiet)
+
+
+def _with_line(history: tuple[str, ...], at: datetime, name: str, text: str) -> tuple[str, ...]:
+    flat = " ".join(text.split())
+    if not flat:
+        return history
+    lines = (*history, f"[{at:%H:%M}] {name}: {flat}"[: HISTORY_BYTES // 4])[-HISTORY_LINES:]
+    sizes = [len(line.encode()) + 1 for line in lines]
+    size, first = sum(sizes), 0
+    while size > HISTORY_BYTES:
+        size -= sizes[first]
+        first += 1
+    return lines[first:]
