@@ -99,29 +99,41 @@ class SendSuite:
         (row,) = await engine.sends_of(ALICE, 2)
         assert (row.state, row.attempt, row.due_at) == ("delivered", 2, None)
 
-    async def test_sends_are_due_when_they_say_and_at_once_when_they_do_not(
-        self, engine: Engine, clock: FakeClock
-    ) -> None:
+    async def test_sends_are_due_when_they_say_and_at_once_when_they_do_not(self, engine: Engine) -> None:
         await open_session(engine)
         assert await engine.next_send_due(RUNTIME) is None
         await engine.commit(Step(ALICE, (said(), said()), sends=(Send(0, RUNTIME), Send(1, RUNTIME))))
         assert await engine.next_send_due(RUNTIME) == START
         changes = (
-            SendChange(2, RUNTIME, "pending", 1, START + DAY),
-            SendChange(3, RUNTIME, "pending", 1, START + SECOND),
+            SendChange(2, RUNTIME, "pending", 1, START + SECOND),
+            SendChange(3, RUNTIME, "pending", 1, START + DAY),
         )
         await engine.commit(Step(ALICE, send_changes=changes))
         assert await engine.next_send_due(RUNTIME) == START + SECOND
         rows = await engine.pending_sends(target=RUNTIME, due_before=START)
         assert rows == []
         rows = await engine.pending_sends(target=RUNTIME, due_before=START + SECOND)
-        assert [row.sequence for row in rows] == [3]
-        clock.turn(SECOND)
-        await engine.commit(Step(ALICE, (said(),), sends=(Send(0, RUNTIME),)))
-        rows = await engine.pending_sends(target=RUNTIME, due_before=START + SECOND, session_id=ALICE)
-        assert [row.sequence for row in rows] == [3, 4]
-        assert len(await engine.pending_sends(target=RUNTIME)) == 3
+        assert [row.sequence for row in rows] == [2]
+        assert len(await engine.pending_sends(target=RUNTIME)) == 2
         assert await engine.next_send_due("destination:x") is None
+
+    async def test_a_send_that_is_not_due_holds_back_the_later_ones_of_its_session(
+        self, engine: Engine, clock: FakeClock
+    ) -> None:
+        await open_session(engine)
+        await engine.commit(Step(ALICE, (said(), said()), sends=(Send(0, RUNTIME), Send(1, RUNTIME))))
+        await engine.commit(Step(ALICE, send_changes=(SendChange(2, RUNTIME, "pending", 1, START + DAY),)))
+        await engine.commit(Step(ALICE, send_changes=(SendChange(3, RUNTIME, "pending", 1, START + SECOND),)))
+        assert await engine.next_send_due(RUNTIME) == START + DAY
+        assert await engine.pending_sends(target=RUNTIME, due_before=START + SECOND) == []
+        await open_session(engine, BOB)
+        clock.turn(SECOND)
+        await engine.commit(Step(BOB, (said(),), sends=(Send(0, RUNTIME),)))
+        assert await engine.next_send_due(RUNTIME) == START + SECOND
+        rows = await engine.pending_sends(target=RUNTIME, due_before=START + SECOND)
+        assert [(row.session_id, row.sequence) for row in rows] == [(BOB, 2)]
+        assert await engine.pending_sends(target=RUNTIME, due_before=START + SECOND, session_id=ALICE) == []
+        assert len(await engine.pending_sends(target=RUNTIME, due_before=START + DAY)) == 3
 
     async def test_dead_sends_are_listed_newest_first_page_by_page(self, engine: Engine, clock: FakeClock) -> None:
         await open_session(engine)

@@ -184,23 +184,25 @@ class MemoryEngine:
         limit: int = 500,
     ) -> Sequence[SendRow]:
         due = None if due_before is None else micros(due_before)
-        found = [
-            record
-            for record in self._tables.sends.values()
-            if record.state == "pending"
-            and record.target == target
-            and (session_id is None or record.session_id == session_id)
-            and (due is None or record.due_at is None or record.due_at <= due)
-        ]
-        return [self._show(record) for record in sorted(found)[: max(limit, 0)]]
+        found: list[SendRecord] = []
+        held: set[str] = set()
+        for record in self._pending(target):
+            if due is not None and record.due_at is not None and record.due_at > due:
+                held.add(record.session_id)
+            if record.session_id not in held and session_id in {None, record.session_id}:
+                found.append(record)
+        return [self._show(record) for record in found[: max(limit, 0)]]
 
     async def next_send_due(self, target: str) -> datetime | None:
-        due = [
-            record.created_at if record.due_at is None else record.due_at
-            for record in self._tables.sends.values()
-            if record.state == "pending" and record.target == target
-        ]
+        # A row that is not due yet holds back the later ones of its session, so the first of each says when.
+        first = {record.session_id: record for record in reversed(self._pending(target))}
+        due = [record.created_at if record.due_at is None else record.due_at for record in first.values()]
         return moment(min(due)) if due else None
+
+    def _pending(self, target: str) -> list[SendRecord]:
+        return sorted(
+            record for record in self._tables.sends.values() if record.state == "pending" and record.target == target
+        )
 
     async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[SendRow]:
         found = [

@@ -163,6 +163,13 @@ def list_calls(connection: sqlite3.Connection, which: CallFilter, page: Page) ->
     return [call_row(CallRecord._make(row[:-1])) for row in rows], write_cursor(rows[-1][-1]) if more else None
 
 
+_FIRST_OF_ITS_SESSION = (
+    "NOT EXISTS (SELECT 1 FROM outbound e WHERE e.target = o.target AND e.state = 'pending'"
+    " AND e.session_id = o.session_id AND e.seq < o.seq)"
+)
+_NONE_HELD_BEFORE = _FIRST_OF_ITS_SESSION.removesuffix(")") + " AND e.due_at > ?)"
+
+
 def list_pending_sends(
     connection: sqlite3.Connection,
     session_id: SessionId | None,
@@ -176,16 +183,16 @@ def list_pending_sends(
         where.append("o.session_id = ?")
         values.append(session_id)
     if due_before is not None:
-        where.append("(o.due_at IS NULL OR o.due_at <= ?)")
-        due.append(micros(due_before))
+        where += ["(o.due_at IS NULL OR o.due_at <= ?)", _NONE_HELD_BEFORE]
+        due += [micros(due_before)] * 2
     statement = " ".join((_SENDS, "WHERE", " AND ".join(where), "ORDER BY o.session_id, o.seq LIMIT ?"))
     return [_send(row) for row in connection.execute(statement, (*values, *due, max(limit, 0)))]
 
 
 def read_next_send_due(connection: sqlite3.Connection, target: str) -> datetime | None:
-    found = connection.execute(
-        "SELECT min(coalesce(due_at, created_at)) FROM outbound WHERE target = ? AND state = 'pending'", (target,)
-    ).fetchone()[0]
+    where = " AND ".join(("o.target = ?", "o.state = 'pending'", _FIRST_OF_ITS_SESSION))
+    statement = " ".join(("SELECT min(coalesce(o.due_at, o.created_at)) FROM outbound o WHERE", where))
+    found = connection.execute(statement, (target,)).fetchone()[0]
     return None if found is None else moment(found)
 
 
