@@ -93,16 +93,23 @@ class Courier:
         for row in rows:
             sessions.setdefault(row.session_id, []).append(row)
         slots = asyncio.Semaphore(self._concurrency)
+        problems: list[DragomanError] = []
 
         async def of_one_session(mine: list[SendRow]) -> None:
             async with slots:
-                for row in mine:
-                    if not await self._copy(row):
-                        return
+                try:
+                    for row in mine:
+                        if not await self._copy(row):
+                            return
+                except DragomanError as exc:
+                    # One session's mark that cannot be written must not break off the copies of the others.
+                    problems.append(exc)
 
         async with asyncio.TaskGroup() as group:
             for mine in sessions.values():
                 group.create_task(of_one_session(mine))
+        if problems:
+            raise problems[0]
 
     async def _copy(self, row: SendRow) -> bool:
         envelope = row.envelope
