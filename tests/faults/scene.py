@@ -1,6 +1,7 @@
 """A runtime, a witness and a mortal gateway process between them, and what must hold of all three at the end."""
 
 import asyncio
+import itertools
 import json
 import os
 import re
@@ -49,6 +50,7 @@ class Scene:
         self.http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", timeout=BOUND, trust_env=False)
         self.calls: list[SimCall] = []
         self.process: asyncio.subprocess.Process | None = None
+        self._numbers = itertools.count()
         self._served = Served(self.witness.app)
         self._started: list[asyncio.subprocess.Process] = []
         self._idempotent_chat, self._copies, self._slots = idempotent_chat, copies, slots
@@ -64,7 +66,7 @@ class Scene:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        self.witness.gate.set()
+        self.witness.open()
         await self.http.aclose()
         await self.huma.__aexit__()
         await self._served.stop()
@@ -223,7 +225,7 @@ class Scene:
 
     async def call(self, tool: str, **arguments: Any) -> SimCall:
         """Let the agent ask for a tool."""
-        call = await self.agent.call(tool, {"n": len(self.calls), **arguments})
+        call = await self.agent.call(tool, {"n": next(self._numbers), **arguments})
         self.calls.append(call)
         return call
 
@@ -308,7 +310,6 @@ class Scene:
             "attempts": 10,
             "backoff": {"initial": "50ms", "maximum": "200ms"},
         }
-        copy_to = {"copy_to": ["log"]} if self._copies else {}
         return {
             "public_url": str(self.http.base_url),
             "engine": {"type": "sqlite", "path": str(self.database)},
@@ -330,7 +331,7 @@ class Scene:
                 "log": {"url": f"{url}/events", "secret": SECRET, "backoff": {"initial": "100ms", "maximum": "1s"}}
             },
             "routes": [
-                {"match": {"tool": "again"}, "to": "again", **copy_to},
+                {"match": {"tool": "again"}, "to": "again"},
                 {"match": {"tool": "*"}, "to": "once"},
                 {"match": {"event": "message.posted"}, "to": "chat"},
                 *([{"match": {"event": "tool.finished"}, "copy_to": ["log"]}] if self._copies else []),

@@ -94,11 +94,11 @@ async def test_a_gateway_killed_while_the_executor_works_keeps_its_promise(
     async with Scene(tmp_path, dialect) as scene:
         dying, successor = await scene.load(), await scene.load()
         await scene.run(dying)
-        scene.witness.gate.clear()
+        scene.witness.close("tools")
         scene.witness.on_request = lambda seen: scene.kill() if seen.attempt == 1 else None
         call = await scene.call(tool)
         await scene.dead()
-        scene.witness.gate.set()
+        scene.witness.open()
         await scene.run(successor)
         await call.result()
         assert call.reading is not None
@@ -164,12 +164,12 @@ async def test_a_call_that_waited_for_a_slot_survives_its_claim(
     async with Scene(tmp_path, dialect, slots=1) as scene:
         dying, successor = await scene.load(point), await scene.load()
         await scene.run(dying)
-        scene.witness.gate.clear()
+        scene.witness.close("tools")
         first = await scene.call("again")
         await scene.witness.wait(lambda seen: seen.tool == "again")
         second = await scene.call(tool)
         await scene.recorded(second, "queued")
-        scene.witness.gate.set()
+        scene.witness.open()
         await scene.dead()
         await scene.run(successor)
         for call in (first, second):

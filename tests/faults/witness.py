@@ -34,18 +34,23 @@ class Witness:
     def __init__(self) -> None:
         self.seen: list[Seen] = []
         self.changed = Change()
-        self.gate = asyncio.Event()
-        """Answers wait for this; it is open unless a test closes it."""
-        self.gate.set()
+        self.gates = {page: asyncio.Event() for page in ("tools", "messages", "events")}
+        """Answers of a page wait for its gate; all are open unless a test closes them."""
+        self.open()
         self.on_request: Callable[[Seen], None] = lambda _: None
         """Called as soon as a request has been read, before it is answered."""
         self._webhook = Webhook(SECRET)
         self.app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
         self.app.add_api_route("/{page}", self._take, methods=["POST"])
 
-    def of(self, key: str) -> list[Seen]:
-        """All requests with a webhook-id."""
-        return [seen for seen in self.seen if seen.key == key]
+    def open(self) -> None:
+        """Open all gates."""
+        for gate in self.gates.values():
+            gate.set()
+
+    def close(self, page: str) -> None:
+        """Hold the answers of a page back."""
+        self.gates[page].clear()
 
     async def wait(self, look: Callable[[Seen], bool], *, count: int = 1, within: float = 10.0) -> list[Seen]:
         """Wait for requests that fit."""
@@ -63,7 +68,7 @@ class Witness:
         self.seen.append(seen)
         self.changed.tell()
         self.on_request(seen)
-        await self.gate.wait()
+        await self.gates[page].wait()
         match page, seen.tool:
             case "tools", "later":
                 return JSONResponse({}, 202)

@@ -1,0 +1,75 @@
+"""A disk that is full: nothing is taken that cannot be written, and everything goes on once there is room."""
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from gateway.simulators.huma_rules import Dialect
+from tests.faults.scene import Scene, until
+
+pytestmark = pytest.mark.faults
+
+
+class Disk:
+    """Lets the files of a running process grow no further: the write fails as it does on a full disk."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._pid = scene.pid
+        self._log = scene.database.with_name(scene.database.name + "-wal")
+        self._limits = resource.prlimit(self._pid, resource.RLIMIT_FSIZE)
+
+    def fill(self) -> None:
+        resource.prlimit(self._pid, resource.RLIMIT_FSIZE, (self._log.stat().st_size, self._limits[1]))
+
+    def free(self) -> None:
+        resource.prlimit(self._pid, resource.RLIMIT_FSIZE, self._limits)
+
+
+@pytest.mark.parametrize("dialect", ["0.1", "0.2"])
+async def test_a_full_disk_costs_time_and_nothing_else(tmp_path: Path, dialect: Dialect) -> None:
+    async with Scene(tmp_path, dialect, copies=True) as scene:
+        await scene.serve()
+        session_id = await scene.session_id()
+        scene.witness.close("events")
+        await (await scene.call("once")).result()
+        await scene.witness.wait(lambda seen: seen.kind == "tool.finished")
+        scene.witness.close("tools")
+        for tool in ("again", "once", "once"):
+            await scene.call(tool)
+        await scene.witness.wait(lambda seen: seen.kind == "tool.requested", count=4)
+
+        disk = Disk(scene)
+        disk.fill()
+        scene.witness.open()
+        for tool in ("once", "again", "later"):
+            await scene.call(tool)
+
+        async def refuses() -> bool:
+            return (await scene.http.get("/readyz")).status_code == 503
+
+        await until(refuses)
+        event = {"kind": "context.updated", "name": "news", "context": {"a": 1}, "description": "x"}
+        answer = await scene.http.post(f"/v1/sessions/{session_id}/events", json=event)
+        assert answer.status_code == 503
+        assert (await scene.http.get("/healthz")).status_code == 200
+        assert len([seen for seen in scene.witness.seen if seen.kind == "tool.requested"]) == 4
+        assert [len(call.results) for call in scene.calls] == [1, 0, 0, 0, 0, 0, 0]
+
+        disk.free()
+        await until(scene.ready)
+        late = scene.calls[-1]
+        row = await scene.recorded(late, "accepted")
+        await scene.http.post(f"/v1/calls/{row['call_id']}/outcome", json={"outcome": "failure", "error": "no"})
+        for call in scene.calls:
+            await call.result(15)
+        await scene.settled()
+        await scene.verify()
+        assert [call.reading.outcome for call in scene.calls if call.reading] == [*["success"] * 6, "failure"]
+        requests = [seen.key for seen in scene.witness.seen if seen.kind == "tool.requested"]
+        assert len(requests) == len(set(requests)) == len(scene.calls)
+        copied = {seen.content["event"]["call_id"] for seen in scene.witness.seen if seen.kind == "tool.finished"}
+        assert copied == set(requests)
+        scene.kill()
+        await scene.dead()
+        await scene.verify_journal()

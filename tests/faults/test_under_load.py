@@ -1,0 +1,47 @@
+"""kill -9 at random moments of a busy gateway: what was on record goes on by itself, the rest may be asked again."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from gateway.simulators.huma_rules import Dialect
+from tests.faults.scene import Scene, until
+
+pytestmark = pytest.mark.faults
+
+CALLS, IN_FLIGHT, KILLS = 200, 16, 3
+
+
+@pytest.mark.parametrize(("dialect", "seed"), [("0.1", 1), ("0.2", 2)])
+async def test_calls_under_load_survive_three_kills(tmp_path: Path, dialect: Dialect, seed: int) -> None:
+    dice = random.Random(seed)
+    tools = iter([dice.choice(["again", "once"]) for _ in range(CALLS)])
+    async with Scene(tmp_path, dialect, slots=dice.choice([4, IN_FLIGHT])) as scene:
+
+        async def work() -> None:
+            for tool in tools:
+                await scene.agent.wait_connected()
+                await (await scene.call(tool)).result(60)
+
+        await scene.run(await scene.load())
+        async with asyncio.TaskGroup() as group:
+            for _ in range(IN_FLIGHT):
+                group.create_task(work())
+            for _ in range(KILLS):
+                successor = await scene.load()
+                await scene.witness.wait(lambda _: True, count=len(scene.witness.seen) + dice.randint(1, 40))
+                scene.kill()
+                await scene.dead()
+                on_record = scene.committed()
+                await scene.run(successor)
+                for call in list(scene.calls):
+                    if call.reading is None and call.call_id not in on_record:
+                        await scene.agent.call(call.tool, call.arguments, call.call_id)
+        await until(scene.ready)
+        await scene.settled()
+        await scene.verify(strictly=False)
+        assert len(scene.calls) == CALLS
+        await scene.stop()
+        await scene.verify_journal()
