@@ -245,6 +245,7 @@ def _listen(host: str, port: int, *, guarded: bool) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)
+        listener.listen()
     except OSError as exc:
         listener.close()
         raise OperatorError(f"cannot listen on {host}:{port}: {exc.strerror}; choose another with --port") from exc

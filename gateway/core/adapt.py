@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from gateway.core.memory import HISTORY_KEY, Remembered
+from gateway.core.memory import HELD, HISTORY_KEY, Remembered
 from gateway.envelope import (
     ContextUpdated,
     Draft,
@@ -34,6 +34,8 @@ class Adapted:
 
     event: Event
     losses: tuple[Loss, ...] = ()
+    holds: bool = False
+    """It is put on record only; the next message says it."""
 
 
 def adapt(event: Event, memory: Remembered, capabilities: Capabilities) -> Adapted:
@@ -46,6 +48,8 @@ def adapt(event: Event, memory: Remembered, capabilities: Capabilities) -> Adapt
     match event:
         case ContextUpdated() if event.kind in accepts:
             return complete_context(event, memory, capabilities)
+        case MessagePosted() if event.kind in accepts:
+            return _with_held(event, memory)
         case _ if event.kind in accepts:
             return Adapted(event)
         case MessagePosted() if "context.updated" in accepts:
@@ -53,6 +57,8 @@ def adapt(event: Event, memory: Remembered, capabilities: Capabilities) -> Adapt
         case ContextUpdated() if "turn.steered" in accepts and memory.running:
             note = "the runtime has no context; the description was given as a hint"
             return Adapted(TurnSteered(text=_describe(event)), (Loss(how="narrowed", path="", note=note),))
+        case ContextUpdated(wakes_agent=False) if "message.posted" in accepts:
+            return Adapted(event, (Loss(how="narrowed", path="", note=HELD),), holds=True)
         case ContextUpdated() if "message.posted" in accepts:
             note = "the runtime has no context; it was posted as a message"
             message = MessagePosted(content=(Text(text=_describe(event)),), wakes_agent=event.wakes_agent)
@@ -121,6 +127,15 @@ def _words_as_context(name: str, words: str, memory: Remembered, capabilities: C
     return Adapted(completed.event, (*completed.losses, Loss(how="narrowed", path="", note=note)))
 
 
+def _with_held(event: MessagePosted, memory: Remembered) -> Adapted:
+    """Put what contexts said since the last message in front of this one."""
+    if not memory.held:
+        return Adapted(event)
+    facts = orjson.dumps(dict(memory.context)).decode() if memory.context else ""
+    words = "\n".join(part for part in (*memory.held, facts) if part)
+    return Adapted(event.model_copy(update={"content": (Text(text=words), *event.content)}))
+
+
 def _describe(event: ContextUpdated) -> str:
     facts = orjson.dumps(event.context).decode() if event.context else ""
     return "\n".join(part for part in (event.description or event.name, facts) if part)
@@ -151,6 +166,7 @@ def expressible_outcome(finished: ToolFinished, codec: Codec) -> Adapted:
             "result": None,
             "error": "The tool has answered, but its answer cannot be told in this protocol.",
             "context": None,
+            "updates": (),
         }
     )
     further = codec.encode(Draft(short)).losses

@@ -20,6 +20,7 @@ class Policy:
     """Says in one text for the agent what is wrong with a call's arguments, or None."""
     declared: frozenset[str] = frozenset()
     cancel_grace: timedelta = timedelta(seconds=10)
+    interaction_timeout: timedelta = timedelta(seconds=300)
 
 
 @dataclass(frozen=True, slots=True)

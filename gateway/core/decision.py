@@ -6,6 +6,7 @@ The memory already shows what was recorded here, so that one step can carry many
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from gateway.core.calls import is_open
 from gateway.core.effects import Effect
@@ -20,6 +21,7 @@ from gateway.ports.engine import (
     CallRow,
     Claim,
     Expectation,
+    InteractionChange,
     LastSequence,
     MarkCanceling,
     NewEvent,
@@ -41,6 +43,8 @@ class Mark:
     last_sequence: int
     sizes: tuple[int, ...]
     cursor: str | None
+    partial: str
+    live: bool
 
 
 class Building:
@@ -61,6 +65,8 @@ class Building:
         self.calls = dict(view.calls)
         self.last_sequence = view.last_sequence
         self.touched_at = view.touched_at
+        self.partial = view.partial
+        self.live = view.live
         self.now = now
         self.take_slot = take_slot
         self.known = known or {}
@@ -74,6 +80,7 @@ class Building:
         self._sends: list[Send] = []
         self._send_changes: list[SendChange] = []
         self._expects: list[Expectation] = []
+        self._interactions: list[InteractionChange] = []
 
     def record(
         self,
@@ -115,6 +122,10 @@ class Building:
         """Say what became of an outbound row."""
         self._send_changes.append(change)
 
+    def change_interaction(self, change: InteractionChange) -> None:
+        """Say what became of a question to a person."""
+        self._interactions.append(change)
+
     def expect_open(self, call_id: CallId) -> None:
         """Make the step depend on a call being open; one that this very step opens is."""
         if not any(isinstance(change, Open) and change.call_id == call_id for change in self._calls):
@@ -140,19 +151,29 @@ class Building:
 
     def mark(self) -> Mark:
         """Remember this place."""
-        return Mark(self.memory, dict(self.calls), self.last_sequence, self._sizes(), self.cursor)
+        return Mark(
+            memory=self.memory,
+            calls=dict(self.calls),
+            last_sequence=self.last_sequence,
+            sizes=self._sizes(),
+            cursor=self.cursor,
+            partial=self.partial,
+            live=self.live,
+        )
 
     def back_to(self, mark: Mark) -> None:
         """Forget everything since a mark."""
         self.memory, self.last_sequence, self.cursor = mark.memory, mark.last_sequence, mark.cursor
         self.calls = dict(mark.calls)
+        self.partial, self.live = mark.partial, mark.live
         for kept, size in zip(self._lists(), mark.sizes, strict=True):
             del kept[size:]
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to write."""
-        return self.cursor is None and not (self.events or self._calls or self._sends or self._send_changes)
+        written = self.events or self._calls or self._sends or self._send_changes or self._interactions
+        return self.cursor is None and not written
 
     @property
     def view(self) -> SessionView:
@@ -163,6 +184,8 @@ class Building:
             calls=self.calls,
             last_sequence=self.last_sequence,
             touched_at=self.touched_at,
+            partial=self.partial,
+            live=self.live,
         )
 
     def step(self, *, snapshot: bytes | None = None) -> Step:
@@ -174,16 +197,23 @@ class Building:
             calls=tuple(self._calls),
             sends=tuple(self._sends),
             send_changes=tuple(self._send_changes),
+            interactions=tuple(self._interactions),
             cursor=self.cursor,
             snapshot=snapshot,
             state=after if after != before else None,
             expects=(LastSequence(self.base.last_sequence), *self._expects) if self.events else tuple(self._expects),
         )
 
-    def _lists(
-        self,
-    ) -> tuple[list[NewEvent], list[CallChange], list[Send], list[SendChange], list[Expectation], list[Effect]]:
-        return self.events, self._calls, self._sends, self._send_changes, self._expects, self.effects
+    def _lists(self) -> tuple[list[Any], ...]:
+        return (
+            self.events,
+            self._calls,
+            self._sends,
+            self._send_changes,
+            self._expects,
+            self._interactions,
+            self.effects,
+        )
 
     def _sizes(self) -> tuple[int, ...]:
         return tuple(len(kept) for kept in self._lists())

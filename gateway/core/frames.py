@@ -3,33 +3,43 @@
 from gateway.core import calls as life
 from gateway.core.council import Council
 from gateway.core.decision import Building
+from gateway.core.echoes import confirm_echo
 from gateway.core.effects import Dispatch, Queue, Resend, Tell
+from gateway.core.interactions import ask_again, close_gone, derive_approval, open_asked
+from gateway.core.memory import ENDED
 from gateway.core.messages import burst_message
-from gateway.core.outcomes import open_call, settle
-from gateway.core.routing import Matched
-from gateway.core.saying import begin_turn, witness
+from gateway.core.outcomes import end_elsewhere, open_call, settle
+from gateway.core.routing import Matched, Unmatched
+from gateway.core.saying import begin_turn, origin_of, witness
 from gateway.core.state import OpenCall
 from gateway.envelope import (
+    ApprovalAsked,
+    Author,
+    CallId,
     Draft,
+    Event,
     FrameRejected,
     MessagePosted,
+    MessageStreamed,
     Origin,
     Outcome,
+    QuestionAsked,
+    SecretAsked,
+    SessionMoved,
+    Text,
     ToolCanceled,
+    ToolFinished,
     ToolRequested,
     call_id as name_call,
 )
 from gateway.errors import MalformedFrame
 from gateway.ports.adapter import Frame
-from gateway.ports.engine import (
-    RUNTIME,
-    CallRow,
-    SendChange,
-)
+from gateway.ports.engine import RUNTIME, CallRow, SendChange
 from gateway.ports.executor import Answered
 
 OVERLOADED = "The gateway is overloaded; try again later."
 _EXCERPT = 500
+_PARTIAL = 65_536
 
 
 def take(
@@ -50,57 +60,174 @@ def take(
 
 
 def _draft(council: Council, build: Building, draft: Draft, *, overloaded: bool) -> None:
+    if draft.native_id is not None and draft.native_id in build.memory.recent:
+        return
+    if draft.live:
+        _show(build, draft.event)
+        return
+    if draft.echo and confirm_echo(build, draft, origin_of(council, draft)):
+        return
+    before = build.memory.asked
+    if isinstance(draft.event, MessagePosted) and not draft.echo:
+        build.partial = ""
+    _place(council, build, draft, overloaded=overloaded)
+    close_gone(build, before)
+    derive_approval(council, build)
+
+
+def _place(council: Council, build: Building, draft: Draft, *, overloaded: bool) -> None:
+    """Put a draft where its kind belongs."""
     match draft.event:
-        case event if draft.live:
-            build.touched_at = build.now
-            build.effects.append(Tell(event))
-        case ToolRequested(runs_in="host"):
+        case ToolRequested(runs_in="host") if build.live:
             _requested(council, build, draft, draft.event, overloaded=overloaded)
+        case ToolRequested(runs_in="runtime"):
+            _runtime_acts(council, build, draft, draft.event)
+        case ToolFinished() if draft.echo:
+            _answered_elsewhere(council, build, draft, draft.event)
+        case ToolFinished():
+            _runtime_finished(council, build, draft, draft.event)
         case ToolCanceled():
             _canceled(council, build, draft, draft.event)
         case MessagePosted(burst=burst) if burst is not None:
             burst_message(council, build, draft, draft.event)
+        case SessionMoved():
+            _moved(council, build, draft, draft.event)
+        case ApprovalAsked() | QuestionAsked() | SecretAsked():
+            witness(council, build, draft, draft.event)
+            if build.live:
+                open_asked(council, build, build.memory.asked[-1])
         case event:
-            witness(council, build, draft, event)
+            witness(council, build, draft, event, direction="to_runtime" if draft.echo else "from_runtime")
+
+
+def _show(build: Building, event: Event) -> None:
+    build.touched_at = build.now
+    if isinstance(event, MessageStreamed):
+        build.partial = (build.partial + event.text)[-_PARTIAL:]
+    build.effects.append(Tell(event))
+
+
+def _moved(council: Council, build: Building, draft: Draft, event: SessionMoved) -> None:
+    """The runtime says how its turn goes; where the turn has ended, nothing of it may hang."""
+    ends = council.capabilities.turns == "signalled" and event.state in ENDED
+    if ends and build.partial:
+        cut = MessagePosted(author=Author(role="agent"), content=(Text(text=build.partial),), complete=False)
+        build.record(cut, "from_runtime", caused_by=build.last_sequence or None)
+        build.partial = ""
+    witness(council, build, draft, event)
+    if not ends or not build.live or (build.memory.delegates and build.memory.delegating):
+        return
+    for call in [call for call in build.calls.values() if call.redrive_of is None]:
+        text = "The turn has ended."
+        canceled = Answered(Outcome(outcome="canceled", error=text))
+        settle(council, build, call, canceled, tell_reason=text, moot=True)
+
+
+def _runtime_acts(council: Council, build: Building, draft: Draft, event: ToolRequested) -> None:
+    """The runtime does something itself; the same again under a new id replaces what was asked before."""
+    known = build.memory.action("", draft.correlation) if draft.correlation else None
+    if known is not None and known.tool == event.tool and not known.finished and event.supersedes is None:
+        event = event.model_copy(update={"supersedes": known.native_call_id})
+    witness(council, build, draft, event)
+
+
+def _runtime_finished(council: Council, build: Building, draft: Draft, event: ToolFinished) -> None:
+    """The runtime has done something: name its tool and what it answers."""
+    action = build.memory.action(event.native_call_id, draft.correlation)
+    order = build.memory.orders.get(event.native_call_id)
+    if action is not None:
+        completed = {"native_call_id": event.native_call_id or action.native_call_id, "tool": event.tool or action.tool}
+        event = event.model_copy(update=completed)
+    witness(council, build, draft, event, caused_by=action.sequence if action is not None else order)
+
+
+def _answered_elsewhere(council: Council, build: Building, draft: Draft, event: ToolFinished) -> None:
+    """Another client has answered a host call: ours is over, and there is nothing left to tell."""
+    call = _open_call(build, event.native_call_id)
+    known = {"call_id": call.call_id, "tool": call.tool} if call is not None else {}
+    witness(council, build, draft, event.model_copy(update=known), direction="to_runtime")
+    if call is not None:
+        end_elsewhere(build, call, event)
+
+
+def caught_up(council: Council, build: Building) -> None:
+    """History has ended: what is still open is acted on now."""
+    build.live = True
+    for wanted in list(build.memory.wanted.values()):
+        if _open_call(build, wanted.event.native_call_id) is None:
+            _start(council, build, wanted.event, sequence=wanted.sequence, recorded_here=False)
+    ask_again(council, build)
+    derive_approval(council, build)
+
+
+def connecting(council: Council, build: Building) -> None:
+    """A new link is being made; where it replays history, nothing is acted on until it has caught up."""
+    build.live = not council.capabilities.resumes
+    build.partial = ""
 
 
 def _requested(council: Council, build: Building, draft: Draft, event: ToolRequested, *, overloaded: bool) -> None:
-    sha = life.fingerprint(event.tool, event.arguments)
     waiting = _open_call(build, event.native_call_id)
     if waiting is not None:
-        if waiting.args_sha != sha:
+        if waiting.args_sha != life.fingerprint(event.tool, event.arguments):
             reason = f"call {event.native_call_id[:100]!r} is still open and was sent again with other arguments"
             build.record(FrameRejected(channel="tool.requested", reason=reason), "from_runtime")
         return
-    n = 0
     settled = build.known.get(event.native_call_id)
-    if settled is not None:
-        if settled.args_sha == sha:
-            _again(build, settled)
-            return
-        n = settled.n + 1
-    route = council.policy.routes.executor_for(
-        runtime=council.runtime, kind=event.kind, tool=event.tool, labels=build.memory.labels
-    )
+    if settled is not None and settled.args_sha == life.fingerprint(event.tool, event.arguments):
+        _again(build, settled)
+        return
+    route = _route(council, build, event)
     if not isinstance(route, Matched) and council.policy.routes.unrouted == "ignore" and event.problem is None:
         witness(council, build, draft, event)
         return
     begin_turn(council, build)
-    call_id = name_call(
-        runtime=council.runtime, native_session_id=build.base.native_id, native_call_id=event.native_call_id, n=n
-    )
+    call_id, _ = _name(council, build, event)
     sequence, _ = witness(council, build, draft, event.model_copy(update={"call_id": call_id}))
+    _start(council, build, event, sequence=sequence, recorded_here=True, overloaded=overloaded)
+
+
+def _name(council: Council, build: Building, event: ToolRequested) -> tuple[CallId, int]:
+    settled = build.known.get(event.native_call_id)
+    n = 0 if settled is None else settled.n + 1
+    native_session = build.base.native_id
+    named = name_call(
+        runtime=council.runtime, native_session_id=native_session, native_call_id=event.native_call_id, n=n
+    )
+    return named, n
+
+
+def _route(council: Council, build: Building, event: ToolRequested) -> Matched | Unmatched:
+    return council.policy.routes.executor_for(
+        runtime=council.runtime, kind=event.kind, tool=event.tool, labels=build.memory.labels
+    )
+
+
+def _start(
+    council: Council,
+    build: Building,
+    event: ToolRequested,
+    *,
+    sequence: int,
+    recorded_here: bool,
+    overloaded: bool = False,
+) -> None:
+    """Open a call that is on record, and let it leave if it may."""
+    route = _route(council, build, event)
     executor = route.executor if isinstance(route, Matched) else None
+    if executor is None and council.policy.routes.unrouted == "ignore" and event.problem is None:
+        return
     refusal = OVERLOADED if overloaded else _refusal(council, event, executor)
     leaves_now = refusal is None and executor is not None and build.take_slot(executor)
     policy = council.policy.executors.get(executor or "", life.RetryPolicy())
+    call_id, n = _name(council, build, event)
     call = OpenCall(
         call_id=call_id,
         native_call_id=event.native_call_id,
         n=n,
         tool=event.tool,
         arguments=event.arguments,
-        args_sha=sha,
+        args_sha=life.fingerprint(event.tool, event.arguments),
         state="dispatched" if leaves_now else "queued",
         attempt=1 if leaves_now else 0,
         created_at=build.now,
@@ -108,7 +235,7 @@ def _requested(council: Council, build: Building, draft: Draft, event: ToolReque
         request_sequence=sequence,
         executor=executor,
     )
-    open_call(build, call)
+    open_call(build, call, recorded_here=recorded_here)
     if refusal is not None:
         settle(council, build, call, life.failure(refusal))
     elif leaves_now:

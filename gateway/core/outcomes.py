@@ -156,7 +156,7 @@ def redrive(
         redrive_of=row.call_id,
         deliver=deliver,
     )
-    open_call(build, call)
+    open_call(build, call, recorded_here=False)
     build.effects.append(Queue(call_id, route.executor))
     return call_id
 
@@ -176,7 +176,8 @@ def settle(
         outcome = outcome.model_copy(update={"error": "The tool failed and gave no reason."})
     sends = call.deliver and not moot
     losses: list[Loss] = []
-    for place, update in enumerate(answered.updates):
+    inside = answered.updates if "context.updated" not in council.capabilities.accepts else ()
+    for place, update in enumerate(() if inside else answered.updates):
         event = ContextUpdated(
             name=update.name, context=update.context, description=update.description, call_id=call.call_id
         )
@@ -194,6 +195,7 @@ def settle(
         wakes_agent=wakes,
         unknown=outcome.unknown,
         call_id=call.call_id,
+        updates=inside,
     )
     adapted = expressible_outcome(finished, council.codec)
     told = adapted.event
@@ -219,7 +221,25 @@ def settle(
     build.effects.append(Release(call.call_id, call.executor, tell=told_off, key=call.idempotency_key))
 
 
-def open_call(build: Building, call: OpenCall) -> None:
+def end_elsewhere(build: Building, call: OpenCall, event: ToolFinished) -> None:
+    """End a call that somebody else has answered; the last event on record is that answer."""
+    outcome = event.as_outcome()
+    build.expect_open(call.call_id)
+    build.change_call(
+        Settle(
+            call_id=call.call_id,
+            state=life.settled_state(outcome.outcome),
+            outcome_sha=life.outcome_fingerprint(outcome),
+            outcome_index=len(build.events) - 1,
+            error=outcome.error,
+        )
+    )
+    tell = canceled_data(build.base, call, reason="Another client has answered this call.")
+    build.effects.append(Release(call.call_id, call.executor, tell=tell, key=call.idempotency_key))
+
+
+def open_call(build: Building, call: OpenCall, *, recorded_here: bool = True) -> None:
+    """Open a call; its request is the last event of this step, or one of an earlier step."""
     build.change_call(
         Open(
             call_id=call.call_id,
@@ -230,8 +250,8 @@ def open_call(build: Building, call: OpenCall) -> None:
             state=call.state,
             attempt=call.attempt,
             deadline_at=call.deadline_at,
-            request_index=len(build.events) - 1 if call.redrive_of is None else None,
-            request_sequence=None if call.redrive_of is None else call.request_sequence,
+            request_index=len(build.events) - 1 if recorded_here else None,
+            request_sequence=None if recorded_here else call.request_sequence,
             executor=call.executor,
             key=call.key,
             redrive_of=call.redrive_of,

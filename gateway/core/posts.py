@@ -3,15 +3,19 @@
 from gateway.core.adapt import adapt
 from gateway.core.council import Council
 from gateway.core.decision import Building
+from gateway.core.interactions import give
 from gateway.core.messages import confirmed_by_client
 from gateway.core.outcomes import settle
 from gateway.core.saying import begin_turn, say
 from gateway.envelope import (
+    ApprovalGiven,
     ContextUpdated,
     Event,
     MessageConfirmed,
     MessagePosted,
     Outcome,
+    QuestionAnswered,
+    SecretSupplied,
     TurnInterrupted,
 )
 from gateway.errors import CannotExpress, Conflict, Inexpressible
@@ -42,6 +46,8 @@ def post(council: Council, build: Building, event: Event) -> int:
                     canceled = Answered(Outcome(outcome="canceled", error=reason))
                     settle(council, build, call, canceled, tell_reason=reason, moot=native)
                 return sequence
+            case ApprovalGiven() | QuestionAnswered() | SecretSupplied():
+                return give(council, build, event, by="client")
             case MessagePosted() | ContextUpdated(wakes_agent=True):
                 return _pass_on(council, build, event, lane="new_work")
             case _:
@@ -52,6 +58,9 @@ def post(council: Council, build: Building, event: Event) -> int:
 
 def _pass_on(council: Council, build: Building, event: Event, *, lane: Lane) -> int:
     adapted = adapt(event, build.memory, council.capabilities)
+    if adapted.holds:
+        build.record(event, "to_runtime", losses=adapted.losses)
+        return build.last_sequence
     if getattr(adapted.event, "wakes_agent", False):
         begin_turn(council, build)
     if adapted.event.kind == event.kind:

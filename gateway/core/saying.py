@@ -48,10 +48,34 @@ def begin_turn(council: Council, build: Building) -> None:
         build.record(SessionMoved(state="running", reason="inferred"), "from_runtime")
 
 
+def origin_of(council: Council, draft: Draft) -> Origin:
+    """Say where a draft comes from."""
+    return Origin(
+        council.adapter,
+        council.protocol,
+        draft.native_id,
+        draft.native_sequence,
+        draft.native_time,
+        draft.correlation,
+    )
+
+
 def witness(
-    council: Council, build: Building, draft: Draft, event: Event, *, direction: Direction = "from_runtime"
+    council: Council,
+    build: Building,
+    draft: Draft,
+    event: Event,
+    *,
+    direction: Direction = "from_runtime",
+    caused_by: int | None = None,
 ) -> tuple[int, str]:
     """Put a draft on record; returns its sequence and event id."""
-    origin = Origin(council.adapter, council.protocol, draft.native_id, draft.native_sequence, draft.native_time)
-    new = build.record(event, direction, origin=origin, losses=draft.losses, dedupe_key=draft.native_id)
+    new = build.record(
+        event,
+        direction,
+        origin=origin_of(council, draft),
+        caused_by=caused_by,
+        losses=draft.losses,
+        dedupe_key=draft.native_id,
+    )
     return build.last_sequence, new.event_id

@@ -8,6 +8,7 @@ from gateway.core.adapt import hydration
 from gateway.core.council import Council
 from gateway.core.decision import Building
 from gateway.core.effects import Queue
+from gateway.core.interactions import expire
 from gateway.core.messages import confirm, recover as recover_message
 from gateway.core.outcomes import settle
 from gateway.core.saying import say
@@ -73,6 +74,7 @@ def tick(council: Council, build: Building) -> None:
     for waiting in build.memory.confirmations:
         if waiting.posted_at + council.options.confirm_timeout <= now:
             confirm(council, build, waiting, life.failure("not confirmed in time"))
+    expire(council, build)
     due = turn_end_due(build.view, quiet=council.options.turn_quiet, timeout=council.options.turn_timeout)
     if due is not None and due <= now and council.capabilities.turns == "inferred":
         build.record(SessionMoved(state="idle", reason="inferred: nothing more happened"), "from_runtime")
@@ -83,6 +85,7 @@ def next_due(council: Council, view: SessionView) -> datetime | None:
     times = [call.deadline_at for call in view.calls.values()]
     times += [call.canceling_until for call in view.calls.values() if call.canceling_until is not None]
     times += [waiting.posted_at + council.options.confirm_timeout for waiting in view.memory.confirmations]
+    times += [asked.asked_at + council.policy.interaction_timeout for asked in view.memory.asked]
     if council.capabilities.turns == "inferred":
         due = turn_end_due(view, quiet=council.options.turn_quiet, timeout=council.options.turn_timeout)
         times += [due] if due is not None else []

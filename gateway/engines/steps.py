@@ -300,12 +300,14 @@ def _interactions(
     records: list[InteractionRecord | InteractionMove] = []
     for change in changes:
         expires_at = micros_or_none(change.expires_at)
-        if change.request_index is None:
+        if change.request_index is None and change.request_sequence is None:
             records.append(
                 InteractionMove(change.state, expires_at, change.answered_by, change.interaction_id, session_id)
             )
             continue
-        sequence = _sequence_of(change.request_index, numbers)
+        sequence = change.request_sequence
+        if change.request_index is not None:
+            sequence = _sequence_of(change.request_index, numbers)
         if sequence is not None:
             records.append(
                 InteractionRecord(

@@ -150,9 +150,12 @@ class InteractionChange:
     interaction_id: InteractionId
     state: InteractionState
     kind: str = ""
+    """Given, with the place of the question, where it is asked; other changes leave both out."""
     request_index: int | None = None
     expires_at: datetime | None = None
     answered_by: str | None = None
+    request_sequence: int | None = None
+    """Instead of an index, for a question that an earlier step recorded."""
 
 
 @dataclass(frozen=True, slots=True)

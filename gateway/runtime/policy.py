@@ -31,6 +31,7 @@ def policy_of(settings: Settings) -> Policy:
         check_arguments=screen.check,
         declared=frozenset(settings.tools),
         cancel_grace=settings.limits.cancel_grace,
+        interaction_timeout=settings.limits.interaction_timeout,
     )
 
 

@@ -1,0 +1,55 @@
+"""Our own words coming back: an echo confirms the oldest thing it can be; the rest is another client. Pure."""
+
+from gateway.core.decision import Building
+from gateway.core.memory import Unechoed
+from gateway.envelope import (
+    ActionOrdered,
+    ApprovalGiven,
+    DeliverySettled,
+    Draft,
+    Event,
+    MessagePosted,
+    Origin,
+    QuestionAnswered,
+    ToolFinished,
+    TurnSteered,
+    text_of,
+)
+from gateway.ports.engine import RUNTIME, SendChange
+
+
+def confirm_echo(build: Building, draft: Draft, origin: Origin) -> bool:
+    """Take a frame as our own words, if it can be; False where somebody else spoke."""
+    if isinstance(draft.event, ToolFinished):
+        # Answered calls are no longer wanted: this is our own answer, or a repeat of somebody's.
+        return draft.event.native_call_id not in build.memory.wanted
+    known = next((said for said in build.memory.unechoed if _same(said, draft.event)), None)
+    if known is None:
+        return False
+    native = str(draft.native_sequence) if draft.native_sequence is not None else draft.native_id
+    build.record(
+        DeliverySettled(sequence=known.sequence, target=RUNTIME, state="delivered", native_id=native),
+        "to_runtime",
+        origin=origin,
+        caused_by=known.sequence,
+        dedupe_key=draft.native_id,
+    )
+    build.change_send(SendChange(sequence=known.sequence, target=RUNTIME, state="delivered"))
+    return True
+
+
+def _same(said: Unechoed, heard: Event) -> bool:
+    match said.event, heard:
+        case MessagePosted(), MessagePosted():
+            return text_of(said.event.content) == text_of(heard.content)
+        case ActionOrdered(), ActionOrdered():
+            same = said.event.action == heard.action
+            return same and all(heard.arguments.get(name) == value for name, value in said.event.arguments.items())
+        case ApprovalGiven(), ApprovalGiven():
+            return said.event.decision == heard.decision and heard.id in {"", said.event.id}
+        case QuestionAnswered(), QuestionAnswered():
+            return (said.event.id, said.event.answer) == (heard.id, heard.answer)
+        case TurnSteered(), TurnSteered():
+            return said.event.text == heard.text
+        case one, other:
+            return one.kind == other.kind == "turn.interrupted"

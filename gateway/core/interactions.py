@@ -1,0 +1,222 @@
+"""Questions to people: opened, routed, answered, expired, moot. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.core.council import Council
+from gateway.core.decision import Building
+from gateway.core.effects import Ask
+from gateway.core.memory import Asked
+from gateway.core.requests import ask_data
+from gateway.core.routing import Matched
+from gateway.core.saying import say
+from gateway.envelope import (
+    ApprovalAsked,
+    ApprovalGiven,
+    Event,
+    InteractionId,
+    QuestionAnswered,
+    QuestionAsked,
+    SecretAsked,
+    SecretSupplied,
+    SessionId,
+    interaction_id as name_interaction,
+)
+from gateway.errors import CannotExpress, Conflict, Inexpressible, InvalidRequest
+from gateway.ports.engine import InteractionChange
+from gateway.ports.executor import Answer, Replied
+
+Given = ApprovalGiven | QuestionAnswered | SecretSupplied
+
+
+def id_of(session_id: SessionId, asked: Asked) -> InteractionId:
+    """Name the interaction of a question."""
+    return name_interaction(session=session_id, native_id=asked.event.id, n=asked.sequence)
+
+
+def open_asked(council: Council, build: Building, asked: Asked) -> None:
+    """Let people see a question, and ask the executor it is routed to; secrets are never routed."""
+    expires_at = asked.asked_at + council.policy.interaction_timeout
+    interaction = id_of(build.base.session_id, asked)
+    build.change_interaction(
+        InteractionChange(
+            interaction_id=interaction,
+            state="waiting",
+            kind=asked.event.kind,
+            request_sequence=asked.sequence,
+            expires_at=expires_at,
+        )
+    )
+    if isinstance(asked.event, SecretAsked):
+        return
+    route = council.policy.routes.executor_for(
+        runtime=council.runtime,
+        kind=asked.event.kind,
+        tool=asked.event.tool if isinstance(asked.event, ApprovalAsked) else None,
+        labels=build.memory.labels,
+    )
+    if not isinstance(route, Matched):
+        return
+    data = ask_data(
+        build.base, asked.event, protocol=council.protocol, labels=build.memory.labels, deadline_at=expires_at
+    )
+    build.effects.append(
+        Ask(
+            sequence=asked.sequence,
+            key=asked.event_id,
+            kind=asked.event.kind,
+            executor=route.executor,
+            data={**data, "interaction_id": interaction},
+            deadline_at=expires_at,
+        )
+    )
+
+
+def close_gone(build: Building, before: tuple[Asked, ...]) -> None:
+    """Whatever is no longer asked, and was not answered by us, is moot."""
+    kept = {asked.sequence for asked in build.memory.asked}
+    for asked in before:
+        if asked.sequence not in kept:
+            build.change_interaction(InteractionChange(id_of(build.base.session_id, asked), "moot"))
+
+
+def give(council: Council, build: Building, event: Given, *, by: str) -> int:
+    """Pass an answer on, while it is still waited for.
+
+    Raises:
+        Conflict: nothing waits for it (any more).
+        Inexpressible: a scope was not offered, or the runtime cannot be told.
+    """
+    asked = _find(build, event)
+    if asked is None and not isinstance(event, SecretSupplied):
+        raise Conflict(f"nothing waits for an answer to {event.id!r}")
+    if isinstance(event, ApprovalGiven) and asked is not None:
+        event = _completed(event, asked)
+    caused_by = asked.sequence if asked is not None else None
+    try:
+        sequence = say(council, build, event, caused_by=caused_by, lane="turn")
+    except CannotExpress as exc:
+        raise Inexpressible(exc.reason) from exc
+    if asked is not None:
+        change = InteractionChange(id_of(build.base.session_id, asked), "answered", answered_by=by)
+        build.change_interaction(change)
+    return sequence
+
+
+def answer(council: Council, build: Building, wanted: InteractionId, body: Mapping[str, Any], *, by: str) -> None:
+    """Take a person's answer: `{"decision", "scope"}`, `{"answer"}` or `{"value"}`.
+
+    Raises:
+        Conflict: the question is answered, expired or moot.
+        InvalidRequest: the body does not fit the question.
+    """
+    asked = next((a for a in build.memory.asked if id_of(build.base.session_id, a) == wanted), None)
+    if asked is None:
+        raise Conflict("this question no longer waits for an answer")
+    give(council, build, read_answer(asked, body), by=by)
+
+
+def replied(council: Council, build: Building, asked: Asked, reply: Answer) -> None:
+    """Take an executor's reply; anything unusable leaves the question to people and its deadline."""
+    if not isinstance(reply, Replied) or not reply.reply:
+        return
+    try:
+        given = read_answer(asked, reply.reply)
+        give(council, build, given, by="executor")
+    except (InvalidRequest, Inexpressible):
+        return
+
+
+def expire(council: Council, build: Building) -> None:
+    """Answer what nobody has answered in time: deny, skip; a secret is simply not supplied."""
+    for asked in build.memory.asked:
+        if asked.asked_at + council.policy.interaction_timeout > build.now:
+            continue
+        interaction = id_of(build.base.session_id, asked)
+        match asked.event:
+            case ApprovalAsked(id=native):
+                given: Given | None = ApprovalGiven(id=native, decision="deny")
+            case QuestionAsked(id=native):
+                given = QuestionAnswered(id=native, answer="")
+            case SecretAsked():
+                given = None
+        if given is None:
+            # An empty secret is how these runtimes are told to go on without one.
+            given = SecretSupplied.model_validate({"id": asked.event.id, "purpose": _purpose(asked), "value": ""})
+        try:
+            say(council, build, _for(asked, given), caused_by=asked.sequence, lane="turn")
+        except CannotExpress:
+            build.record(_for(asked, given), "to_runtime", caused_by=asked.sequence)
+        build.change_interaction(InteractionChange(interaction, "expired"))
+
+
+def read_answer(asked: Asked, body: Mapping[str, Any]) -> Given:
+    """Read a body in the form its question wants.
+
+    Raises:
+        InvalidRequest: with what is allowed; a secret is never quoted.
+    """
+    match asked.event:
+        case ApprovalAsked(id=native):
+            decision, scope = body.get("decision"), body.get("scope")
+            if decision not in {"allow", "deny"}:
+                raise InvalidRequest('an approval is answered {"decision": "allow" or "deny"}', pointer="/decision")
+            if scope is not None and scope not in {"once", "session", "always"}:
+                raise InvalidRequest("scope is once, session or always", pointer="/scope")
+            return ApprovalGiven(id=native, decision=decision, scope=scope)
+        case QuestionAsked(id=native):
+            text = body.get("answer")
+            if not isinstance(text, str):
+                raise InvalidRequest('a question is answered {"answer": "text"}; "" skips it', pointer="/answer")
+            return QuestionAnswered(id=native, answer=text)
+        case SecretAsked(id=native):
+            value = body.get("value")
+            if not isinstance(value, str):
+                raise InvalidRequest('a secret is answered {"value": "text"}', pointer="/value")
+            return SecretSupplied.model_validate({"id": native, "purpose": _purpose(asked), "value": value})
+
+
+def _purpose(asked: Asked) -> str:
+    return asked.event.purpose if isinstance(asked.event, SecretAsked) else "secret"
+
+
+def _find(build: Building, event: Given) -> Asked | None:
+    kinds = {"approval.given": "approval.asked", "question.answered": "question.asked"}
+    wanted = kinds.get(event.kind, "secret.asked")
+    return next((a for a in build.memory.asked if a.event.kind == wanted and a.event.id == event.id), None)
+
+
+def _completed(event: ApprovalGiven, asked: Asked) -> ApprovalGiven:
+    assert isinstance(asked.event, ApprovalAsked)
+    if event.scope is not None and event.scope not in asked.event.scopes:
+        offered = ", ".join(asked.event.scopes)
+        raise Inexpressible(f"scope {event.scope!r} was not offered; offered: {offered}")
+    return event.model_copy(update={"native_call_id": event.native_call_id or asked.event.native_call_id})
+
+
+def _for(asked: Asked, given: Event) -> Event:
+    return _completed(given, asked) if isinstance(given, ApprovalGiven) else given
+
+
+def ask_again(council: Council, build: Building) -> None:
+    """After a catch-up or a restart: everything still asked is shown, and asked of its executor, again."""
+    for asked in build.memory.asked:
+        open_asked(council, build, asked)
+
+
+def derive_approval(council: Council, build: Building) -> None:
+    """Where a runtime asks by its state, the newest action that is not finished is what it asks about."""
+    if council.capabilities.approvals != "by_state" or build.memory.state != "awaiting_approval":
+        return
+    pending = next((a for a in reversed(build.memory.actions) if not a.finished), None)
+    if pending is None or any(a.event.id == pending.native_call_id for a in build.memory.asked):
+        return
+    asked = ApprovalAsked(
+        id=pending.native_call_id,
+        native_call_id=pending.native_call_id,
+        tool=pending.tool,
+        arguments=dict(pending.arguments),
+    )
+    build.record(asked, "from_runtime", caused_by=pending.sequence)
+    if build.live:
+        open_asked(council, build, build.memory.asked[-1])
