@@ -13,7 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from gateway.conformance.engine_words import ALICE, FakeClock, answered, open_call, open_session, row_of, said, texts
+from gateway.conformance.engine_words import (
+    ALICE,
+    BOB,
+    FakeClock,
+    answered,
+    open_call,
+    open_session,
+    row_of,
+    said,
+    texts,
+)
 from gateway.engines.sqlite import SqliteEngine
 from gateway.engines.sqlite_lock import file_system_of
 from gateway.engines.sqlite_schema import MIGRATIONS
@@ -46,6 +56,24 @@ async def test_an_acknowledged_step_is_in_the_file_for_everybody(path: Path) -> 
                 (2, "message.posted"),
             ]
         other.close()
+
+
+async def test_an_erased_text_is_in_none_of_the_files(path: Path) -> None:
+    def found() -> int:
+        return sum(file.read_bytes().count(b"a word to forget") for file in path.parent.glob("dragoman.db*"))
+
+    async with SqliteEngine(path, FakeClock()) as engine:
+        await open_session(engine)
+        await open_session(engine, BOB)
+        for number in range(300):
+            text = "a word to forget" + "x" * (number * 37 % 5_000)
+            await engine.commit(Step(ALICE, (said(text),), snapshot=text.encode()))
+            await engine.commit(Step(BOB, (said("to keep"),)))
+        assert found() > 300
+        await engine.commit(Step(ALICE, state="closed"))
+        await engine.erase(ALICE)
+        assert found() == 0
+        assert await texts(engine, BOB) == ["to keep"] * 300
 
 
 # Steps that SQL itself refuses

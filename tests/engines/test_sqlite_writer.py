@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.conformance.engine_words import FakeClock
-from gateway.engines.sqlite_upkeep import set_note
+from gateway.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said
+from gateway.engines.sqlite import SqliteEngine
+from gateway.engines.sqlite_upkeep import cut, set_note
 from gateway.engines.sqlite_writer import BATCH, WAITING, Turn, Writer
 from gateway.errors import EngineUnavailable
+from gateway.ports.engine import RUNTIME, Send, SendChange, Step
 
 
 @pytest.fixture
@@ -88,3 +90,20 @@ async def test_more_jobs_than_may_wait_are_all_done_in_batches(path: Path) -> No
     assert BATCH in sizes
     assert max(sizes) == BATCH
     await writer.stop()
+
+
+async def test_what_became_needed_after_a_sweep_chose_is_not_cut(path: Path) -> None:
+    async with SqliteEngine(path, FakeClock()) as engine:
+        await open_session(engine)
+        await engine.commit(Step(ALICE, (said(), said(), said()), sends=(Send(0, "destination:x"), Send(1, RUNTIME))))
+        await engine.commit(Step(ALICE, send_changes=(SendChange(2, "destination:x", "dead"),)))
+    writer = Writer(path, FakeClock())
+    await writer.start()
+    assert await writer.run(cut({ALICE: 5}), how="alone") == 2
+    assert await writer.run(cut({ALICE: 5}), how="alone") == 0
+    left = await writer.run(lambda turn: turn.store.connection.execute("SELECT seq, target FROM outbound").fetchall())
+    assert left == [(3, RUNTIME)]
+    await writer.stop()
+    async with SqliteEngine(path, FakeClock()) as engine:
+        row = await row_of(engine)
+        assert (row.first_sequence, row.last_sequence) == (3, 4)
