@@ -149,6 +149,8 @@ def open_writer(path: Path) -> sqlite3.Connection:
         if mode != "wal":
             raise EngineUnusable(f"the file system of {str(path)!r} cannot hold a write-ahead log: use a local disk")
         connection.execute("PRAGMA synchronous = FULL")
+        # What is freed is overwritten, or erased texts could still be read out of the file.
+        connection.execute("PRAGMA secure_delete = ON")
         # Fewer, larger checkpoints write each page of the file less often; the log is cut back after a burst.
         connection.execute("PRAGMA wal_autocheckpoint = 4000")
         connection.execute("PRAGMA journal_size_limit = 67108864")

@@ -129,8 +129,6 @@ def erase(session_id: SessionId, after: int) -> Run:
         if head.state != CLOSED:
             raise Conflict(f"session {session_id!r} is open; close it before erasing")
         connection = turn.store.connection
-        # What is freed is overwritten, or it could still be read out of the file.
-        connection.execute("PRAGMA secure_delete = ON")
         rows = connection.execute(
             "SELECT seq, about FROM events WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?",
             (session_id, after, PORTION),
@@ -151,7 +149,6 @@ def erase(session_id: SessionId, after: int) -> Run:
             """,
             (session_id,),
         )
-        connection.execute("PRAGMA secure_delete = OFF")
         turn.store.forget_head(session_id)
         return None
 
