@@ -14,6 +14,8 @@ from gateway.ports.adapter import Frame
 from gateway.runtime.signals import FrameArrived, Signal
 
 _HARD_FACTOR = 4
+# Small frames are let in far past the bound, so that each call among them can still be told "overloaded".
+_HARD_FRAMES = 10_000
 
 
 class Inbox:
@@ -39,7 +41,8 @@ class Inbox:
         """Add a frame; one past the bound is marked, one far past it costs the link."""
         size = _size_of(frame)
         crowded = self._frames >= self._most_frames or self._bytes + size > max(self._most_bytes, size)
-        if self._frames >= self._most_frames * _HARD_FACTOR or self._bytes > self._most_bytes * _HARD_FACTOR:
+        most_frames = max(self._most_frames * _HARD_FACTOR, _HARD_FRAMES)
+        if self._frames >= most_frames or self._bytes > self._most_bytes * _HARD_FACTOR:
             self._overflow("the inbox is full")
             return
         self._weigh(1, size)
