@@ -6,7 +6,8 @@ What queues up meanwhile is the next batch, so that a busy session shares its di
 
 import asyncio
 from asyncio import Future
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -163,8 +164,7 @@ class Pump:
             committed = await self._commit(build)
         except Stale:
             self._give_back(build)
-            for signal in batch:
-                await self._carry_alone(signal)
+            await self._carry_one_by_one(batch)
             return
         except EngineUnavailable as exc:
             self._give_back(build)
@@ -172,8 +172,27 @@ class Pump:
             return
         self._act(build, committed, done)
 
+    async def _carry_one_by_one(self, batch: Sequence[s.Signal]) -> None:
+        waiting = deque(batch)
+        try:
+            while waiting:
+                if isinstance(waiting[0], s.SlotFree):
+                    # Its slot went back with the step, so it queues for one again, on fresh knowledge.
+                    await self._reload()
+                    self._requeued(waiting[0])
+                else:
+                    await self._carry_alone(waiting[0])
+                waiting.popleft()
+        except EngineUnavailable as exc:
+            # All the rest waits as well, so that no cancel overtakes its call.
+            await self._wait_for_engine(waiting, exc)
+
     async def _carry_alone(self, signal: s.Signal) -> None:
-        """Decide one signal on fresh knowledge; what the ledger knows of repeated ids is looked up."""
+        """Decide one signal on fresh knowledge; what the ledger knows of repeated ids is looked up.
+
+        Raises:
+            EngineUnavailable: nothing was written.
+        """
         for _ in range(3):
             known = await self._known(signal)
             build, done = self._decide_all([signal], known)
@@ -182,13 +201,10 @@ class Pump:
             except Stale:
                 self._give_back(build)
                 await self._reload()
-                if self._requeued(signal):
-                    return
                 continue
-            except EngineUnavailable as exc:
+            except EngineUnavailable:
                 self._give_back(build)
-                await self._wait_for_engine([signal], exc)
-                return
+                raise
             self._act(build, committed, done)
             return
         self._log.error("a decision stayed stale", signal=type(signal).__name__)
@@ -392,7 +408,7 @@ class Pump:
             if isinstance(effect, Dispatch) and effect.call.executor is not None:
                 self._shared.slots.release(effect.call.executor, self)
 
-    async def _wait_for_engine(self, batch: Sequence[s.Signal], problem: EngineUnavailable) -> None:
+    async def _wait_for_engine(self, batch: Iterable[s.Signal], problem: EngineUnavailable) -> None:
         """The store takes no writes: clients are told at once, everything else waits for it."""
         self._log.error("the engine is unavailable", reason=str(problem))
         kept: list[s.Signal] = []
