@@ -26,6 +26,20 @@ class Disk:
         resource.prlimit(self._pid, resource.RLIMIT_FSIZE, self._limits)
 
 
+async def refusals(scene: Scene, more: int) -> None:
+    """Wait until the gateway is not ready, and the session was refused a write so many more times."""
+    line = "the engine is unavailable"
+    before = (scene.folder / "gateway.log").read_text().count(line)
+
+    async def so() -> bool:
+        assert scene.process is not None
+        assert scene.process.returncode is None, scene.log()
+        refused = (scene.folder / "gateway.log").read_text().count(line) - before
+        return refused >= more and (await scene.http.get("/readyz")).status_code == 503
+
+    await until(so)
+
+
 @pytest.mark.parametrize("dialect", ["0.1", "0.2"])
 async def test_a_full_disk_costs_time_and_nothing_else(tmp_path: Path, dialect: Dialect) -> None:
     async with Scene(tmp_path, dialect, copies=True) as scene:
@@ -45,10 +59,7 @@ async def test_a_full_disk_costs_time_and_nothing_else(tmp_path: Path, dialect: 
         for tool in ("once", "again", "later"):
             await scene.call(tool)
 
-        async def refuses() -> bool:
-            return (await scene.http.get("/readyz")).status_code == 503
-
-        await until(refuses)
+        await refusals(scene, 1)
         event = {"kind": "context.updated", "name": "news", "context": {"a": 1}, "description": "x"}
         answer = await scene.http.post(f"/v1/sessions/{session_id}/events", json=event)
         assert answer.status_code == 503
@@ -73,3 +84,26 @@ async def test_a_full_disk_costs_time_and_nothing_else(tmp_path: Path, dialect: 
         scene.kill()
         await scene.dead()
         await scene.verify_journal()
+
+
+async def test_what_was_asked_while_the_disk_was_full_is_taken_in_its_order(tmp_path: Path) -> None:
+    async with Scene(tmp_path, "0.2") as scene:
+        await scene.serve()
+        first = await scene.call("once")
+        await first.result()
+        await scene.settled()
+        disk = Disk(scene)
+        disk.fill()
+        await scene.call("again")
+        await refusals(scene, 1)
+        await scene.agent.call(first.tool, first.arguments, first.call_id)
+        withdrawn = await scene.call("once")
+        await scene.agent.cancel(withdrawn)
+        await refusals(scene, 3)
+        disk.free()
+        await first.wait_results(2)
+        for call in scene.calls:
+            await call.result()
+        await scene.settled()
+        await scene.verify(strictly=False)
+        assert [call.reading.outcome for call in scene.calls if call.reading] == ["success", "success", "canceled"]
