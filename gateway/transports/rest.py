@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any, cast
 
@@ -31,18 +32,38 @@ async def post_json(
         LinkRefused: the runtime said no; `terminal` where it would say so again.
         LinkLost: it cannot be reached, is overloaded, or gave no usable answer; it may have acted.
     """
+    request = session.post(
+        url, data=json.dumps(body), headers={**headers, "Content-Type": "application/json"}, allow_redirects=False
+    )
+    return await _ask(request, within=within, mask=mask, most=MAX_ANSWER)
+
+
+async def get_json(
+    session: aiohttp.ClientSession,
+    url: str,
+    *,
+    params: Mapping[str, str],
+    headers: Mapping[str, str],
+    within: timedelta,
+    mask: Mask,
+    most: int = MAX_ANSWER,
+) -> dict[str, Any]:
+    """GET once and return the JSON object that answers, of at most `most` bytes.
+
+    Raises:
+        LinkRefused, LinkLost: as for `post_json`.
+    """
+    request = session.get(url, params=params, headers=headers, allow_redirects=False)
+    return await _ask(request, within=within, mask=mask, most=most)
+
+
+async def _ask(
+    request: AbstractAsyncContextManager[aiohttp.ClientResponse], *, within: timedelta, mask: Mask, most: int
+) -> dict[str, Any]:
     failure: str
     try:
-        async with (
-            asyncio.timeout(within.total_seconds()),
-            session.post(
-                url,
-                data=json.dumps(body),
-                headers={**headers, "Content-Type": "application/json"},
-                allow_redirects=False,
-            ) as response,
-        ):
-            text = await _read(response)
+        async with asyncio.timeout(within.total_seconds()), request as response:
+            text = await _read(response, most)
             status = response.status
     except TimeoutError:
         failure = f"no answer within {within.total_seconds():g} s"
@@ -54,12 +75,12 @@ async def post_json(
     raise LinkLost(failure)
 
 
-async def _read(response: aiohttp.ClientResponse) -> bytes:
+async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
     pieces = bytearray()
     async for piece in response.content.iter_any():
         pieces += piece
-        if len(pieces) > MAX_ANSWER:
-            raise ValueError(f"the answer is over {MAX_ANSWER} bytes")
+        if len(pieces) > most:
+            raise ValueError(f"the answer is over {most} bytes")
     return bytes(pieces)
 
 
@@ -71,8 +92,16 @@ def _judge(status: int, answer: object, mask: Mask) -> dict[str, Any]:
     detail = mask(_detail(answer))[:300]
     if status >= 500 or status in _AGAIN:
         raise LinkLost(f"HTTP {status}: {detail}")
-    code = "UNAUTHORIZED" if status in {401, 403} else f"HTTP_{status}"
-    raise LinkRefused(code, detail, terminal=True)
+    code = "UNAUTHORIZED" if status in {401, 403} else (_code(answer) or f"HTTP_{status}")
+    raise LinkRefused(mask(code), detail, terminal=True)
+
+
+def _code(answer: object) -> str | None:
+    match answer:
+        case {"msg_id": str(code)} if code:
+            return code[:100]
+        case _:
+            return None
 
 
 def _detail(answer: object) -> str:

@@ -6,7 +6,8 @@ from the websocket, and sent straight to it, so that its own back-pressure holds
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+import re
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,10 +19,11 @@ import aiohttp
 
 from gateway.errors import LinkLost, LinkRefused
 from gateway.ports.adapter import Frame, Receipt, Receiver
-from gateway.ports.values import Malformed
 from gateway.transports import json
 from gateway.transports.masking import Mask, masked_logger
+from gateway.transports.socketio_acks import Acks
 from gateway.transports.socketio_packet import ARRIVED, RESERVED, Arrival, SafePacket, read_event, write_event
+from gateway.transports.socketio_refusal import find_code, message_of
 
 # The library has no type hints; everything of it stays in this file.
 _socketio: Any = import_module("socketio")
@@ -32,6 +34,7 @@ MAX_MESSAGE = 16 * 1024 * 1024
 """Largest message taken from a runtime; aiohttp's own default of 4 MiB would close the link."""
 CLOSING = timedelta(seconds=2)
 """How long a goodbye may take before the connection is simply dropped."""
+_ACK = re.compile(r"43(\d{1,20})\[")
 REFUSAL_CHANNELS = frozenset({"error", "event"})
 
 
@@ -53,6 +56,12 @@ class Target:
     """Refusal codes that trying again cannot mend."""
     mirrored: frozenset[str] = frozenset()
     """Channels on which a server may say one thing twice in a row; the second is left out."""
+    ack_timeout: timedelta | None = None
+    """How long to wait for the acknowledgement of each frame; None asks for none."""
+    read_refusal: Callable[[object], tuple[str, str, bool] | None] | None = None
+    """Says a CONNECT_ERROR of the protocol as code, text and whether it is final; None where it is not known."""
+    silence: str | None = None
+    """What it means that the server takes the connection and never answers; None where it means nothing."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
     """What must never show in a log line or an error."""
 
@@ -99,6 +108,7 @@ class SocketLink:
         self._last: Frame | None = None
         self._refusal: LinkRefused | None = None
         self._sending = asyncio.Lock()
+        self._acks = Acks(target.ack_timeout) if target.ack_timeout is not None else None
         self.max_payload: int | None = None
         """Largest message the server says it takes, where it says so."""
         logger = masked_logger("dragoman.socketio", self._mask)
@@ -121,19 +131,22 @@ class SocketLink:
         """Connect and listen for a refusal; says what went wrong instead of raising it."""
         seconds = self._target.connect_timeout.total_seconds()
         lost: str | None = None
+        silent = False
         try:
             async with asyncio.timeout(seconds):
                 await self._client.connect(
                     f"{self._target.url}?{urlencode(self._target.query)}",
                     transports=list(self._target.transports),
                     socketio_path=self._target.path,
-                    wait_timeout=seconds,
+                    # Ours ends first, so that silence is told from other failures.
+                    wait_timeout=seconds + 1,
                 )
             if self._client.transport() != "websocket":
                 lost = "the server did not agree to a websocket"
             await self._listen_for_refusal()
         except TimeoutError:
             lost = f"no connection within {seconds:g} s"
+            silent = self.max_payload is not None
         except (
             _socketio.exceptions.SocketIOError,
             _engineio_error,
@@ -149,6 +162,8 @@ class SocketLink:
         self._entered = True
         if self._refusal is not None:
             return self._refusal
+        if silent and self._target.silence is not None:
+            return LinkRefused("NO_ANSWER", f"no answer within {seconds:g} s: {self._target.silence}")
         if lost is not None:
             return LinkLost(self._mask(self._door.trouble or lost)[:300])
         if self._ended.is_set():
@@ -174,6 +189,9 @@ class SocketLink:
         if self.max_payload is not None and size > self.max_payload:
             return Receipt("refused", f"{size} bytes are over the server's maximum of {self.max_payload}")
         problem: str | None = None
+        ack = self._acks.expect() if self._acks is not None else None
+        if ack is not None:
+            text = f"42{ack}{text[2:]}"
         try:
             async with self._sending, asyncio.timeout(self._target.send_timeout.total_seconds()):
                 await self._pass(text)
@@ -185,7 +203,12 @@ class SocketLink:
             self.end(problem)
             await self._door.drop()
             raise LinkLost(problem)
-        return Receipt("sent")
+        return Receipt("sent") if ack is None or self._acks is None else await self._acks.wait(ack)
+
+    def acknowledge(self, ack: str) -> None:
+        """Take the peer's acknowledgement of one of our frames."""
+        if self._acks is not None:
+            self._acks.take(ack)
 
     async def _pass(self, text: str) -> None:
         if self._ended.is_set():
@@ -193,6 +216,11 @@ class SocketLink:
         if self._door.socket is None:
             raise ConnectionResetError("not connected")
         await self._door.socket.send_str(text)
+
+    @property
+    def ended(self) -> str | None:
+        """Why the connection is over; None while it lives."""
+        return self._reason if self._ended.is_set() else None
 
     async def wait_closed(self) -> str:
         """Wait until the connection has ended and say why."""
@@ -222,6 +250,8 @@ class SocketLink:
         if not self._ended.is_set():
             self._reason = self._mask(reason)[:300]
             self._ended.set()
+            if self._acks is not None:
+                self._acks.end(self._reason)
         self._heard.set()
 
     def hang_up(self, reason: str) -> None:
@@ -239,11 +269,15 @@ class SocketLink:
             self.refuse(f"HTTP_{status}", "the websocket handshake was answered with an error")
 
     def _note_refusal(self, said: object, *, surely: bool = False) -> None:
+        known = self._target.read_refusal(said) if self._target.read_refusal is not None and surely else None
+        if known is not None:
+            self.refuse(known[0], known[1], terminal=known[2])
+            return
         code = find_code(said, self._target.terminal_codes)
         if code is not None:
-            self.refuse(code, _message_of(said), terminal=True)
+            self.refuse(code, message_of(said), terminal=True)
         elif surely:
-            self.refuse("REFUSED", _message_of(said))
+            self.refuse("REFUSED", message_of(said))
 
     def refuse(self, code: str, detail: str, *, terminal: bool = False) -> None:
         """Note a refusal; the first one stands."""
@@ -275,36 +309,6 @@ class SocketLink:
             # The library keeps a list of all its clients, and forgets to clear it where a goodbye fails.
             if eio in _connected_clients:
                 _connected_clients.remove(eio)
-
-
-def find_code(said: object, codes: frozenset[str]) -> str | None:
-    """Find one of the codes in a refusal: as text, as `code` or `message`, or inside `data`."""
-    match said:
-        case str():
-            words = said.replace(":", " ").split()
-            return next((code for code in sorted(codes) if code in words), None)
-        case {"type": str(kind)} if kind not in {"error", "connect_error"}:
-            return None
-        case {"code": str(code)}:
-            return code if code in codes else None
-        case {"data": {"code": str(code)} | str(code)} if code in codes:
-            return code
-        case {"message": str(text)} | {"error": str(text)}:
-            return find_code(text, codes)
-        case _:
-            return None
-
-
-def _message_of(said: object) -> str:
-    match said:
-        case str():
-            return said
-        case {"message": str(message)}:
-            return message
-        case Malformed():
-            return said.reason
-        case _:
-            return ""
 
 
 class _Door:
@@ -382,6 +386,9 @@ class _Socket:
                     self._link.max_payload = most
                 case _:
                     pass
+        elif packet.startswith("43"):
+            if found := _ACK.match(packet):
+                self._link.acknowledge(found[1])
         elif packet in {"41", "1"}:
             self._link.hang_up("the server ended the session")
         elif packet.startswith("44") and not packet.startswith("44/"):

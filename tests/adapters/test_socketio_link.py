@@ -154,7 +154,7 @@ async def test_a_peer_that_does_not_read_costs_the_link_and_not_the_gateway() ->
                 while True:
                     await link.send(Frame("message", "x" * 1_000_000))
 
-            with pytest.raises(LinkLost, match="does not read"):
+            with pytest.raises(LinkLost, match="^the peer does not read"):
                 await within(send_without_end())
             assert await within(link.wait_closed()) == "the peer does not read"
         released.set()
@@ -235,6 +235,12 @@ async def test_a_ping_is_answered_while_events_flow() -> None:
     async with scripted(ping) as (target, session), open_link(target, collector, session=session):
         await collector.wait_for(1)
         await within(answered.wait())
+
+
+@pytest.mark.requirement("A40")
+def test_a_target_can_be_shown_without_its_secrets() -> None:
+    target = Target("https://huma.example.com", {"apiKey": "s3cret"}, secrets=("s3cret",))
+    assert "s3cret" not in repr(target)
 
 
 def test_a_code_is_found_only_where_a_refusal_puts_it() -> None:
