@@ -183,6 +183,7 @@ class Building:
             memory=self.memory,
             calls=self.calls,
             last_sequence=self.last_sequence,
+            cursor=self.cursor or self.base.cursor,
             touched_at=self.touched_at,
             partial=self.partial,
             live=self.live,

@@ -5,7 +5,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from gateway.envelope import ContextUpdated, MessageConfirmed, ToolFinished
+from gateway.core.effects import Transmit
+from gateway.core.memory import Remembered
+from gateway.envelope import (
+    ApprovalAsked,
+    ApprovalGiven,
+    ContextUpdated,
+    MessageConfirmed,
+    QuestionAnswered,
+    ToolFinished,
+)
 from gateway.ports.adapter import Capabilities
 from gateway.ports.engine import SendRow
 
@@ -19,12 +28,28 @@ class Plan:
     reason: str | None = None
 
 
+def may_leave(item: Transmit, memory: Remembered, capabilities: Capabilities) -> bool:
+    """Whether an event may be sent now: new work may have to wait for the turn, approvals go in the order of asking."""
+    if item.lane == "new_work" and capabilities.one_message_per_turn:
+        return not memory.running
+    if item.kind == "approval.given" and capabilities.approvals == "by_id" and item.caused_by is not None:
+        earlier = (a for a in memory.asked if isinstance(a.event, ApprovalAsked) and a.sequence < item.caused_by)
+        return next(earlier, None) is None
+    return True
+
+
 def plan_resend(
-    rows: Sequence[SendRow], *, capabilities: Capabilities, now: datetime, unsure_up_to: int
+    rows: Sequence[SendRow],
+    *,
+    capabilities: Capabilities,
+    now: datetime,
+    unsure_up_to: int,
+    tried: frozenset[int] = frozenset(),
 ) -> tuple[Plan, ...]:
     """Decide what is sent on a fresh link, in order of sequence (ENGINE.md 5, number 4).
 
     `unsure_up_to` is the last sequence of an earlier process: whether its rows had left is not known.
+    `tried` are sends of this process that broke off where an answer was to come.
     Outcomes are always offered again. Contexts that a newer one replaces are moot. Confirmations that
     the runtime no longer waits for are moot. What an earlier process may have said is not said twice
     where a repeat would count as new.
@@ -47,8 +72,12 @@ def plan_resend(
                 plans.append(Plan(row, "moot", "the runtime no longer waits for this confirmation"))
             case MessageConfirmed():
                 plans.append(Plan(row, "send"))
-            case _ if row.sequence <= unsure_up_to and not capabilities.echoes:
+            case ApprovalGiven() | QuestionAnswered():
+                plans.append(Plan(row, "send"))
+            case _ if row.sequence <= unsure_up_to:
                 plans.append(Plan(row, "unknown", "the gateway restarted before the delivery was known"))
+            case _ if row.sequence in tried:
+                plans.append(Plan(row, "unknown", "the connection broke before the delivery was known"))
             case _:
                 plans.append(Plan(row, "send"))
     return tuple(plans)

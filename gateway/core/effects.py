@@ -47,7 +47,7 @@ class Transmit:
     lane: Lane
     kind: str
     frames: tuple[Frame, ...]
-    waking: bool = False
+    caused_by: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

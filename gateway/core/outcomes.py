@@ -216,7 +216,7 @@ def settle(
     if sends:
         build.add_send(Send(index, RUNTIME, "turn"))
         frames = council.codec.encode(Draft(told)).frames
-        build.effects.append(Transmit(build.last_sequence, "turn", told.kind, frames, waking=told.wakes_agent))
+        build.effects.append(Transmit(build.last_sequence, "turn", told.kind, frames, call.request_sequence))
     told_off = canceled_data(build.base, call, reason=tell_reason) if tell_reason and call.attempt > 0 else None
     build.effects.append(Release(call.call_id, call.executor, tell=told_off, key=call.idempotency_key))
 

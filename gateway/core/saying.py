@@ -37,9 +37,8 @@ def say(
     encoded = council.codec.encode(Draft(event))
     build.record(event, "to_runtime", caused_by=caused_by, losses=(*losses, *encoded.losses))
     if sends:
-        waking = bool(getattr(event, "wakes_agent", False))
         build.add_send(Send(len(build.events) - 1, RUNTIME, lane))
-        build.effects.append(Transmit(build.last_sequence, lane, event.kind, encoded.frames, waking=waking))
+        build.effects.append(Transmit(build.last_sequence, lane, event.kind, encoded.frames, caused_by))
     return build.last_sequence
 
 

@@ -73,6 +73,8 @@ class SessionView:
     memory: Remembered = field(default_factory=Remembered)
     calls: Mapping[CallId, OpenCall] = field(default_factory=dict[CallId, OpenCall])
     last_sequence: int = 0
+    cursor: str | None = None
+    """Where the link resumes, in the protocol's own terms."""
     touched_at: datetime | None = None
     """When something live (typing) last showed that the agent works; not on record."""
     partial: str = ""

@@ -159,10 +159,11 @@ class Created:
 class Receipt:
     """What a link knows right after a send.
 
-    `sent` leaves delivery to the capability's rule; the others are final.
+    `sent` leaves delivery to the capability's rule. `busy` means not now: keep it and offer it again
+    when the turn ends. The others are final.
     """
 
-    state: Literal["sent", "delivered", "refused", "moot"]
+    state: Literal["sent", "delivered", "refused", "moot", "busy"]
     reason: str | None = None
 
 

@@ -52,6 +52,7 @@ from gateway.runtime.pump import Pump, Shared
 from gateway.runtime.rounds import Rounds
 from gateway.runtime.sessions import Sessions
 from gateway.runtime.signals import (
+    AnswerGiven,
     CancelOrdered,
     ClientSignal,
     CloseOrdered,
@@ -406,7 +407,13 @@ class Gateway:
         row = await self._engine.interaction(interaction_id)
         if row is None:
             raise NotFound(f"no interaction {interaction_id!r}")
-        raise Conflict(f"the interaction is {row.state} and takes no answer ({', '.join(body)})")
+        if row.state != "waiting":
+            raise Conflict(f"this question is {row.state} and takes no answer any more")
+        pump = await self._pump(row.session_id)
+        await self._wait(pump, AnswerGiven(interaction_id, body, "client", _reply()))
+        answered = await self._engine.interaction(interaction_id)
+        assert answered is not None
+        return answered
 
     async def enable_destination(self, name: str) -> None:
         """Switch a destination on again that had answered 410."""

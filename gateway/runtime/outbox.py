@@ -6,7 +6,7 @@ here while the link is down; when it is back, the pending rows are read and plan
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -59,6 +59,7 @@ class Outbox:
         shared: Outside,
         post: Callable[[Signal], None],
         drop_link: Callable[[str], None],
+        may_leave: Callable[[Transmit], bool],
     ) -> None:
         self.refused = False
         self._session_id: SessionId = view.session_id
@@ -66,6 +67,9 @@ class Outbox:
         self._shared = shared
         self._post = post
         self._drop_link = drop_link
+        self._may_leave = may_leave
+        self._begun = False
+        self._tried: set[int] = set()
         self._unsure_up_to = view.last_sequence
         self._lanes: dict[Lane, deque[Transmit]] = {lane: deque() for lane in _LANES}
         self._queued: set[int] = set()
@@ -103,6 +107,30 @@ class Outbox:
             self._loaded = False
             self._start()
 
+    def waiting(self, lane: Lane) -> int:
+        """How many events wait in a lane."""
+        return len(self._lanes[lane])
+
+    def done(self, sequences: Iterable[int]) -> None:
+        """The fate of these rows is on record."""
+        self._queued.difference_update(sequences)
+        self._tried.difference_update(sequences)
+
+    def turn_moved(self) -> None:
+        """The runtime has said how its turn goes: a message that began one has been seen."""
+        self._begun = False
+
+    def poke(self) -> None:
+        """What had to wait may perhaps leave now."""
+        if self._link is not None and any(self._lanes.values()):
+            self._start()
+
+    def reload(self) -> None:
+        """Read from the ledger what is pending; what was planned here no longer fits it."""
+        if self._link is not None:
+            self._loaded = False
+            self._start()
+
     def link_up(self, link: Link) -> None:
         """Start on a fresh link: first what the ledger says is pending, then what comes."""
         self.link_down()
@@ -122,7 +150,7 @@ class Outbox:
         self._queued.clear()
         self._lost.update(sent.sequence for sent in self._unconfirmed)
         self._unconfirmed.clear()
-        self._more = False
+        self._more = self._begun = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -175,23 +203,47 @@ class Outbox:
             except LinkLost as exc:
                 # The row stays pending, and the next link reads it again.
                 log.info("a send was cut off", session_id=self._session_id, sequence=item.sequence, reason=str(exc))
+                if self._council.capabilities.delivery != "silence":
+                    self._tried.add(item.sequence)
                 self._drop_link(str(exc))
                 return False
+            if receipt.state == "busy":
+                self._wait_for_turn(item)
+                return True
             if receipt.state != "sent":
                 state, reason = receipt.state, receipt.reason
         self._shared.metrics.frame(self._council.runtime, "to_runtime")
+        if item.lane == "new_work" and self._council.capabilities.one_message_per_turn:
+            self._wait_for_turn(None)
+        if state is None and self._council.capabilities.delivery != "silence":
+            state, reason = "unknown", reason or "the runtime did not confirm it"
         if state is None:
             self._unconfirmed.append(_Sent(item.sequence, self._shared.clock.monotonic()))
             self._arm()
         else:
-            self._queued.discard(item.sequence)
             self._post(Delivered((item.sequence,), RUNTIME, state, reason))
         return True
 
+    def _wait_for_turn(self, item: Transmit | None) -> None:
+        """Hold new work until the runtime's turn moves, or for a while where it says nothing."""
+        if item is not None:
+            self._lanes[item.lane].appendleft(item)
+        self._begun = True
+        patience = self._council.options.turn_timeout.total_seconds()
+        asyncio.get_running_loop().call_later(patience, self._lose_patience)
+
+    def _lose_patience(self) -> None:
+        self._begun = False
+        self.poke()
+
     def _next(self) -> Transmit | None:
         for lane in _LANES:
-            if self._lanes[lane]:
-                return self._lanes[lane].popleft()
+            if lane == "new_work" and self._begun:
+                continue
+            for place, item in enumerate(self._lanes[lane]):
+                if self._may_leave(item):
+                    del self._lanes[lane][place]
+                    return item
         return None
 
     async def _load(self) -> None:
@@ -215,6 +267,7 @@ class Outbox:
             capabilities=self._council.capabilities,
             now=self._shared.clock.now(),
             unsure_up_to=self._unsure_up_to,
+            tried=frozenset(self._tried),
         )
         found: list[Transmit] = []
         for plan in plans:
@@ -224,7 +277,8 @@ class Outbox:
                 continue
             frames = self._frames(plan.row)
             if frames is not None:
-                found.append(Transmit(sequence, plan.row.lane, plan.row.envelope.event.kind, frames))
+                envelope = plan.row.envelope
+                found.append(Transmit(sequence, plan.row.lane, envelope.event.kind, frames, envelope.caused_by))
         for item in reversed(found):
             self._queued.add(item.sequence)
             self._lanes[item.lane].appendleft(item)
@@ -253,9 +307,7 @@ class Outbox:
         ripe_before = self._shared.clock.monotonic() - self._council.options.delivery_window.total_seconds()
         ripe: list[int] = []
         while self._unconfirmed and self._unconfirmed[0].at <= ripe_before:
-            sequence = self._unconfirmed.popleft().sequence
-            self._queued.discard(sequence)
-            ripe.append(sequence)
+            ripe.append(self._unconfirmed.popleft().sequence)
         if ripe:
             self._post(Delivered(tuple(ripe), RUNTIME, "delivered"))
         self._arm()

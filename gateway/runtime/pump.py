@@ -8,15 +8,16 @@ import asyncio
 from asyncio import Future
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol
 
 import structlog
 
-from gateway.core import frames, messages, outcomes, posts, session
+from gateway.core import session
 from gateway.core.council import Council
 from gateway.core.decision import Building, Mark
+from gateway.core.delivery import may_leave
 from gateway.core.effects import Ask, Dispatch, Effect, Queue, Release, Resend, Tell, Transmit
 from gateway.core.state import SessionView, to_snapshot
 from gateway.envelope import (
@@ -24,17 +25,18 @@ from gateway.envelope import (
     Envelope,
     FaultReported,
     FrameRejected,
-    LinkChanged,
     Live,
     OutcomeIgnored,
+    SessionMoved,
     ToolFinished,
     ToolRequested,
 )
 from gateway.errors import DragomanError, EngineUnavailable, MalformedFrame, Stale
 from gateway.ports.adapter import Frame
 from gateway.ports.clock import Clock, Ids
-from gateway.ports.engine import CallRow, Committed, Engine
+from gateway.ports.engine import RUNTIME, CallRow, Committed, Engine
 from gateway.runtime import signals as s
+from gateway.runtime.deciding import decide
 from gateway.runtime.feed import Feed
 from gateway.runtime.inbox import Inbox
 from gateway.runtime.limits import Slots
@@ -93,7 +95,14 @@ class Pump:
         self._inbox = Inbox(
             frames=inbound_frames, size=inbound_bytes, overflow=drop_link, weighed=shared.metrics.queue_bytes
         )
-        self._outbox = Outbox(view, council=council, shared=shared, post=self._inbox.put, drop_link=drop_link)
+        self._outbox = Outbox(
+            view,
+            council=council,
+            shared=shared,
+            post=self._inbox.put,
+            drop_link=drop_link,
+            may_leave=lambda item: may_leave(item, self.view.memory, self.council.capabilities),
+        )
         self._busy = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: datetime | None = None
@@ -112,7 +121,13 @@ class Pump:
         self._inbox.put_frame(frame, cursor)
 
     def caught_up(self) -> None:
-        """Take note that a replay is over; this session's history is never executed, so nothing is open from it."""
+        """Take note that a replay is over."""
+        self._inbox.put(s.CaughtUp())
+
+    @property
+    def cursor(self) -> str | None:
+        """Where a new link resumes."""
+        return self.view.cursor
 
     def slot_free(self, call_id: CallId, executor: str) -> None:
         """Take a slot for a waiting call."""
@@ -137,6 +152,26 @@ class Pump:
         """How many seconds the oldest outbound event has waited."""
         return self._outbox.oldest_wait()
 
+    # What decisions ask ----------------------------------------------------------------------------------
+
+    def dice(self) -> float:
+        """Roll for a backoff."""
+        return self._shared.dice()
+
+    def give_back(self, executor: str) -> None:
+        """Free the slot of a call that no longer wants it."""
+        self._shared.slots.release(executor, self)
+
+    @property
+    def known_refused(self) -> bool:
+        """Whether it is on record that the runtime refuses the link."""
+        return self._outbox.refused
+
+    @property
+    def waiting_messages(self) -> int:
+        """How many messages wait for the turn to end."""
+        return self._outbox.waiting("new_work")
+
     # The loop --------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -159,6 +194,9 @@ class Pump:
             self.closed.set()
 
     async def _carry(self, batch: Sequence[s.Signal]) -> None:
+        if any(isinstance(signal, s.Reread) for signal in batch):
+            await self._reload()
+            self._outbox.reload()
         build, done = self._decide_all(batch, {})
         try:
             committed = await self._commit(build)
@@ -226,7 +264,7 @@ class Pump:
         for signal in batch:
             mark = build.mark()
             try:
-                done.append((signal, self._decide(build, signal)))
+                done.append((signal, decide(self, build, signal)))
             except DragomanError as exc:
                 self._undo(build, mark)
                 _fail(signal, exc)
@@ -236,56 +274,6 @@ class Pump:
                 self._log.exception("a decision failed", signal=type(signal).__name__)
                 _fail(signal, exc)
         return build, done
-
-    def _decide(self, build: Building, signal: s.Signal) -> Any:
-        council = self.council
-        match signal:
-            case s.FrameArrived(frame, cursor, _, overloaded):
-                frames.take(council, build, frame, cursor=cursor, overloaded=overloaded)
-            case s.Attempted(call_id, attempt, answer):
-                outcomes.answered(council, build, call_id, attempt, answer, dice=self._shared.dice())
-            case s.SlotFree(call_id, executor):
-                if not outcomes.claim(build, call_id):
-                    self._shared.slots.release(executor, self)
-            case s.Delivered(sequences, target, state, reason):
-                for sequence in sequences:
-                    session.delivery(build, sequence, target, state, reason=reason)
-            case s.Replied(sequence, answer):
-                messages.replied(council, build, sequence, answer)
-            case s.LinkUp():
-                session.link(council, build, LinkChanged(state="up"))
-            case s.LinkDown(reason, refused):
-                if build.memory.linked or (refused and not self._outbox.refused):
-                    session.link(
-                        council, build, LinkChanged(state="refused" if refused else "down", reason=reason[:500])
-                    )
-            case s.Recover(unconfirmed):
-                session.recover(council, build, unconfirmed)
-            case s.Tick():
-                session.tick(council, build)
-            case _:
-                return self._decide_for_client(build, signal)
-        return None
-
-    def _decide_for_client(self, build: Building, signal: s.ClientSignal) -> Any:
-        """What an API client or operator asked for; the answer is what its reply gets."""
-        council = self.council
-        match signal:
-            case s.Post(events):
-                return [posts.post(council, build, event) for event in events]
-            case s.OutcomeGiven(call_id, answered):
-                return outcomes.outcome(council, build, call_id, answered)
-            case s.OutcomeLate(row, answered):
-                outcomes.late_outcome(build, row, answered)
-            case s.ProgressGiven(call_id, progress):
-                return outcomes.progressed(build, call_id, progress)
-            case s.CancelOrdered(call_id, reason):
-                return outcomes.cancel(council, build, call_id, reason=reason)
-            case s.RedriveOrdered(row, request, new_key, deliver):
-                return outcomes.redrive(council, build, row, request, new_key=new_key, deliver=deliver)
-            case s.CloseOrdered(reason):
-                session.close(council, build, reason=reason)
-        return None
 
     async def _commit(self, build: Building) -> Committed | None:
         if build.empty:
@@ -304,15 +292,23 @@ class Pump:
         """Everything that may only happen now that the step is on disk."""
         before, self.view = self.view, build.view
         envelopes = committed.envelopes if committed is not None else ()
+        effects: Sequence[Effect] = build.effects
+        if committed is not None and committed.dropped:
+            # Repeats older than the memory goes were left out, so what was planned by sequence fits no longer.
+            effects = [effect for effect in effects if not isinstance(effect, Transmit | Ask)]
+            self._inbox.put(s.Reread())
         if envelopes:
             self.feed.extend(envelopes)
             if self.council.policy.routes.copies_anything:
                 self._shared.copied()
             self._note(envelopes, before)
-        for effect in build.effects:
+        for effect in effects:
             self._perform(effect)
         for signal, answer in done:
             self._finish(signal, answer, envelopes)
+        if any(isinstance(envelope.event, SessionMoved) for envelope in envelopes):
+            self._outbox.turn_moved()
+        self._outbox.poke()
         self._set_timer()
 
     def _perform(self, effect: Effect) -> None:
@@ -346,6 +342,9 @@ class Pump:
         match signal:
             case s.LinkUp(link):
                 self._outbox.link_up(link)
+            case s.Delivered(sequences, target):
+                if target == RUNTIME:
+                    self._outbox.done(sequences)
             case s.LinkDown(_, refused):
                 self._outbox.link_down(refused=refused)
             case s.Post(reply=reply):
@@ -355,7 +354,7 @@ class Pump:
                 _resolve(reply, answer)
             case s.RedriveOrdered(reply=reply):
                 _resolve(reply, answer)
-            case s.OutcomeLate(reply=reply) | s.CloseOrdered(reply=reply):
+            case s.OutcomeLate(reply=reply) | s.CloseOrdered(reply=reply) | s.AnswerGiven(reply=reply):
                 _resolve(reply, None)
             case _:
                 pass
@@ -444,7 +443,9 @@ class Pump:
 
     async def _reload(self) -> None:
         """Fold what somebody else may have written meanwhile."""
-        self.view = await load_view(self._shared.engine, self.view.session_id)
+        fresh = await load_view(self._shared.engine, self.view.session_id)
+        live = self.view
+        self.view = replace(fresh, touched_at=live.touched_at, partial=live.partial, live=live.live)
 
     def _set_timer(self) -> None:
         due = session.next_due(self.council, self.view)

@@ -1,6 +1,7 @@
 """Taking a session up from the store: its memory folded, its open calls joined in."""
 
-from gateway.core.state import OpenCall, SessionView, fold, from_snapshot
+from gateway.core.memory import fold
+from gateway.core.state import OpenCall, SessionView, from_snapshot
 from gateway.envelope import Envelope, SessionId, ToolRequested
 from gateway.errors import NotFound, Truncated
 from gateway.ports.engine import CallRow, Engine, SessionRow
@@ -37,6 +38,7 @@ async def load_view(engine: Engine, session_id: SessionId) -> SessionView:
         memory=memory,
         calls={call.call_id: call for call in opened},
         last_sequence=row.last_sequence,
+        cursor=row.cursor,
     )
 
 

@@ -134,7 +134,14 @@ class Sessions:
         runtime = self.runtime(runtime_name)
         session_id = name_session(runtime=runtime_name, native_session_id=native_id)
         protocol = runtime.adapter.protocol
-        opened = SessionOpened(runtime=runtime_name, protocol=protocol, native_id=native_id, labels=labels)
+        opened = SessionOpened(
+            runtime=runtime_name,
+            protocol=protocol,
+            native_id=native_id,
+            labels=labels,
+            echoes=runtime.adapter.capabilities.echoes,
+            delegates=runtime.adapter.capabilities.delegates,
+        )
         row, new = await self._shared.engine.open_session(
             session_id=session_id,
             runtime=runtime_name,

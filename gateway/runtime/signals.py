@@ -1,11 +1,11 @@
 """What can happen to a session, as values in its inbox; those with a `reply` are waited for."""
 
 from asyncio import Future
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.envelope import CallId, Envelope, Event, ToolRequested
+from gateway.envelope import CallId, Envelope, Event, InteractionId, ToolRequested
 from gateway.ports.adapter import Frame, Link
 from gateway.ports.engine import CallRow, SendState
 from gateway.ports.executor import Answer, Answered
@@ -17,6 +17,21 @@ class FrameArrived:
     cursor: str | None
     size: int
     overloaded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Connecting:
+    """A link is being made; what comes until it has caught up is history, where the protocol replays it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """What comes from here on is live."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reread:
+    """What is remembered must be read from the store again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +137,24 @@ class RedriveOrdered:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerGiven:
+    """A person answers a question; the body may hold a secret, so it is never shown."""
+
+    interaction_id: InteractionId
+    body: Mapping[str, Any] = field(repr=False)
+    by: str
+    reply: "Future[None]"
+
+
+@dataclass(frozen=True, slots=True)
 class CloseOrdered:
     reason: str | None
     reply: "Future[None]"
 
 
-ClientSignal = Post | OutcomeGiven | OutcomeLate | ProgressGiven | CancelOrdered | RedriveOrdered | CloseOrdered
+ClientSignal = (
+    Post | OutcomeGiven | OutcomeLate | ProgressGiven | CancelOrdered | RedriveOrdered | AnswerGiven | CloseOrdered
+)
 
-Signal = FrameArrived | LinkUp | LinkDown | Attempted | SlotFree | Replied | Delivered | Tick | Recover | ClientSignal
+LinkSignal = Connecting | CaughtUp | Reread | LinkUp | LinkDown
+Signal = FrameArrived | LinkSignal | Attempted | SlotFree | Replied | Delivered | Tick | Recover | ClientSignal

@@ -1,0 +1,112 @@
+"""Which decision of the core belongs to which signal."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from gateway.core import frames, interactions, messages, outcomes, posts, session
+from gateway.core.council import Council
+from gateway.core.decision import Building
+from gateway.envelope import Event, LinkChanged, MessagePosted
+from gateway.errors import Overloaded
+from gateway.runtime import signals as s
+
+MOST_WAITING = 16
+_REASON = 500
+
+
+class Desk(Protocol):
+    """What a session's pump knows that a decision asks for."""
+
+    @property
+    def council(self) -> Council: ...
+    @property
+    def known_refused(self) -> bool: ...
+    @property
+    def waiting_messages(self) -> int: ...
+    def dice(self) -> float: ...
+    def give_back(self, executor: str) -> None: ...
+
+
+def decide(desk: Desk, build: Building, signal: s.Signal) -> Any:
+    """Add what a signal means to a step; returns what its reply gets, where it has one."""
+    match signal:
+        case s.Connecting() | s.CaughtUp() | s.Reread() | s.LinkUp() | s.LinkDown():
+            _about_link(desk, build, signal)
+        case s.Attempted() | s.SlotFree() | s.Replied():
+            _about_work(desk, build, signal)
+        case s.FrameArrived(frame, cursor, _, overloaded):
+            frames.take(desk.council, build, frame, cursor=cursor, overloaded=overloaded)
+        case s.Delivered(sequences, target, state, reason):
+            for sequence in sequences:
+                session.delivery(build, sequence, target, state, reason=reason)
+        case s.Recover(unconfirmed):
+            session.recover(desk.council, build, unconfirmed)
+        case s.Tick():
+            session.tick(desk.council, build)
+        case _:
+            return _for_client(desk, build, signal)
+    return None
+
+
+def _about_link(desk: Desk, build: Building, signal: s.LinkSignal) -> None:
+    council = desk.council
+    match signal:
+        case s.Connecting():
+            frames.connecting(council, build)
+        case s.CaughtUp():
+            frames.caught_up(council, build)
+        case s.Reread():
+            interactions.ask_again(council, build)
+        case s.LinkUp():
+            session.link(council, build, LinkChanged(state="up"))
+        case s.LinkDown(reason, refused):
+            if build.memory.linked or (refused and not desk.known_refused):
+                state = "refused" if refused else "down"
+                session.link(council, build, LinkChanged(state=state, reason=reason[:_REASON]))
+
+
+def _about_work(desk: Desk, build: Building, signal: s.Attempted | s.SlotFree | s.Replied) -> None:
+    match signal:
+        case s.Attempted(call_id, attempt, answer):
+            outcomes.answered(desk.council, build, call_id, attempt, answer, dice=desk.dice())
+        case s.SlotFree(call_id, executor):
+            if not outcomes.claim(build, call_id):
+                desk.give_back(executor)
+        case s.Replied(sequence, answer):
+            asked = next((a for a in build.memory.asked if a.sequence == sequence), None)
+            if asked is None:
+                messages.replied(desk.council, build, sequence, answer)
+            else:
+                interactions.replied(desk.council, build, asked, answer)
+
+
+def _for_client(desk: Desk, build: Building, signal: s.ClientSignal) -> Any:
+    """What an API client or operator asked for."""
+    council = desk.council
+    match signal:
+        case s.Post(events):
+            _refuse_too_many(desk, events)
+            return [posts.post(council, build, event) for event in events]
+        case s.OutcomeGiven(call_id, answered):
+            return outcomes.outcome(council, build, call_id, answered)
+        case s.OutcomeLate(row, answered):
+            outcomes.late_outcome(build, row, answered)
+        case s.ProgressGiven(call_id, progress):
+            return outcomes.progressed(build, call_id, progress)
+        case s.CancelOrdered(call_id, reason):
+            return outcomes.cancel(council, build, call_id, reason=reason)
+        case s.RedriveOrdered(row, request, new_key, deliver):
+            return outcomes.redrive(council, build, row, request, new_key=new_key, deliver=deliver)
+        case s.AnswerGiven(interaction_id, body, by):
+            interactions.answer(council, build, interaction_id, body, by=by)
+        case s.CloseOrdered(reason):
+            session.close(council, build, reason=reason)
+    return None
+
+
+def _refuse_too_many(desk: Desk, events: Sequence[Event]) -> None:
+    """Where a runtime takes one message a turn, only so many may wait for theirs."""
+    if not desk.council.capabilities.one_message_per_turn or desk.waiting_messages < MOST_WAITING:
+        return
+    if any(isinstance(event, MessagePosted) for event in events):
+        raise Overloaded(f"{MOST_WAITING} messages already wait for the turn to end; interrupt it or wait")
