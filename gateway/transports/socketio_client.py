@@ -6,7 +6,6 @@ from the websocket, and sent straight to it, so that its own back-pressure holds
 """
 
 import asyncio
-import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -34,7 +33,6 @@ MAX_MESSAGE = 16 * 1024 * 1024
 """Largest message taken from a runtime; aiohttp's own default of 4 MiB would close the link."""
 CLOSING = timedelta(seconds=2)
 """How long a goodbye may take before the connection is simply dropped."""
-_ACK = re.compile(r"43(\d{1,20})\[")
 REFUSAL_CHANNELS = frozenset({"error", "event"})
 
 
@@ -205,16 +203,14 @@ class SocketLink:
             raise LinkLost(problem)
         return Receipt("sent") if ack is None or self._acks is None else await self._acks.wait(ack)
 
-    def acknowledge(self, ack: str) -> None:
+    def acknowledge(self, packet: str) -> None:
         """Take the peer's acknowledgement of one of our frames."""
         if self._acks is not None:
-            self._acks.take(ack)
+            self._acks.take(packet)
 
     async def _pass(self, text: str) -> None:
-        if self._ended.is_set():
-            raise ConnectionResetError(self._reason)
-        if self._door.socket is None:
-            raise ConnectionResetError("not connected")
+        if self._ended.is_set() or self._door.socket is None:
+            raise ConnectionResetError(self._reason or "not connected")
         await self._door.socket.send_str(text)
 
     @property
@@ -387,8 +383,7 @@ class _Socket:
                 case _:
                     pass
         elif packet.startswith("43"):
-            if found := _ACK.match(packet):
-                self._link.acknowledge(found[1])
+            self._link.acknowledge(packet)
         elif packet in {"41", "1"}:
             self._link.hang_up("the server ended the session")
         elif packet.startswith("44") and not packet.startswith("44/"):

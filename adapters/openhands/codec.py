@@ -1,0 +1,81 @@
+"""Says OpenHands messages in canonical words and back; both directions, no memory. Pure."""
+
+from typing import Any, cast
+
+from adapters.openhands import wire
+from adapters.openhands.reading import read_client_action, read_event
+from adapters.openhands.writing import (
+    differences,
+    speaks_as_client,
+    write_client_action,
+    write_server_message,
+)
+from gateway.envelope import Draft, Envelope, Opaque
+from gateway.errors import CannotExpress, MalformedFrame
+from gateway.ports.adapter import Encoded, Frame
+from gateway.ports.values import Malformed, find_fault, json_type
+
+
+class OpenHandsCodec:
+    """Translates OpenHands; the channel tells the direction."""
+
+    def __init__(self, action_event: str = wire.ACTIONS) -> None:
+        self._action_event = action_event
+
+    def decode(self, frame: Frame) -> tuple[Draft, ...]:
+        """Say a frame in canonical words."""
+        payload = frame.payload
+        if isinstance(payload, Malformed):
+            raise MalformedFrame(payload.reason)
+        match frame.channel:
+            case wire.EVENTS:
+                draft = read_event(_object(payload))
+            case wire.ACTIONS | wire.OLD_ACTIONS:
+                draft = read_client_action(_object(payload))
+            case _:
+                draft = None
+        return (draft or _keep(frame),)
+
+    def encode(self, item: Draft | Envelope) -> Encoded:
+        """Say an event in native words; what does not come back when they are read again is listed as lost."""
+        if isinstance(item.event, Opaque):
+            return self._opaque(item.event)
+        if speaks_as_client(item):
+            frame = Frame(self._action_event, write_client_action(item.event))
+        else:
+            frame = Frame(wire.EVENTS, write_server_message(item))
+        try:
+            (heard,) = self.decode(frame)
+        except MalformedFrame as exc:
+            raise CannotExpress(f"OpenHands would not understand it: {exc.reason}", path=exc.path) from exc
+        if heard.event.kind != item.event.kind:
+            raise CannotExpress(f"OpenHands would take it for {heard.event.kind}")
+        return Encoded((frame,), differences(item.event, heard.event))
+
+    def _opaque(self, event: Opaque) -> Encoded:
+        frame = Frame(event.channel, event.payload)
+        try:
+            (heard,) = self.decode(frame)
+        except MalformedFrame as exc:
+            raise CannotExpress(f"OpenHands would not understand it: {exc.reason}", path=f"/payload{exc.path}") from exc
+        if not isinstance(heard.event, Opaque):
+            raise CannotExpress(f"say it by its own kind of event, {heard.event.kind}, not as opaque", path="/payload")
+        match event.payload:
+            case {"observation": _} if event.channel in wire.CLIENT_CHANNELS:
+                # The server would take it into the conversation as if it had happened (OH53, OH55).
+                raise CannotExpress("an observation is the runtime's to make", path="/payload/observation")
+            case _:
+                return Encoded((frame,))
+
+
+def _object(payload: Any) -> dict[str, Any]:
+    if not isinstance(payload, dict):
+        raise MalformedFrame(f"expected an object, got {json_type(payload)}")
+    return cast("dict[str, Any]", payload)
+
+
+def _keep(frame: Frame) -> Draft:
+    payload = frame.payload
+    if fault := find_fault([frame.channel, payload], forbid_keys=False):
+        raise MalformedFrame(f"the message {fault.reason}", path=fault.path[2:])
+    return Draft(Opaque(channel=frame.channel, payload=payload))

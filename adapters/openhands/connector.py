@@ -1,0 +1,136 @@
+"""Connects to OpenHands conversations: creates them over REST, links to them over Socket.IO, fills gaps over REST."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import cast
+from urllib.parse import quote
+
+import aiohttp
+
+from adapters.openhands import wire
+from adapters.openhands.catchup import Page, Tracker, fill
+from adapters.openhands.options import OpenHandsOptions, is_conversation_id
+from gateway.envelope import Loss
+from gateway.errors import LinkLost, LinkRefused
+from gateway.ports.adapter import Created, Link, Receiver, Tool
+from gateway.transports.masking import Mask
+from gateway.transports.rest import get_json, post_json
+from gateway.transports.socketio_client import Target, open_link, shared_session
+
+MOST_BYTES = 64 * 1024 * 1024
+"""Largest page of events taken; a screenshot alone may have megabytes."""
+
+
+@asynccontextmanager
+async def open_connector(options: OpenHandsOptions, tools: tuple[Tool, ...]) -> AsyncGenerator["OpenHandsConnector"]:
+    """Open the HTTP session that all links of one runtime share."""
+    async with shared_session() as session:
+        yield OpenHandsConnector(options, tools, session)
+
+
+class OpenHandsConnector:
+    """All connections to one OpenHands server."""
+
+    def __init__(self, options: OpenHandsOptions, tools: tuple[Tool, ...], session: aiohttp.ClientSession) -> None:
+        self._options = options
+        self._tools = tools
+        self._session = session
+        self._mask = Mask((options.key or "",))
+
+    async def create(self, labels: Mapping[str, str]) -> Created:
+        """Create a conversation as the options say; labels stay with the gateway, and so do its tools."""
+        del labels
+        options = self._options
+        if options.conversation is None:
+            raise LinkRefused("NO_CONVERSATION", "the options name no conversation to create", terminal=True)
+        try:
+            answer = await post_json(
+                self._session,
+                options.rest_base + wire.CONVERSATIONS_PATH,
+                body=options.conversation.model_dump(exclude_none=True),
+                headers=self._headers(),
+                within=options.wait_timeout,
+                mask=self._mask,
+            )
+        except LinkRefused as exc:
+            if exc.code != wire.SETTINGS_MISSING:
+                raise
+            raise LinkRefused(exc.code, wire.SETTINGS_MEND, terminal=True) from exc
+        match answer.get("conversation_id"):
+            case str(name) if is_conversation_id(name):
+                return Created(name, self._untold())
+            case _:
+                raise LinkLost("the answer to creating a conversation has no usable conversation_id")
+
+    def _untold(self) -> tuple[Loss, ...]:
+        if not self._tools:
+            return ()
+        note = f"OpenHands has tools of its own; {len(self._tools)} declared ones were not told"
+        return (Loss(how="dropped", path="/tools", note=note),)
+
+    @asynccontextmanager
+    async def connect(
+        self, native_id: str, receiver: Receiver, *, resume_after: str | None = None
+    ) -> AsyncGenerator[Link]:
+        """Open a link to one conversation, and say when all that was missed has come.
+
+        The replay comes while we connect; what fell between it and the live events is asked of the store, and only
+        then the session is caught up.
+        """
+        if not is_conversation_id(native_id):
+            # The server's socket would take it, and write outside its own folder (OH12).
+            raise LinkRefused("BAD_CONVERSATION_ID", f"{native_id[:100]!r} is no conversation id", terminal=True)
+        resume = _read_cursor(resume_after)
+        latest = -1 if resume is None else max(-1, resume - wire.OVERLAP)
+        tracker = Tracker(receiver, resume)
+        async with open_link(self._target(native_id, latest), tracker, session=self._session) as link:
+            await fill(tracker, partial(self._ask, native_id), since=latest + 1, resume=resume)
+            if link.ended is not None:
+                raise LinkLost(link.ended)
+            tracker.caught_up()
+            yield link
+
+    def _target(self, native_id: str, latest: int) -> Target:
+        options = self._options
+        key = options.key
+        return Target(
+            url=options.url,
+            query=wire.connection_query(
+                conversation_id=native_id,
+                latest_event_id=latest,
+                providers_set=options.providers_set,
+                session_api_key=key,
+            ),
+            path=options.path,
+            connect_timeout=options.wait_timeout,
+            refusal_grace=type(options.wait_timeout)(0),
+            ack_timeout=options.ack_timeout,
+            read_refusal=wire.read_refusal,
+            silence=wire.SILENCE,
+            secrets=(key,) if key else (),
+        )
+
+    async def _ask(self, native_id: str, start: int) -> Page:
+        answer = await get_json(
+            self._session,
+            f"{self._options.rest_base}{wire.CONVERSATIONS_PATH}/{quote(native_id, safe='')}/events",
+            params={"start_id": str(start), "limit": str(wire.PAGE)},
+            headers=self._headers(),
+            within=self._options.connect_timeout,
+            mask=self._mask,
+            most=MOST_BYTES,
+        )
+        match answer:
+            case {"events": list(), "has_more": bool(has_more)}:
+                return Page(tuple(cast("list[object]", answer["events"])), has_more)
+            case _:
+                raise LinkLost("the event store's answer has no events")
+
+    def _headers(self) -> dict[str, str]:
+        key = self._options.key
+        return {wire.KEY_HEADER: key} if key else {}
+
+
+def _read_cursor(cursor: str | None) -> int | None:
+    return int(cursor) if cursor is not None and cursor.isascii() and cursor.isdigit() and len(cursor) < 19 else None

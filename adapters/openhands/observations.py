@@ -1,0 +1,168 @@
+"""Reads OpenHands observations: how actions ended, what state the agent is in, what went wrong. Pure."""
+
+import json
+from typing import Any, cast
+
+from adapters.openhands import wire
+from gateway.envelope import (
+    Content,
+    Data,
+    Event,
+    FaultReported,
+    Loss,
+    OutcomeKind,
+    SessionMoved,
+    SessionState,
+    Text,
+    ThreadReceived,
+    ToolFinished,
+)
+from gateway.ports.values import read_model, unknown_fields
+
+_EXIT_UNKNOWN = -1
+
+
+def read_observation(said: wire.ServerEvent, correlation: str | None) -> tuple[Event | None, tuple[Loss, ...]]:
+    """Read an observation; None for one that is kept as it came."""
+    extras = said.extras or {}
+    match said.observation:
+        case "agent_state_changed":
+            return _state(read_model(wire.StateExtras, extras, "/extras"))
+        case "delegate":
+            return _delegated(said, read_model(wire.DelegateExtras, extras, "/extras"), correlation)
+        case wire.LOOP:
+            event = FaultReported(message=said.content, code=wire.LOOP)
+            return event, unknown_fields(extras, "/extras")
+        case "error" if said.cause is None:
+            # No action stands behind it: the agent asked for a tool that is not there, or wrongly (OH24, OH50).
+            fault = read_model(wire.ErrorExtras, extras, "/extras")
+            event = FaultReported(message=said.content, code=fault.error_id or None)
+            return event, unknown_fields(fault.model_extra, "/extras")
+        case str(name) if name in wire.RESULTS:
+            return _finished(name, said, extras), ()
+        case _:
+            return None, ()
+
+
+def state_moved(state: SessionState, reason: str, native: str) -> SessionMoved:
+    """Say a state with the word it came in."""
+    if native == wire.RATE_LIMITED:
+        reason = reason or wire.RATE_LIMITED
+    return SessionMoved(state=state, reason=reason or None, native_state=native)
+
+
+def _state(extras: wire.StateExtras) -> tuple[Event, tuple[Loss, ...]]:
+    losses = unknown_fields(extras.model_extra, "/extras")
+    state = wire.state_of(extras.agent_state)
+    if state is None:
+        # The server takes any word from its clients and makes it the state.
+        losses += (Loss(how="narrowed", path="/extras/agent_state", note="an unknown word, taken as running"),)
+    return state_moved(state or "running", extras.reason, extras.agent_state), losses
+
+
+def _delegated(
+    said: wire.ServerEvent, extras: wire.DelegateExtras, correlation: str | None
+) -> tuple[Event, tuple[Loss, ...]]:
+    content: tuple[Content, ...] = (Text(text=said.content),)
+    if extras.outputs:
+        content += (Data(data={"outputs": extras.outputs}),)
+    thread = correlation or (str(said.cause) if said.cause is not None else "")
+    return ThreadReceived(thread_id=thread, content=content), unknown_fields(extras.model_extra, "/extras")
+
+
+def _finished(name: str, said: wire.ServerEvent, extras: dict[str, Any]) -> Event:
+    outcome, error = _outcome(name, said, extras)
+    result: dict[str, Any] = {"observation": name}
+    if error is None or error != said.content:
+        result["content"] = said.content
+    if extras:
+        result["extras"] = extras
+    if said.success is not None:
+        result["success"] = said.success
+    return ToolFinished(
+        native_call_id=str(said.cause) if said.cause is not None else "",
+        tool=_tool_of(name),
+        outcome=outcome,
+        result=result,
+        error=error,
+        unknown=outcome == "failure" and _exit_code(extras) == _EXIT_UNKNOWN,
+    )
+
+
+def _tool_of(observation: str) -> str | None:
+    match observation:
+        case "mcp":
+            return "call_tool_mcp"
+        case "error" | "success" | "user_rejected":
+            # These end any action; which one, the session knows by the cause.
+            return None
+        case name:
+            return name
+
+
+def _outcome(name: str, said: wire.ServerEvent, extras: dict[str, Any]) -> tuple[OutcomeKind, str | None]:
+    """Say how an action ended (OH36, OH37), and in case of trouble what the agent was told."""
+    match name:
+        case "user_rejected":
+            return "canceled", said.content or "The user rejected the action."
+        case "error" if extras.get("error_id") == wire.NOT_EXECUTED:
+            return "canceled", said.content or "The agent was stopped before the action ran."
+        case "error":
+            return "failure", said.content or "The action failed."
+        case "mcp":
+            error = _mcp_error(said.content)
+            return ("success", None) if error is None else ("failure", error)
+        case "run" | "run_ipython" if said.success is False:
+            return "failure", said.content or _exit_text(extras)
+        case _ if said.success is None and name == "run" and _exit_code(extras) not in (None, 0):
+            return "failure", said.content or _exit_text(extras)
+        case _ if name != "run" and said.content.startswith(wire.ERROR_PREFIX):
+            return "failure", said.content
+        case _ if extras.get("error") is True and name.startswith("browse"):
+            return "failure", said.content or "The browser reported an error."
+        case _:
+            return "success", None
+
+
+def _exit_code(extras: dict[str, Any]) -> int | None:
+    match extras.get("metadata"):
+        case {"exit_code": bool()}:
+            return None
+        case {"exit_code": int(code)}:
+            return code
+        case _:
+            return None
+
+
+def _exit_text(extras: dict[str, Any]) -> str:
+    code = _exit_code(extras)
+    if code == _EXIT_UNKNOWN:
+        return "The command is still running, or was given up after its time-out."
+    return "The command failed." if code is None else f"The command ended with exit code {code}."
+
+
+def _mcp_error(content: str) -> str | None:
+    """Find the error text of an MCP result, which travels as JSON inside a text."""
+    try:
+        said: object = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    match said:
+        case {"isError": True}:
+            texts = [_text_of(block) for block in _blocks(cast("dict[str, Any]", said).get("content"))]
+            text = "\n".join(part for part in texts if part)
+            return text.encode("utf-8", "replace").decode() or "The MCP tool failed."
+        case _:
+            return None
+
+
+def _blocks(content: object) -> list[object]:
+    return cast("list[object]", content)[:100] if isinstance(content, list) else []
+
+
+def _text_of(block: object) -> str:
+    match block:
+        case {"type": "text", "text": str(text)}:
+            return text
+        case _:
+            return ""

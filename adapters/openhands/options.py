@@ -1,0 +1,125 @@
+"""What the YAML may say about an OpenHands runtime."""
+
+from datetime import timedelta
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from gateway.ports.adapter import RuntimeOptions
+from gateway.ports.duration import Duration
+
+
+class ConversationOptions(BaseModel):
+    """The conversation to create, where none exists yet; every part is optional."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    repository: str | None = Field(default=None, description="Repository to work on, e.g. owner/name.")
+    git_provider: str | None = Field(default=None, description="Where it lives: github, gitlab, bitbucket.")
+    selected_branch: str | None = Field(default=None, description="Branch to check out.")
+    initial_user_msg: str | None = Field(default=None, description="First message; the agent starts on it at once.")
+    image_urls: list[str] | None = Field(default=None, description="Images that go with the first message.")
+    conversation_instructions: str | None = Field(default=None, description="Standing instructions for the agent.")
+    mcp_config: dict[str, Any] | None = Field(default=None, description="MCP servers for this conversation.")
+    suggested_task: dict[str, Any] | None = Field(default=None, description="A task suggested by OpenHands.")
+    create_microagent: dict[str, Any] | None = Field(default=None, description="A microagent to create.")
+    replay_json: str | None = Field(default=None, description="A trajectory to replay, as JSON text.")
+
+
+class OpenHandsOptions(RuntimeOptions):
+    """An OpenHands server: a conversation that exists (`conversation_id`) or one to create (`conversation`)."""
+
+    path: str = Field(default="/socket.io", pattern="^/", description="Path of the Socket.IO endpoint.")
+    rest_url: str | None = Field(default=None, description="Base URL of the REST interface; by default `url`.")
+    session_api_key: SecretStr | None = Field(
+        default=None, description="The server's SESSION_API_KEY, where it has one; empty means none."
+    )
+    conversation_id: str | None = Field(default=None, description="Attach to this conversation.")
+    conversation: ConversationOptions | None = Field(default=None, description="Create a conversation like this.")
+    providers_set: tuple[str, ...] = Field(
+        default=(), max_length=16, description="Git providers of the user; the server refuses unknown ones in silence."
+    )
+    action_event: Literal["oh_user_action", "oh_action"] = Field(
+        default="oh_user_action",
+        description="Name of the event we send; servers before March 2025 know oh_action only.",
+    )
+    wait_timeout: Duration = Field(
+        default=timedelta(seconds=30),
+        description="How long the server may take to let us in, replay included; some refusals are never told.",
+    )
+    ack_timeout: Duration = Field(
+        default=timedelta(seconds=5),
+        description="How long to wait for an acknowledgement; the server never acknowledges what it rejects.",
+    )
+
+    @property
+    def native_id(self) -> str | None:
+        """The conversation to attach to."""
+        return self.conversation_id
+
+    @property
+    def creates(self) -> bool:
+        """Whether a conversation is to be created."""
+        return self.conversation is not None
+
+    @property
+    def key(self) -> str | None:
+        """The key to send, or None to send none."""
+        return self.session_api_key.get_secret_value() if self.session_api_key is not None else None
+
+    @property
+    def rest_base(self) -> str:
+        """Base URL of the REST interface; one address usually serves both, only the scheme may differ."""
+        base = self.rest_url or self.url
+        return "http" + base.removeprefix("ws") if base.startswith("ws") else base
+
+    @field_validator("url", "rest_url")
+    @classmethod
+    def _is_a_plain_address(cls, url: str | None) -> str | None:
+        if url is None:
+            return None
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https", "ws", "wss"} or not parts.hostname:
+            raise ValueError("write a base URL such as http://openhands:3000")
+        if parts.query or parts.fragment or parts.username or parts.password:
+            raise ValueError("write the base URL alone; the key belongs in session_api_key")
+        return url.rstrip("/")
+
+    @field_validator("session_api_key")
+    @classmethod
+    def _is_sendable(cls, key: SecretStr | None) -> SecretStr | None:
+        if key is None or not key.get_secret_value():
+            return None
+        text = key.get_secret_value()
+        if not text.isascii() or not text.isprintable() or " " in text:
+            raise ValueError("a session API key is printable ASCII without spaces")
+        return key
+
+    @field_validator("conversation_id")
+    @classmethod
+    def _is_a_conversation_id(cls, name: str | None) -> str | None:
+        if name is not None and not is_conversation_id(name):
+            raise ValueError("a conversation id has 1 to 100 characters and no '..', slash, space or control character")
+        return name
+
+    @field_validator("providers_set")
+    @classmethod
+    def _are_provider_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if any(not name.isascii() or not name.replace("_", "").isalpha() for name in names):
+            raise ValueError("providers are named like github, gitlab, bitbucket")
+        return names
+
+    @model_validator(mode="after")
+    def _names_one_conversation(self) -> "OpenHandsOptions":
+        if (self.conversation_id is None) == (self.conversation is None):
+            raise ValueError(
+                "give either conversation_id (a conversation that exists) or conversation (one to create, may be {})"
+            )
+        return self
+
+
+def is_conversation_id(name: str) -> bool:
+    """Say whether a text is safe to send as a conversation id (OH12)."""
+    unsafe = any(letter.isspace() or not letter.isprintable() or letter in "/\\" for letter in name)
+    return 1 <= len(name) <= 100 and ".." not in name and not unsafe

@@ -1,0 +1,155 @@
+"""Orders to an OpenHands agent: what a client may say, checked here because the server rejects in silence. Pure."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from adapters.openhands import wire
+from gateway.envelope import ActionOrdered, ApprovalGiven, Event, Loss, TurnInterrupted
+from gateway.errors import CannotExpress
+from gateway.ports.values import pointer, read_model, unknown_fields
+
+Risk = Annotated[int, Field(ge=-1, le=2)]
+
+
+class Order(BaseModel):
+    """The base of all arguments: the server drops an action with one too many or too few (OH56)."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    thought: str = ""
+
+
+class RunOrder(Order):
+    command: str
+    is_input: bool = False
+    blocking: bool = False
+    is_static: bool = False
+    cwd: str | None = None
+    hidden: bool = False
+    confirmation_state: Literal["confirmed"] = "confirmed"
+    """Anything else is rejected at once or waits for ever (OH54)."""
+    security_risk: Risk = -1
+
+
+class PythonOrder(Order):
+    code: str
+    include_extra: bool = True
+    kernel_init_code: str = ""
+    confirmation_state: Literal["confirmed"] = "confirmed"
+    security_risk: Risk = -1
+
+
+class ReadOrder(Order):
+    path: str = Field(min_length=1)
+    start: int = 0
+    end: int = -1
+    security_risk: Risk = -1
+    impl_source: Literal["default", "oh_aci"] = "default"
+    view_range: list[int] | None = None
+
+
+class EditOrder(Order):
+    path: str = Field(min_length=1)
+    command: str = ""
+    file_text: str | None = None
+    old_str: str | None = None
+    new_str: str | None = None
+    insert_line: int | None = None
+    content: str = ""
+    start: int = 1
+    end: int = -1
+    security_risk: Risk = -1
+    impl_source: Literal["default", "oh_aci", "llm_based_edit"] = "oh_aci"
+
+
+class BrowseOrder(Order):
+    url: str = Field(min_length=1)
+    security_risk: Risk = -1
+    return_axtree: bool = False
+
+
+class InteractiveOrder(Order):
+    browser_actions: str
+    browsergym_send_msg_to_user: str = ""
+    security_risk: Risk = -1
+    return_axtree: bool = False
+
+
+class StateOrder(Order):
+    agent_state: Literal["paused", "running"]
+
+
+ORDERS: dict[str, type[Order]] = {
+    "run": RunOrder,
+    "run_ipython": PythonOrder,
+    "read": ReadOrder,
+    "edit": EditOrder,
+    "browse": BrowseOrder,
+    "browse_interactive": InteractiveOrder,
+    "change_agent_state": StateOrder,
+}
+"""What `action.ordered` may ask for."""
+
+_ELSEWHERE = {
+    wire.STOPPED: "stopping is said by turn.interrupted",
+    wire.ALLOWED: "an approval is given by approval.given",
+    wire.DENIED: "an approval is refused by approval.given",
+}
+WRITE_REASON = (
+    "OpenHands must not be ordered to `write`: what it observes of it the agent cannot read, and every later step of"
+    " the conversation fails; order `edit` with command `create` or `str_replace` instead"
+)
+
+
+def read_order(name: str, args: dict[str, Any]) -> tuple[Event, tuple[Loss, ...]]:
+    """Read an action that a client has sent, or its echo; messages are read elsewhere."""
+    if name != "change_agent_state":
+        return ActionOrdered(action=name, arguments=args), ()
+    said = read_model(wire.StateArgs, args, "/args")
+    losses = unknown_fields(said.model_extra, "/args")
+    match said.agent_state:
+        case wire.STOPPED:
+            return TurnInterrupted(reason=said.thought or None), losses
+        case wire.ALLOWED | wire.DENIED:
+            if said.thought:
+                losses += (Loss(how="dropped", path="/args/thought", note="a decision has no text"),)
+            return ApprovalGiven(id="", decision="allow" if said.agent_state == wire.ALLOWED else "deny"), losses
+        case _:
+            return ActionOrdered(action=name, arguments=args), ()
+
+
+def check_order(event: ActionOrdered) -> None:
+    """Make sure that the server will take an order.
+
+    Raises:
+        CannotExpress: it would be rejected without a word, or do harm.
+    """
+    if event.action == "write":
+        raise CannotExpress(WRITE_REASON, path="/action")
+    order = ORDERS.get(event.action)
+    if order is None:
+        raise CannotExpress(
+            f"OpenHands cannot be ordered to {event.action[:100]!r}; orders are {', '.join(ORDERS)}", path="/action"
+        )
+    match event.arguments.get("agent_state"):
+        case str(state) if order is StateOrder and state in _ELSEWHERE:
+            raise CannotExpress(_ELSEWHERE[state], path="/arguments/agent_state")
+        case _:
+            pass
+    try:
+        order.model_validate(event.arguments)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_input=False, include_context=False)[0]
+        path = pointer("/arguments", *first["loc"])
+        raise CannotExpress(f"{path} of {event.action}: {first['msg']}", path=path) from exc
+
+
+def write_decision(event: ApprovalGiven) -> dict[str, Any]:
+    """Write the arguments of an approval; what it is about is known by the agent's state (OH44)."""
+    return {"agent_state": wire.ALLOWED if event.decision == "allow" else wire.DENIED, "thought": ""}
+
+
+def write_interrupt(event: TurnInterrupted) -> dict[str, Any]:
+    """Write the arguments of a stop."""
+    return {"agent_state": wire.STOPPED, "thought": event.reason or ""}

@@ -1,0 +1,235 @@
+"""Reads what an OpenHands server says on `oh_event`: actions, observations, and what is no event at all. Pure."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from adapters.openhands import wire
+from adapters.openhands.observations import read_observation, state_moved
+from adapters.openhands.orders import read_order
+from gateway.envelope import (
+    ActionOrdered,
+    Author,
+    Content,
+    Data,
+    Draft,
+    Event,
+    FaultReported,
+    Image,
+    Loss,
+    MessagePosted,
+    Opaque,
+    SessionTitled,
+    Text,
+    ThoughtShared,
+    ThreadSent,
+    ToolRequested,
+)
+from gateway.errors import MalformedFrame
+from gateway.ports.values import find_fault, read_model, unknown_fields
+
+Reading = tuple[Event, tuple[Loss, ...]]
+_ROLES: dict[str, Literal["agent", "user", "system"]] = {"agent": "agent", "user": "user", "environment": "system"}
+
+
+def read_event(payload: dict[str, Any]) -> Draft | None:
+    """Read one message of the server; None for a form that OpenHands does not have."""
+    kept = wire.trimmed(payload)
+    match payload:
+        case {"status_update": True}:
+            return _status(_said(kept))
+        case {"action": str()} | {"observation": str()}:
+            return _event(kept, wire.correlation_of(payload))
+        case {"error": True}:
+            said = read_model(wire.Failure, _said(kept))
+            return Draft(FaultReported(message=said.message), losses=unknown_fields(said.model_extra))
+        case _:
+            return None
+
+
+def read_client_action(payload: dict[str, Any]) -> Draft | None:
+    """Read what a client says; None for what no event stands for (an injected observation, the runtime's books)."""
+    if not isinstance(payload.get("action"), str):
+        return None
+    said = read_model(wire.ClientAction, _said(payload))
+    losses = unknown_fields(said.model_extra)
+    if said.action == "message":
+        event, more = read_message(said.args, Author(role="user"))
+    elif said.action in wire.CLIENT_ACTIONS:
+        event, more = read_order(said.action, said.args)
+    else:
+        return None
+    return Draft(event, losses=losses + more)
+
+
+def _said(payload: dict[str, Any]) -> dict[str, Any]:
+    if fault := find_fault(payload, forbid_keys=False):
+        raise MalformedFrame(fault.reason, path=fault.path)
+    return payload
+
+
+def _status(payload: dict[str, Any]) -> Draft | None:
+    said = read_model(wire.StatusUpdate, payload)
+    losses = unknown_fields(said.model_extra)
+    match said:
+        case wire.StatusUpdate(conversation_title=str(title)):
+            return Draft(SessionTitled(title=title), losses=losses)
+        case wire.StatusUpdate(type="error"):
+            return Draft(FaultReported(message=said.message or said.id or "", code=said.id), losses=losses)
+        case wire.StatusUpdate(type="info", id=str(status)):
+            state = wire.state_of_status(status)
+            if state is None:
+                losses += (Loss(how="narrowed", path="/id", note="an unknown status, taken as running"),)
+            # Only news: the agent's own state comes as an event, and these race with it (OH28, OH31).
+            return Draft(state_moved(state or "running", said.message, status), losses=losses, live=True)
+        case _:
+            return None
+
+
+def _event(payload: dict[str, Any], correlation: str | None) -> Draft:
+    unusable: tuple[Loss, ...] = ()
+    extras = payload.get("extras")
+    if "action" not in payload and (fault := find_fault(extras, "/extras", forbid_keys=False)):
+        # How an action ended is worth more than a page's dump that came with it.
+        payload = {**payload, "extras": {}}
+        unusable = (Loss(how="dropped", path="/extras", note=f"{fault.path} {fault.reason}"[:300]),)
+    said = read_model(wire.ServerEvent, _said(payload))
+    losses = unusable + unknown_fields(said.model_extra)
+    if said.action is not None:
+        losses += _unread(said, ("observation", "content", "extras", "success"))
+        event, more = _action(said, correlation)
+    else:
+        losses += _unread(said, ("args",))
+        event, more = read_observation(said, correlation)
+    kept = event if event is not None else Opaque(channel=wire.EVENTS, payload=payload)
+    # What is kept whole has lost nothing.
+    return Draft(
+        kept,
+        native_id=wire.native_id(said.id, said.timestamp),
+        native_sequence=said.id,
+        native_time=said.timestamp,
+        native_cause=str(said.cause) if said.cause is not None else None,
+        correlation=correlation,
+        losses=unusable if isinstance(kept, Opaque) else losses + more,
+        echo=said.source == "user" and said.action is not None and not isinstance(kept, Opaque),
+    )
+
+
+def _unread(said: wire.ServerEvent, names: Sequence[str]) -> tuple[Loss, ...]:
+    given = said.model_fields_set
+    return tuple(Loss(how="dropped", path=f"/{name}", note="not part of it") for name in names if name in given)
+
+
+def _action(said: wire.ServerEvent, correlation: str | None) -> tuple[Event | None, tuple[Loss, ...]]:
+    name = said.action or ""
+    if name == "message":
+        return _message(said)
+    if name in wire.BOOKKEEPING:
+        return None, ()
+    if said.source == "user":
+        return read_order(name, said.args or {})
+    if name == "change_agent_state":
+        # The runtime tells itself; the state it comes to is told by an event of its own.
+        losses = (Loss(how="narrowed", path="/source", note=f"ordered by {said.source!r}"),)
+        return ActionOrdered(action=name, arguments=said.args or {}), losses
+    reading = _agent_action(name, said, correlation)
+    if reading is None:
+        return None, ()
+    event, losses = reading
+    return event, losses + source_losses(said.source)
+
+
+def source_losses(source: str | None) -> tuple[Loss, ...]:
+    """List a source that is not the agent, for what is always taken as the agent's."""
+    if source == "agent":
+        return ()
+    how = "defaulted" if source is None else "narrowed"
+    return (Loss(how=how, path="/source", note="taken as the agent's"),)
+
+
+def _agent_action(name: str, said: wire.ServerEvent, correlation: str | None) -> Reading | None:
+    args = said.args or {}
+    match name:
+        case "think":
+            thought = read_model(wire.ThinkArgs, args, "/args")
+            return ThoughtShared(text=thought.thought), unknown_fields(thought.model_extra, "/args")
+        case "finish" | "reject":
+            return _farewell(name, read_model(wire.FinishArgs, args, "/args"))
+        case "delegate":
+            return _delegate(said.id, read_model(wire.DelegateArgs, args, "/args"), correlation)
+        case _ if name in wire.TOOLS:
+            return _tool(name, said), ()
+        case _:
+            return None
+
+
+def _message(said: wire.ServerEvent) -> Reading:
+    role = _ROLES.get(said.source or "agent", "system")
+    losses: tuple[Loss, ...] = ()
+    if said.source not in _ROLES:
+        how = "defaulted" if said.source is None else "narrowed"
+        losses = (Loss(how=how, path="/source", note=f"taken as the {role}'s"),)
+    event, more = read_message(said.args or {}, Author(role=role))
+    return event, losses + more
+
+
+def read_message(args: dict[str, Any], author: Author) -> Reading:
+    """Read the arguments of a message, anybody's."""
+    said = read_model(wire.MessageArgs, args, "/args")
+    losses = unknown_fields(said.model_extra, "/args")
+    text = said.content if said.content is not None else said.thought
+    if text is None:
+        raise MalformedFrame("a message needs a text", path="/args/content")
+    if said.content is not None and said.thought:
+        losses += (Loss(how="dropped", path="/args/thought", note="the message has a content"),)
+    images = said.image_urls if said.image_urls is not None else (said.images_urls or [])
+    blocks: list[Content] = [Text(text=text)] if text or not images else []
+    blocks.extend(Image(url=url) for url in images)
+    rest = {name: args[name] for name, usual in wire.MESSAGE_DEFAULTS.items() if args.get(name, usual) != usual}
+    if "image_urls" in args and said.image_urls is None:
+        rest["image_urls"] = None
+    return MessagePosted(author=author, content=tuple(blocks), extra_args=rest or None), losses
+
+
+def _farewell(name: str, said: wire.FinishArgs) -> Reading:
+    text = said.final_thought if name == "finish" else said.thought
+    rest: dict[str, Any] = {"action": name}
+    if name == "finish" and said.thought:
+        rest["thought"] = said.thought
+    if name == "reject" and said.final_thought:
+        rest["final_thought"] = said.final_thought
+    if said.outputs:
+        rest["outputs"] = said.outputs
+    # `task_completed` is a word of older servers that newer ones throw away (OH35).
+    event = MessagePosted(author=Author(role="agent"), content=(Text(text=text),), extra_args=rest)
+    return event, unknown_fields(said.model_extra, "/args")
+
+
+def _delegate(number: int, said: wire.DelegateArgs, correlation: str | None) -> Reading:
+    work: dict[str, Any] = {"agent": said.agent, "inputs": said.inputs}
+    if said.thought:
+        work["thought"] = said.thought
+    task = said.inputs.get("task")
+    text = (Text(text=task),) if isinstance(task, str) else ()
+    event = ThreadSent(thread_id=correlation or str(number), content=(*text, Data(data=work)))
+    return event, unknown_fields(said.model_extra, "/args")
+
+
+def _tool(name: str, said: wire.ServerEvent) -> Event:
+    arguments = dict(said.args or {})
+    thought = arguments.get("thought")
+    if isinstance(thought, str):
+        del arguments["thought"]
+    waits = False
+    if name in wire.GATED:
+        waits = arguments.get("confirmation_state") == wire.AWAITING
+        if arguments.get("confirmation_state") in (wire.AWAITING, wire.CONFIRMED):
+            del arguments["confirmation_state"]
+    return ToolRequested(
+        native_call_id=str(said.id),
+        tool=name,
+        arguments=arguments,
+        runs_in="runtime",
+        needs_approval=waits,
+        thought=thought if isinstance(thought, str) and thought else None,
+        preview=said.message or None,
+    )

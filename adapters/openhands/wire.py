@@ -1,0 +1,357 @@
+"""The messages of OpenHands as they stand on the wire; native spelling lives here and nowhere else. Pure.
+
+`OH` numbers name the rules of the protocol notes (V0, as OpenHands 0.62 speaks it).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.envelope import SessionState
+
+PROTOCOL = "openhands/0.62"
+EVENTS = "oh_event"
+ACTIONS = "oh_user_action"
+OLD_ACTIONS = "oh_action"
+CLIENT_CHANNELS = frozenset({ACTIONS, OLD_ACTIONS})
+
+MESSAGE_BYTES = 4 * 1024 * 1024
+"""The server drops a larger message without a word (OH58)."""
+ID_LENGTH = 1024
+"""Ours: how much of a `tool_call_id` is believed."""
+OVERLAP = 50
+"""How far behind the highest id a link resumes: live order is not id order (OH18)."""
+PAGE = 100
+"""Most events that one REST answer holds (OH63)."""
+
+CONVERSATIONS_PATH = "/api/conversations"
+KEY_HEADER = "X-Session-API-Key"
+
+TOOLS = frozenset(
+    {
+        "run",
+        "run_ipython",
+        "read",
+        "write",
+        "edit",
+        "browse",
+        "browse_interactive",
+        "call_tool_mcp",
+        "task_tracking",
+    }
+)
+"""Actions of the agent that its runtime carries out (OH 3.3)."""
+BOOKKEEPING = frozenset({"null", "system", "recall", "condensation", "condensation_request", "loop_recovery"})
+"""Actions by which the runtime keeps its own books; kept whole, as opaque."""
+GATED = frozenset({"run", "run_ipython"})
+"""Only these say on the wire that they wait for an approval (OH33)."""
+RESULTS = frozenset(
+    {
+        "run",
+        "run_ipython",
+        "read",
+        "write",
+        "edit",
+        "browse",
+        "browse_interactive",
+        "mcp",
+        "task_tracking",
+        "download",
+        "success",
+        "error",
+        "user_rejected",
+    }
+)
+"""Observations that say how an action ended (OH 3.4)."""
+CLIENT_ACTIONS = TOOLS | {"think", "finish", "reject", "delegate", "change_agent_state"}
+"""What the server makes of a client's action beside a message (OH53); only some of it may be ordered."""
+
+NOT_EXECUTED = "AGENT_ERROR$ERROR_ACTION_NOT_EXECUTED_STOPPED"
+LOOP = "loop_detection"
+AWAITING = "awaiting_confirmation"
+CONFIRMED = "confirmed"
+STOPPED, ALLOWED, DENIED = "stopped", "user_confirmed", "user_rejected"
+RATE_LIMITED = "rate_limited"
+ERROR_PREFIX = "ERROR:\n"
+FINISHED_TEXT = "All done! What's next on the agenda?"
+
+IGNORED = ("timeout", "llm_metrics", "tool_call_metadata")
+"""Random (OH23), about money (OH26), and the bulk of the traffic (OH25); of the last only the id is read."""
+
+_STATES: dict[str, SessionState] = {
+    "init": "starting",
+    "loading": "starting",
+    "running": "running",
+    "awaiting_user_input": "awaiting_input",
+    "paused": "paused",
+    "stopped": "stopped",
+    "finished": "finished",
+    "rejected": "finished",
+    "error": "error",
+    "awaiting_user_confirmation": "awaiting_approval",
+    "user_confirmed": "running",
+    "user_rejected": "running",
+    "rate_limited": "running",
+}
+_WORDS: dict[SessionState, str] = {
+    "starting": "loading",
+    "running": "running",
+    "idle": "awaiting_user_input",
+    "awaiting_input": "awaiting_user_input",
+    "awaiting_approval": "awaiting_user_confirmation",
+    "awaiting_outcome": "running",
+    "paused": "paused",
+    "finished": "finished",
+    "stopped": "stopped",
+    "error": "error",
+}
+_STATUSES: dict[str, SessionState] = {
+    "STATUS$STARTING_RUNTIME": "starting",
+    "STATUS$BUILDING_RUNTIME": "starting",
+    "STATUS$RUNTIME_STARTED": "starting",
+    "STATUS$SETTING_UP_WORKSPACE": "starting",
+    "STATUS$SETTING_UP_GIT_HOOKS": "starting",
+    "STATUS$READY": "starting",
+    "STATUS$LLM_RETRY": "running",
+    "STATUS$STOPPED": "stopped",
+}
+
+
+def state_of(word: str) -> SessionState | None:
+    """Say a native agent state; None for one that nobody documents."""
+    return _STATES.get(word)
+
+
+def word_for(state: SessionState) -> str:
+    """Say a state as OpenHands does."""
+    return _WORDS[state]
+
+
+def state_of_status(status: str) -> SessionState | None:
+    """Say what a status update tells; None for one that nobody documents."""
+    return _STATUSES.get(status)
+
+
+class Wire(BaseModel):
+    """The base of all messages: types are taken literally, unknown fields are kept so that they can be listed."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+
+
+class ServerEvent(Wire):
+    """An action or observation on `oh_event`; `action` wins where both are there (OH38)."""
+
+    id: int = Field(ge=0, lt=2**63)
+    timestamp: str = Field(min_length=1, max_length=64)
+    source: str | None = None
+    message: str | None = None
+    cause: int | None = None
+    action: str | None = None
+    observation: str | None = None
+    args: dict[str, Any] | None = None
+    content: str = ""
+    extras: dict[str, Any] | None = None
+    success: bool | None = None
+
+
+class StatusUpdate(Wire):
+    """A word about the conversation that is no event: no source, no number, never replayed (OH28, OH31)."""
+
+    status_update: bool
+    type: str
+    id: str | None = None
+    message: str = ""
+    conversation_title: str | None = None
+
+
+class Failure(Wire):
+    """The agent session could not be made (OH30)."""
+
+    error: bool
+    message: str = ""
+
+
+class ClientAction(Wire):
+    """What a client sends; the optional fields are overwritten by the server (OH52)."""
+
+    action: str
+    args: dict[str, Any] = {}
+    timeout: Any = None
+    message: Any = None
+    source: Any = None
+    timestamp: Any = None
+    cause: Any = None
+    id: Any = None
+
+
+class MessageArgs(Wire):
+    content: str | None = None
+    thought: str | None = None
+    image_urls: list[str] | None = None
+    images_urls: list[str] | None = None
+    file_urls: list[str] | None = None
+    wait_for_response: bool | None = None
+    security_risk: int | None = None
+    timestamp: Any = None
+    """The frontend sends one, the server overwrites it (OH35, OH57)."""
+
+
+MESSAGE_DEFAULTS: dict[str, Any] = {"file_urls": [], "wait_for_response": False, "security_risk": -1}
+
+
+class FinishArgs(Wire):
+    """Of `finish` and `reject`."""
+
+    final_thought: str = ""
+    outputs: dict[str, Any] | None = None
+    thought: str = ""
+    task_completed: Any = None
+
+
+class ThinkArgs(Wire):
+    thought: str = ""
+
+
+class DelegateArgs(Wire):
+    agent: str
+    inputs: dict[str, Any] = {}
+    thought: str = ""
+
+
+class StateArgs(Wire):
+    agent_state: str
+    thought: str = ""
+
+
+class StateExtras(Wire):
+    agent_state: str
+    reason: str = ""
+
+
+class ErrorExtras(Wire):
+    error_id: str = ""
+
+
+class DelegateExtras(Wire):
+    outputs: dict[str, Any] | None = None
+
+
+class Correlation(BaseModel):
+    """What is read of `tool_call_metadata`."""
+
+    tool_call_id: str = Field(min_length=1, max_length=ID_LENGTH)
+
+
+def trimmed(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what is never kept: a random field, the bill and the model's whole answer."""
+    return {key: value for key, value in payload.items() if key not in IGNORED}
+
+
+def correlation_of(payload: Mapping[str, Any]) -> str | None:
+    """Find the id that ties an action to its observation where `cause` does not (OH25)."""
+    match payload.get("tool_call_metadata"):
+        case {"tool_call_id": str(name)} if 0 < len(name) <= ID_LENGTH and not _has_surrogate(name):
+            return name
+        case _:
+            return None
+
+
+def native_id(number: int, timestamp: str) -> str:
+    """Name an event: ids alone come twice, out of order, and with a rewritten source (OH16-OH19)."""
+    return f"{number}@{timestamp}"
+
+
+def mark_of(payload: object) -> tuple[int, str] | None:
+    """Find the id and time of an event on `oh_event`; None for what has none."""
+    match payload:
+        case {"id": bool()}:
+            return None
+        case {"id": int(number), "timestamp": str(timestamp)}:
+            return number, timestamp
+        case _:
+            return None
+
+
+def is_state(payload: object) -> bool:
+    """Say whether an event is about the agent's state."""
+    match payload:
+        case {"action": str()}:
+            return False
+        case {"observation": "agent_state_changed"}:
+            return True
+        case _:
+            return False
+
+
+def is_unsent(payload: object) -> bool:
+    """Say whether the socket never shows this stored event in a replay (OH15); REST does (OH63)."""
+    match payload:
+        case {"action": "null" | "recall"}:
+            return True
+        case {"action": str()}:
+            return False
+        case {"observation": "null"}:
+            return True
+        case _:
+            return False
+
+
+def read_refusal(said: object) -> tuple[str, str, bool] | None:
+    """Say a CONNECT_ERROR as code, text and whether trying again cannot help; None for one nobody documents."""
+    match said:
+        case {"message": str(message), "data": {"msg_id": str(code)}}:
+            # The library of the server puts what it was told second under `data` (OH10).
+            return code[:100], f"{message}: {SETTINGS_MEND}", True
+        case {"message": str(message)} | str(message):
+            pass
+        case _:
+            return None
+    if message == "invalid_session_api_key":
+        return "UNAUTHORIZED", "the server has another session_api_key", True
+    if message.startswith("No conversation_id"):
+        return "NO_CONVERSATION_ID", message, True
+    if message.startswith("Settings not found"):
+        return SETTINGS_MISSING, f"{message}: {SETTINGS_MEND}", True
+    return None
+
+
+SETTINGS_MISSING = "CONFIGURATION$SETTINGS_NOT_FOUND"
+SETTINGS_MEND = "store a model and its key in the OpenHands settings first (POST /api/settings)"
+SILENCE = (
+    "the server took the connection and then said nothing; OpenHands does so where session_api_key is missing,"
+    " providers_set has an unknown name, or the server itself fails"
+)
+
+
+def connection_query(
+    *, conversation_id: str, latest_event_id: int, providers_set: tuple[str, ...], session_api_key: str | None
+) -> dict[str, str]:
+    """Write the handshake; an empty key or provider list would be worse than none (OH6, OH9)."""
+    query = {"conversation_id": conversation_id, "latest_event_id": str(latest_event_id)}
+    if providers_set:
+        query["providers_set"] = ",".join(providers_set)
+    if session_api_key:
+        query["session_api_key"] = session_api_key
+    return query
+
+
+def action_message(name: str, args: dict[str, Any]) -> dict[str, Any]:
+    """Write what a client sends."""
+    return {"action": name, "args": args}
+
+
+def status_update(kind: str, *, status: str, message: str) -> dict[str, Any]:
+    return {"status_update": True, "type": kind, "id": status, "message": message}
+
+
+def title_update(title: str) -> dict[str, Any]:
+    return {"status_update": True, "type": "info", "message": "", "conversation_title": title}
+
+
+def failure(message: str) -> dict[str, Any]:
+    return {"error": True, "message": message}
+
+
+def _has_surrogate(text: str) -> bool:
+    return not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -1,0 +1,330 @@
+"""Writes canonical events as OpenHands messages: what a client says, and what a server says on `oh_event`. Pure."""
+
+from datetime import UTC
+from typing import Any, Literal, cast
+
+import orjson
+
+from adapters.openhands import wire
+from adapters.openhands.orders import check_order, write_decision, write_interrupt
+from gateway.envelope import (
+    ActionOrdered,
+    ApprovalGiven,
+    Data,
+    Draft,
+    Envelope,
+    Event,
+    FaultReported,
+    Image,
+    Loss,
+    MessagePosted,
+    SessionMoved,
+    SessionTitled,
+    Text,
+    ThoughtShared,
+    ThreadReceived,
+    ThreadSent,
+    ToolFinished,
+    ToolRequested,
+    TurnInterrupted,
+    text_of,
+)
+from gateway.errors import CannotExpress
+from gateway.ports.values import find_fault, pointer
+
+Source = Literal["agent", "user", "environment"]
+_SOURCES: dict[str, Source] = {"agent": "agent", "user": "user", "system": "environment"}
+_FROM_CLIENT = ("message.posted", "approval.given", "turn.interrupted", "action.ordered")
+
+
+def speaks_as_client(item: Draft | Envelope) -> bool:
+    """Say whether an event is something that we tell the server, and not its echo or its own word."""
+    ours = item.direction == "to_runtime" if isinstance(item, Envelope) else item.native_id is None
+    event = item.event
+    return ours and event.kind in _FROM_CLIENT and not (isinstance(event, MessagePosted) and _is_agents(event))
+
+
+def _is_agents(event: MessagePosted) -> bool:
+    return event.author.role == "agent"
+
+
+def write_client_action(event: Event) -> dict[str, Any]:
+    """Write what a client says.
+
+    Raises:
+        CannotExpress: the server would reject it in silence, or it would do harm.
+    """
+    match event:
+        case MessagePosted():
+            message = wire.action_message("message", _client_message(event))
+        case ApprovalGiven():
+            message = wire.action_message("change_agent_state", write_decision(event))
+        case TurnInterrupted():
+            message = wire.action_message("change_agent_state", write_interrupt(event))
+        case ActionOrdered():
+            check_order(event)
+            message = wire.action_message(event.action, event.arguments)
+        case _:
+            raise CannotExpress(f"OpenHands has no words for {event.kind}")
+    _check(message)
+    size = len(orjson.dumps(message))
+    if size > wire.MESSAGE_BYTES - 1024:
+        raise CannotExpress(f"OpenHands drops messages of over {wire.MESSAGE_BYTES} bytes; this one has {size}")
+    return message
+
+
+def _client_message(event: MessagePosted) -> dict[str, Any]:
+    if not any(isinstance(block, Text | Image) for block in event.content):
+        raise CannotExpress("a message for OpenHands needs a text or an image", path="/content")
+    args: dict[str, Any] = {"content": text_of(event.content), "image_urls": _images(event)}
+    given = event.extra_args or {}
+    args.update({name: given[name] for name in wire.MESSAGE_DEFAULTS if name in given})
+    return args
+
+
+def _images(event: MessagePosted) -> list[str]:
+    return [block.url for block in event.content if isinstance(block, Image)]
+
+
+def _check(message: dict[str, Any]) -> None:
+    if fault := find_fault(message, forbid_keys=False):
+        raise CannotExpress(f"{fault.path} {fault.reason}", path=fault.path)
+
+
+def write_server_message(item: Draft | Envelope) -> dict[str, Any]:
+    """Write what a server says on `oh_event`.
+
+    Raises:
+        CannotExpress: OpenHands has no words for it.
+    """
+    event = item.event
+    match event:
+        case SessionTitled():
+            message = wire.title_update(event.title)
+        case SessionMoved() if not _has_identity(item) and "$" in (event.native_state or ""):
+            message = wire.status_update("info", status=event.native_state or "", message=event.reason or "")
+        case FaultReported() if not _has_identity(item):
+            message = _failure(event)
+        case _:
+            message = {**_identity(item), **_body(event)}
+            if correlation := _correlation(item):
+                # The rest of what belongs here is the model's answer, which nobody keeps.
+                message["tool_call_metadata"] = {"tool_call_id": correlation}
+    _check(message)
+    return message
+
+
+def _failure(event: FaultReported) -> dict[str, Any]:
+    if event.code is None:
+        return wire.failure(event.message)
+    message = "" if event.message == event.code else event.message
+    return wire.status_update("error", status=event.code, message=message)
+
+
+def _has_identity(item: Draft | Envelope) -> bool:
+    match item:
+        case Draft():
+            return item.native_sequence is not None
+        case _:
+            return item.origin is not None and item.origin.protocol == wire.PROTOCOL and _sequence(item) is not None
+
+
+def _sequence(item: Envelope) -> int | None:
+    return item.origin.native_sequence if item.origin is not None else None
+
+
+def _identity(item: Draft | Envelope) -> dict[str, Any]:
+    """Take the event's own id and time, or those of our journal; a bare draft has only what its event says."""
+    match item:
+        case Draft(native_sequence=int(number)):
+            return {"id": number, "timestamp": item.native_time or _EPOCH}
+        case Envelope(origin=origin) if origin is not None and _has_identity(item):
+            return {"id": origin.native_sequence, "timestamp": origin.native_time or _EPOCH}
+        case Envelope():
+            # OpenHands writes local time without a zone; the journal's is UTC (OH19).
+            at = item.recorded_at.astimezone(UTC).replace(tzinfo=None)
+            return {"id": item.sequence, "timestamp": at.isoformat(timespec="microseconds")}
+        case _:
+            named = getattr(item.event, "native_call_id", "") if isinstance(item.event, ToolRequested) else ""
+            return {"id": _number(named) or 0, "timestamp": _EPOCH}
+
+
+_EPOCH = "1970-01-01T00:00:00.000000"
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
+def _correlation(item: Draft | Envelope) -> str | None:
+    match item:
+        case Draft(correlation=str(correlation)):
+            return correlation
+        case _:
+            pass
+    match item.event:
+        case ThreadSent(thread_id=thread) | ThreadReceived(thread_id=thread) if not thread.isdigit():
+            return thread or None
+        case _:
+            return None
+
+
+def _body(event: Event) -> dict[str, Any]:
+    match event:
+        case MessagePosted():
+            return _server_message(event)
+        case ThoughtShared(text=text):
+            return _action("agent", "think", {"thought": text}, f"I am thinking...: {text}")
+        case ToolRequested():
+            return _tool(event)
+        case ToolFinished():
+            return _observed(event)
+        case ActionOrdered(action=action, arguments=arguments):
+            return _action("user", action, arguments, "")
+        case ApprovalGiven():
+            return _state_action(write_decision(event))
+        case TurnInterrupted():
+            return _state_action(write_interrupt(event))
+        case SessionMoved():
+            return _state(event)
+        case ThreadSent():
+            return _delegate(event)
+        case ThreadReceived():
+            outputs = [block.data for block in event.content if isinstance(block, Data)]
+            extras: dict[str, Any] = {"outputs": {}}
+            match outputs:
+                case [{"outputs": dict()}, *_]:
+                    extras = outputs[0]
+                case _:
+                    pass
+            return _observation("delegate", text_of(event.content), extras)
+        case FaultReported(code=wire.LOOP):
+            return _observation(wire.LOOP, event.message, {})
+        case FaultReported():
+            return _observation("error", event.message, {"error_id": event.code or ""})
+        case _:
+            raise CannotExpress(f"OpenHands has no words for {event.kind}")
+
+
+def _action(source: Source, name: str, args: dict[str, Any], message: str) -> dict[str, Any]:
+    return {"source": source, "message": message, "action": name, "args": args}
+
+
+def _observation(name: str, content: str, extras: dict[str, Any], **rest: Any) -> dict[str, Any]:
+    message = "" if name == "agent_state_changed" else content
+    return {
+        "source": "agent",
+        "message": message,
+        **rest,
+        "observation": name,
+        "content": content,
+        "extras": extras,
+    }
+
+
+def _server_message(event: MessagePosted) -> dict[str, Any]:
+    given = event.extra_args or {}
+    text = text_of(event.content)
+    match given.get("action"):
+        case "finish" if _is_agents(event):
+            thought = given.get("thought", "")
+            args = {"final_thought": text, "outputs": given.get("outputs", {}), "thought": thought}
+            return _action("agent", "finish", args, str(thought) or wire.FINISHED_TEXT)
+        case "reject" if _is_agents(event):
+            args = {"outputs": given.get("outputs", {}), "thought": text}
+            if "final_thought" in given:
+                args["final_thought"] = given["final_thought"]
+            return _action("agent", "reject", args, text)
+        case _:
+            pass
+    images = _images(event) or given.get("image_urls", [])
+    args = {"content": text, "image_urls": images, **wire.MESSAGE_DEFAULTS}
+    args.update({name: given[name] for name in wire.MESSAGE_DEFAULTS if name in given})
+    return _action(_SOURCES[event.author.role], "message", args, text)
+
+
+def _tool(event: ToolRequested) -> dict[str, Any]:
+    if event.tool not in wire.TOOLS:
+        raise CannotExpress(f"OpenHands has no action {event.tool[:100]!r}", path="/tool")
+    args = dict(event.arguments)
+    if event.thought is not None or "thought" not in args:
+        args["thought"] = event.thought or ""
+    if event.tool in wire.GATED:
+        args.setdefault("confirmation_state", wire.AWAITING if event.needs_approval else wire.CONFIRMED)
+    return _action("agent", event.tool, args, event.preview or "")
+
+
+def _observed(event: ToolFinished) -> dict[str, Any]:
+    cause = _number(event.native_call_id)
+    rest: dict[str, Any] = {} if cause is None else {"cause": cause}
+    match event.result:
+        case {"observation": str(name), **said} if name in wire.RESULTS:
+            content, extras = said.get("content", event.error or ""), said.get("extras", {})
+            message = _observation(name, content, extras, **rest)
+            if "success" in said:
+                message["success"] = said["success"]
+            return message
+        case _:
+            pass
+    match event.outcome:
+        case "success":
+            _check({"result": event.result})
+            text = event.result if isinstance(event.result, str) else orjson.dumps(event.result).decode()
+            return _observation("success", text, {}, **rest)
+        case "canceled":
+            return _observation("user_rejected", event.error or "", {}, **rest)
+        case _:
+            return _observation("error", event.error or "The action failed.", {"error_id": ""}, **rest)
+
+
+def _state_action(args: dict[str, Any]) -> dict[str, Any]:
+    return _action("user", "change_agent_state", args, f"Agent state changed to {args['agent_state']}")
+
+
+def _state(event: SessionMoved) -> dict[str, Any]:
+    word = event.native_state or ""
+    if not word or (wire.state_of(word) or "running") != event.state:
+        word = wire.word_for(event.state)
+    reason = event.reason or ""
+    if word == wire.RATE_LIMITED == reason:
+        reason = ""
+    return _observation("agent_state_changed", "", {"agent_state": word, "reason": reason})
+
+
+def _delegate(event: ThreadSent) -> dict[str, Any]:
+    works = [block.data for block in event.content if isinstance(block, Data)]
+    match works:
+        case [{"agent": str(), "inputs": dict()}, *_]:
+            work: dict[str, Any] = {"thought": "", **cast("dict[str, Any]", works[0])}
+        case _:
+            work = {"agent": "", "inputs": {"task": text_of(event.content)}, "thought": ""}
+    return _action("agent", "delegate", work, f"I'm asking {work['agent']} for help with this task.")
+
+
+_KNOWN_BY_STATE = frozenset({"/id", "/native_call_id"})
+"""What an approval is about is the action the agent waits with (OH44)."""
+
+
+def differences(before: Event, after: Event) -> tuple[Loss, ...]:
+    """List what of an event does not come back when its message is read again."""
+    known = {"/kind", "/call_id"} | (_KNOWN_BY_STATE if isinstance(before, ApprovalGiven) else frozenset[str]())
+    found = _differing("", before.model_dump(), after.model_dump())
+    return tuple(loss for loss in found if loss.path not in known)
+
+
+def _differing(path: str, before: dict[str, Any], after: dict[str, Any]) -> list[Loss]:
+    found: list[Loss] = []
+    for name, value in before.items():
+        other = after.get(name)
+        match value, other:
+            case None, _:
+                pass
+            case dict(), dict():
+                inner = _differing(pointer(path, name), cast("dict[str, Any]", value), cast("dict[str, Any]", other))
+                found.extend(inner)
+            case _ if value != other:
+                how = "dropped" if other in (None, "", (), [], {}) else "narrowed"
+                found.append(Loss(how=how, path=pointer(path, name), note="OpenHands has no place for it as it is"))
+            case _:
+                pass
+    return found
