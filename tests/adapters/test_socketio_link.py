@@ -12,7 +12,8 @@ from aiohttp import WSMsgType, web
 from gateway.conformance.link import Collector, enter, within
 from gateway.errors import LinkLost, LinkRefused
 from gateway.ports.adapter import Frame
-from gateway.transports.socketio_client import MAX_MESSAGE, Target, find_code, open_link, shared_session
+from gateway.transports.socketio_client import MAX_MESSAGE, Target, open_link, shared_session
+from gateway.transports.socketio_refusal import find_code
 
 OPEN = '0{"sid":"s","upgrades":[],"pingInterval":25000,"pingTimeout":20000}'
 CODES = frozenset({"UNAUTHORIZED", "AGENT_EXPIRED"})
@@ -154,7 +155,7 @@ async def test_a_peer_that_does_not_read_costs_the_link_and_not_the_gateway() ->
                 while True:
                     await link.send(Frame("message", "x" * 1_000_000))
 
-            with pytest.raises(LinkLost, match="^the peer does not read"):
+            with pytest.raises(LinkLost, match=r"^the peer does not read"):
                 await within(send_without_end())
             assert await within(link.wait_closed()) == "the peer does not read"
         released.set()
