@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -323,7 +322,3 @@ async def scene(folder: Path, dialect: Dialect = "0.2", *, manners: Manners | No
         }
         made = Scene(folder, dialect, huma, huma.agent("finn"), hooks, settings)
         yield made
-
-
-def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, **more}

@@ -217,3 +217,19 @@ async def test_each_link_speaks_the_dialect_that_its_configuration_names(both: S
             "0.2": ("huma/0.2.0", "tool-result"),
         }
         assert (runtime["protocol"], both.agent.received[-1].payload["type"]) == expected[both.dialect]
+
+
+@pytest.mark.requirement("A28")
+async def test_one_agent_has_one_link_however_often_it_is_asked_for(both: Scene) -> None:
+    finn = both.settings["runtimes"]["finn"]
+    async with both.running() as gateway:
+        session_id = await gateway.session()
+        for _ in range(3):
+            again = await gateway.post("/v1/sessions", {"runtime": "finn", "native_id": "finn"}, status=200)
+            assert again["session_id"] == session_id
+        both.configure({"runtimes": {"twin": finn}})
+        problem = await gateway.post("/v1/reload", status=422)
+        assert "twin" in str(problem["errors"])
+        assert (await ended(await both.agent.call("ask", GOOD))).outcome == "success"
+    assert both.agent.connections == 1
+    assert len(both.hooks.asked) == 1

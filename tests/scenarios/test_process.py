@@ -1,0 +1,155 @@
+"""The real command in a process of its own: how it starts, reloads, drains, stops, and what it says when it cannot."""
+
+import asyncio
+import signal
+import socket
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+
+from tests.scenarios.hooks import Gate, success
+from tests.scenarios.house import AGENT_KEY, API_KEY, GOOD, Scene, ended, plain_http, until
+
+ROOT = Path(__file__).parents[2]
+START = 20.0
+
+
+class Served:
+    """A gateway process and its log."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path, url: str) -> None:
+        self.process, self.log, self.url = process, log, url
+
+    async def ready(self) -> bool:
+        assert self.process.returncode is None, self.log.read_text()
+        try:
+            async with plain_http() as http:
+                return (await http.get(f"{self.url}/readyz")).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        async with asyncio.timeout(START):
+            return await self.process.wait()
+
+    async def wait_log(self, words: str) -> None:
+        async def look() -> bool:
+            return words in self.log.read_text()
+
+        await until(look)
+
+
+@asynccontextmanager
+async def serving(scene: Scene, *options: str) -> AsyncGenerator[Served]:
+    """Start `python -m gateway serve` and end it in any case; it is not waited for."""
+    if not scene.port:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            scene.port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{scene.port}"
+    scene.configure({"public_url": url})
+    log = scene.folder / "gateway.log"
+    command = [sys.executable, "-m", "gateway", "serve", "--config", str(scene.config), "--port", str(scene.port)]
+    with log.open("wb") as out:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            *options,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            cwd=ROOT,
+            start_new_session=True,
+        )
+    try:
+        yield Served(process, log, url)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def refused(scene: Scene, *options: str) -> tuple[int, str]:
+    """Expect the process to end by itself; returns its code and what it said."""
+    async with serving(scene, *options) as served, asyncio.timeout(START):
+        code = await served.process.wait()
+        return code, served.log.read_text()
+
+
+async def test_sigterm_lets_a_call_in_flight_end_and_sighup_reads_the_file_again(newer: Scene) -> None:
+    gate = Gate()
+    newer.hooks.scripts["ask"] = gate.answering(success("to the end"))
+    async with serving(newer) as served:
+        await until(served.ready, within=START)
+        await newer.agent.wait_connected()
+        newer.configure(
+            {
+                "executors": {"words": {"type": "static", "result": "new"}},
+                "routes": [{"match": {"tool": "free"}, "to": "words"}, {"match": {"tool": "*"}, "to": "cards"}],
+            }
+        )
+        served.process.send_signal(signal.SIGHUP)
+        await served.wait_log("configuration reloaded")
+        assert (await ended(await newer.agent.call("free", {}))).result == "new"
+        newer.config.write_text("routes: 5\n")
+        served.process.send_signal(signal.SIGHUP)
+        await served.wait_log("the configuration was not reloaded")
+        assert (await ended(await newer.agent.call("free", {}))).result == "new"
+        call = await newer.agent.call("ask", GOOD)
+        await newer.hooks.wait_for(name="ask")
+        served.process.send_signal(signal.SIGTERM)
+        await served.wait_log("draining")
+        gate.open()
+        assert (await ended(call)).result == "to the end"
+        assert await served.stop() == 0
+        said = served.log.read_text()
+        assert "gateway stopped" in said
+        assert "routes" in said
+        assert "Traceback" not in said
+        for secret in (API_KEY, AGENT_KEY):
+            assert secret not in said
+    assert len(call.results) == 1
+
+
+async def test_a_taken_address_is_one_clear_line(newer: Scene) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        newer.port = taken.getsockname()[1]
+        code, said = await refused(newer)
+    assert code == 1
+    assert f"127.0.0.1:{newer.port}" in said
+    assert "--port" in said
+    assert "Traceback" not in said
+    assert not (newer.folder / "dragoman.db").exists()
+
+
+async def test_without_keys_only_loopback_is_served(newer: Scene) -> None:
+    newer.configure({"api": None})
+    code, said = await refused(newer, "--host", "0.0.0.0")  # noqa: S104 - this is what must be refused
+    assert code == 1
+    assert "keys" in said
+    assert "Traceback" not in said
+    async with serving(newer) as served:
+        await until(served.ready, within=START)
+        async with plain_http() as http:
+            assert (await http.get(f"{served.url}/v1/sessions")).status_code == 200
+            answer = await http.get(f"{served.url}/v1/sessions", headers={"host": "evil.example"})
+            assert answer.status_code == 403
+        assert await served.stop(signal.SIGINT) == 0
+
+
+async def test_a_second_process_on_the_same_file_is_turned_away_and_the_first_goes_on(newer: Scene) -> None:
+    async with serving(newer) as first:
+        await until(first.ready, within=START)
+        await newer.agent.wait_connected()
+        port, newer.port = newer.port, 0
+        log = first.log.rename(first.log.with_suffix(".first"))
+        code, said = await refused(newer)
+        assert code == 1
+        assert "dragoman.db" in said
+        assert "Traceback" not in said
+        assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"
+        newer.port, first.log = port, log
+        assert await first.stop() == 0
