@@ -126,7 +126,7 @@ def _moved(council: Council, build: Building, draft: Draft, event: SessionMoved)
 def _runtime_acts(council: Council, build: Building, draft: Draft, event: ToolRequested) -> None:
     """The runtime does something itself; the same again under a new id replaces what was asked before."""
     known = build.memory.action("", draft.correlation) if draft.correlation else None
-    if known is not None and known.tool == event.tool and not known.finished and event.supersedes is None:
+    if known is not None and known.tool == event.tool and event.supersedes is None:
         event = event.model_copy(update={"supersedes": known.native_call_id})
     witness(council, build, draft, event)
 

@@ -87,6 +87,8 @@ def give(council: Council, build: Building, event: Given, *, by: str) -> int:
         Conflict: nothing waits for it (any more).
         Inexpressible: a scope was not offered, or the runtime cannot be told.
     """
+    if event.kind not in council.capabilities.accepts:
+        raise Inexpressible(f"the runtime has no way to be told {event.kind!r}")
     asked = _find(build, event)
     if asked is None and not isinstance(event, SecretSupplied):
         raise Conflict(f"nothing waits for an answer to {event.id!r}")
@@ -208,7 +210,7 @@ def derive_approval(council: Council, build: Building) -> None:
     """Where a runtime asks by its state, the newest action that is not finished is what it asks about."""
     if council.capabilities.approvals != "by_state" or build.memory.state != "awaiting_approval":
         return
-    pending = next((a for a in reversed(build.memory.actions) if not a.finished), None)
+    pending = next((a for a in reversed(build.memory.actions) if not a.finished and not a.decided), None)
     if pending is None or any(a.event.id == pending.native_call_id for a in build.memory.asked):
         return
     asked = ApprovalAsked(

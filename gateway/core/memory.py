@@ -50,6 +50,7 @@ HELD = "held"
 ENDED = frozenset({"idle", "awaiting_input", "finished", "stopped", "error"})
 """States in which no turn is under way."""
 
+_RUNNING = frozenset({"starting", "running", "awaiting_outcome", "awaiting_approval"})
 _MOST_CONFIRMATIONS = 1_000
 _MOST_RECENT = 256
 _MOST_UNECHOED = 64
@@ -108,6 +109,8 @@ class Action:
     arguments: Mapping[str, Any]
     sequence: int
     finished: bool = False
+    decided: bool = False
+    """It was allowed or denied already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +250,9 @@ def _said(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
             memory = replace(_awake(memory, now, wakes=event.wakes_agent), history=spoken, held=())
         case TurnSteered():
             memory = replace(memory, held=())
-        case ApprovalGiven() | QuestionAnswered() | SecretSupplied():
+        case ApprovalGiven():
+            memory = _decided(memory, event)
+        case QuestionAnswered() | SecretSupplied():
             memory = replace(memory, asked=tuple(a for a in memory.asked if not _answers(event, a)))
         case _:
             pass
@@ -256,9 +261,23 @@ def _said(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
     return memory
 
 
-def _answers(event: ApprovalGiven | QuestionAnswered | SecretSupplied, asked: Asked) -> bool:
-    kinds = {"approval.given": "approval.asked", "question.answered": "question.asked"}
-    return asked.event.kind == kinds.get(event.kind, "secret.asked") and asked.event.id == event.id
+def _answers(event: QuestionAnswered | SecretSupplied, asked: Asked) -> bool:
+    wanted = "question.asked" if isinstance(event, QuestionAnswered) else "secret.asked"
+    return asked.event.kind == wanted and asked.event.id == event.id
+
+
+def _decided(memory: Remembered, event: ApprovalGiven) -> Remembered:
+    """An approval without an id is about whatever the runtime waits for."""
+    answered = [
+        a.event.native_call_id
+        for a in memory.asked
+        if isinstance(a.event, ApprovalAsked) and event.id in {"", a.event.id}
+    ]
+    kept = tuple(
+        a for a in memory.asked if not (isinstance(a.event, ApprovalAsked) and a.event.native_call_id in answered)
+    )
+    actions = tuple(replace(a, decided=True) if a.native_call_id in answered else a for a in memory.actions)
+    return replace(memory, asked=kept, actions=actions)
 
 
 def _without(wanted: Mapping[str, Wanted], native_call_id: str) -> Mapping[str, Wanted]:
@@ -277,7 +296,7 @@ def _moved(memory: Remembered, event: SessionMoved, now: datetime) -> Remembered
         asked = tuple(a for a in asked if not isinstance(a.event, ApprovalAsked))
     return replace(
         memory,
-        running=event.state in {"starting", "running", "awaiting_outcome", "awaiting_approval"},
+        running=not ended if memory.delegates and memory.delegating else event.state in _RUNNING,
         state=event.state,
         native_state=event.native_state if event.native_state is not None else memory.native_state,
         active_at=now,
@@ -294,7 +313,9 @@ def _requested(memory: Remembered, recorded: Recorded, event: ToolRequested, seq
             return memory
         return replace(memory, wanted={**memory.wanted, event.native_call_id: Wanted(event, sequence)})
     correlation = origin.correlation if origin is not None else None
-    action = Action(event.native_call_id, correlation, event.tool, event.arguments, sequence)
+    # The same again after its approval is the same decision, under a new id.
+    decided = correlation is not None and any(a.decided for a in memory.actions if a.correlation == correlation)
+    action = Action(event.native_call_id, correlation, event.tool, event.arguments, sequence, decided=decided)
     return replace(memory, actions=(*memory.actions, action)[-_MOST_ACTIONS:])
 
 

@@ -25,7 +25,7 @@ from gateway.errors import (
     Problem,
     Truncated,
 )
-from gateway.ports.adapter import Adapter
+from gateway.ports.adapter import Adapter, RuntimeOptions
 from gateway.ports.clock import Clock, Ids
 from gateway.ports.engine import (
     CallFilter,
@@ -115,6 +115,7 @@ class Gateway:
         self._callback_key = b""
         self._policy = policy_of(settings)
         self._draining = asyncio.Event()
+        self._reloading = asyncio.Lock()
         self._dispatcher = Dispatcher(
             clock=parts.clock, metrics=parts.metrics, slots=self._slots, dice=self._dice, links=self._links
         )
@@ -217,21 +218,28 @@ class Gateway:
 
     async def reload(self) -> Reloaded:
         """Read the configuration file again; a bad one changes nothing and raises InvalidConfiguration."""
-        old, new = self.settings, self._parts.reread()
-        if new.engine != old.engine:
-            fault = Problem(path="engine", message="cannot change while the gateway runs; restart it")
-            raise InvalidConfiguration("reload", (fault,))
-        changed = changed_paths(old, new)
-        await self._configure(new)
-        for name, options in old.runtimes.items():
-            recreates = options.creates and old.tools != new.tools
-            if name not in new.runtimes or new.runtimes[name] != options or recreates:
-                await self._sessions.stop_runtime(name)
-        for name in new.runtimes:
-            if name not in self._sessions.runtimes:
-                await self._start_runtime(name)
-        log.info("configuration reloaded", changed=list(changed))
-        return Reloaded(changed)
+        async with self._reloading:
+            old, new = self.settings, self._parts.reread()
+            if new.engine != old.engine:
+                fault = Problem(path="engine", message="cannot change while the gateway runs; restart it")
+                raise InvalidConfiguration("reload", (fault,))
+            changed = changed_paths(old, new)
+            await self._configure(new)
+            for name, options in old.runtimes.items():
+                await self._change_runtime(name, options, retooled=options.creates and old.tools != new.tools)
+            for name in new.runtimes:
+                if name not in self._sessions.runtimes:
+                    await self._start_runtime(name)
+            log.info("configuration reloaded", changed=list(changed))
+            return Reloaded(changed)
+
+    async def _change_runtime(self, name: str, old: RuntimeOptions, *, retooled: bool) -> None:
+        new = self.settings.runtimes.get(name)
+        if new is None or new.adapter != old.adapter:
+            await self._sessions.stop_runtime(name)
+        elif new != old or retooled:
+            adapter, tools = self._parts.adapters[new.adapter], declared_tools(self.settings)
+            await self._sessions.renew_runtime(name, adapter, new, tools=tools, policy=self._policy)
 
     # Sessions --------------------------------------------------------------------------------------------
 

@@ -3,20 +3,23 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import structlog
 
-from gateway.errors import NotFound
+from gateway.errors import InvalidConfiguration, NotFound, OperatorError, Problem
 from gateway.ports.clock import Clock
 from gateway.ports.engine import Engine
 from gateway.ports.executor import Destination, Executor
 from gateway.runtime.copies import Courier, note_of
-from gateway.runtime.policy import copying_of
+from gateway.runtime.policy import copying_of, retry_of
 from gateway.settings.model import DestinationSpec, ExecutorSpec, Settings
 
 log = structlog.get_logger(__name__)
 
-_OVERLAP = 30.0
+_OVERLAP = 10.0
+_Spec = TypeVar("_Spec")
+_Part = TypeVar("_Part")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,29 +61,33 @@ class Hands:
         return {name: executor for name, (_, executor) in self._executors.items()}
 
     async def configure(self, settings: Settings) -> None:
-        """Open what is new or changed and close what is gone; attempts under way keep theirs for a while."""
-        for name, spec in settings.executors.items():
-            known = self._executors.get(name)
-            if known is not None and known[0] == spec:
-                continue
-            executor = self._make_executor(spec)
-            await executor.__aenter__()
-            if known is not None:
-                self._close_later(known[1])
-            self._executors[name] = (spec, executor)
-        for name in [name for name in self._executors if name not in settings.executors]:
-            self._close_later(self._executors.pop(name)[1])
-        await self._configure_destinations(settings)
+        """Open what is new or changed and close what is gone; attempts under way keep theirs until they end.
 
-    async def _configure_destinations(self, settings: Settings) -> None:
+        Raises:
+            InvalidConfiguration: something of it can never work; nothing was changed.
+        """
+        executors = {
+            name: (spec, _made("executors", name, self._make_executor, spec))
+            for name, spec in settings.executors.items()
+            if name not in self._executors or self._executors[name][0] != spec
+        }
+        destinations = {
+            name: (spec, _made("destinations", name, self._make_destination, spec))
+            for name, spec in settings.destinations.items()
+            if name not in self._deliveries or self._deliveries[name].spec != spec
+        }
+        for name in [name for name in self._executors if name in executors or name not in settings.executors]:
+            self._close_later(*self._executors.pop(name))
+        for name, (spec, executor) in executors.items():
+            await executor.__aenter__()
+            self._executors[name] = (spec, executor)
+        for name in [name for name in self._deliveries if name in destinations or name not in settings.destinations]:
+            await self._end(self._deliveries.pop(name))
+        await self._open_destinations(destinations)
+
+    async def _open_destinations(self, fresh: Mapping[str, tuple[DestinationSpec, Destination]]) -> None:
         assert self._tasks is not None
-        for name, delivery in list(self._deliveries.items()):
-            if settings.destinations.get(name) != delivery.spec:
-                await self._end(self._deliveries.pop(name))
-        for name, spec in settings.destinations.items():
-            if name in self._deliveries:
-                continue
-            destination = self._make_destination(spec)
+        for name, (spec, destination) in fresh.items():
             await destination.__aenter__()
             courier = Courier(
                 name,
@@ -125,11 +132,19 @@ class Hands:
         await asyncio.wait({delivery.task})
         await delivery.destination.__aexit__(None, None, None)
 
-    def _close_later(self, executor: Executor) -> None:
+    def _close_later(self, spec: ExecutorSpec, executor: Executor) -> None:
         assert self._tasks is not None
-        task = self._tasks.create_task(_close_after(executor, _OVERLAP))
+        task = self._tasks.create_task(_close_after(executor, retry_of(spec).timeout.total_seconds() + _OVERLAP))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+
+def _made(section: str, name: str, make: Callable[[_Spec], _Part], spec: _Spec) -> _Part:
+    try:
+        return make(spec)
+    except OperatorError as exc:
+        fault = Problem(path=f"{section}.{name}", message=str(exc))
+        raise InvalidConfiguration("configuration", (fault,)) from exc
 
 
 async def _close_after(executor: Executor, seconds: float) -> None:

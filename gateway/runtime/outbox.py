@@ -200,6 +200,9 @@ class Outbox:
         for frame in item.frames:
             try:
                 receipt = await link.send(frame)
+            except CannotExpress as exc:
+                self._post(Delivered((item.sequence,), RUNTIME, "dead", exc.reason))
+                return True
             except LinkLost as exc:
                 # The row stays pending, and the next link reads it again.
                 log.info("a send was cut off", session_id=self._session_id, sequence=item.sequence, reason=str(exc))

@@ -15,7 +15,7 @@ from gateway.ports.adapter import Adapter, Connector, RuntimeOptions, Tool
 from gateway.ports.engine import NewEvent, Page, SessionRow
 from gateway.runtime.pump import Pump, Shared
 from gateway.runtime.recovery import load_view, read_unconfirmed
-from gateway.runtime.signals import Recover
+from gateway.runtime.signals import LinkDown, Recover
 from gateway.runtime.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
@@ -74,6 +74,31 @@ class Sessions:
         self, name: str, adapter: Adapter, options: RuntimeOptions, *, tools: tuple[Tool, ...], policy: Policy
     ) -> None:
         """Connect a runtime and take up all its open sessions, the one its options name among them."""
+        runtime = await self._connect(name, adapter, options, tools=tools, policy=policy)
+        await self._populate(runtime)
+
+    async def renew_runtime(
+        self, name: str, adapter: Adapter, options: RuntimeOptions, *, tools: tuple[Tool, ...], policy: Policy
+    ) -> None:
+        """Connect a runtime anew, with other options; its sessions go on, and with them the calls in flight."""
+        old = self.runtimes[name]
+        runtime = await self._connect(name, adapter, options, tools=tools, policy=policy)
+        for carried in list(self.of_runtime(name)):
+            pump, (working, linked) = carried.pump, carried.tasks
+            linked.cancel()
+            await asyncio.wait({linked}, timeout=_STOP)
+            pump.reconfigure(runtime.council)
+            pump.put(LinkDown("the runtime's options have changed"))
+            supervisor = self._supervisor(runtime, pump)
+            tasks = (working, self._tasks.create_task(supervisor.run()))
+            if self._carried.get(pump.view.session_id) is carried:
+                self._carried[pump.view.session_id] = Carried(pump, supervisor, runtime, tasks)
+        await old.stack.aclose()
+        await self._populate(runtime)
+
+    async def _connect(
+        self, name: str, adapter: Adapter, options: RuntimeOptions, *, tools: tuple[Tool, ...], policy: Policy
+    ) -> Runtime:
         stack = AsyncExitStack()
         connector = await stack.enter_async_context(adapter.connector(options, tools))
         council = Council(
@@ -88,6 +113,10 @@ class Sessions:
         runtime = Runtime(name, adapter, options, connector, council, stack)
         self.runtimes[name] = runtime
         self._changed(name)
+        return runtime
+
+    async def _populate(self, runtime: Runtime) -> None:
+        name, options = runtime.name, runtime.options
         if options.native_id is not None:
             await self.open(name, options.native_id, labels=options.labels)
         after: str | None = None
@@ -176,17 +205,25 @@ class Sessions:
             self._carry(runtime, view, recover)
 
     def _carry(self, runtime: Runtime, view: SessionView, recover: Recover) -> None:
-        holder: list[Supervisor] = []
+        session_id = view.session_id
         pump = Pump(
             view,
             council=runtime.council,
             shared=self._shared,
             inbound_frames=self._inbound_frames,
             inbound_bytes=self._inbound_bytes,
-            # The supervisor is made after the pump it feeds, so its name is looked up when it is needed.
-            drop_link=lambda reason: holder[0].drop(reason),  # noqa: PLW0108
+            # Looked up when it is needed: the supervisor is made after the pump, and again with new options.
+            drop_link=lambda reason: self._carried[session_id].supervisor.drop(reason),  # noqa: PLW0108
         )
-        supervisor = Supervisor(
+        supervisor = self._supervisor(runtime, pump)
+        pump.put(recover)
+        guarded = self._guard(runtime.name, pump)
+        tasks = (self._tasks.create_task(guarded), self._tasks.create_task(supervisor.run()))
+        self._carried[session_id] = Carried(pump, supervisor, runtime, tasks)
+        tasks[0].add_done_callback(lambda _: self._ended(session_id))
+
+    def _supervisor(self, runtime: Runtime, pump: Pump) -> Supervisor:
+        return Supervisor(
             pump,
             connector=runtime.connector,
             clock=self._shared.clock,
@@ -194,14 +231,8 @@ class Sessions:
             dice=self._shared.dice,
             changed=lambda: self._changed(runtime.name),
         )
-        holder.append(supervisor)
-        pump.put(recover)
-        guarded = self._guard(runtime, pump)
-        tasks = (self._tasks.create_task(guarded), self._tasks.create_task(supervisor.run()))
-        self._carried[view.session_id] = Carried(pump, supervisor, runtime, tasks)
-        tasks[0].add_done_callback(lambda _: self._ended(view.session_id))
 
-    async def _guard(self, runtime: Runtime, pump: Pump) -> None:
+    async def _guard(self, runtime: str, pump: Pump) -> None:
         """Run a pump; a fault of ours ends this session's work, which is then taken up anew from the store."""
         try:
             await pump.run()
@@ -210,10 +241,12 @@ class Sessions:
             log.exception("a session failed and is taken up again", session_id=pump.view.session_id)
             self._tasks.create_task(self._take_up_again(runtime, pump.view.session_id))
 
-    async def _take_up_again(self, runtime: Runtime, session_id: SessionId) -> None:
+    async def _take_up_again(self, name: str, session_id: SessionId) -> None:
         await asyncio.sleep(_PAUSE)
         row = await self._shared.engine.session(session_id)
-        if row is not None and self.runtimes.get(runtime.name) is runtime:
+        # Looked up by name: each reload makes the runtime anew.
+        runtime = self.runtimes.get(name)
+        if row is not None and runtime is not None:
             await self._take_up(runtime, row)
 
     def _ended(self, session_id: SessionId) -> None:

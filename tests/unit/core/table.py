@@ -5,13 +5,16 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from adapters.herm import ADAPTER as HERM
 from adapters.huma_v0_1 import ADAPTER as HUMA_0_1
 from adapters.huma_v0_2 import ADAPTER as HUMA_0_2
+from adapters.openhands import ADAPTER as OPENHANDS
 from gateway.core import frames, outcomes, posts, session
 from gateway.core.calls import RetryPolicy
 from gateway.core.council import Council, Policy
 from gateway.core.decision import Building
 from gateway.core.effects import Dispatch, Effect, Release, Transmit
+from gateway.core.memory import Remembered
 from gateway.core.routing import Route, Routes
 from gateway.core.screening import Screen
 from gateway.core.state import SessionView
@@ -30,6 +33,12 @@ ASK = Tool(
     },
 )
 GOOD = {"targetPlayer": "Victoria", "rank": "7"}
+_OPTIONS = {
+    "huma-0.1": {"api_key": "k", "agent_id": "finn"},
+    "huma-0.2": {"api_key": "k", "agent_id": "finn"},
+    "openhands": {"conversation_id": "c"},
+    "herm": {"api_key": "k", "session_id": "s"},
+}
 ROUTES = (Route(tool="ask_*", to="cards"), Route(tool="slow_*", to="once"))
 
 
@@ -46,7 +55,7 @@ class Table:
         slots: int = 100,
     ) -> None:
         options = adapter.options.model_validate(
-            {"adapter": adapter.name, "url": "http://127.0.0.1:1", "api_key": "k", "agent_id": "finn"}
+            {"adapter": adapter.name, "url": "http://127.0.0.1:1", **_OPTIONS[adapter.name]}
         )
         known = executors or {"cards": RetryPolicy(idempotent=True), "once": RetryPolicy(), "chat": RetryPolicy()}
         self.council = Council(
@@ -63,7 +72,9 @@ class Table:
                 declared=frozenset({ASK.name, "lonely"}),
             ),
         )
-        self.view = SessionView(SessionId("s"), "finn", "agent-1")
+        capabilities = adapter.capabilities
+        remembered = Remembered(echoes=capabilities.echoes, delegates=capabilities.delegates)
+        self.view = SessionView(SessionId("s"), "finn", "agent-1", memory=remembered)
         self.now = START
         self.slots = slots
         self.known: dict[str, CallRow] = {}
@@ -189,4 +200,4 @@ class Table:
         return self.slots >= 0
 
 
-__all__ = ["ASK", "GOOD", "HUMA_0_1", "HUMA_0_2", "START", "Table"]
+__all__ = ["ASK", "GOOD", "HERM", "HUMA_0_1", "HUMA_0_2", "OPENHANDS", "START", "Table"]

@@ -1,0 +1,259 @@
+"""What the council makes of recorded OpenHands conversations: echoes, approvals by state, delegates, history."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.core import frames, interactions, session
+from gateway.core.effects import Ask
+from gateway.core.routing import Route
+from gateway.envelope import (
+    ActionOrdered,
+    ApprovalGiven,
+    ContextUpdated,
+    DeliverySettled,
+    LinkChanged,
+    MessagePosted,
+    Text,
+    ToolFinished,
+    ToolRequested,
+    TurnInterrupted,
+    text_of,
+)
+from gateway.errors import Conflict, Inexpressible
+from gateway.ports.executor import Replied
+from tests.unit.core.table import OPENHANDS, Table
+
+CAPTURES = Path(__file__).parents[2] / "vectors" / "openhands" / "captures"
+POLICY = (Route(event="approval.asked", to="chat"),)
+
+
+def _lines(name: str) -> list[Any]:
+    return [json.loads(line) for line in (CAPTURES / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def _hear(table: Table, *payloads: Any) -> None:
+    for payload in payloads:
+        table.receive(payload, channel="oh_event")
+
+
+def _recorded(table: Table) -> list[Any]:
+    return [recorded.event for recorded, _ in table.journal]
+
+
+def _ordered_states(table: Table) -> list[str]:
+    assert all(payload["action"] == "change_agent_state" for payload in table.sent)
+    return [payload["args"]["agent_state"] for payload in table.sent]
+
+
+def _state(number: int, state: str) -> dict[str, Any]:
+    return {
+        "id": number,
+        "timestamp": f"2026-11-20T20:00:{number:02}.000000",
+        "source": "agent",
+        "message": "",
+        "observation": "agent_state_changed",
+        "content": "",
+        "extras": {"agent_state": state, "reason": ""},
+    }
+
+
+def _run(number: int, command: str, *, correlation: str, confirmation: str | None = None) -> dict[str, Any]:
+    args: dict[str, Any] = {"command": command, "thought": ""}
+    if confirmation:
+        args["confirmation_state"] = confirmation
+    return {
+        "id": number,
+        "timestamp": f"2026-11-20T20:00:{number:02}.000000",
+        "source": "agent",
+        "message": f"Running command: {command}",
+        "action": "run",
+        "args": args,
+        "tool_call_metadata": {
+            "function_name": "execute_bash",
+            "tool_call_id": correlation,
+            "model_response": {},
+            "total_calls_in_response": 1,
+        },
+    }
+
+
+@pytest.mark.parametrize("name", ["basic", "confirm_user_confirmed", "delegate", "mcp"])
+def test_a_recorded_conversation_is_recorded_once_and_nothing_of_it_is_executed(name: str):
+    table = Table(OPENHANDS)
+    _hear(table, *_lines(name))
+    kinds = [event.kind for event in _recorded(table)]
+    assert "frame.rejected" not in kinds
+    assert not table.view.calls
+    before = table.view.last_sequence
+    _hear(table, *[payload for payload in _lines(name) if "timestamp" in payload])
+    assert table.view.last_sequence == before
+
+
+def test_an_action_and_its_observation_are_tied_together():
+    table = Table(OPENHANDS)
+    _hear(table, *_lines("basic"))
+    finished = [(recorded, n) for recorded, n in table.journal if isinstance(recorded.event, ToolFinished)]
+    sequences = {n: recorded.event for recorded, n in table.journal}
+    assert finished
+    for recorded, _ in finished:
+        request = sequences[recorded.caused_by]
+        assert isinstance(request, ToolRequested)
+        assert request.native_call_id == recorded.event.native_call_id
+
+
+def test_our_own_message_coming_back_confirms_it_and_is_not_recorded_again():
+    table = Table(OPENHANDS)
+    sequence = table.post(MessagePosted(content=(Text(text="SCENARIO:basic"),)))
+    _hear(table, *_lines("basic"))
+    settled = [event for event in _recorded(table) if isinstance(event, DeliverySettled)]
+    assert [(event.sequence, event.state) for event in settled] == [(sequence, "delivered")]
+    assert sum(isinstance(event, MessagePosted) and event.author.role == "user" for event in _recorded(table)) == 1
+
+
+def test_another_clients_message_is_recorded_as_said_to_the_runtime():
+    table = Table(OPENHANDS)
+    table.post(MessagePosted(content=(Text(text="something else"),)))
+    _hear(table, *_lines("basic"))
+    texts = [text_of(event.content) for event in _recorded(table) if isinstance(event, MessagePosted)]
+    assert texts[:2] == ["something else", "SCENARIO:basic"]
+
+
+@pytest.mark.parametrize("state_first", [True, False])
+def test_an_approval_is_derived_from_state_and_action_in_either_order(state_first: bool):
+    table = Table(OPENHANDS, routes=POLICY)
+    state = _state(1, "awaiting_user_confirmation")
+    action = _run(2, "rm -r x", correlation="c1", confirmation="awaiting_confirmation")
+    _hear(table, *([state, action] if state_first else [action, state]))
+    assert [event.kind for event in _recorded(table)].count("approval.asked") == 1
+    (asked,) = table.view.memory.asked
+    assert asked.event.id == "2"
+    (ask,) = [effect for effect in table.effects if isinstance(effect, Ask)]
+    assert ask.data["event"]["tool"] == "run"
+    table.decide(lambda b: interactions.replied(table.council, b, asked, Replied({"decision": "allow"})))
+    assert _ordered_states(table) == ["user_confirmed"]
+
+
+def test_a_confirmed_action_sent_again_supersedes_the_first_and_asks_nothing_more():
+    table = Table(OPENHANDS)
+    _hear(
+        table,
+        _state(1, "awaiting_user_confirmation"),
+        _run(2, "rm -r x", correlation="c1", confirmation="awaiting_confirmation"),
+    )
+    table.post(ApprovalGiven(id="2", decision="allow"))
+    _hear(
+        table,
+        {
+            "id": 3,
+            "timestamp": "2026-11-20T20:00:03.000000",
+            "source": "user",
+            "message": "",
+            "action": "change_agent_state",
+            "args": {"agent_state": "user_confirmed", "thought": ""},
+        },
+        _run(4, "rm -r x", correlation="c1", confirmation="confirmed"),
+        _state(5, "user_confirmed"),
+    )
+    kinds = [event.kind for event in _recorded(table)]
+    assert kinds.count("approval.asked") == 1
+    again = _recorded(table)[-2]
+    assert isinstance(again, ToolRequested)
+    assert again.supersedes == "2"
+
+
+def test_an_approval_nobody_waits_for_any_more_is_refused():
+    table = Table(OPENHANDS)
+    _hear(
+        table,
+        _state(1, "awaiting_user_confirmation"),
+        _run(2, "rm -r x", correlation="c1", confirmation="awaiting_confirmation"),
+        _state(3, "user_rejected"),
+    )
+    with pytest.raises(Conflict):
+        table.post(ApprovalGiven(id="2", decision="allow"))
+
+
+def test_an_unanswered_approval_is_denied_in_time():
+    table = Table(OPENHANDS)
+    _hear(
+        table,
+        _state(1, "awaiting_user_confirmation"),
+        _run(2, "rm -r x", correlation="c1", confirmation="awaiting_confirmation"),
+    )
+    table.wait(300)
+    assert _ordered_states(table) == ["user_rejected"]
+
+
+def test_states_between_a_delegate_and_its_answer_end_nothing():
+    table = Table(OPENHANDS)
+    for payload in _lines("delegate"):
+        _hear(table, payload)
+        if payload.get("extras", {}).get("agent_state") in {"error", "stopped"}:
+            assert table.view.memory.running
+    assert not table.view.memory.running
+
+
+def test_an_order_is_tied_to_its_echo_and_its_observation():
+    table = Table(OPENHANDS)
+    sequence = table.post(ActionOrdered(action="run", arguments={"command": "ls"}))
+    _hear(
+        table,
+        {
+            "id": 7,
+            "timestamp": "2026-11-20T20:00:07.000000",
+            "source": "user",
+            "message": "Running command: ls",
+            "action": "run",
+            "args": {"command": "ls", "is_input": False, "thought": "", "blocking": False, "hidden": False},
+        },
+        {
+            "id": 8,
+            "timestamp": "2026-11-20T20:00:08.000000",
+            "source": "user",
+            "message": "Command `ls` executed with exit code 0.",
+            "cause": 7,
+            "observation": "run",
+            "content": "a.txt",
+            "extras": {"command": "ls", "metadata": {"exit_code": 0}, "hidden": False},
+            "success": True,
+        },
+    )
+    finished, _ = table.journal[-1]
+    assert isinstance(finished.event, ToolFinished)
+    assert finished.caused_by == sequence
+
+
+def test_a_write_is_refused_with_its_reason_and_other_kinds_with_theirs():
+    table = Table(OPENHANDS)
+    with pytest.raises(Inexpressible, match="edit"):
+        table.post(ActionOrdered(action="write", arguments={"path": "/x", "content": "y"}))
+    table.post(TurnInterrupted())
+    assert _ordered_states(table) == ["stopped"]
+
+
+def test_a_context_waits_for_the_next_message():
+    table = Table(OPENHANDS)
+    table.post(ContextUpdated(name="files", context={"open": "a.py"}, description="a.py is open"))
+    assert table.sent == []
+    table.post(MessagePosted(content=(Text(text="Mend it."),)))
+    assert table.sent[0]["args"]["content"] == 'a.py is open\n{"open":"a.py"}\nMend it.'
+    table.post(MessagePosted(content=(Text(text="And test it."),)))
+    assert table.sent[0]["args"]["content"] == "And test it."
+
+
+def test_history_asks_nothing_until_the_link_has_caught_up():
+    table = Table(OPENHANDS, routes=POLICY)
+    table.decide(lambda b: frames.connecting(table.council, b))
+    _hear(
+        table,
+        _state(1, "awaiting_user_confirmation"),
+        _run(2, "rm -r x", correlation="c1", confirmation="awaiting_confirmation"),
+    )
+    assert not [effect for effect in table.effects if isinstance(effect, Ask)]
+    table.decide(lambda b: frames.caught_up(table.council, b))
+    assert [effect for effect in table.effects if isinstance(effect, Ask)]
+    table.decide(lambda b: session.link(table.council, b, LinkChanged(state="up")))
+    assert table.sent == []
