@@ -1,0 +1,72 @@
+"""Connects to Herm sessions: opens them over REST, links to them over REST and server-sent events."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from urllib.parse import quote
+
+from adapters.herm import wire
+from adapters.herm.link import open_link
+from adapters.herm.options import HermOptions
+from gateway.envelope import Loss
+from gateway.errors import LinkLost, LinkRefused
+from gateway.ports.adapter import Created, Link, Receiver, Tool
+from gateway.transports.masking import Mask
+from gateway.transports.rest_client import RestClient, refusal
+
+_SHORTEST_SECRET = 8
+"""Header values shorter than this are versions and flags; masking them would make every text unreadable."""
+
+
+@asynccontextmanager
+async def open_connector(options: HermOptions, tools: tuple[Tool, ...]) -> AsyncGenerator["HermConnector"]:
+    """Open the HTTP client that all links of one runtime share."""
+    key = options.api_key.get_secret_value()
+    more = {name: value.get_secret_value() for name, value in options.headers.items()}
+    secrets = [key, *(value for value in more.values() if len(value) >= _SHORTEST_SECRET)]
+    headers = {**more, options.auth_header: f"{options.auth_scheme} {key}".strip()}
+    async with RestClient(options.url, headers=headers, mask=Mask(secrets)) as client:
+        yield HermConnector(options, tools, client)
+
+
+class HermConnector:
+    """All connections to one Herm runtime."""
+
+    def __init__(self, options: HermOptions, tools: tuple[Tool, ...], client: RestClient) -> None:
+        self._options = options
+        self._tools = tools
+        self._client = client
+
+    async def create(self, labels: Mapping[str, str]) -> Created:
+        """Open a session of the agent; labels stay with the gateway, and tools are declared on Herm's agents."""
+        del labels
+        options = self._options
+        if options.agent_id is None:
+            raise LinkRefused("NO_AGENT", "the options name no agent to open a session with", terminal=True)
+        body = wire.create_session(user_id=options.user_id, title=options.title, metadata=options.metadata)
+        answer = await self._client.post(
+            _fill(options.create_path, options.agent_id), body, within=options.connect_timeout
+        )
+        if not 200 <= answer.status < 300:
+            raise refusal(answer, self._client.mask)
+        native_id = wire.session_id_of(answer.body)
+        if native_id is None:
+            raise LinkLost("the answer to opening a session has no id")
+        note = "Herm declares custom tools on the agent, not on the session"
+        return Created(
+            native_id, tuple(Loss(how="dropped", path=f"/tools/{tool.name}", note=note) for tool in self._tools)
+        )
+
+    def connect(
+        self, native_id: str, receiver: Receiver, *, resume_after: str | None = None
+    ) -> AbstractAsyncContextManager[Link]:
+        """Open a link to one session; `resume_after` is the sequence of the last event on record."""
+        options = self._options
+        paths = (_fill(options.events_path, native_id), _fill(options.stream_path, native_id))
+        after = int(resume_after) if resume_after is not None and resume_after.isdecimal() else None
+        return open_link(self._client, receiver, paths=paths, options=options, after=after)
+
+
+def _fill(path: str, native_id: str) -> str:
+    # Quoting leaves dots alone, and a path of dots would lead elsewhere.
+    name = "%2E" * len(native_id) if native_id in {".", ".."} else quote(native_id, safe="")
+    return path.replace("{session_id}", name).replace("{agent_id}", name)

@@ -1,0 +1,227 @@
+"""One live connection to one Herm session: stream, history and posts, joined without gap or repeat."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+from adapters.herm import wire
+from adapters.herm.history import Event, read_history
+from adapters.herm.options import HermOptions
+from adapters.herm.posting import body_of, receipt_for
+from gateway.errors import LinkLost, LinkRefused
+from gateway.ports.adapter import Frame, Receipt, Receiver
+from gateway.ports.values import Malformed
+from gateway.transports import json
+from gateway.transports.rest_client import RestClient
+from gateway.transports.sse_client import EventStream, open_events
+
+MOST_BUFFERED = 1_000
+"""Events that wait while the history is read; the server's own buffers hold the rest."""
+MOST_IDS = 100_000
+_IGNORED = frozenset({"[DONE]"})
+
+
+@asynccontextmanager
+async def open_link(
+    client: RestClient, receiver: Receiver, *, paths: tuple[str, str], options: HermOptions, after: int | None
+) -> AsyncGenerator["HermLink"]:
+    """Open the stream, read the history, and only then let news through; `paths` are the events' and the stream's.
+
+    Raises:
+        LinkLost, LinkRefused: on entering; nothing was handed on unless the whole history was read.
+    """
+    events_path, stream_path = paths
+    headers = {options.resume_header: str(after)} if options.resume_header and after is not None else {}
+    async with open_events(
+        client, stream_path, headers=headers, within=options.connect_timeout, idle=options.idle_timeout
+    ) as stream:
+        link = HermLink(client, receiver, events_path=events_path, options=options, after=after)
+        reading = asyncio.ensure_future(link.read(stream))
+        reading.add_done_callback(link.note_end)
+        try:
+            await link.catch_up()
+            yield link
+        finally:
+            link.end("closed by us")
+            reading.cancel()
+            await asyncio.wait([reading])
+
+
+class HermLink:
+    """Implements `gateway.ports.adapter.Link`."""
+
+    def __init__(
+        self, client: RestClient, receiver: Receiver, *, events_path: str, options: HermOptions, after: int | None
+    ) -> None:
+        self._client = client
+        self._receiver = receiver
+        self._path = events_path
+        self._options = options
+        self._resumed_after = after
+        self._durable = -1 if after is None else after
+        """The highest sequence of a durable event: the cursor."""
+        self._highest = self._durable
+        """The highest sequence of all, which tells whether one is missing."""
+        self._ids: dict[str, None] = {}
+        self._early: deque[Event] = deque()
+        self._is_live = asyncio.Event()
+        self._has_checked = False
+        self._sending = asyncio.Lock()
+        self._ended = asyncio.Event()
+        self._reason = ""
+
+    # Receiving -------------------------------------------------------------------------------------------
+
+    async def catch_up(self) -> None:
+        """Hand on the stored history, say that it is over, then hand on what came meanwhile.
+
+        Raises:
+            LinkLost, LinkRefused: the history cannot be read.
+        """
+        history = await read_history(self._client, self._path, options=self._options, after=self._resumed_after)
+        for event in history.events:
+            self._pass(event)
+        # Remembered after the events themselves, so that those count as new.
+        for event_id in history.ids:
+            self._remember(event_id)
+        self._receiver.caught_up()
+        while self._early:
+            await self._take(self._early.popleft())
+        self._is_live.set()
+
+    async def read(self, stream: EventStream) -> None:
+        """Read the stream to its end."""
+        async with aclosing(stream.texts()) as texts:
+            async for text in texts:
+                event = _understand(text)
+                if event is None:
+                    continue
+                if self._is_live.is_set():
+                    await self._take(event)
+                    continue
+                self._early.append(event)
+                if len(self._early) >= MOST_BUFFERED:
+                    await self._is_live.wait()
+
+    async def _take(self, event: Event) -> None:
+        """Take one event of the stream: repeats and outdated deltas go no further."""
+        place = event.place
+        if self._is_known(place):
+            return
+        if place.is_live:
+            # A piece of a message of which the whole is here already.
+            if place.is_delta and place.sequence is not None and place.sequence <= self._durable:
+                return
+        elif self._misses_something(place):
+            await self._fill_gap()
+            if self._is_known(place):
+                return
+        self._pass(event)
+
+    def _is_known(self, place: wire.Place) -> bool:
+        if place.event_id is not None and place.event_id in self._ids:
+            return True
+        # Where the list began behind this event, its id was never seen but what it says is on record.
+        after = self._resumed_after
+        return not place.is_live and after is not None and place.sequence is not None and place.sequence <= after
+
+    def _misses_something(self, place: wire.Place) -> bool:
+        """Whether the first durable news leave a gap: the stream may have begun after the list had ended."""
+        if place.sequence is None or self._has_checked:
+            return False
+        self._has_checked = True
+        return place.sequence > self._highest + 1
+
+    async def _fill_gap(self) -> None:
+        after = self._durable if self._durable >= 0 else None
+        history = await read_history(self._client, self._path, options=self._options, after=after)
+        for event in history.events:
+            if event.place.event_id is None or event.place.event_id not in self._ids:
+                self._pass(event)
+
+    def _pass(self, event: Event) -> None:
+        place = event.place
+        cursor: str | None = None
+        if place.event_id is not None:
+            self._remember(place.event_id)
+        if place.sequence is not None:
+            self._highest = max(self._highest, place.sequence)
+            if not place.is_live:
+                self._durable = max(self._durable, place.sequence)
+                cursor = str(self._durable)
+        self._receiver.frame(Frame(wire.STREAM, wire.without_secrets(event.payload)), cursor)
+
+    def _remember(self, event_id: str) -> None:
+        self._ids[event_id] = None
+        if len(self._ids) > MOST_IDS:
+            del self._ids[next(iter(self._ids))]
+
+    # Sending ---------------------------------------------------------------------------------------------
+
+    async def send(self, frame: Frame) -> Receipt:
+        """Post one event; its answer says what became of it."""
+        kind = wire.event_type_of(frame.payload)
+        if frame.channel != wire.EVENTS or kind is None:
+            return Receipt("refused", "only user.* events can be posted")
+        options = self._options
+        async with self._sending:
+            if self._ended.is_set():
+                raise LinkLost(f"the link is closed: {self._reason}")
+            try:
+                answer = await self._client.post(
+                    self._path, body_of(frame.payload, options.body), within=options.send_timeout
+                )
+                return receipt_for(
+                    kind,
+                    answer,
+                    busy_statuses=options.busy_statuses,
+                    busy_codes=options.busy_codes,
+                    mask=self._client.mask,
+                )
+            except LinkLost as exc:
+                # The next link lists what the server has, before anything is said again.
+                self.end(str(exc))
+                raise
+
+    async def wait_closed(self) -> str:
+        """Wait until the connection has ended and say why."""
+        await self._ended.wait()
+        return self._reason
+
+    def end(self, reason: str) -> None:
+        """Note that the connection is over; the first reason stands."""
+        if not self._ended.is_set():
+            self._reason = reason
+            self._ended.set()
+
+    def note_end(self, reading: "asyncio.Future[None]") -> None:
+        """Note why the stream is read no more."""
+        failure = None if reading.cancelled() else reading.exception()
+        match failure:
+            case None:
+                self.end("the server ended the stream")
+            case LinkLost() | LinkRefused():
+                self.end(str(failure))
+            case _:
+                self.end(f"reading failed: {type(failure).__name__}")
+
+
+def _understand(text: str) -> Event | None:
+    """Read the data of one event; None for what only keeps a connection alive."""
+    if text.strip() in _IGNORED:
+        return None
+    payload = _read(text)
+    return Event(payload, wire.place_of(payload)) if payload != {} else None
+
+
+def _read(text: str) -> Any:
+    payload = json.loads(text)
+    if not isinstance(payload, Malformed):
+        return payload
+    # A call with one unspeakable argument keeps its id and can be answered.
+    salvaged = json.salvage(text)
+    if not isinstance(salvaged, Malformed):
+        return salvaged
+    return Malformed(payload.reason) if any(word in text for word in wire.SECRET_WORDS) else payload

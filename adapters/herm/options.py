@@ -1,0 +1,125 @@
+"""What the YAML may say about a Herm runtime; whatever Herm does not document is an option here."""
+
+from datetime import timedelta
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from gateway.ports.adapter import RuntimeOptions
+from gateway.ports.duration import Duration
+
+
+class HermOptions(RuntimeOptions):
+    """A Herm runtime: a session that exists (`session_id`) or an agent to open sessions with (`agent_id`)."""
+
+    api_key: SecretStr = Field(description="Herm API key; sent in a header, see `auth_header`.")
+    session_id: str | None = Field(default=None, min_length=1, max_length=1024, description="Attach to this session.")
+    agent_id: str | None = Field(
+        default=None, min_length=1, max_length=1024, description="Open sessions of this agent."
+    )
+    user_id: str | None = Field(default=None, min_length=1, description="Memory scope of the sessions that are opened.")
+    title: str | None = Field(default=None, description="Title of the sessions that are opened.")
+    metadata: dict[str, Any] = Field(default={}, description="Metadata of the sessions that are opened.")
+
+    auth_header: str = Field(
+        default="Authorization", pattern=r"^[A-Za-z0-9-]+$", description="Header that carries the key."
+    )
+    auth_scheme: str = Field(
+        default="Bearer", pattern=r"^[A-Za-z0-9-]*$", description="Word before the key; empty for the key alone."
+    )
+    headers: dict[str, SecretStr] = Field(default={}, description="Further headers of every request.")
+    events_path: str = Field(
+        default="/v1/sessions/{session_id}/events", description="Where events are posted and listed."
+    )
+    stream_path: str = Field(
+        default="/v1/sessions/{session_id}/events/stream", description="Where events are streamed."
+    )
+    create_path: str = Field(default="/v1/agents/{agent_id}/sessions", description="Where sessions are opened.")
+    body: Literal["events", "single", "list"] = Field(
+        default="events", description="Form of a post: {events: [event]}, the event alone, or [event]."
+    )
+    list_limit: int = Field(default=100, ge=1, le=1000, description="Events asked for per page of a list.")
+    list_pages: int = Field(default=1000, ge=1, description="Pages read at most; a longer history refuses the link.")
+    limit_parameter: str | None = Field(default="limit", description="Query parameter of the page size.")
+    cursor_parameter: str = Field(default="cursor", min_length=1, description="Query parameter of the next page.")
+    after_parameter: str | None = Field(
+        default=None,
+        description="Query parameter for the last known sequence, where the server has one; "
+        "without it every reconnect lists the whole history.",
+    )
+    list_timeout: Duration = Field(default=timedelta(seconds=30), description="How long one page may take.")
+    resume_header: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9-]+$",
+        description="Header of the stream request for the last known sequence, where the server replays from there.",
+    )
+    idle_timeout: Duration = Field(
+        default=timedelta(seconds=45), description="Silence on the stream, keepalives included, that ends the link."
+    )
+    send_timeout: Duration = Field(default=timedelta(seconds=20), description="How long one post may take.")
+    busy_statuses: tuple[int, ...] = Field(
+        default=(409, 423), description="Statuses that mean, in answer to a message: a turn is running."
+    )
+    busy_codes: tuple[str, ...] = Field(
+        default=(), description="Further error codes that mean so with status 400 or 422, beside busy and in_progress."
+    )
+
+    @property
+    def native_id(self) -> str | None:
+        """The session to attach to."""
+        return self.session_id
+
+    @property
+    def creates(self) -> bool:
+        """Whether sessions are to be opened."""
+        return self.agent_id is not None
+
+    @field_validator("url")
+    @classmethod
+    def _is_a_plain_address(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ValueError("write a base URL such as https://api.example.com")
+        if parts.query or parts.fragment or parts.username or parts.password:
+            raise ValueError("write the base URL alone; the key belongs in api_key")
+        return url.rstrip("/")
+
+    @field_validator("events_path", "stream_path", "create_path")
+    @classmethod
+    def _names_its_place(cls, path: str) -> str:
+        if not path.startswith("/") or path.count("{") != 1 or not ("{session_id}" in path or "{agent_id}" in path):
+            raise ValueError("write a path such as /v1/sessions/{session_id}/events")
+        return path
+
+    @field_validator("api_key")
+    @classmethod
+    def _is_sendable(cls, key: SecretStr) -> SecretStr:
+        text = key.get_secret_value()
+        if not text or not text.isascii() or not text.isprintable() or " " in text:
+            raise ValueError("an API key is printable ASCII without spaces, and not empty")
+        return key
+
+    @field_validator("headers")
+    @classmethod
+    def _are_sendable(cls, headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for name, value in headers.items():
+            text = value.get_secret_value()
+            if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
+                raise ValueError(f"{name[:50]!r} is no name of a header")
+            if not text.isascii() or not text.isprintable():
+                raise ValueError(f"the value of {name[:50]!r} is not printable ASCII")
+        return headers
+
+    @field_validator("idle_timeout", "send_timeout", "list_timeout")
+    @classmethod
+    def _is_a_deadline(cls, span: timedelta) -> timedelta:
+        if not span:
+            raise ValueError("a deadline of zero lets nothing happen; write e.g. 45s")
+        return span
+
+    @model_validator(mode="after")
+    def _names_one_source(self) -> "HermOptions":
+        if (self.session_id is None) == (self.agent_id is None):
+            raise ValueError("give either session_id (a session that exists) or agent_id (to open sessions with)")
+        return self

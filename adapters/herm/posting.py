@@ -1,0 +1,57 @@
+"""Says what the answer to a posted event means."""
+
+from typing import Any, Literal
+
+from adapters.herm import wire
+from gateway.errors import LinkLost
+from gateway.ports.adapter import Receipt
+from gateway.transports.masking import Mask
+from gateway.transports.rest_client import Answer
+
+_SETTLED = frozenset({404, 409, 410})
+_UNCLEAR = frozenset({401, 402, 403, 408, 425, 429})
+"""Nothing is wrong with the event itself: it is offered again when the link is back."""
+
+
+def body_of(event: Any, form: Literal["events", "single", "list"]) -> Any:
+    """Wrap one event as the body of a post; each event is a request of its own, so that each has an answer."""
+    match form:
+        case "events":
+            return {"events": [event]}
+        case "list":
+            return [event]
+        case "single":
+            return event
+
+
+def receipt_for(
+    kind: str, answer: Answer, *, busy_statuses: tuple[int, ...], busy_codes: tuple[str, ...], mask: Mask
+) -> Receipt:
+    """Judge an answer by its status and code, and by what was posted.
+
+    Raises:
+        LinkLost: the event may be offered again, or its fate is unknown.
+    """
+    status, code = answer.status, answer.code
+    reason = _reason(kind, answer, mask)
+    if 200 <= status < 300:
+        return Receipt("delivered")
+    if status >= 500 or status < 400 or status in _UNCLEAR:
+        raise LinkLost(reason)
+    if kind in wire.ANSWERS and status in _SETTLED:
+        return Receipt("moot", reason)
+    if kind in wire.HINTS:
+        return Receipt("moot", reason)
+    if kind == wire.USER_MESSAGE and not wire.means_gone(code):
+        says_busy = wire.means_busy(code) or code in busy_codes
+        if status in busy_statuses or (status in {400, 422} and says_busy):
+            return Receipt("busy", reason)
+    return Receipt("refused", reason)
+
+
+def _reason(kind: str, answer: Answer, mask: Mask) -> str:
+    again = f" (Retry-After: {answer.retry_after[:40]})" if answer.retry_after else ""
+    # An error message may quote what was sent, which no text of ours may hold.
+    said = [] if kind in wire.SECRETS else [answer.code, answer.message]
+    words = ": ".join(part for part in said if part)
+    return mask(f"HTTP {answer.status}{again}" + (f": {words}" if words else ""))[:300]

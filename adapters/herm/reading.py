@@ -1,0 +1,241 @@
+"""Reads envelopes, as lists and streams show them. Pure."""
+
+from dataclasses import replace
+from typing import Any, cast
+
+from adapters.herm import wire
+from adapters.herm.content import join_texts, read_blocks
+from adapters.herm.reading_tools import read_custom_use, read_tool_result, read_tool_use
+from adapters.herm.reading_user import read_user_event
+from gateway.envelope import (
+    Author,
+    Draft,
+    FaultReported,
+    Loss,
+    MessagePosted,
+    MessageStreamed,
+    Opaque,
+    QuestionAsked,
+    SecretAsked,
+    SessionMoved,
+    SessionTitled,
+    ThoughtShared,
+    ThreadReceived,
+    ThreadSent,
+)
+from gateway.errors import MalformedFrame
+from gateway.ports.values import find_fault, json_type, read_model, unknown_fields
+
+INSIDE = "/payload"
+
+
+def read_envelope(payload: dict[str, Any]) -> tuple[Draft, ...]:
+    """Read one envelope: one draft, two for a tool use that waits for an approval.
+
+    Raises:
+        MalformedFrame: naming the first place that is wrong.
+    """
+    match payload:
+        case {"error": str(code), "message": str(message)} if "payload" not in payload:
+            return (_error_body(payload, code, message),)
+        case _:
+            inside, losses = _inside(payload)
+    if inside["type"] == wire.CUSTOM_TOOL_USE:
+        drafts = (read_custom_use(inside, INSIDE),)
+    else:
+        if fault := find_fault(payload, forbid_keys=False):
+            raise MalformedFrame(fault.reason, path=fault.path)
+        drafts = _read(payload, inside)
+    metadata, found = _metadata(payload)
+    if isinstance(drafts[0].event, Opaque):
+        # It is kept whole, so nothing of the envelope is lost.
+        return (replace(metadata, event=drafts[0].event, echo=drafts[0].echo),)
+    first = replace(
+        metadata,
+        event=drafts[0].event,
+        losses=losses + found + drafts[0].losses,
+        live=drafts[0].live,
+        echo=drafts[0].echo,
+    )
+    return (first, *(_follow(first, draft) for draft in drafts[1:]))
+
+
+def _follow(first: Draft, draft: Draft) -> Draft:
+    # The dedupe key of each draft must differ.
+    own = None if first.native_id is None else f"{first.native_id}#approval"
+    return replace(draft, native_id=own, native_sequence=first.native_sequence, native_time=first.native_time)
+
+
+def _inside(payload: dict[str, Any]) -> tuple[dict[str, Any], tuple[Loss, ...]]:
+    """Take the insides out of the wrapper; where the two disagree about the type, the insides are right."""
+    inside = payload.get("payload")
+    if not isinstance(inside, dict):
+        raise MalformedFrame(f"expected an object, got {json_type(inside)}", path=INSIDE)
+    members = cast("dict[str, Any]", inside)
+    outer, inner = payload.get("type"), members.get("type")
+    if inner is None and isinstance(outer, str):
+        note = "missing, taken from the envelope"
+        return {**members, "type": outer}, (Loss(how="defaulted", path=f"{INSIDE}/type", note=note),)
+    if not isinstance(inner, str):
+        raise MalformedFrame(f"expected a string, got {json_type(inner)}", path=f"{INSIDE}/type")
+    if outer == inner:
+        return members, ()
+    return members, (Loss(how="dropped", path="/type", note="it is not the type of the payload, which counts"),)
+
+
+def _metadata(payload: dict[str, Any]) -> tuple[Draft, tuple[Loss, ...]]:
+    """Read the wrapper; an unusable member of it must not cost the event."""
+    event_id, sequence, created_at = (
+        wire.event_id_of(payload),
+        wire.sequence_of(payload),
+        wire.created_at_of(payload),
+    )
+    if find_fault(event_id):
+        event_id = None
+    if find_fault(created_at):
+        created_at = None
+    losses = tuple(
+        Loss(how="dropped", path=f"/{name}", note="unusable")
+        for name, read in (("id", event_id), ("sequence", sequence), ("createdAt", created_at))
+        if payload.get(name) is not None and read is None
+    )
+    if payload.get("status") not in (None, wire.COMPLETE):
+        losses += (Loss(how="dropped", path="/status", note="an undocumented processing status"),)
+    losses += unknown_fields({name: None for name in payload if name not in wire.METADATA})
+    draft = Draft(Opaque(channel=wire.STREAM), native_id=event_id, native_sequence=sequence, native_time=created_at)
+    return draft, losses
+
+
+def _read(payload: dict[str, Any], inside: dict[str, Any]) -> tuple[Draft, ...]:
+    match inside["type"]:
+        case wire.TOOL_USE | wire.MCP_TOOL_USE:
+            return read_tool_use(read_model(wire.ToolUse, inside, INSIDE), INSIDE)
+        case wire.TOOL_RESULT | wire.MCP_TOOL_RESULT:
+            return (read_tool_result(read_model(wire.ToolResult, inside, INSIDE), INSIDE),)
+        case str(kind) if kind.startswith(wire.USER):
+            draft = read_user_event(inside, INSIDE, strict=False)
+            return (replace(draft or _keep(payload), echo=True),)
+        case _:
+            return (_read_other(inside) or _keep(payload),)
+
+
+def _keep(payload: dict[str, Any]) -> Draft:
+    return Draft(Opaque(channel=wire.STREAM, payload=payload))
+
+
+def _read_other(inside: dict[str, Any]) -> Draft | None:
+    match inside["type"]:
+        case wire.AGENT_MESSAGE:
+            return _message(read_model(wire.Message, inside, INSIDE))
+        case wire.THINKING:
+            thought = read_model(wire.Message, inside, INSIDE)
+            text, losses = _one_text(thought.content)
+            losses += unknown_fields(thought.model_extra, INSIDE)
+            return Draft(ThoughtShared(text=text), losses=losses, live=thought.delta is True)
+        case wire.CLARIFY_REQUEST:
+            return _question(read_model(wire.ClarifyRequest, inside, INSIDE))
+        case wire.SUDO_REQUEST | wire.SECRET_REQUEST:
+            return _secret(read_model(wire.SecretRequest, inside, INSIDE))
+        case wire.THREAD_SENT | wire.THREAD_RECEIVED:
+            thread = read_model(wire.ThreadMessage, inside, INSIDE)
+            read = read_blocks(thread.content, f"{INSIDE}/content", strict=False)
+            kind = ThreadSent if thread.type == wire.THREAD_SENT else ThreadReceived
+            return Draft(
+                kind(thread_id=thread.thread_id, content=read.content),
+                losses=read.losses + unknown_fields(thread.model_extra, INSIDE),
+            )
+        case wire.RUNNING:
+            extra = {name: None for name in inside if name != "type"}
+            return Draft(SessionMoved(state="running"), losses=unknown_fields(extra, INSIDE))
+        case wire.IDLE:
+            return _idle(read_model(wire.Idle, inside, INSIDE))
+        case wire.TITLE:
+            title = read_model(wire.Title, inside, INSIDE)
+            return Draft(SessionTitled(title=title.title), losses=unknown_fields(title.model_extra, INSIDE), live=True)
+        case _:
+            return None
+
+
+def _one_text(content: list[Any]) -> tuple[str, tuple[Loss, ...]]:
+    return join_texts(read_blocks(content, f"{INSIDE}/content", strict=False), f"{INSIDE}/content", between="")
+
+
+def _message(said: wire.Message) -> Draft:
+    extra = unknown_fields(said.model_extra, INSIDE)
+    if said.delta is True:
+        text, losses = _one_text(said.content)
+        return Draft(MessageStreamed(text=text), losses=losses + extra, live=True)
+    if said.delta is None:
+        extra += (Loss(how="defaulted", path=f"{INSIDE}/delta", note="missing, taken as complete"),)
+    read = read_blocks(said.content, f"{INSIDE}/content", strict=False)
+    return Draft(MessagePosted(author=Author(role="agent"), content=read.content), losses=read.losses + extra)
+
+
+def _question(asked: wire.ClarifyRequest) -> Draft:
+    losses = unknown_fields(asked.model_extra, INSIDE)
+    choices: list[str] = []
+    for place, choice in enumerate(asked.choices or []):
+        if isinstance(choice, str):
+            choices.append(choice)
+        else:
+            # The agent is blocked until somebody answers, so the question itself must get through.
+            losses += (Loss(how="dropped", path=f"{INSIDE}/choices/{place}", note="a choice that is not text"),)
+    return Draft(QuestionAsked(id=asked.request_id, text=asked.question, choices=tuple(choices)), losses=losses)
+
+
+def _secret(asked: wire.SecretRequest) -> Draft:
+    event = SecretAsked(
+        id=asked.request_id,
+        purpose="sudo" if asked.type == wire.SUDO_REQUEST else "secret",
+        prompt=asked.prompt,
+        name=asked.env_var,
+    )
+    return Draft(event, losses=unknown_fields(asked.model_extra, INSIDE))
+
+
+def _idle(said: wire.Idle) -> Draft:
+    losses = unknown_fields(said.model_extra, INSIDE)
+    where = f"{INSIDE}/stop_reason"
+    if said.stop_reason is None:
+        note = "missing, taken as the end of the turn"
+        return Draft(SessionMoved(state="idle"), losses=(*losses, Loss(how="defaulted", path=where, note=note)))
+    extra = dict(said.stop_reason)
+    word = extra.pop("type", None)
+    if not isinstance(word, str):
+        raise MalformedFrame(f"expected a string, got {json_type(word)}", path=f"{where}/type")
+    state = wire.state_of(word)
+    if state is None:
+        losses += (Loss(how="narrowed", path=f"{where}/type", note="an unknown reason, taken as the end of the turn"),)
+    waiting: tuple[str, ...] = ()
+    reason = None
+    if state == "awaiting_outcome":
+        waiting, found = _event_ids(extra.pop("event_ids", None), f"{where}/event_ids")
+        losses += found
+    elif isinstance(extra.get("message"), str):
+        reason = extra.pop("message")
+    losses += unknown_fields(extra, where)
+    return Draft(
+        SessionMoved(state=state or "idle", reason=reason, waiting_for=waiting, native_state=word), losses=losses
+    )
+
+
+def _event_ids(given: object, where: str) -> tuple[tuple[str, ...], tuple[Loss, ...]]:
+    if given is None:
+        return (), (Loss(how="defaulted", path=where, note="missing, taken as none"),)
+    if not isinstance(given, list):
+        raise MalformedFrame(f"expected an array, got {json_type(given)}", path=where)
+    ids = cast("list[object]", given)
+    losses = tuple(
+        Loss(how="dropped", path=f"{where}/{place}", note="an id that is not text")
+        for place, one in enumerate(ids)
+        if not isinstance(one, str)
+    )
+    return tuple(one for one in ids if isinstance(one, str)), losses
+
+
+def _error_body(payload: dict[str, Any], code: str, message: str) -> Draft:
+    """Read the body of an error answer, which some servers put into the stream too."""
+    if fault := find_fault(payload, forbid_keys=False):
+        raise MalformedFrame(fault.reason, path=fault.path)
+    extra = {name: None for name in payload if name not in {"error", "message"}}
+    return Draft(FaultReported(message=message, code=code), losses=unknown_fields(extra))

@@ -1,0 +1,87 @@
+"""Reads `user.*` events: what a client posts, and what comes back of it in lists and streams. Pure."""
+
+from typing import Any
+
+from pydantic import SecretStr
+
+from adapters.herm import wire
+from adapters.herm.content import join_texts, read_blocks
+from gateway.envelope import (
+    ApprovalGiven,
+    Draft,
+    Loss,
+    MessagePosted,
+    QuestionAnswered,
+    SecretSupplied,
+    ToolFinished,
+    TurnInterrupted,
+    TurnSteered,
+)
+from gateway.errors import MalformedFrame
+from gateway.ports.values import find_fault, read_model, unknown_fields
+
+
+def read_user_event(payload: dict[str, Any], path: str = "", *, strict: bool = True) -> Draft | None:
+    """Read one bare `user.*` event; None for a type that Herm does not have.
+
+    Raises:
+        MalformedFrame: naming the place, below `path`.
+    """
+    kind = payload["type"]
+    if kind not in wire.USER_TYPES:
+        return None
+    if fault := find_fault(payload, path, forbid_keys=False):
+        raise MalformedFrame(fault.reason, path=fault.path)
+    match kind:
+        case wire.USER_MESSAGE:
+            message = read_model(wire.UserMessage, payload, path)
+            read = read_blocks(message.content, f"{path}/content", strict=strict)
+            return Draft(
+                MessagePosted(content=read.content), losses=read.losses + unknown_fields(message.model_extra, path)
+            )
+        case wire.STEER:
+            steer = read_model(wire.Steer, payload, path)
+            return Draft(TurnSteered(text=steer.message), losses=unknown_fields(steer.model_extra, path))
+        case wire.INTERRUPT:
+            stop = read_model(wire.Interrupt, payload, path)
+            return Draft(TurnInterrupted(reason=stop.message), losses=unknown_fields(stop.model_extra, path))
+        case wire.CONFIRMATION:
+            return _confirmation(read_model(wire.Confirmation, payload, path), path)
+        case wire.CUSTOM_RESULT:
+            return _custom_result(read_model(wire.CustomResult, payload, path), path, strict=strict)
+        case wire.CLARIFY_RESULT:
+            said = read_model(wire.ClarifyResult, payload, path)
+            event = QuestionAnswered(id=said.request_id, answer=said.answer)
+            return Draft(event, losses=unknown_fields(said.model_extra, path))
+        case wire.SUDO_RESULT:
+            sudo = read_model(wire.SudoResult, payload, path)
+            supplied = SecretSupplied(id=sudo.request_id, purpose="sudo", value=SecretStr(sudo.password))
+            return Draft(supplied, losses=unknown_fields(sudo.model_extra, path))
+        case _:
+            secret = read_model(wire.SecretResult, payload, path)
+            supplied = SecretSupplied(id=secret.request_id, purpose="secret", value=SecretStr(secret.value))
+            return Draft(supplied, losses=unknown_fields(secret.model_extra, path))
+
+
+def _confirmation(said: wire.Confirmation, path: str) -> Draft:
+    losses = unknown_fields(said.model_extra, path)
+    scope = said.scope
+    if said.result == "deny" and scope is not None:
+        losses += (Loss(how="dropped", path=f"{path}/scope", note="a denial has no scope"),)
+        scope = None
+    event = ApprovalGiven(id=said.tool_use_id, native_call_id=said.tool_use_id, decision=said.result, scope=scope)
+    return Draft(event, losses=losses)
+
+
+def _custom_result(said: wire.CustomResult, path: str, *, strict: bool) -> Draft:
+    read = read_blocks(said.content, f"{path}/content", strict=strict)
+    text, losses = join_texts(read, f"{path}/content", between="\n")
+    losses += unknown_fields(said.model_extra, path)
+    return Draft(finished(said.tool_use_id, None, text, failed=said.is_error is True), losses=losses)
+
+
+def finished(call: str, tool: str | None, text: str, *, failed: bool) -> ToolFinished:
+    """Say a result's text as an outcome."""
+    if failed:
+        return ToolFinished(native_call_id=call, tool=tool, outcome="failure", error=text)
+    return ToolFinished(native_call_id=call, tool=tool, outcome="success", result=text)

@@ -1,0 +1,398 @@
+"""The messages of Herm as they stand on the wire; native spelling lives here and nowhere else. Pure.
+
+Two channels: `stream` is one envelope as the list and the event stream show it, `events` is one bare `user.*` event
+as it is posted.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.envelope import SessionState
+
+STREAM = "stream"
+EVENTS = "events"
+
+USER = "user."
+USER_MESSAGE = "user.message"
+STEER = "user.steer"
+INTERRUPT = "user.interrupt"
+CONFIRMATION = "user.tool_confirmation"
+CUSTOM_RESULT = "user.custom_tool_result"
+CLARIFY_RESULT = "user.clarify_result"
+SUDO_RESULT = "user.sudo_result"
+SECRET_RESULT = "user.secret_result"  # noqa: S105 - the name of an event
+
+AGENT_MESSAGE = "agent.message"
+THINKING = "agent.thinking"
+TOOL_USE = "agent.tool_use"
+TOOL_RESULT = "agent.tool_result"
+MCP_TOOL_USE = "agent.mcp_tool_use"
+MCP_TOOL_RESULT = "agent.mcp_tool_result"
+CUSTOM_TOOL_USE = "agent.custom_tool_use"
+CLARIFY_REQUEST = "agent.clarify_request"
+SUDO_REQUEST = "agent.sudo_request"
+SECRET_REQUEST = "agent.secret_request"  # noqa: S105 - the name of an event
+THREAD_SENT = "agent.thread_message_sent"
+THREAD_RECEIVED = "agent.thread_message_received"
+RUNNING = "session.status_running"
+IDLE = "session.status_idle"
+TITLE = "session.title_updated"
+
+END_TURN = "end_turn"
+ERROR = "error"
+REQUIRES_ACTION = "requires_action"
+
+USER_TYPES = frozenset(
+    {
+        USER_MESSAGE, STEER, INTERRUPT, CONFIRMATION, CUSTOM_RESULT, CLARIFY_RESULT, SUDO_RESULT, SECRET_RESULT,
+    }
+)  # fmt: skip
+ANSWERS = frozenset({CONFIRMATION, CUSTOM_RESULT, CLARIFY_RESULT, SUDO_RESULT, SECRET_RESULT})
+"""Events that answer something the agent asked; one that comes too late has nobody to reach."""
+HINTS = frozenset({STEER, INTERRUPT})
+"""Events that have no effect where no turn runs."""
+SECRETS = frozenset({SUDO_RESULT, SECRET_RESULT})
+RUNTIME_TYPES = frozenset(
+    {
+        AGENT_MESSAGE, THINKING, TOOL_USE, TOOL_RESULT, MCP_TOOL_USE, MCP_TOOL_RESULT, CUSTOM_TOOL_USE,
+        CLARIFY_REQUEST, SUDO_REQUEST, SECRET_REQUEST, THREAD_SENT, THREAD_RECEIVED, RUNNING, IDLE, TITLE,
+    }
+)  # fmt: skip
+
+COMPLETE = "complete"
+"""The one processing status that the documents show; it says nothing beyond the event itself."""
+MCP_PREFIX = "mcp_"
+"""Hermes names MCP tools `mcp_<server>_<tool>`; nothing else in a canonical event tells the two kinds apart."""
+
+BLOCKS = 100
+TEXT_LENGTH = 20_000
+"""Characters of one text block, counted as UTF-16 units: the stricter reading of the documents."""
+ID_LENGTH = 1024
+"""Ours: the documents bound no ids."""
+HIDDEN = "********"
+SECRET_WORDS = ("sudo", "secret", "password")
+"""Words that tell that an unreadable text may hold what nobody may see."""
+
+
+class Hidden(str):
+    """A password or secret value on its way out: JSON writes it, a representation does not show it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return repr(HIDDEN)
+
+
+Id = Annotated[str, Field(min_length=1, max_length=ID_LENGTH)]
+
+
+class Wire(BaseModel):
+    """The base of all messages: types are taken literally, unknown fields are kept so that they can be listed."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+
+    type: str
+
+
+class UserMessage(Wire):
+    content: list[Any]
+
+
+class Steer(Wire):
+    message: str
+
+
+class Interrupt(Wire):
+    message: str | None = None
+
+
+class Confirmation(Wire):
+    tool_use_id: Id
+    result: Literal["allow", "deny"]
+    scope: Literal["once", "session", "always"] | None = None
+
+
+class CustomResult(Wire):
+    tool_use_id: Id
+    content: list[Any]
+    is_error: bool | None = None
+
+
+class ClarifyResult(Wire):
+    request_id: Id
+    answer: str
+
+
+class SudoResult(Wire):
+    request_id: Id
+    password: str
+
+
+class SecretResult(Wire):
+    request_id: Id
+    value: str
+
+
+class Message(Wire):
+    """The insides of agent.message and agent.thinking."""
+
+    content: list[Any]
+    delta: bool | None = None
+
+
+class ToolUse(Wire):
+    """The insides of agent.tool_use and agent.mcp_tool_use."""
+
+    id: Id
+    tool: Id
+    input: dict[str, Any] | None = None
+    status: str | None = None
+    preview: str | None = None
+    requires_action: bool | None = None
+
+
+class CustomToolUse(Wire):
+    id: Id
+    tool: Id
+    input: Any = None
+
+
+class ToolResult(Wire):
+    """The insides of agent.tool_result and agent.mcp_tool_result."""
+
+    tool_use_id: Id
+    tool: Id | None = None
+    status: str | None = None
+    content: list[Any]
+    is_error: bool | None = None
+
+
+class ClarifyRequest(Wire):
+    request_id: Id
+    question: str
+    choices: list[Any] | None = None
+
+
+class SecretRequest(Wire):
+    """The insides of agent.sudo_request and agent.secret_request, which no document describes."""
+
+    request_id: Id
+    prompt: str | None = None
+    env_var: str | None = None
+
+
+class ThreadMessage(Wire):
+    thread_id: Id
+    content: list[Any]
+
+
+class Idle(Wire):
+    stop_reason: dict[str, Any] | None = None
+
+
+class Title(Wire):
+    title: str
+
+
+_STATES: dict[str, SessionState] = {END_TURN: "idle", ERROR: "error", REQUIRES_ACTION: "awaiting_outcome"}
+
+
+def state_of(stop_reason: str) -> SessionState | None:
+    """Say which state a stop reason means; None for one that the documents do not have."""
+    return _STATES.get(stop_reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an event stands in its session, as far as its envelope says."""
+
+    event_id: str | None
+    sequence: int | None
+    is_live: bool
+    """Whether it is only news and not in the stored history."""
+    is_delta: bool
+
+
+def place_of(payload: object) -> Place:
+    """Read the place of whatever came over the wire; it never raises."""
+    delta = event_type_of(payload) in {AGENT_MESSAGE, THINKING} and _has_delta(payload)
+    live = delta or event_type_of(payload) == TITLE
+    return Place(event_id_of(payload), sequence_of(payload), live, delta)
+
+
+def _has_delta(payload: object) -> bool:
+    match payload:
+        case {"payload": {"delta": True}}:
+            return True
+        case _:
+            return False
+
+
+def event_id_of(payload: object) -> str | None:
+    """Read an envelope's own id."""
+    match payload:
+        case {"id": str(given)} if 1 <= len(given) <= ID_LENGTH:
+            return given
+        case _:
+            return None
+
+
+def sequence_of(payload: object) -> int | None:
+    """Read an envelope's sequence number; other languages write whole numbers as floats."""
+    match payload:
+        case {"sequence": bool()}:
+            return None
+        case {"sequence": int(number) | float(number)} if 0 <= number < 2**63 and number == int(number):
+            return int(number)
+        case _:
+            return None
+
+
+def created_at_of(payload: object) -> str | None:
+    """Read an envelope's time of creation."""
+    match payload:
+        case {"createdAt": str(given)} if given and len(given) <= ID_LENGTH:
+            return given
+        case _:
+            return None
+
+
+METADATA = frozenset({"id", "type", "sessionId", "sequence", "status", "payload", "processedAt", "createdAt"})
+
+
+def event_type_of(payload: object) -> str | None:
+    """Read the type of an envelope's insides, or of a bare event."""
+    match payload:
+        case {"payload": {"type": str(kind)}} | {"type": str(kind)}:
+            return kind
+        case _:
+            return None
+
+
+def without_secrets(payload: Any) -> Any:
+    """Black out passwords and secret values in an event that a server should not have repeated."""
+    match payload:
+        case {"type": str(kind)} if kind in SECRETS:
+            return _blacked_out(payload)
+        case {"payload": {"type": str(kind)}} if kind in SECRETS:
+            return _blacked_out(payload)
+        case _:
+            return payload
+
+
+def _blacked_out(value: Any) -> Any:
+    match value:
+        case dict():
+            members = cast("dict[str, Any]", value)
+            return {
+                key: HIDDEN if key in {"password", "value"} else _blacked_out(inner) for key, inner in members.items()
+            }
+        case list():
+            return [_blacked_out(inner) for inner in cast("list[Any]", value)]
+        case _:
+            return value
+
+
+def envelope(
+    payload: dict[str, Any],
+    *,
+    event_id: str | None,
+    session_id: str | None = None,
+    sequence: int | None,
+    created_at: str | None,
+    live: bool,
+) -> dict[str, Any]:
+    """Write the wrapper in which lists and streams show an event."""
+    fields = {
+        "id": event_id,
+        "type": payload["type"],
+        "sessionId": session_id,
+        "sequence": sequence,
+        "status": None if live else COMPLETE,
+        "payload": payload,
+        "createdAt": created_at,
+    }
+    return without_none(fields)
+
+
+def event(kind: str, **fields: Any) -> dict[str, Any]:
+    """Write the insides of one event, leaving out what is not given."""
+    return without_none({"type": kind, **fields})
+
+
+def clarify_request(*, request_id: str, question: str, choices: list[str] | None) -> dict[str, Any]:
+    """Write a clarification request, whose choices are null and not absent for a free answer."""
+    return {"type": CLARIFY_REQUEST, "request_id": request_id, "question": question, "choices": choices}
+
+
+def text_block(text: str) -> dict[str, Any]:
+    """Write a text block."""
+    return {"type": "text", "text": text}
+
+
+def create_session(*, user_id: str | None, title: str | None, metadata: dict[str, Any]) -> dict[str, Any]:
+    """Write the body of POST /v1/agents/{agentId}/sessions."""
+    return without_none({"userId": user_id, "title": title, "metadata": metadata or None})
+
+
+def session_id_of(answer: object) -> str | None:
+    """Find the id of a session that was created, in any of the forms that the family of protocols uses."""
+    match answer:
+        case {"id": str(found)} | {"sessionId": str(found)} | {"session_id": str(found)} if found:
+            return found
+        case {"data": dict()} | {"session": dict()}:
+            inner = cast("dict[str, object]", answer)
+            return session_id_of(inner.get("data") or inner.get("session"))
+        case _:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list: its events, and the cursor of the next page where there is one."""
+
+    events: tuple[Any, ...]
+    cursor: str | None
+
+
+_LISTS = ("data", "events", "items")
+_CURSORS = ("nextCursor", "next_cursor", "nextPage", "next_page")
+
+
+def read_page(answer: object) -> Page | None:
+    """Read a page in any of the forms that the family of protocols uses; None where it is none of them."""
+    match answer:
+        case list():
+            return Page(tuple(cast("list[Any]", answer)), None)
+        case {"data": list()} | {"events": list()} | {"items": list()}:
+            members = cast("dict[str, Any]", answer)
+        case _:
+            return None
+    events = next(tuple(cast("list[Any]", members[name])) for name in _LISTS if isinstance(members.get(name), list))
+    more = members.get("hasMore", members.get("has_more"))
+    cursor = next((str(members[name]) for name in _CURSORS if isinstance(members.get(name), str | int)), "")
+    if more is True and not cursor and events:
+        # Some of the family take the last event's id as the cursor of the next page.
+        cursor = event_id_of(events[-1]) or ""
+    return Page(events, None if more is False else cursor or None)
+
+
+_BUSY_WORDS = ("busy", "in_progress", "already_running", "turn_running", "is_running", "turn_active", "active_turn")
+_GONE_WORDS = ("archived", "deleted", "terminated", "closed", "not_found")
+
+
+def means_busy(code: str) -> bool:
+    """Whether an error code says that a turn is under way."""
+    return any(word in code.lower() for word in _BUSY_WORDS)
+
+
+def means_gone(code: str) -> bool:
+    """Whether an error code says that the session has ended for good."""
+    return any(word in code.lower() for word in _GONE_WORDS)
+
+
+def without_none(fields: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what is not given."""
+    return {key: value for key, value in fields.items() if value is not None}

@@ -1,0 +1,204 @@
+"""HTTP requests to a runtime's REST interface over httpx, with every way they can end said as a link error."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import httpx
+
+from gateway.errors import LinkLost, LinkRefused
+from gateway.ports.values import Malformed
+from gateway.transports import json
+from gateway.transports.masking import Mask
+
+MAX_ANSWER = 64 * 1024 * 1024
+MAX_ERROR = 64 * 1024
+_AGAIN = frozenset({408, 425, 429})
+_LATER = frozenset({409, 423})
+# uvicorn and Node close an idle connection after 5 s; letting go first avoids the race with that.
+_IDLE_SECONDS = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server answered, its body read as JSON; `Malformed` where it is none, None where it is empty."""
+
+    status: int
+    body: Any
+    retry_after: str | None = None
+
+    @property
+    def code(self) -> str:
+        """The error code in the body, where it has one."""
+        match self.body:
+            case {"error": str(code)} | {"code": str(code)}:
+                return code[:64]
+            case {"error": {"type": str(code)} | {"code": str(code)}}:
+                return code[:64]
+            case _:
+                return ""
+
+    @property
+    def message(self) -> str:
+        """The words in the body, where it has any; they may quote what was sent."""
+        match self.body:
+            case {"message": str(text)} | {"error": {"message": str(text)}} | {"detail": str(text)}:
+                return text[:300]
+            case _:
+                return ""
+
+
+class RestClient:
+    """The HTTP connections of one runtime; an async context manager.
+
+    Redirects are not followed, cookies not kept, proxy variables of the environment not obeyed.
+    """
+
+    def __init__(self, base_url: str, *, headers: Mapping[str, str], mask: Mask) -> None:
+        self.mask = mask
+        self._client = httpx.AsyncClient(
+            base_url=base_url,
+            # Compression would hide how much an answer unfolds to.
+            headers={**headers, "Accept-Encoding": "identity"},
+            # Every wait is bounded by whoever waits.
+            timeout=httpx.Timeout(None),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=_IDLE_SECONDS),
+            follow_redirects=False,
+            trust_env=False,
+        )
+
+    async def __aenter__(self) -> "RestClient":
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._client.aclose()
+
+    async def get(self, path: str, query: Mapping[str, str], *, within: timedelta) -> Answer:
+        """GET once and read the answer.
+
+        Raises:
+            LinkLost: no answer, or one that cannot be read.
+        """
+        return await self._ask(self._client.build_request("GET", path, params=dict(query)), within)
+
+    async def post(self, path: str, body: object, *, within: timedelta) -> Answer:
+        """POST once and read the answer.
+
+        Raises:
+            LinkLost: no answer, or one that cannot be read; the server may have acted.
+        """
+        # Read once and not kept, since it may hold what nobody may see.
+        content = json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        return await self._ask(self._client.build_request("POST", path, content=content, headers=headers), within)
+
+    async def _ask(self, request: httpx.Request, within: timedelta) -> Answer:
+        request.headers.setdefault("Accept", "application/json")
+        response: httpx.Response | None = None
+        try:
+            async with asyncio.timeout(within.total_seconds()):
+                response = await self._client.send(request, stream=True)
+                body = _read_json(await read_whole(response, MAX_ANSWER))
+        except TimeoutError:
+            failure = f"no answer within {within.total_seconds():g} s"
+        except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError, ValueError) as exc:
+            failure = explain(exc, self.mask)
+        else:
+            return Answer(response.status_code, body, response.headers.get("Retry-After"))
+        finally:
+            if response is not None:
+                await response.aclose()
+        if response is not None:
+            # The status says what became of the request, whatever became of the body.
+            return Answer(response.status_code, Malformed(failure), response.headers.get("Retry-After"))
+        # Outside the handlers, so that no chained exception holds the request and its key.
+        raise LinkLost(failure)
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, headers: Mapping[str, str], within: timedelta
+    ) -> AsyncGenerator[httpx.Response]:
+        """GET an answer whose body is read as it comes; entering waits for its head.
+
+        Raises:
+            LinkLost: no answer, or one that promises to mend itself.
+            LinkRefused: the server said no.
+        """
+        request = self._client.build_request("GET", path, headers=dict(headers))
+        failure: LinkLost | LinkRefused | None = None
+        response: httpx.Response | None = None
+        try:
+            try:
+                async with asyncio.timeout(within.total_seconds()):
+                    response = await self._client.send(request, stream=True)
+                    if not response.is_success:
+                        content = _read_json(await read_whole(response, MAX_ERROR))
+                        answer = Answer(response.status_code, content, response.headers.get("Retry-After"))
+                        failure = refusal(answer, self.mask)
+            except TimeoutError:
+                failure = LinkLost(f"no answer within {within.total_seconds():g} s")
+            except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError, ValueError) as exc:
+                failure = LinkLost(explain(exc, self.mask))
+            if failure is not None or response is None:
+                raise failure or LinkLost("no answer")
+            yield response
+        finally:
+            if response is not None:
+                await response.aclose()
+
+
+async def read_whole(response: httpx.Response, most: int) -> bytes:
+    """Read a body within bounds.
+
+    Raises:
+        ValueError: it is over them, or compressed although nobody asked for that.
+    """
+    check_plain(response)
+    pieces = bytearray()
+    async for piece in response.aiter_raw():
+        pieces += piece
+        if len(pieces) > most:
+            raise ValueError(f"the answer is over {most} bytes")
+    return bytes(pieces)
+
+
+def check_plain(response: httpx.Response) -> None:
+    """Refuse a compressed body.
+
+    Raises:
+        ValueError: it is one.
+    """
+    if response.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
+        raise ValueError("the answer is compressed although nobody asked for that")
+
+
+def explain(exc: Exception, mask: Mask) -> str:
+    """Say what went wrong on the wire, without secrets."""
+    return mask(f"{type(exc).__name__}: {exc}")[:300]
+
+
+def refusal(answer: Answer, mask: Mask) -> LinkLost | LinkRefused:
+    """Say an error answer as what it means for a link."""
+    words = ": ".join(part for part in (answer.code, answer.message) if part)
+    detail = mask(words or "no reason given")[:300]
+    if answer.status >= 500 or answer.status in _AGAIN:
+        again = f" (Retry-After: {answer.retry_after[:40]})" if answer.retry_after else ""
+        return LinkLost(f"HTTP {answer.status}: {detail}{again}")
+    code = "UNAUTHORIZED" if answer.status in {401, 403} else f"HTTP_{answer.status}"
+    return LinkRefused(code, detail, terminal=answer.status not in _LATER)
+
+
+def _read_json(content: bytes) -> Any:
+    if not content.strip():
+        return None
+    text = content.decode("utf-8", "replace")
+    read = json.loads(text)
+    if not isinstance(read, Malformed):
+        return read
+    # One bad value in one event must not cost the whole answer; whoever takes it looks for what is unspeakable.
+    salvaged = json.salvage(text)
+    return read if isinstance(salvaged, Malformed) else salvaged
