@@ -194,8 +194,11 @@ async def test_a_reload_starts_and_stops_runtimes_without_touching_the_others(bo
         ({"exekutors": {}}, "exekutors"),
         ({"engine": {"type": "memory", "path": None}}, "engine"),
         ({"runtimes": {"finn": {"api_key": "${NO_SUCH_VARIABLE}"}}}, "NO_SUCH_VARIABLE"),
+        ({"executors": {"cards": {"url": "http://169.254.169.254/"}}}, "169.254.169.254"),
+        ({"executors": {"cards": {"secret": "whsec_not-base64!"}}}, "executors.cards"),
+        ({"tools": {"ask": {"parameters": {"properties": {"rank": {"type": "no such type"}}}}}}, "tools.ask"),
     ],
-    ids=["unknown executor", "unknown key", "engine", "missing variable"],
+    ids=["executor unknown", "key unknown", "engine", "variable missing", "address refused", "secret", "schema"],
 )
 async def test_a_bad_file_changes_nothing_and_says_why(newer: Scene, over: dict[str, Any], words: str) -> None:
     async with newer.running() as gateway:
@@ -232,4 +235,19 @@ async def test_one_agent_has_one_link_however_often_it_is_asked_for(both: Scene)
         assert "twin" in str(problem["errors"])
         assert (await ended(await both.agent.call("ask", GOOD))).outcome == "success"
     assert both.agent.connections == 1
+    assert len(both.hooks.asked) == 1
+
+
+async def test_a_call_in_flight_survives_the_reload_of_its_runtimes_options(both: Scene) -> None:
+    both.configure({"executors": {"cards": {"idempotent": False}}})
+    gate = Gate()
+    both.hooks.scripts["ask"] = gate.answering(success("asked before"))
+    async with both.running() as gateway:
+        call = await both.agent.call("ask", GOOD)
+        await both.hooks.wait_for()
+        both.configure({"runtimes": {"finn": {"connect_timeout": "9s"}}})
+        await gateway.post("/v1/reload", status=200)
+        await both.agent.wait_connections(2)
+        gate.open()
+        assert (await ended(call)).result == "asked before"
     assert len(both.hooks.asked) == 1
