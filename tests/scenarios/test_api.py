@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from gateway.runtime import rounds
 from tests.scenarios.hooks import Gate, success
 from tests.scenarios.house import GOOD, Scene, ended, until
 
@@ -349,3 +350,33 @@ async def test_a_closed_session_is_opened_again_by_attaching_to_it(both: Scene) 
         await both.agent.wait_for(lambda frame: "hi" in str(frame))
         kinds = [one["event"]["kind"] for one in await gateway.events(session_id)]
     assert kinds.count("session.opened") == 2
+
+
+async def test_history_that_retention_removed_is_a_gap_for_followers_and_gone_for_readers(
+    newer: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The sweep of a minute comes at once.
+    monkeypatch.setattr(rounds, "_SWEEP", 0.05)
+    newer.configure({"retention": {"open_events": 100}})
+    events: list[dict[str, Any]] = [
+        {"kind": "context.updated", "name": f"n{number}", "context": {}} for number in range(100)
+    ]
+    async with newer.running() as gateway:
+        session_id = await gateway.session()
+        path = f"/v1/sessions/{session_id}/events"
+        for _ in range(2):
+            await gateway.post(path, {"events": events}, status=202)
+
+        async def gone() -> dict[str, Any] | None:
+            answer = await gateway.http.get(path, params={"after": 0})
+            return answer.json() if answer.status_code == 410 else None
+
+        problem = await until(gone)
+        first = problem["first_sequence"]
+        assert problem["type"] == "/problems/gone"
+        assert (await gateway.get(path, after=first - 1))["data"][0]["sequence"] == first
+        async with gateway.stream(session_id, after=0) as follower:
+            gap, following = await follower.next(), await follower.next()
+        assert (gap["event"], gap["data"]) == ("gap", {"first_sequence": first})
+        assert int(following["id"]) == first
+        assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"
