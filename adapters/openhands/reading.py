@@ -100,6 +100,8 @@ def _event(payload: dict[str, Any], correlation: str | None) -> Draft:
     else:
         losses += _unread(said, ("args",))
         event, more = read_observation(said, correlation)
+    if event is None and correlation is not None:
+        payload = {**payload, "tool_call_metadata": {"tool_call_id": correlation}}
     kept = event if event is not None else Opaque(channel=wire.EVENTS, payload=payload)
     # What is kept whole has lost nothing.
     return Draft(

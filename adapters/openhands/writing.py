@@ -29,8 +29,8 @@ from gateway.envelope import (
     TurnInterrupted,
     text_of,
 )
-from gateway.errors import CannotExpress
-from gateway.ports.values import find_fault, pointer
+from gateway.errors import CannotExpress, MalformedFrame
+from gateway.ports.values import find_fault, pointer, read_model
 
 Source = Literal["agent", "user", "environment"]
 _SOURCES: dict[str, Source] = {"agent": "agent", "user": "user", "system": "environment"}
@@ -76,10 +76,15 @@ def write_client_action(event: Event) -> dict[str, Any]:
 def _client_message(event: MessagePosted) -> dict[str, Any]:
     if not any(isinstance(block, Text | Image) for block in event.content):
         raise CannotExpress("a message for OpenHands needs a text or an image", path="/content")
-    args: dict[str, Any] = {"content": text_of(event.content), "image_urls": _images(event)}
+    args = {"content": text_of(event.content), "image_urls": _images(event)}
     given = event.extra_args or {}
-    args.update({name: given[name] for name in wire.MESSAGE_DEFAULTS if name in given})
-    return args
+    rest = {name: given[name] for name in wire.MESSAGE_DEFAULTS if name in given}
+    try:
+        read_model(wire.MessageArgs, rest, "/extra_args")
+    except MalformedFrame as exc:
+        # A controller that gets anything else dies without a word (OH55).
+        raise CannotExpress(f"{exc.path}: {exc.reason}", path=exc.path) from exc
+    return {**args, **rest}
 
 
 def _images(event: MessagePosted) -> list[str]:
@@ -197,7 +202,10 @@ def _body(event: Event) -> dict[str, Any]:
                     extras = outputs[0]
                 case _:
                     pass
-            return _observation("delegate", text_of(event.content), extras)
+            cause = _number(event.thread_id)
+            return _observation(
+                "delegate", text_of(event.content), extras, **({} if cause is None else {"cause": cause})
+            )
         case FaultReported(code=wire.LOOP):
             return _observation(wire.LOOP, event.message, {})
         case FaultReported():
@@ -307,7 +315,15 @@ _KNOWN_BY_STATE = frozenset({"/id", "/native_call_id"})
 
 def differences(before: Event, after: Event) -> tuple[Loss, ...]:
     """List what of an event does not come back when its message is read again."""
-    known = {"/kind", "/call_id"} | (_KNOWN_BY_STATE if isinstance(before, ApprovalGiven) else frozenset[str]())
+    known = {"/call_id"}
+    match before:
+        case ApprovalGiven(scope="once"):
+            # Every approval here is for one action.
+            known = {"/scope", *_KNOWN_BY_STATE}
+        case ApprovalGiven():
+            known = set(_KNOWN_BY_STATE)
+        case _:
+            pass
     found = _differing("", before.model_dump(), after.model_dump())
     return tuple(loss for loss in found if loss.path not in known)
 
