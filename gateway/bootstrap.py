@@ -18,6 +18,7 @@ from gateway.engines.memory import MemoryEngine
 from gateway.engines.sqlite import SqliteEngine
 from gateway.errors import DragomanError, OperatorError
 from gateway.executors.destination import WebhookDestination
+from gateway.executors.python import PythonExecutor
 from gateway.executors.static import StaticExecutor
 from gateway.executors.webhook import WebhookExecutor
 from gateway.http.app import build_app
@@ -34,6 +35,7 @@ from gateway.settings.load import Loaded, load
 from gateway.settings.model import (
     ExecutorSpec,
     MemoryStore,
+    PythonSpec,
     Settings,
     SqliteStore,
     StaticSpec,
@@ -228,6 +230,8 @@ def make_executor(spec: ExecutorSpec, clock: Clock) -> Executor:
             return WebhookExecutor(spec, clock=clock)
         case StaticSpec():
             return StaticExecutor(spec)
+        case PythonSpec():
+            return PythonExecutor(spec)
 
 
 def _listen(host: str, port: int, *, guarded: bool) -> socket.socket:

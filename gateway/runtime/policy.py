@@ -8,7 +8,7 @@ from gateway.core.council import Policy
 from gateway.core.routing import Route, Routes
 from gateway.core.screening import Screen
 from gateway.ports.adapter import Tool
-from gateway.settings.model import DestinationSpec, ExecutorSpec, Settings, StaticSpec, WebhookSpec
+from gateway.settings.model import DestinationSpec, ExecutorSpec, PythonSpec, Settings, StaticSpec, WebhookSpec
 
 
 def policy_of(settings: Settings) -> Policy:
@@ -52,6 +52,10 @@ def retry_of(spec: ExecutorSpec) -> RetryPolicy:
                 accepted_deadline=spec.accepted_deadline,
                 initial=spec.backoff.initial,
                 maximum=spec.backoff.maximum,
+            )
+        case PythonSpec():
+            return RetryPolicy(
+                attempts=spec.attempts, idempotent=spec.idempotent, timeout=spec.timeout, deadline=spec.deadline
             )
         case StaticSpec():
             return RetryPolicy(attempts=1, idempotent=True)

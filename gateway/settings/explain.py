@@ -133,7 +133,7 @@ def _word(fault: Fault, written: Any, schema: Schema) -> str | None:
             key = str(fault.context.get("discriminator", "type")).strip("'")
             allowed = [str(v["properties"][key]["const"]) for v in _choices(schema, fault.place, written, key)]
             wrong = "is missing" if fault.type == "union_tag_not_found" else "is not a known one"
-            return f"{key!r} {wrong}; write {' or '.join(f'{key}: {value}' for value in allowed)}"
+            return f"{key!r} {wrong}; write {_list([f'{key}: {value}' for value in allowed])}"
         case kind if kind in _FORMS:
             mend = ", or remove the key" if shown == "an empty value" else ""
             return f"{shown} is not right here; this must be {_FORMS[kind]}{mend}"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from gateway.settings.lint_routes import lint_routes
 from gateway.settings.lint_tools import lint_tools
-from gateway.settings.model import Settings, StaticSpec, WebhookSpec
+from gateway.settings.model import PythonSpec, Settings, StaticSpec, WebhookSpec
 from gateway.settings.place import Finding, Place
 
 SHORT_KEY = 16
@@ -108,6 +108,9 @@ def _executors(settings: Settings) -> Iterator[Finding]:
             case StaticSpec():
                 if spec.error is not None and "result" in spec.model_fields_set:
                     yield Finding(place, "has both `result` and `error`; keep one")
+            case PythonSpec():
+                if spec.timeout > spec.deadline:
+                    yield _too_patient(place)
 
 
 def _webhook(settings: Settings, place: Place, spec: WebhookSpec) -> Iterator[Finding]:
@@ -119,11 +122,13 @@ def _webhook(settings: Settings, place: Place, spec: WebhookSpec) -> Iterator[Fi
             (*place, "accepted_deadline"), f"answers after a 202 cannot come back without a callback address; {mend}"
         )
     if spec.timeout > spec.deadline:
-        yield _warn(
-            (*place, "timeout"), "one attempt may take longer than the whole call's `deadline`, which cuts it off"
-        )
+        yield _too_patient(place)
     if spec.backoff.initial > spec.backoff.maximum:
         yield _warn((*place, "backoff"), "`initial` is longer than `maximum`, which is used for every wait")
+
+
+def _too_patient(place: Place) -> Finding:
+    return _warn((*place, "timeout"), "one attempt may take longer than the whole call's `deadline`, which cuts it off")
 
 
 def _targets(settings: Settings) -> Iterator[Finding]:

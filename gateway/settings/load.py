@@ -4,19 +4,20 @@ Read, expand, validate runtimes by their adapters and the rest by the model, the
 has a line, a path and what would be right.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from pydantic import ValidationError
 
-from gateway.errors import InvalidConfiguration, Problem
+from gateway.errors import InvalidConfiguration, OperatorError, Problem
 from gateway.ports.adapter import Adapter, RuntimeOptions
 from gateway.settings.expand import expand
 from gateway.settings.explain import Fault, explain, faults
+from gateway.settings.functions import find_function
 from gateway.settings.lint import lint
-from gateway.settings.model import Settings
+from gateway.settings.model import PythonSpec, Settings
 from gateway.settings.place import Finding, Place, overlap, report, suggest
 from gateway.settings.schema import build_schema
 from gateway.settings.source import read_source
@@ -67,7 +68,9 @@ def load(path: Path, *, adapters: Mapping[str, Adapter], env: Mapping[str, str])
     if settings is not None:
         wrong = [finding.place for finding in findings]
         findings = findings + [
-            finding for finding in lint(settings) if not any(overlap(finding.place, place) for place in wrong)
+            finding
+            for finding in (*lint(settings), *_functions(settings))
+            if not any(overlap(finding.place, place) for place in wrong)
         ]
     hidden = [Finding(finding.place, expanded.hide(finding.message), finding.severity) for finding in findings]
     problems = report(hidden, source.lines)
@@ -117,6 +120,16 @@ def _choose(options: Any, place: Place, adapters: Mapping[str, Adapter]) -> Adap
         known = "" if words.startswith("known") else f"; known: {', '.join(sorted(adapters))}"
         return Finding((*place, "adapter"), f"no adapter has this name; {words}{known}")
     return adapters[name]
+
+
+def _functions(settings: Settings) -> Iterator[Finding]:
+    """Import what python executors call; not part of `lint`, because that runs their modules."""
+    for name, spec in settings.executors.items():
+        if isinstance(spec, PythonSpec):
+            try:
+                find_function(spec.call)
+            except OperatorError as exc:
+                yield Finding(("executors", name, "call"), str(exc))
 
 
 def _salvage(values: Any, adapters: Mapping[str, Adapter], wrong: list[Place]) -> Settings | None:

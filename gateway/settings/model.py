@@ -25,6 +25,7 @@ from pydantic import (
 
 from gateway.ports.adapter import RuntimeOptions
 from gateway.ports.duration import Duration
+from gateway.settings.functions import PATH
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
 _OWN_HEADERS = frozenset(
@@ -62,6 +63,12 @@ def _some_time(span: timedelta) -> timedelta:
     return span
 
 
+def _function_path(path: str) -> str:
+    if not re.fullmatch(PATH, path):
+        raise ValueError("must be the path of an async function: package.module:function")
+    return path
+
+
 Secrets = Annotated[
     tuple[SecretStr, ...],
     BeforeValidator(_one_or_more),
@@ -88,6 +95,12 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 """How runtimes, executors, destinations and keys are called in logs, metrics and routes."""
 
 ToolName = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+FunctionPath = Annotated[
+    str, AfterValidator(_function_path), WithJsonSchema({"type": "string", "pattern": rf"{PATH}|\$\{{"})
+]
+"""Where an async function is found: package.module:function."""
 
 
 class Section(BaseModel):
@@ -232,7 +245,26 @@ class StaticSpec(Section):
         return True
 
 
-ExecutorSpec = Annotated[WebhookSpec | StaticSpec, Field(discriminator="type")]
+class PythonSpec(Section):
+    """Answers calls by an async function inside the gateway's own process."""
+
+    type: Literal["python"]
+    """`python`: a function of yours is called; it must never block."""
+    call: FunctionPath
+    """The async function, as package.module:function; it gets the `data` of a webhook and returns the answer."""
+    timeout: Patience = timedelta(seconds=20)
+    """How long one attempt may take."""
+    deadline: Patience = timedelta(seconds=120)
+    """How long the whole call may take, over all attempts."""
+    attempts: Annotated[int, Field(ge=1, le=20)] = 3
+    """How often a call is tried at most; an exception is final, so this is about time-outs and restarts."""
+    idempotent: bool = False
+    """True promises that a repeat with the same key does no harm; else what may have begun is never repeated."""
+    concurrency: Annotated[int, Field(ge=1, le=10_000)] = 64
+    """Calls in flight at once; more wait."""
+
+
+ExecutorSpec = Annotated[WebhookSpec | StaticSpec | PythonSpec, Field(discriminator="type")]
 
 
 class DestinationSpec(Section):
@@ -335,7 +367,7 @@ class Settings(Section):
     runtimes: dict[Name, SerializeAsAny[RuntimeOptions]] = {}
     """The agent runtimes to connect to."""
     executors: dict[Name, ExecutorSpec] = {}
-    """Who answers calls: `webhook` asks a backend, `static` answers from this file."""
+    """Who answers calls: `webhook` asks a backend, `python` calls a function, `static` answers from this file."""
     destinations: dict[Name, DestinationSpec] = {}
     """Who gets copies of events."""
     routes: tuple[RouteSpec, ...] = ()

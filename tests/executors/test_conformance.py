@@ -8,9 +8,10 @@ from datetime import timedelta
 from pydantic import TypeAdapter
 
 from gateway.conformance.executor import BOUND, ExecutorSuite, HangingExecutorSuite
+from gateway.executors.python import PythonExecutor
 from gateway.executors.static import StaticExecutor
 from gateway.ports.executor import Answer, Executor
-from gateway.settings.model import StaticSpec
+from gateway.settings.model import PythonSpec, StaticSpec
 from tests.executors.peers import Peer, Seen, hang, http, http_json, send, serve, serve_bytes
 from tests.executors.test_webhook import make_executor
 
@@ -101,3 +102,35 @@ class TestStaticThatFails(ExecutorSuite):
 class TestStaticThatTakesLong(HangingExecutorSuite):
     def make(self) -> AbstractAsyncContextManager[Executor]:
         return StaticExecutor(StaticSpec(type="static", delay=timedelta(hours=1)))
+
+
+class TestPython(ExecutorSuite):
+    function = "echo"
+
+    def make(self) -> AbstractAsyncContextManager[Executor]:
+        return PythonExecutor(PythonSpec(type="python", call=f"tests.executors.python_tools:{self.function}"))
+
+
+class TestPythonThatRaises(TestPython):
+    function = "rambles"
+
+
+class TestPythonThatFloods(TestPython):
+    answer_limit = 4_096
+    function = "flood"
+
+
+class TestPythonThatAnswersNonsense(TestPython):
+    function = "dates"
+
+
+class TestPythonThatHangs(HangingExecutorSuite):
+    def make(self) -> AbstractAsyncContextManager[Executor]:
+        return PythonExecutor(PythonSpec(type="python", call="tests.executors.python_tools:sleeps"))
+
+
+class TestPythonThatIgnoresItsCancel(ExecutorSuite):
+    patience = timedelta(milliseconds=20)
+
+    def make(self) -> AbstractAsyncContextManager[Executor]:
+        return PythonExecutor(PythonSpec(type="python", call="tests.executors.python_tools:stubborn"))

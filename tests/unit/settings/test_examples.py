@@ -36,6 +36,12 @@ def schema() -> dict[str, Any]:
     return build_schema(installed_adapters())
 
 
+@pytest.fixture(autouse=True)
+def _functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where python.yaml says that its functions are."""
+    monkeypatch.setattr(sys, "path", [str(CONFIG / "examples"), *sys.path])
+
+
 @pytest.mark.parametrize("path", [CONFIG / "gateway.yaml", *EXAMPLES], ids=lambda path: path.name)
 def test_a_file_loads_and_fits_the_schema(path: Path, schema: dict[str, Any]) -> None:
     text = path.read_text(encoding="utf-8")

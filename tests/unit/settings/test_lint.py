@@ -188,3 +188,22 @@ def test_what_is_doubtful_or_impossible_is_said(complaints: Complain, old: str, 
 @pytest.mark.parametrize("url", ["http://localhost:8080", "http://127.0.0.1", "http://[::1]:1", "https://x.example"])
 def test_a_safe_public_url_is_not_doubted(complaints: Complain, url: str) -> None:
     assert complaints(f"public_url: '{url}'\n" + BASE + GOOD_ROUTES) == []
+
+
+def test_a_function_that_cannot_be_imported_is_an_error_at_its_line(complaints: Complain) -> None:
+    text = BASE.replace("  other: {type: static}", "  other:\n    type: python\n    call: no_such_tools:ask")
+    mend = "install the package beside the gateway, or name its folder in PYTHONPATH"
+    assert complaints(text + "routes:\n  - {match: {tool: '*'}, to: other}\n  - {copy_to: log}\n") == [
+        f"11: executors.other.call: there is no module 'no_such_tools'; {mend}"
+    ]
+
+
+def test_what_is_no_path_of_a_function_is_an_error_with_the_right_form(complaints: Complain) -> None:
+    found = complaints("executors: {f: {type: python, call: my_tools.ask}}\n")
+    assert "1: executors.f.call: must be the path of an async function: package.module:function" in found
+
+
+def test_a_function_whose_attempt_outlasts_its_deadline_is_warned_about(complaints: Complain) -> None:
+    text = BASE.replace("{type: static}", "{type: python, call: 'asyncio:sleep', timeout: 20s, deadline: 10s}")
+    found = complaints(text + "routes:\n  - {match: {tool: '*'}, to: other}\n  - {copy_to: log}\n")
+    assert [one.partition(": ")[2][:36] for one in found] == ["warning: executors.other.timeout: on"]

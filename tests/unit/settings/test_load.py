@@ -102,7 +102,7 @@ routes:
 
 def test_an_executor_that_cannot_be_read_is_not_also_called_missing(complaints: Complain) -> None:
     found = complaints("executors: {c: {type: webhok, url: x}}\nroutes: [{match: {tool: x}, to: c}]\n")
-    assert found == ["1: executors.c: 'type' is not a known one; write type: webhook or type: static"]
+    assert found == ["1: executors.c: 'type' is not a known one; write type: webhook, type: static or type: python"]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_an_executor_that_cannot_be_read_is_not_also_called_missing(complaints: 
          " beginning with a letter or digit")),
         ("engine: {type: postgres}\n", "1: engine: 'type' is not a known one; write type: sqlite or type: memory"),
         ("executors: {c: {url: x}}\n",
-         "1: executors.c: 'type' is missing; write type: webhook or type: static"),
+         "1: executors.c: 'type' is missing; write type: webhook, type: static or type: python"),
         ("executors:\n  c:\n    type: webhook\n", "2: executors.c.url: this key is required: Where calls are POSTed."),
         ("executors: {c: {type: webhook, url: nowhere}}\n",
          "1: executors.c.url: this value is not right here; this must be a URL such as https://host/path"),

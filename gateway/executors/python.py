@@ -1,0 +1,126 @@
+"""Answers requests by calling an async function inside the gateway's own process.
+
+The function runs as a task of its own, on a copy of the request: whatever it does with its argument,
+and whether or not it heeds a cancel, the attempt ends in time and the gateway's memory stays as it was.
+"""
+
+import asyncio
+import copy
+import json
+from collections.abc import Mapping
+from traceback import format_exception
+from typing import Any, cast
+
+import structlog
+
+from gateway.envelope import Outcome
+from gateway.executors.answers import clean, failure
+from gateway.executors.json_body import read_json
+from gateway.ports.executor import Answer, Answered, Cancellation, Replied, Request, Uncertain, outcome_from
+from gateway.settings.functions import find_function
+from gateway.settings.model import PythonSpec
+
+_log = structlog.get_logger(__name__)
+
+MAX_RESULT = 1024**2
+"""The largest result, written as JSON; the same as the default for webhooks."""
+
+_FAREWELL = 5.0
+_MAX_TRACEBACK = 4_000
+
+
+class PythonExecutor:
+    """An executor behind a dotted path; the caller decides about retries."""
+
+    def __init__(self, spec: PythonSpec) -> None:
+        """Import the function.
+
+        Raises:
+            OperatorError: it cannot be imported, or cannot be called as an executor calls it.
+        """
+        self._path = spec.call
+        self._function = find_function(spec.call)
+        self._tasks: set[asyncio.Task[Answer]] = set()
+
+    async def __aenter__(self) -> "PythonExecutor":
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_FAREWELL)
+
+    async def execute(self, request: Request) -> Answer:
+        task = asyncio.create_task(self._call(request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            await asyncio.wait({task}, timeout=request.timeout.total_seconds())
+        finally:
+            # Not waited for: a function that ignores the cancel must not hold the attempt.
+            task.cancel()
+        if not task.done():
+            return Uncertain(f"no answer within {request.timeout.total_seconds():g} s")
+        if task.cancelled():
+            return failure("the tool gave up in the middle")
+        return task.result()
+
+    async def cancel(self, cancellation: Cancellation) -> None:
+        """Do nothing: whoever stops waiting for `execute` has the function canceled by that."""
+
+    async def _call(self, request: Request) -> Answer:
+        try:
+            answer = await self._function(copy.deepcopy(request.data))
+        # The function is somebody else's: whatever it raises is a failure of the call. A SystemExit that
+        # left this task would end the gateway.
+        except (Exception, SystemExit) as exc:  # noqa: BLE001
+            traceback = "".join(format_exception(exc))[-_MAX_TRACEBACK:]
+            _log.warning("a python executor failed", call=self._path, key=request.key, exception=traceback)
+            return failure(clean(str(exc)) or f"the tool failed ({type(exc).__name__})")
+        try:
+            return _read(answer, request.kind)
+        except ValueError as exc:
+            _log.warning("a python executor answered nonsense", call=self._path, key=request.key, reason=str(exc))
+            return failure(clean(f"the tool answered {exc}"))
+
+
+def _read(answer: object, kind: str) -> Answer:
+    """Say what a returned value means.
+
+    Raises:
+        ValueError: with a text that completes "the tool answered ...".
+    """
+    value = _as_json(answer)
+    if kind != "tool.requested":
+        if value is None:
+            return Replied({})
+        if not isinstance(value, dict):
+            raise ValueError(f"what is no reply to {kind}: it must be a dict")
+        return Replied(cast("dict[str, Any]", value))
+    if not isinstance(value, dict) or "outcome" not in value:
+        return Answered(Outcome(outcome="success", result=value))
+    try:
+        answered = outcome_from(value)
+    except ValueError as exc:
+        raise ValueError(f"what is no outcome: {exc}") from exc
+    outcome = answered.outcome
+    if outcome.outcome == "success" or outcome.error:
+        return answered
+    told = outcome.model_copy(update={"error": f"the tool answered {outcome.outcome} without saying why"})
+    return Answered(outcome=told, updates=answered.updates, wakes_agent=answered.wakes_agent)
+
+
+def _as_json(answer: object) -> Any:
+    """Turn a value into what JSON can carry; a mapping of any kind counts as a dict."""
+    plain: object = dict(cast("Mapping[str, Any]", answer)) if isinstance(answer, Mapping) else answer
+    try:
+        body = json.dumps(plain, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise ValueError(f"what cannot be JSON ({exc})") from exc
+    if len(body) > MAX_RESULT:
+        raise ValueError(f"more than {MAX_RESULT:,} bytes of JSON")
+    try:
+        return read_json(body)
+    except ValueError as exc:
+        raise ValueError(f"a value {exc}") from exc

@@ -1,0 +1,61 @@
+"""Finds the async function that a dotted path names, or says why there is none and how to mend that."""
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from types import ModuleType
+from typing import Any, cast
+
+from gateway.errors import OperatorError
+
+Function = Callable[[Mapping[str, Any]], Awaitable[Any]]
+"""What the executor `python` calls: it gets the `data` of a webhook and returns its answer."""
+
+PATH = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
+
+_HOW = "install the package beside the gateway, or name its folder in PYTHONPATH"
+_MOST = 300
+
+
+def find_function(path: str) -> Function:
+    """Import `package.module:function`; a module that was imported before is not read again.
+
+    Raises:
+        OperatorError: it cannot be imported, is not there, or is no async function of one argument.
+    """
+    if not re.match(PATH, path):
+        raise OperatorError(f"{path[:_MOST]!r} is not the path of an async function; write package.module:function")
+    name, _, inner = path.partition(":")
+    found = getattr(_import(name), inner, None)
+    if found is None:
+        raise OperatorError(f"the module {name!r} has no {inner!r}; check the name behind the colon")
+    if not _is_async(found):
+        raise OperatorError(f"{path!r} is not an async function; write `async def {inner}(call): ...`")
+    try:
+        inspect.signature(found).bind({})
+    except TypeError as exc:
+        text = f"{path!r} cannot be called with one argument ({exc}); write `async def {inner}(call): ...`"
+        raise OperatorError(text) from exc
+    return cast("Function", found)
+
+
+def _import(name: str) -> ModuleType:
+    if name in sys.modules:
+        return sys.modules[name]
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as exc:
+        if exc.name is not None and (name == exc.name or name.startswith(f"{exc.name}.")):
+            raise OperatorError(f"there is no module {exc.name!r}; {_HOW}") from exc
+        raise OperatorError(f"importing {name!r} failed: it needs {exc.name!r}; install that") from exc
+    # The module is somebody else's and runs while it is imported, so anything may come out of it.
+    except (Exception, SystemExit) as exc:
+        reason = f"{type(exc).__name__}: {exc}".splitlines()[0][:_MOST]
+        raise OperatorError(f"importing {name!r} failed with {reason}; mend the module") from exc
+
+
+def _is_async(found: Any) -> bool:
+    return inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(getattr(found, "__call__", None))  # noqa: B004
