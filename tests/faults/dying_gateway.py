@@ -12,7 +12,6 @@ import asyncio
 import os
 import signal
 import socket
-import sys
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -242,16 +241,20 @@ async def serve(config: Path, port: int, death: Death) -> None:
         waiting.cancel()
 
 
+def run(config: Path, port: int, die_at: str | None = None, nth: int = 1) -> None:
+    """Serve in this process."""
+    asyncio.run(serve(config, port, Death(die_at, nth)))
+
+
 def main() -> None:
-    """Wait for a line on standard input, so that a successor can be loaded before it is needed, and serve."""
+    """Serve until SIGTERM or death."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--die-at")
     parser.add_argument("--nth", type=int, default=1)
     given = parser.parse_args()
-    if sys.stdin.readline():
-        asyncio.run(serve(given.config, given.port, Death(given.die_at, given.nth)))
+    run(given.config, given.port, given.die_at, given.nth)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from gateway.runtime.recovery import load_view
 from gateway.simulators.huma import Confirmation, HumaServer, SimAgent, SimCall
 from gateway.simulators.huma_rules import Dialect
 from gateway.simulators.serving import Served
+from tests.faults.process import Forked, Process, end
 from tests.faults.witness import SECRET, Witness
 
 ROOT = Path(__file__).parents[2]
@@ -49,10 +50,10 @@ class Scene:
         self.port = _free_port()
         self.http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", timeout=BOUND, trust_env=False)
         self.calls: list[SimCall] = []
-        self.process: asyncio.subprocess.Process | None = None
+        self.process: Process | None = None
         self._numbers = itertools.count()
         self._served = Served(self.witness.app)
-        self._started: list[asyncio.subprocess.Process] = []
+        self._started: list[Process] = []
         self._idempotent_chat, self._copies, self._slots = idempotent_chat, copies, slots
 
     async def __aenter__(self) -> Self:
@@ -63,9 +64,7 @@ class Scene:
 
     async def __aexit__(self, *exc: object) -> None:
         for process in self._started:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+            await end(process)
         self.witness.open()
         await self.http.aclose()
         await self.huma.__aexit__()
@@ -73,21 +72,17 @@ class Scene:
 
     # The gateway's processes
 
-    async def load(self, die_at: str | None = None, *, nth: int = 1) -> asyncio.subprocess.Process:
-        """Start a process that waits to be let go with `run`; it has loaded its modules by then."""
-        options = ["--die-at", die_at, "--nth", str(nth)] if die_at else []
-        return await self._spawn("tests.faults.dying_gateway", *options)
-
-    async def run(self, process: asyncio.subprocess.Process) -> None:
-        """Let a loaded gateway start, and wait until it has its link."""
-        assert process.stdin is not None
-        process.stdin.write(b"go\n")
-        process.stdin.close()
-        await self._until_up(process)
+    async def run(self, die_at: str | None = None, *, nth: int = 1) -> None:
+        """Start a gateway that dies at a point, or never by itself, and wait until it has its link."""
+        log = self.folder / "gateway.log"
+        await self._until_up(Forked(self._config, self.port, die_at=die_at, nth=nth, log=log))
 
     async def serve(self) -> None:
-        """Run `python -m gateway serve`."""
-        await self._until_up(await self._spawn("gateway", "serve"))
+        """Start `python -m gateway serve`, and wait until it has its link."""
+        command = [sys.executable, "-m", "gateway", "serve", "--config", str(self._config), "--port", str(self.port)]
+        with (self.folder / "gateway.log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=log, stderr=log)
+        await self._until_up(process)
 
     def kill(self) -> None:
         """End the gateway as `kill -9` does."""
@@ -112,7 +107,7 @@ class Scene:
     async def stop(self) -> None:
         """End the gateway in the orderly way."""
         assert self.process is not None
-        self.process.terminate()
+        self.signal(signal.SIGTERM)
         async with asyncio.timeout(BOUND):
             assert await self.process.wait() == 0, self.log()
 
@@ -120,17 +115,9 @@ class Scene:
         """The end of what the gateways have logged."""
         return (self.folder / "gateway.log").read_text()[-4000:]
 
-    async def _spawn(self, module: str, *arguments: str) -> asyncio.subprocess.Process:
-        command = [sys.executable, "-m", module, *arguments, "--config", str(self._config), "--port", str(self.port)]
-        with (self.folder / "gateway.log").open("ab") as log:
-            process = await asyncio.create_subprocess_exec(
-                *command, cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log
-            )
-        self._started.append(process)
-        return process
-
-    async def _until_up(self, process: asyncio.subprocess.Process) -> None:
+    async def _until_up(self, process: Process) -> None:
         self.process = process
+        self._started.append(process)
         before = self.agent.connections
 
         async def up() -> bool:

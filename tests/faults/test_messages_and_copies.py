@@ -17,11 +17,10 @@ async def test_a_message_is_confirmed_by_the_next_process_where_delivering_twice
     tmp_path: Path, point: str
 ) -> None:
     async with Scene(tmp_path, "0.2") as scene:
-        dying, successor = await scene.load(point), await scene.load()
-        await scene.run(dying)
+        await scene.run(point)
         saying = await scene.say(["one", "two"])
         await scene.dead()
-        await scene.run(successor)
+        await scene.run()
         confirmations = await saying
         assert [(c.index, c.success, c.assumed) for c in confirmations] == [(0, True, False), (1, True, False)]
         asked = [seen.key for seen in scene.witness.seen]
@@ -36,11 +35,10 @@ async def test_a_message_is_confirmed_by_the_next_process_where_delivering_twice
 @pytest.mark.parametrize("point", ["after-message", "after-request"])
 async def test_a_message_that_may_not_be_delivered_twice_is_confirmed_as_unknown(tmp_path: Path, point: str) -> None:
     async with Scene(tmp_path, "0.2", idempotent_chat=False) as scene:
-        dying, successor = await scene.load(point), await scene.load()
-        await scene.run(dying)
+        await scene.run(point)
         saying = await scene.say(["one", "two"])
         await scene.dead()
-        await scene.run(successor)
+        await scene.run()
         (confirmation,) = await saying
         assert not confirmation.success
         assert "restarted" in str(confirmation.payload)
@@ -54,14 +52,13 @@ async def test_a_message_of_a_client_is_on_record_even_if_the_client_never_heard
     tmp_path: Path, dialect: Dialect, *, arrives: bool
 ) -> None:
     async with Scene(tmp_path, dialect) as scene:
-        dying, successor = await scene.load("after-post"), await scene.load()
-        await scene.run(dying)
+        await scene.run("after-post")
         session_id = await scene.session_id()
         event = {"kind": "message.posted", "content": "Hello, Finn"}
         with pytest.raises(httpx.TransportError):
             await scene.http.post(f"/v1/sessions/{session_id}/events", json=event)
         await scene.dead()
-        await scene.run(successor)
+        await scene.run()
         await scene.settled()
         posted = [
             e for e in await scene.rows(f"/v1/sessions/{session_id}/events") if e["event"]["kind"] == event["kind"]
@@ -82,11 +79,10 @@ async def test_a_message_of_a_client_is_on_record_even_if_the_client_never_heard
 @pytest.mark.parametrize("point", ["after-outcome", "after-copy", "after-copied"])
 async def test_a_copy_is_sent_at_least_once_and_always_under_its_own_id(tmp_path: Path, point: str) -> None:
     async with Scene(tmp_path, "0.2", copies=True) as scene:
-        dying, successor = await scene.load(point), await scene.load()
-        await scene.run(dying)
+        await scene.run(point)
         call = await scene.call("once")
         await scene.dead()
-        await scene.run(successor)
+        await scene.run()
         await call.result()
         await scene.settled()
         await scene.verify()

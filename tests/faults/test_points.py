@@ -19,11 +19,10 @@ both = pytest.mark.parametrize("dialect", ["0.1", "0.2"])
 
 async def play(scene: Scene, point: str, tool: str, *, nth: int = 1) -> None:
     """Ask for a tool, die at a point, rise again."""
-    dying, successor = await scene.load(point, nth=nth), await scene.load()
-    await scene.run(dying)
+    await scene.run(point, nth=nth)
     await scene.call(tool)
     await scene.dead()
-    await scene.run(successor)
+    await scene.run()
 
 
 async def finish(scene: Scene) -> None:
@@ -92,14 +91,13 @@ async def test_a_gateway_killed_while_the_executor_works_keeps_its_promise(
     tmp_path: Path, dialect: Dialect, tool: str
 ) -> None:
     async with Scene(tmp_path, dialect) as scene:
-        dying, successor = await scene.load(), await scene.load()
-        await scene.run(dying)
+        await scene.run()
         scene.witness.close("tools")
         scene.witness.on_request = lambda seen: scene.kill() if seen.attempt == 1 else None
         call = await scene.call(tool)
         await scene.dead()
         scene.witness.open()
-        await scene.run(successor)
+        await scene.run()
         await call.result()
         assert call.reading is not None
         assert call.reading.outcome == ("success" if tool == "again" else "failure")
@@ -125,13 +123,12 @@ async def test_a_result_that_has_arrived_but_is_not_marked_is_repeated_word_for_
     tmp_path: Path, dialect: Dialect
 ) -> None:
     async with Scene(tmp_path, dialect) as scene:
-        dying, successor = await scene.load(), await scene.load()
-        await scene.run(dying)
+        await scene.run()
         call = await scene.call("once")
         await call.result()
         scene.kill()
         await scene.dead()
-        await scene.run(successor)
+        await scene.run()
         await call.wait_results(2)
         await finish(scene)
         assert len(call.results) == 2
@@ -162,8 +159,7 @@ async def test_a_call_that_waited_for_a_slot_survives_its_claim(
     tmp_path: Path, dialect: Dialect, point: str, tool: str, *, succeeds: bool
 ) -> None:
     async with Scene(tmp_path, dialect, slots=1) as scene:
-        dying, successor = await scene.load(point), await scene.load()
-        await scene.run(dying)
+        await scene.run(point)
         scene.witness.close("tools")
         first = await scene.call("again")
         await scene.witness.wait(lambda seen: seen.tool == "again")
@@ -171,7 +167,7 @@ async def test_a_call_that_waited_for_a_slot_survives_its_claim(
         await scene.recorded(second, "queued")
         scene.witness.open()
         await scene.dead()
-        await scene.run(successor)
+        await scene.run()
         for call in (first, second):
             await call.result()
             assert call.reading is not None

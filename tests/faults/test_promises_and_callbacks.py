@@ -27,13 +27,12 @@ async def test_an_accepted_call_outlives_its_gateway_and_takes_its_callback_from
     tmp_path: Path, dialect: Dialect
 ) -> None:
     async with Scene(tmp_path, dialect) as scene:
-        dying, successor = await scene.load(), await scene.load()
-        await scene.run(dying)
+        await scene.run()
         call = await scene.call("later")
         await scene.recorded(call, "accepted")
         scene.kill()
         await scene.dead()
-        await scene.run(successor)
+        await scene.run()
         await scene.recorded(call, "accepted")
         assert (await call_back(scene, success_of({"n": 0}))).status_code == 200
         await call.result()
@@ -49,14 +48,13 @@ async def test_an_accepted_call_outlives_its_gateway_and_takes_its_callback_from
 @both
 async def test_a_callback_whose_gateway_died_may_be_sent_again(tmp_path: Path, dialect: Dialect) -> None:
     async with Scene(tmp_path, dialect) as scene:
-        dying, successor = await scene.load("after-outcome"), await scene.load()
-        await scene.run(dying)
+        await scene.run("after-outcome")
         call = await scene.call("later")
         await scene.recorded(call, "accepted")
         with pytest.raises(httpx.TransportError):
             await call_back(scene, success_of({"n": 0}))
         await scene.dead()
-        await scene.run(successor)
+        await scene.run()
         assert (await call_back(scene, success_of({"n": 0}))).status_code == 200
         assert (await call_back(scene, {"outcome": "failure", "error": "no"})).status_code == 409
         await call.result()
@@ -71,11 +69,10 @@ async def test_a_promise_that_was_not_recorded_is_an_unknown_outcome_and_its_cal
     tmp_path: Path, dialect: Dialect
 ) -> None:
     async with Scene(tmp_path, dialect) as scene:
-        dying, successor = await scene.load("before-promise"), await scene.load()
-        await scene.run(dying)
+        await scene.run("before-promise")
         call = await scene.call("later")
         await scene.dead()
-        await scene.run(successor)
+        await scene.run()
         await call.result()
         assert call.reading is not None
         assert call.reading.outcome == "failure"

@@ -25,17 +25,16 @@ async def test_calls_under_load_survive_three_kills(tmp_path: Path, dialect: Dia
                 await scene.agent.wait_connected()
                 await (await scene.call(tool)).result(60)
 
-        await scene.run(await scene.load())
+        await scene.run()
         async with asyncio.TaskGroup() as group:
             for _ in range(IN_FLIGHT):
                 group.create_task(work())
             for _ in range(KILLS):
-                successor = await scene.load()
                 await scene.witness.wait(lambda _: True, count=len(scene.witness.seen) + dice.randint(1, 40))
                 scene.kill()
                 await scene.dead()
                 on_record = scene.committed()
-                await scene.run(successor)
+                await scene.run()
                 for call in list(scene.calls):
                     if call.reading is None and call.call_id not in on_record:
                         await scene.agent.call(call.tool, call.arguments, call.call_id)

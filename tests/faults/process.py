@@ -1,0 +1,65 @@
+"""A gateway process of its own, forked from a server that has loaded all modules, which saves most of its start."""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Protocol
+
+from tests.faults.dying_gateway import run
+
+# A real process with a real SIGKILL; only the imports are shared. It forks without threads, so nothing is cut in two.
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["tests.faults.dying_gateway"])
+
+
+class Process(Protocol):
+    """What `asyncio.subprocess.Process` and `Forked` have in common."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    async def wait(self) -> int: ...
+
+
+class Forked:
+    """A gateway that dies at a point, or never by itself."""
+
+    def __init__(self, config: Path, port: int, *, die_at: str | None, nth: int, log: Path) -> None:
+        self._process = _FORKS.Process(target=_run, args=(config, port, die_at, nth, log), daemon=True)
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    async def wait(self) -> int:
+        """Wait for its end; returns the exit code, negative for a signal."""
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._process.sentinel, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            loop.remove_reader(self._process.sentinel)
+        # The pipe that tells of the end also carries the code.
+        self._process.join()
+        assert self._process.exitcode is not None
+        return self._process.exitcode
+
+
+async def end(process: Process) -> None:
+    """Make sure that a process is gone."""
+    if process.returncode is None:
+        os.kill(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+def _run(config: Path, port: int, die_at: str | None, nth: int, log: Path) -> None:
+    with log.open("ab") as lines:
+        os.dup2(lines.fileno(), 1)
+        os.dup2(lines.fileno(), 2)
+    run(config, port, die_at, nth)
