@@ -1,10 +1,17 @@
-"""Wait, with a limit, until something has become true."""
+"""Wait, with a limit, until something has become true; and keep what peers have sent."""
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 Found = TypeVar("Found")
+
+
+class Received(NamedTuple):
+    """One frame a client sent, numbered in the order of arrival."""
+
+    number: int
+    payload: Any
 
 
 class Change:

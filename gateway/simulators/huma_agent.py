@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 from uuid import uuid4
 
-from gateway.simulators.change import Change
+from gateway.simulators.change import Change, Received as Received
 from gateway.simulators.huma_calls import Confirmation, SimBurst, SimCall
 from gateway.simulators.huma_rules import (
     AddonFrame,
@@ -23,13 +23,6 @@ from gateway.simulators.huma_rules import (
 
 KEPT_FRAMES = 10_000
 KEPT_CALLS = 10_000
-
-
-class Received(NamedTuple):
-    """One frame a client sent, numbered in the order of arrival."""
-
-    number: int
-    payload: Any
 
 
 class Wire(Protocol):

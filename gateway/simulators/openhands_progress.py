@@ -1,0 +1,35 @@
+"""Where a simulated OpenHands agent stands, and how its server behaves where it may choose."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gateway.simulators.openhands_rules import Frame
+
+Decision = Literal["user_confirmed", "user_rejected", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """How the simulated server behaves where a real one does now this, now that."""
+
+    reorders: bool = False
+    """Whether live events of one moment swap places, as those of two threads do."""
+    recalls: bool = True
+    """Whether a message makes the agent recall something first."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where the agent stands."""
+
+    state: str = "loading"
+    started: bool = False
+    """Whether the agent loop runs; it ends with the server's process."""
+    poisoned: bool = False
+    """A client's `write` is in the history, which no agent can read any more."""
+    steps: int = 0
+    waiting: bool = False
+    """An action waits for the user's decision."""
+    decision: Decision | None = None
+    open: dict[int, Frame] = field(default_factory=dict[int, Frame])
+    """Actions that are being carried out, by id."""
