@@ -52,6 +52,7 @@ ENDED = frozenset({"idle", "awaiting_input", "finished", "stopped", "error"})
 
 _RUNNING = frozenset({"starting", "running", "awaiting_outcome", "awaiting_approval"})
 _MOST_CONFIRMATIONS = 1_000
+_MOST_CONFIRMED = 100
 _MOST_RECENT = 256
 _MOST_UNECHOED = 64
 _MOST_ACTIONS = 64
@@ -138,6 +139,8 @@ class Remembered:
     history: tuple[str, ...] = ()
     """Conversation lines, `[HH:MM] Name: text`, bounded."""
     confirmations: tuple[Confirmation, ...] = ()
+    confirmed: tuple[tuple[str, int, bool], ...] = ()
+    """Burst, index and delivery of the messages confirmed last, for repeats."""
     # The turn.
     running: bool = False
     state: str = "idle"
@@ -375,7 +378,8 @@ def _confirmed(memory: Remembered, event: MessageConfirmed, now: datetime) -> Re
     if event.delivered:
         history = _with_line(history, found.posted_at, found.author, found.text)
     quiet = now if found.last and not rest else None
-    return replace(memory, confirmations=rest, history=history, active_at=now, quiet_at=quiet)
+    told = (*memory.confirmed, (event.native_call_id, event.index, event.delivered))[-_MOST_CONFIRMED:]
+    return replace(memory, confirmations=rest, confirmed=told, history=history, active_at=now, quiet_at=quiet)
 
 
 def _with_line(history: tuple[str, ...], at: datetime, name: str, text: str) -> tuple[str, ...]:

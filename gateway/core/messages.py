@@ -33,6 +33,10 @@ def burst_message(council: Council, build: Building, draft: Draft, event: Messag
     known = build.memory.confirmation(event.burst.call, event.burst.index)
     if known is not None:
         return
+    for call, index, delivered in build.memory.confirmed:
+        if (call, index) == (event.burst.call, event.burst.index):
+            _confirm_again(council, build, event, delivered=delivered)
+            return
     begin_turn(council, build)
     _, event_id = witness(council, build, draft, event)
     route = council.policy.routes.executor_for(runtime=council.runtime, kind=event.kind, labels=build.memory.labels)
@@ -55,6 +59,22 @@ def recover(council: Council, build: Building, waiting: Confirmation, message: E
     else:
         text = "unknown: the gateway restarted before the delivery was known"
         confirm(council, build, waiting, life.failure(text, unknown=True))
+
+
+def _confirm_again(council: Council, build: Building, event: MessagePosted, *, delivered: bool) -> None:
+    """A message that was confirmed came again: it is not delivered twice, only confirmed as before."""
+    assert event.burst is not None
+    if council.capabilities.confirms_messages is None:
+        return
+    error = None if delivered else "the message could not be delivered"
+    again = MessageConfirmed(
+        native_call_id=event.burst.call,
+        index=event.burst.index,
+        delivered=delivered,
+        error=error,
+        context=full_context(build.memory) if delivered else None,
+    )
+    say(council, build, again, caused_by=None, lane="turn")
 
 
 def replied(council: Council, build: Building, sequence: int, answer: Answer) -> None:

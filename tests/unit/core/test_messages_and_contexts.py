@@ -58,6 +58,17 @@ def test_a_message_repeated_while_it_waits_is_not_delivered_twice():
     assert table.effects == ()
 
 
+@pytest.mark.requirement("N76")
+def test_a_message_that_comes_again_after_its_confirmation_is_confirmed_again_and_not_delivered_again():
+    table = Table(routes=CHAT)
+    table.say()
+    table.post(MessageConfirmed(native_call_id="burst-1", index=0))
+    table.say()
+    assert table.kinds == ["message.confirmed"]
+    assert table.sent[0]["data"]["success"] is True
+    assert not [effect for effect in table.effects if isinstance(effect, Ask)]
+
+
 @pytest.mark.requirement("N79", "N45", "A20")
 def test_a_routed_message_is_delivered_first_and_confirmed_by_the_backend():
     table = Table(routes=CHAT)
