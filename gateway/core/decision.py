@@ -13,7 +13,7 @@ from gateway.core.effects import Effect
 from gateway.core.memory import Remembered, fold
 from gateway.core.routing import Routes
 from gateway.core.state import OpenCall, SessionView
-from gateway.envelope import CallId, Direction, Event, EventId, Loss, Origin, ToolRequested
+from gateway.envelope import CallId, Direction, Event, EventId, InteractionId, Loss, Origin, ToolRequested
 from gateway.ports.engine import (
     Accept,
     CallChange,
@@ -174,6 +174,11 @@ class Building:
         """Whether there is nothing to write."""
         written = self.events or self._calls or self._sends or self._send_changes or self._interactions
         return self.cursor is None and not written
+
+    @property
+    def interactions_changed(self) -> tuple[InteractionId, ...]:
+        """The questions to people that the step changes."""
+        return tuple(change.interaction_id for change in self._interactions)
 
     @property
     def view(self) -> SessionView:

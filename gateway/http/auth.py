@@ -55,6 +55,7 @@ ACCESS: dict[str, Access] = {
     "cancelCall": Access("operate"),
     "redriveCall": Access("operate"),
     "listInteractions": Access("read"),
+    "streamInteractions": Access("read"),
     "answerInteraction": Access("answer"),
     "listDeadLetters": Access("read"),
     "enableDestination": Access("operate"),

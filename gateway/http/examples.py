@@ -179,6 +179,14 @@ STREAM = (
     ": heartbeat\n\n"
 )
 
+INTERACTION_STREAM = (
+    "retry: 1000\n\n"
+    "event: interaction\n"
+    'data: {"interaction_id":"b1d5781e-1b2c-5d3e-9f4a-5b6c7d8e9f00","kind":"approval.asked","state":"waiting",'
+    f'"session_id":"{SESSION_ID}","sequence":12,"…":"…"}}\n\n'
+    ": heartbeat\n\n"
+)
+
 METRICS = (
     "# TYPE dragoman_calls_total counter\n"
     'dragoman_calls_total{runtime="finn",tool="ask_for_cards",outcome="success"} 1.0\n'

@@ -13,7 +13,8 @@ from starlette.types import Receive, Scope, Send
 from gateway.envelope import Envelope, Live, dump_event, to_json
 from gateway.errors import DragomanError
 from gateway.http.reply import dump
-from gateway.runtime.gateway import Gap, Heartbeat, StreamItem
+from gateway.http.views import interaction_view
+from gateway.runtime.gateway import Gap, Heartbeat, InteractionItem, InteractionShown, Missed, StreamItem
 
 _FIRST = b"retry: 1000\n\n"
 _HEARTBEAT = b": heartbeat\n\n"
@@ -31,12 +32,13 @@ class Frames:
         self._most_bytes = most_bytes
         self._bytes = 0
         # By identity, not by event_id: an event that is read back after an erasure is another object.
-        self._kept: dict[int, tuple[StreamItem, bytes]] = {}
+        self._kept: dict[int, tuple[StreamItem | InteractionItem, bytes]] = {}
 
-    def write(self, item: StreamItem) -> bytes:
+    def write(self, item: StreamItem | InteractionItem) -> bytes:
         """Write one item."""
-        if isinstance(item, Heartbeat):
-            return _HEARTBEAT
+        if isinstance(item, Heartbeat | InteractionShown | Missed):
+            # No other follower is given the same object.
+            return frame_of(item)
         kept = self._kept.get(id(item))
         if kept is not None:
             return kept[1]
@@ -49,7 +51,7 @@ class Frames:
         return frame
 
 
-def frame_of(item: StreamItem) -> bytes:
+def frame_of(item: StreamItem | InteractionItem) -> bytes:
     """Write one item as an SSE frame; JSON never holds a raw newline, so `data` is one line."""
     match item:
         case Envelope():
@@ -59,6 +61,10 @@ def frame_of(item: StreamItem) -> bytes:
             return b"event: %s\ndata: %s\n\n" % (item.event.kind.encode(), dump(body))
         case Gap():
             return b"event: gap\ndata: %s\n\n" % dump({"first_sequence": item.first_sequence})
+        case InteractionShown():
+            return b"event: interaction\ndata: %s\n\n" % dump(interaction_view(item.row, item.asked))
+        case Missed():
+            return b"event: gap\ndata: {}\n\n"
         case Heartbeat():
             return _HEARTBEAT
 
@@ -90,11 +96,11 @@ class _Closable(Protocol):
 
 
 class EventStream(Response):
-    """The response that follows one session until the client, the gateway or the server ends it."""
+    """The response that follows something until the client, the gateway or the server ends it."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, items: AsyncIterator[StreamItem], followers: Followers) -> None:
+    def __init__(self, items: AsyncIterator[StreamItem | InteractionItem], followers: Followers) -> None:
         self.status_code = 200
         self.background = None
         self.body = b""

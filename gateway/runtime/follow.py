@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Protocol
 
 from gateway.envelope import Live, SessionId
 from gateway.errors import Truncated
@@ -47,7 +48,7 @@ async def follow(
                     yield item
             if feed.closed or ended.is_set():
                 return
-            if not await _something(feed, place, heartbeat, ended):
+            if not await something_new(feed, place, heartbeat, ended):
                 yield Heartbeat()
     finally:
         if feed is not None:
@@ -69,9 +70,15 @@ async def _history(engine: Engine, session_id: SessionId, after: int) -> AsyncIt
         after = page[-1].sequence
 
 
-async def _something(feed: Feed, place: int, patience: float, ended: asyncio.Event) -> bool:
+class Bell(Protocol):
+    """Whatever tells its followers that there is more behind a place."""
+
+    async def wait(self, place: int) -> None: ...
+
+
+async def something_new(bell: Bell, place: int, patience: float, ended: asyncio.Event) -> bool:
     """Wait for news or the end; False when neither came in time."""
-    waits = {asyncio.ensure_future(feed.wait(place)), asyncio.ensure_future(ended.wait())}
+    waits = {asyncio.ensure_future(bell.wait(place)), asyncio.ensure_future(ended.wait())}
     try:
         done, _ = await asyncio.wait(waits, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -41,6 +41,7 @@ from gateway.ports.engine import (
     StoredAnswer,
 )
 from gateway.ports.executor import Answered, Destination, Executor
+from gateway.runtime.bulletin import Bulletin, follow_interactions, show
 from gateway.runtime.dispatcher import Dispatcher, Links
 from gateway.runtime.follow import follow
 from gateway.runtime.hands import Hands
@@ -66,7 +67,10 @@ from gateway.runtime.views import (
     CallStory as CallStory,
     Gap as Gap,
     Heartbeat as Heartbeat,
+    InteractionItem as InteractionItem,
+    InteractionShown as InteractionShown,
     LinkStatus as LinkStatus,
+    Missed as Missed,
     Readiness as Readiness,
     Reloaded as Reloaded,
     RuntimeStatus as RuntimeStatus,
@@ -115,6 +119,7 @@ class Gateway:
         self._callback_key = b""
         self._policy = policy_of(settings)
         self._draining = asyncio.Event()
+        self._bulletin = Bulletin()
         self._reloading = asyncio.Lock()
         self._dispatcher = Dispatcher(
             clock=parts.clock, metrics=parts.metrics, slots=self._slots, dice=self._dice, links=self._links
@@ -130,6 +135,7 @@ class Gateway:
                 workshop=self._dispatcher,
                 dice=self._dice,
                 copied=self._hands.ring,
+                bulletin=self._bulletin,
             ),
             tasks=self._tasks,
             inbound_frames=settings.limits.inbound_frames,
@@ -404,11 +410,13 @@ class Gateway:
         self, page: Page, *, session_id: SessionId | None, state: InteractionState | None
     ) -> tuple[Sequence[tuple[InteractionRow, Envelope]], str | None]:
         rows, following = await self._engine.interactions(page, session_id=session_id, state=state)
-        shown: list[tuple[InteractionRow, Envelope]] = []
-        for row in rows:
-            found = await self._engine.read(row.session_id, after=row.request_sequence - 1, limit=1)
-            shown += [(row, envelope) for envelope in found]
-        return shown, following
+        shown = [await show(self._engine, row) for row in rows]
+        return [(one.row, one.asked) for one in shown if one is not None], following
+
+    def follow_interactions(self) -> AsyncIterator[InteractionItem]:
+        """Yield all questions that wait for a person, then each that changes; ends when the gateway stops."""
+        heartbeat = self.settings.api.heartbeat.total_seconds()
+        return follow_interactions(self._engine, self._bulletin, heartbeat=heartbeat, ended=self._draining)
 
     async def answer(self, interaction_id: InteractionId, body: Mapping[str, Any]) -> InteractionRow:
         """Answer a question to a person: `{"decision", "scope"}`, `{"answer"}` or `{"value"}`."""

@@ -36,6 +36,7 @@ from gateway.ports.adapter import Frame
 from gateway.ports.clock import Clock, Ids
 from gateway.ports.engine import RUNTIME, CallRow, Committed, Engine
 from gateway.runtime import signals as s
+from gateway.runtime.bulletin import Bulletin
 from gateway.runtime.deciding import decide
 from gateway.runtime.feed import Feed
 from gateway.runtime.inbox import Inbox
@@ -72,6 +73,8 @@ class Shared:
     dice: Callable[[], float]
     copied: Callable[[], None]
     """Rings the destinations' workers after a commit that may hold copies for them."""
+    bulletin: Bulletin
+    """Where questions to people that changed are put up."""
 
 
 class Pump:
@@ -302,6 +305,7 @@ class Pump:
             if self.council.policy.routes.copies_anything:
                 self._shared.copied()
             self._note(envelopes, before)
+        self._shared.bulletin.tell(build.interactions_changed)
         for effect in effects:
             self._perform(effect)
         for signal, answer in done:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from gateway.envelope import Envelope, Live, SessionId
 from gateway.ports.adapter import Capabilities
-from gateway.ports.engine import CallRow, SendRow
+from gateway.ports.engine import CallRow, InteractionRow, SendRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,22 @@ class Heartbeat:
 
 
 StreamItem = Envelope | Live | Gap | Heartbeat
+
+
+@dataclass(frozen=True, slots=True)
+class InteractionShown:
+    """A question to a person as it stands, and the event that asked."""
+
+    row: InteractionRow
+    asked: Envelope
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """The reader was too slow to be told of every change; what follows begins with all that wait."""
+
+
+InteractionItem = InteractionShown | Missed | Heartbeat
 
 
 @dataclass(frozen=True, slots=True)

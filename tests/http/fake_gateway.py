@@ -40,7 +40,10 @@ from gateway.runtime.gateway import (
     Gap,
     Gateway,
     Heartbeat,
+    InteractionItem,
+    InteractionShown,
     LinkStatus,
+    Missed,
     Readiness,
     Reloaded,
     RuntimeStatus,
@@ -313,6 +316,12 @@ class MemoryGateway(Gateway):
             if session_id in {None, row.session_id} and state in {None, row.state}
         ]
         return rows, None
+
+    async def follow_interactions(self) -> AsyncIterator[InteractionItem]:
+        for row, asked in self.asked.values():
+            yield InteractionShown(row, asked)
+        yield Missed()
+        yield Heartbeat()
 
     async def answer(self, interaction_id: InteractionId, body: Mapping[str, Any]) -> InteractionRow:
         if interaction_id not in self.asked:

@@ -28,6 +28,7 @@ NEEDS = [
     ("POST", "/v1/calls/x/cancel", "operate"),
     ("POST", "/v1/calls/x/redrive", "operate"),
     ("GET", "/v1/interactions", "read"),
+    ("GET", "/v1/interactions/stream", "read"),
     ("POST", "/v1/interactions/x/answer", "answer"),
     ("GET", "/v1/dead-letters", "read"),
     ("POST", "/v1/destinations/x/enable", "operate"),

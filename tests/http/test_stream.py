@@ -237,3 +237,19 @@ def test_an_item_is_written_once_and_forgotten_within_bounds(
 def test_gaps_and_heartbeats_are_written_plainly() -> None:
     assert Frames().write(Gap(3)) == b'event: gap\ndata: {"first_sequence":3}\n\n'
     assert Frames().write(Heartbeat()) == b": heartbeat\n\n"
+
+
+async def test_questions_to_people_are_streamed_as_in_the_list(
+    wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+) -> None:
+    gateway.ask_person(session_id)
+    (listed,) = (await wire.get("/v1/interactions")).json()["data"]
+    async with wire.stream("GET", "/v1/interactions/stream") as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        reader = Reader(response)
+        assert await reader.frame() == ["retry: 1000"]
+        shown = await reader.event()
+        assert (shown["event"], orjson.loads(shown["data"])) == ("interaction", listed)
+        assert "id" not in shown
+        assert await reader.event() == {"event": "gap", "data": "{}"}
+        assert await reader.frame() == [": heartbeat"]

@@ -19,7 +19,7 @@ def all_operations(gateway: Gateway, followers: Followers) -> tuple[Operation, .
         *SessionRoutes(gateway, once).operations(),
         *EventRoutes(gateway, once, followers).operations(),
         *CallRoutes(gateway).operations(),
-        *InteractionRoutes(gateway).operations(),
+        *InteractionRoutes(gateway, followers).operations(),
         *OperatingRoutes(gateway).operations(),
         *PageRoutes(gateway).operations(),
     )

@@ -9,6 +9,7 @@ from gateway.http.body import read_form, read_json, read_query
 from gateway.http.forms import AnswerInteraction, InteractionsQuery
 from gateway.http.operation import Answer, Operation
 from gateway.http.reply import listing, reply
+from gateway.http.sse import EventStream, Followers
 from gateway.http.views import interaction_view
 from gateway.ports.engine import Page
 from gateway.runtime.gateway import Gateway
@@ -17,8 +18,9 @@ from gateway.runtime.gateway import Gateway
 class InteractionRoutes:
     """The interaction operations over one gateway."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, followers: Followers) -> None:
         self._gateway = gateway
+        self._followers = followers
 
     async def list(self, request: Request) -> Response:
         query = read_query(InteractionsQuery, request)
@@ -28,6 +30,10 @@ class InteractionRoutes:
             state=query.state,
         )
         return listing([interaction_view(row, asked) for row, asked in rows], after).response()
+
+    async def stream(self, request: Request) -> Response:
+        del request
+        return EventStream(self._gateway.follow_interactions(), self._followers)
 
     async def answer(self, request: Request) -> Response:
         form = read_form(AnswerInteraction, await read_json(request))
@@ -54,6 +60,18 @@ class InteractionRoutes:
                     ),
                 ),
                 query=InteractionsQuery,
+            ),
+            Operation(
+                name="streamInteractions",
+                method="GET",
+                path="/v1/interactions/stream",
+                run=self.stream,
+                tag="interactions",
+                summary="Follow the questions to a person (server-sent events)",
+                description="Begins with all that wait; then each event `interaction` is one that was asked, answered, "
+                "has expired or become moot, as it now stands. `data` is the interaction as in the list. After an "
+                "event `gap` (this reader was too slow) all that wait are sent again, as after a reconnect.",
+                answers=(Answer(200, "The stream.", examples.INTERACTION_STREAM, str, media_type="text/event-stream"),),
             ),
             Operation(
                 name="answerInteraction",

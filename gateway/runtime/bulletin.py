@@ -1,0 +1,94 @@
+"""What the followers of questions to people see: a bounded list of which ones changed, and a bell.
+
+Only ids are kept. A follower reads the row as it is when its turn comes, so a question that changed
+twice meanwhile is shown once, as it stands; one that falls behind begins again with all that wait.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+
+from gateway.envelope import InteractionId
+from gateway.errors import Truncated
+from gateway.ports.engine import Engine, InteractionRow, Page
+from gateway.runtime.follow import something_new
+from gateway.runtime.views import Heartbeat, InteractionItem, InteractionShown, Missed
+
+TAIL = 1_000
+_PAGE = 200
+
+
+class Bulletin:
+    """Keeps which interactions changed last, over all sessions of this process."""
+
+    def __init__(self) -> None:
+        self._ids: deque[InteractionId] = deque(maxlen=TAIL)
+        self._count = 0
+        self._bell = asyncio.Event()
+
+    @property
+    def place(self) -> int:
+        """Where the list ends now."""
+        return self._count
+
+    def tell(self, changed: Iterable[InteractionId]) -> None:
+        """Take note that these changed; their rows are written already."""
+        for interaction_id in changed:
+            self._ids.append(interaction_id)
+            self._count += 1
+        self._bell.set()
+
+    def since(self, place: int) -> tuple[list[InteractionId], int, bool]:
+        """Read what changed after a place: the ids, each once, the new place, and whether some were missed."""
+        first = self._count - len(self._ids)
+        return list(dict.fromkeys(list(self._ids)[max(0, place - first) :])), self._count, first > place
+
+    async def wait(self, place: int) -> None:
+        """Wait for something behind a place."""
+        while self._count <= place:
+            self._bell.clear()
+            await self._bell.wait()
+
+
+async def show(engine: Engine, row: InteractionRow) -> InteractionShown | None:
+    """Put a row together with the event that asked; None where that was removed."""
+    try:
+        found = await engine.read(row.session_id, after=row.request_sequence - 1, limit=1)
+    except Truncated:
+        return None
+    return InteractionShown(row, found[0]) if found and found[0].sequence == row.request_sequence else None
+
+
+async def follow_interactions(
+    engine: Engine, bulletin: Bulletin, *, heartbeat: float, ended: asyncio.Event
+) -> AsyncIterator[InteractionItem]:
+    """Yield all that wait, then each that changes as it then is, and heartbeats in between."""
+    place = bulletin.place
+    async for waiting in _waiting(engine):
+        yield waiting
+    while not ended.is_set():
+        changed, place, missed = bulletin.since(place)
+        if missed:
+            yield Missed()
+            async for waiting in _waiting(engine):
+                yield waiting
+            continue
+        for interaction_id in changed:
+            row = await engine.interaction(interaction_id)
+            shown = await show(engine, row) if row is not None else None
+            if shown is not None:
+                yield shown
+        if not await something_new(bulletin, place, heartbeat, ended):
+            yield Heartbeat()
+
+
+async def _waiting(engine: Engine) -> AsyncIterator[InteractionShown]:
+    after: str | None = None
+    while True:
+        rows, after = await engine.interactions(Page(_PAGE, after), state="waiting")
+        for row in rows:
+            shown = await show(engine, row)
+            if shown is not None:
+                yield shown
+        if after is None:
+            return

@@ -1,0 +1,114 @@
+"""Following the questions to people: what waits first, then each change, and a fresh start for who was too slow."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.conformance.engine_words import ALICE, FakeClock, new, open_session
+from gateway.engines.memory import MemoryEngine
+from gateway.envelope import InteractionId, QuestionAsked
+from gateway.ports.engine import Engine, InteractionChange, InteractionState, Step
+from gateway.runtime.bulletin import TAIL, Bulletin, follow_interactions
+from gateway.runtime.views import Heartbeat, InteractionItem, InteractionShown, Missed
+
+LONG = 60.0
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    async with MemoryEngine(FakeClock()) as made:
+        await open_session(made)
+        yield made
+
+
+async def ask(engine: Engine, name: str) -> InteractionId:
+    change = InteractionChange(InteractionId(name), "waiting", "question.asked", 0)
+    await engine.commit(Step(ALICE, (new(QuestionAsked(id=name, text="Which?")),), interactions=(change,)))
+    return InteractionId(name)
+
+
+async def move(engine: Engine, name: str, state: InteractionState) -> InteractionId:
+    await engine.commit(Step(ALICE, interactions=(InteractionChange(InteractionId(name), state),)))
+    return InteractionId(name)
+
+
+async def next_of(items: AsyncIterator[InteractionItem]) -> InteractionItem:
+    async with asyncio.timeout(5):
+        return await anext(items)
+
+
+async def shown(items: AsyncIterator[InteractionItem]) -> tuple[str, str]:
+    item = await next_of(items)
+    assert isinstance(item, InteractionShown), item
+    assert isinstance(item.asked.event, QuestionAsked)
+    assert item.asked.event.id == item.row.interaction_id
+    return item.row.interaction_id, item.row.state
+
+
+async def test_it_begins_with_all_that_wait_and_goes_on_with_each_change(engine: Engine) -> None:
+    bulletin, ended = Bulletin(), asyncio.Event()
+    await ask(engine, "old")
+    await move(engine, "old", "answered")
+    for number in range(250):
+        await ask(engine, f"q-{number}")
+    items = follow_interactions(engine, bulletin, heartbeat=LONG, ended=ended)
+    assert {await shown(items) for _ in range(250)} == {(f"q-{number}", "waiting") for number in range(250)}
+    coming = asyncio.create_task(shown(items))
+    await asyncio.sleep(0)
+    bulletin.tell([await ask(engine, "new")])
+    assert await coming == ("new", "waiting")
+    bulletin.tell([await move(engine, "q-1", "answered"), await move(engine, "q-2", "moot")])
+    assert [await shown(items), await shown(items)] == [("q-1", "answered"), ("q-2", "moot")]
+
+
+async def test_what_changed_twice_is_shown_once_as_it_stands(engine: Engine) -> None:
+    bulletin = Bulletin()
+    items = follow_interactions(engine, bulletin, heartbeat=0.01, ended=asyncio.Event())
+    assert isinstance(await next_of(items), Heartbeat)
+    bulletin.tell([await ask(engine, "q")])
+    bulletin.tell([await move(engine, "q", "expired")])
+    assert await shown(items) == ("q", "expired")
+    assert isinstance(await next_of(items), Heartbeat)
+
+
+async def test_what_changes_while_the_list_is_read_is_not_missed(engine: Engine) -> None:
+    bulletin = Bulletin()
+    await ask(engine, "a")
+    items = follow_interactions(engine, bulletin, heartbeat=LONG, ended=asyncio.Event())
+    assert await shown(items) == ("a", "waiting")
+    bulletin.tell([await move(engine, "a", "answered"), await ask(engine, "b")])
+    assert [await shown(items), await shown(items)] == [("a", "answered"), ("b", "waiting")]
+
+
+async def test_a_follower_that_falls_behind_is_told_and_sent_all_that_wait_again(engine: Engine) -> None:
+    bulletin = Bulletin()
+    await ask(engine, "a")
+    await ask(engine, "b")
+    items = follow_interactions(engine, bulletin, heartbeat=LONG, ended=asyncio.Event())
+    assert [await shown(items), await shown(items)] == [("a", "waiting"), ("b", "waiting")]
+    bulletin.tell([await move(engine, "a", "moot")])
+    bulletin.tell([InteractionId("b")] * TAIL)
+    assert isinstance(await next_of(items), Missed)
+    assert await shown(items) == ("b", "waiting")
+
+
+async def test_it_ends_with_the_gateway(engine: Engine) -> None:
+    ended = asyncio.Event()
+    items = follow_interactions(engine, Bulletin(), heartbeat=LONG, ended=ended)
+    coming = asyncio.create_task(next_of(items))
+    await asyncio.sleep(0)
+    ended.set()
+    with pytest.raises(StopAsyncIteration):
+        await coming
+
+
+async def test_many_followers_are_woken_by_one_change(engine: Engine) -> None:
+    bulletin = Bulletin()
+    coming = [
+        asyncio.create_task(shown(follow_interactions(engine, bulletin, heartbeat=LONG, ended=asyncio.Event())))
+        for _ in range(20)
+    ]
+    await asyncio.sleep(0)
+    bulletin.tell([await ask(engine, "q")])
+    assert await asyncio.gather(*coming) == [("q", "waiting")] * 20
