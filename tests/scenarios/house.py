@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -262,10 +263,17 @@ class Scene:
         listener.bind(("127.0.0.1", self.port))
         self.port = listener.getsockname()[1]
         self.configure({"public_url": f"http://127.0.0.1:{self.port}"})
+        started = datetime.now(UTC)
         with listener:
             async with running(self.config, listener) as gateway:
+
+                async def recorded() -> bool:
+                    changes = await gateway.events(kind="link.changed")
+                    return any(datetime.fromisoformat(one["recorded_at"]) >= started for one in changes)
+
                 if linked:
                     await gateway.wait_link("up")
+                    await until(recorded)
                 yield gateway
 
     def is_clean(self) -> None:
