@@ -90,7 +90,7 @@ def test_an_event_is_known_by_its_id_and_time_and_twins_of_replay_and_live_are_o
     assert (first.native_sequence, first.native_time) == (0, TIME)
 
 
-@pytest.mark.requirement("OH24", "OH25")
+@pytest.mark.requirement("OH24", "OH25", "OH47")
 def test_an_observation_names_its_action_by_its_cause_and_by_its_tool_call() -> None:
     drafts = drafts_of("mcp")
     asked, told = drafts[11], drafts[12]

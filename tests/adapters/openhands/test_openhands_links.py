@@ -97,12 +97,23 @@ async def test_an_empty_key_is_never_sent(key: str | None) -> None:
         assert "x-session-api-key" not in server.requests[0][2]
 
 
+@pytest.mark.requirement("OH62")
 async def test_the_path_of_the_endpoint_is_an_option() -> None:
     async with (
         RawOpenHands().serve(path="runtime/x/socket.io") as server,
         linked(server, Collector(), path="/runtime/x/socket.io"),
     ):
         assert len(server.queries) == 1
+
+
+@pytest.mark.requirement("OH62")
+async def test_rest_may_live_elsewhere_than_the_socket() -> None:
+    async with RawOpenHands().serve() as server, RawOpenHands().serve() as other:
+        other.keep(thought(0))
+        collector = Collector()
+        async with linked(server, collector, rest_url=other.url):
+            assert ids(collector) == [0]
+            assert server.requests == []
 
 
 @pytest.mark.requirement("OH14", "OH18", "OH20")

@@ -1,0 +1,69 @@
+"""What the YAML may say about an OpenHands runtime, and how wrong values are answered."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from adapters.openhands.options import OpenHandsOptions
+
+
+def options(**given: Any) -> OpenHandsOptions:
+    usual = {"adapter": "openhands", "url": "http://openhands:3000", "conversation_id": "abc"}
+    return OpenHandsOptions.model_validate({**usual, **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"conversation": {}}, "either conversation_id"),
+        ({"conversation_id": None}, "either conversation_id"),
+        ({"conversation_id": "../x"}, "no '..'"),
+        ({"conversation_id": ""}, "1 to 100"),
+        ({"url": "openhands:3000"}, "base URL"),
+        ({"url": "http://x?session_api_key=k"}, "session_api_key"),
+        ({"url": "http://user:pw@x"}, "session_api_key"),
+        ({"session_api_key": "two words"}, "ASCII without spaces"),
+        ({"session_api_key": "é"}, "ASCII without spaces"),
+        ({"providers_set": ["git hub"]}, "providers are named"),
+        ({"providers_set": ["github,gitlab"]}, "providers are named"),
+        ({"action_event": "oh_something"}, "oh_user_action"),
+        ({"path": "socket.io"}, "pattern"),
+        ({"conversation_id": None, "conversation": {"repositry": "x"}}, "repositry"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_what_would_be_right(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        options(**given)
+
+
+@pytest.mark.requirement("OH9", "OH13")
+@pytest.mark.parametrize("key", [None, ""])
+def test_an_empty_key_is_no_key(key: str | None) -> None:
+    assert options(session_api_key=key).key is None
+
+
+def test_a_key_is_never_shown() -> None:
+    shown = options(session_api_key="very-secret")
+    assert shown.key == "very-secret"
+    assert "very-secret" not in repr(shown)
+    assert "very-secret" not in str(shown.model_dump())
+
+
+@pytest.mark.requirement("OH62")
+@pytest.mark.parametrize(
+    ("given", "rest"),
+    [
+        ({"url": "ws://x:1/"}, "http://x:1"),
+        ({"url": "wss://x"}, "https://x"),
+        ({"rest_url": "https://rest/base/"}, "https://rest/base"),
+    ],
+)
+def test_the_rest_interface_is_found_from_the_sockets_address(given: dict[str, Any], rest: str) -> None:
+    assert options(**given).rest_base == rest
+
+
+@pytest.mark.requirement("OH2")
+def test_an_attached_runtime_names_its_conversation_and_creates_none() -> None:
+    attached = options()
+    assert (attached.native_id, attached.creates, attached.action_event) == ("abc", False, "oh_user_action")

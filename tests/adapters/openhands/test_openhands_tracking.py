@@ -1,0 +1,119 @@
+"""What a link remembers of its events: repeats, cursors, holes; for any order and any overlap."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from adapters.openhands.catchup import LOOKED_BACK, REMEMBERED, Page, Tracker, fill
+from gateway.conformance.link import Collector
+from gateway.errors import LinkLost
+from gateway.ports.adapter import Frame
+from tests.adapters.openhands.raw_openhands import null, state, thought
+
+_NUMBERS = st.lists(st.integers(0, 30), max_size=60)
+
+
+def ids(collector: Collector) -> list[int]:
+    return [frame.payload["id"] for frame in collector.frames]
+
+
+def event(number: int) -> Frame:
+    return Frame("oh_event", thought(number))
+
+
+@pytest.mark.requirement("OH17", "OH18")
+@given(numbers=_NUMBERS)
+def test_any_order_with_any_repeats_brings_each_event_once_and_a_cursor_that_never_falls(numbers: list[int]) -> None:
+    collector = Collector()
+    tracker = Tracker(collector, None)
+    for number in numbers:
+        tracker.frame(event(number))
+    assert ids(collector) == list(dict.fromkeys(numbers))
+    cursors = [int(cursor or -1) for cursor in collector.cursors]
+    assert cursors == sorted(cursors)
+    assert not cursors or cursors[-1] == max(numbers)
+
+
+@pytest.mark.requirement("OH18", "OH63")
+@given(told=st.sets(st.integers(0, 30)), stored=st.sets(st.integers(0, 30)))
+async def test_after_filling_everything_that_is_stored_has_come_once(told: set[int], stored: set[int]) -> None:
+    collector = Collector()
+    tracker = Tracker(collector, None)
+    # What the socket tells is in the store, too.
+    store = sorted(told | stored)
+    for number in told:
+        tracker.frame(event(number))
+
+    async def ask(start: int) -> Page:
+        found = [number for number in store if number >= start]
+        return Page(tuple(thought(number) for number in found[:7]), len(found) > 7)
+
+    await fill(tracker, ask, since=0, resume=None)
+    assert sorted(ids(collector)) == store
+
+
+def test_the_memory_of_repeats_is_bounded() -> None:
+    collector = Collector()
+    tracker = Tracker(collector, None)
+    for number in range(REMEMBERED + 1):
+        tracker.frame(event(number))
+    tracker.frame(event(REMEMBERED))
+    assert len(collector.frames) == REMEMBERED + 1
+    tracker.frame(event(0))
+    assert len(collector.frames) == REMEMBERED + 2
+
+
+@pytest.mark.requirement("OH64")
+def test_a_long_replay_is_not_read_again_from_the_store() -> None:
+    tracker = Tracker(Collector(), None)
+    for number in (*range(5), *range(6, 1_000)):
+        tracker.frame(event(number))
+    assert tracker.first_hole(0) == 1_000
+    tracker.frame(event(1_001))
+    assert tracker.first_hole(0) == 1_000
+    assert 1_001 - LOOKED_BACK < 1_000
+
+
+@pytest.mark.requirement("OH64")
+async def test_a_store_that_runs_away_is_a_lost_link() -> None:
+    asked: list[int] = []
+
+    async def ask(start: int) -> Page:
+        asked.append(start)
+        return Page((thought(start),), has_more=True)
+
+    with pytest.raises(LinkLost, match="ahead"):
+        await fill(Tracker(Collector(), None), ask, since=0, resume=None)
+    assert asked == list(range(10))
+
+
+@pytest.mark.requirement("OH15")
+async def test_states_gone_by_nulls_and_recalls_stay_in_the_store() -> None:
+    collector = Collector()
+    tracker = Tracker(collector, None)
+    tracker.frame(Frame("oh_event", state(3, "running")))
+    recall: dict[str, Any] = {**thought(5), "action": "recall", "args": {}}
+
+    async def ask(start: int) -> Page:
+        del start
+        return Page((state(0, "loading"), null(1), thought(2), recall, state(6, "finished"), "junk"), has_more=False)
+
+    await fill(tracker, ask, since=0, resume=None)
+    assert [frame.payload if isinstance(frame.payload, str) else frame.payload["id"] for frame in collector.frames] == [
+        3,
+        2,
+        6,
+        "junk",
+    ]
+
+
+@pytest.mark.requirement("OH14", "OH21")
+def test_until_it_has_caught_up_a_link_never_moves_its_place_back() -> None:
+    collector = Collector()
+    tracker = Tracker(collector, 100)
+    tracker.frame(event(51))
+    tracker.caught_up()
+    tracker.frame(event(52))
+    assert collector.cursors == ["100", "52"]
+    assert collector.is_caught_up
