@@ -27,8 +27,9 @@ from gateway.envelope import (
     ToolFinished,
     ToolRequested,
 )
-from gateway.errors import CannotExpress
+from gateway.errors import CannotExpress, MalformedFrame
 from gateway.ports.adapter import Frame
+from gateway.ports.values import Malformed
 
 CODEC = ADAPTER.codec()
 VECTORS = Path(__file__).parents[2] / "vectors" / "openhands"
@@ -237,6 +238,11 @@ def test_an_order_to_write_is_refused_with_the_way_that_works() -> None:
     for channel in ("oh_action", "oh_user_action"):
         with pytest.raises(CannotExpress):
             CODEC.encode(Draft(Opaque(channel=channel, payload={"action": "write", "args": {"path": "/a"}})))
+
+
+def test_what_the_socket_could_not_read_is_malformed_with_its_reason() -> None:
+    with pytest.raises(MalformedFrame, match="beyond 64 bits"):
+        CODEC.decode(Frame("oh_event", Malformed("an integer is beyond 64 bits", "{")))
 
 
 @pytest.mark.requirement("OH56")

@@ -12,7 +12,7 @@ import pytest
 from adapters.openhands import ADAPTER
 from gateway.conformance.link import Collector, LinkSuite, Peer, enter, within
 from gateway.errors import LinkLost, LinkRefused
-from gateway.ports.adapter import Connector, Frame
+from gateway.ports.adapter import Connector, Frame, Tool
 from tests.adapters.openhands.raw_openhands import (
     CONVERSATION,
     KEY,
@@ -499,3 +499,18 @@ async def test_an_answer_that_names_no_conversation_is_a_lost_link(answer: tuple
         async with ADAPTER.connector(creating(server), ()) as connector:
             with pytest.raises(LinkLost):
                 await within(connector.create({}))
+
+
+async def test_without_a_conversation_to_create_none_is_asked_for() -> None:
+    async with RawOpenHands().serve() as server, ADAPTER.connector(options_for(server), ()) as connector:
+        with pytest.raises(LinkRefused) as refusal:
+            await within(connector.create({}))
+        assert (refusal.value.code, refusal.value.terminal) == ("NO_CONVERSATION", True)
+        assert server.requests == []
+
+
+async def test_that_our_tools_are_not_told_is_a_loss() -> None:
+    tools = (Tool("ask_for_cards", "Ask.", {"type": "object"}),)
+    async with RawOpenHands(key=KEY).serve() as server, ADAPTER.connector(creating(server), tools) as connector:
+        created = await within(connector.create({}))
+        assert [(loss.how, loss.path) for loss in created.losses] == [("dropped", "/tools")]
