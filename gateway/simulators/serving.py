@@ -101,13 +101,19 @@ class Served:
 
     def cut(self, wanted: Callable[[dict[str, list[str]]], bool]) -> int:
         """Reset the WebSocket connections whose query is wanted, without a goodbye; returns how many."""
+        return self.reset(
+            lambda scope: scope["type"] == "websocket" and wanted(parse_qs(scope["query_string"].decode()))
+        )
+
+    def reset(self, wanted: Callable[[dict[str, Any]], bool]) -> int:
+        """Reset the connections whose last request is wanted; what is asked is its ASGI scope. Returns how many."""
         if self._server is None:
             return 0
         count = 0
         for connection in list(self._server.server_state.connections):
             # The scope exists from the first request of a connection on.
             scope: Any = getattr(connection, "scope", None)
-            if scope and scope["type"] == "websocket" and wanted(parse_qs(scope["query_string"].decode())):
+            if scope and wanted(scope):
                 connection.transport.abort()
                 count += 1
         return count
