@@ -217,7 +217,7 @@ def _start(
     executor = route.executor if isinstance(route, Matched) else None
     if executor is None and council.policy.routes.unrouted == "ignore" and event.problem is None:
         return
-    refusal = OVERLOADED if overloaded else _refusal(council, event, executor)
+    refusal = OVERLOADED if overloaded else refusal_of(council, event, executor)
     leaves_now = refusal is None and executor is not None and build.take_slot(executor)
     policy = council.policy.executors.get(executor or "", life.RetryPolicy())
     call_id, n = _name(council, build, event)
@@ -244,7 +244,7 @@ def _start(
         build.effects.append(Queue(call_id, executor))
 
 
-def _refusal(council: Council, event: ToolRequested, executor: str | None) -> str | None:
+def refusal_of(council: Council, event: ToolRequested, executor: str | None) -> str | None:
     """Say why a call cannot go to an executor at all, in words for the agent."""
     if event.problem is not None:
         return event.problem

@@ -38,15 +38,15 @@ from gateway.ports.engine import (
 from gateway.ports.executor import Answer, Answered
 
 
-def answered(council: Council, build: Building, call_id: CallId, attempt: int, answer: Answer, *, dice: float) -> None:
-    """Take the answer of one attempt."""
+def answered(council: Council, build: Building, call_id: CallId, attempt: int, answer: Answer, *, dice: float) -> bool:
+    """Take the answer of one attempt; False where the call has ended already."""
     call = build.calls.get(call_id)
-    if call is None or call.state == "accepted":
-        return
+    if call is None:
+        return False
     if call.attempt != attempt or call.state != "dispatched":
         if isinstance(answer, Answered) and answer.outcome.outcome == "success":
             settle(council, build, call, answer)
-        return
+        return True
     policy = council.policy.executors.get(call.executor or "", life.RetryPolicy())
     verdict = life.judge(answer, policy=policy, attempt=attempt, deadline_at=call.deadline_at, now=build.now, dice=dice)
     match verdict:
@@ -59,6 +59,7 @@ def answered(council: Council, build: Building, call_id: CallId, attempt: int, a
         case life.Retry(due_at, reason):
             build.change_call(Requeue(call_id, due_at, reason))
             build.effects.append(Queue(call_id, call.executor or "", due_at))
+    return True
 
 
 def outcome(council: Council, build: Building, call_id: CallId, answered: Answered) -> bool:

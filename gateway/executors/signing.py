@@ -1,15 +1,13 @@
 """Signs request bodies the Standard Webhooks way, so that any of its libraries can verify them. Pure."""
 
 import base64
-import binascii
 import hmac
 from collections.abc import Sequence
 
 from pydantic import SecretStr
 
 from gateway.errors import OperatorError
-
-_PREFIX = "whsec_"
+from gateway.settings.webhook_secret import decode_secret
 
 
 class Signer:
@@ -22,7 +20,7 @@ class Signer:
             OperatorError: says which secret cannot be used and why, and never quotes it.
         """
         self._keys = tuple(
-            _decode_secret(secret, place=f"{number} of {len(secrets)}") for number, secret in enumerate(secrets, 1)
+            _decode(secret, place=f"{number} of {len(secrets)}") for number, secret in enumerate(secrets, 1)
         )
 
     def sign(self, key: str, body: bytes, *, timestamp: int) -> str | None:
@@ -37,22 +35,8 @@ def _sign_once(secret: bytes, signed: bytes) -> str:
     return "v1," + base64.b64encode(hmac.digest(secret, signed, "sha256")).decode()
 
 
-def _decode_secret(secret: SecretStr, *, place: str) -> bytes:
-    """Read `whsec_` + base64; without the prefix the whole text is taken as base64.
-
-    This is what the `standardwebhooks` package does with the same string, down to missing padding
-    and to skipping characters outside the alphabet, so both sides can be given the same secret.
-    """
-    encoded = secret.get_secret_value().removeprefix(_PREFIX)
+def _decode(secret: SecretStr, *, place: str) -> bytes:
     try:
-        key = base64.b64decode(encoded + "==")
-    except (binascii.Error, ValueError):
-        # Without a cause: the library's error could quote what it could not read.
-        raise OperatorError(_complain(place, "is not base64")) from None
-    if not key:
-        raise OperatorError(_complain(place, "has nothing in it that is base64"))
-    return key
-
-
-def _complain(place: str, fault: str) -> str:
-    return f"secret {place}: {fault}; write whsec_ and 24 to 64 random bytes in base64 (openssl rand -base64 32)"
+        return decode_secret(secret.get_secret_value())
+    except ValueError as exc:
+        raise OperatorError(f"secret {place}: {exc}") from None

@@ -32,13 +32,17 @@ def decide(desk: Desk, build: Building, signal: s.Signal) -> Any:
     match signal:
         case s.Connecting() | s.CaughtUp() | s.Reread() | s.LinkUp() | s.LinkDown():
             _about_link(desk, build, signal)
-        case s.Attempted() | s.SlotFree() | s.Replied():
+        case s.Attempted(call_id, attempt, answer):
+            return outcomes.answered(desk.council, build, call_id, attempt, answer, dice=desk.dice())
+        case s.SlotFree() | s.Replied():
             _about_work(desk, build, signal)
         case s.FrameArrived(frame, cursor, _, overloaded):
             frames.take(desk.council, build, frame, cursor=cursor, overloaded=overloaded)
         case s.Delivered(sequences, target, state, reason):
             for sequence in sequences:
                 session.delivery(build, sequence, target, state, reason=reason)
+        case s.AnsweredLate(row, answered):
+            outcomes.late_outcome(build, row, answered)
         case s.Recover(unconfirmed):
             session.recover(desk.council, build, unconfirmed)
         case s.Tick():
@@ -65,10 +69,8 @@ def _about_link(desk: Desk, build: Building, signal: s.LinkSignal) -> None:
                 session.link(council, build, LinkChanged(state=state, reason=reason[:_REASON]))
 
 
-def _about_work(desk: Desk, build: Building, signal: s.Attempted | s.SlotFree | s.Replied) -> None:
+def _about_work(desk: Desk, build: Building, signal: s.SlotFree | s.Replied) -> None:
     match signal:
-        case s.Attempted(call_id, attempt, answer):
-            outcomes.answered(desk.council, build, call_id, attempt, answer, dice=desk.dice())
         case s.SlotFree(call_id, executor):
             if not outcomes.claim(build, call_id):
                 desk.give_back(executor)

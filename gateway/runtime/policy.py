@@ -1,6 +1,7 @@
 """What a configuration means for the core and the shell: routes, retry rules, slots."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, cast
 
 from gateway.core.calls import RetryPolicy
@@ -9,6 +10,8 @@ from gateway.core.routing import Route, Routes
 from gateway.core.screening import Screen
 from gateway.ports.adapter import Tool
 from gateway.settings.model import DestinationSpec, ExecutorSpec, PythonSpec, Settings, StaticSpec, WebhookSpec
+
+_MARGIN = timedelta(seconds=20)
 
 
 def policy_of(settings: Settings) -> Policy:
@@ -58,7 +61,8 @@ def retry_of(spec: ExecutorSpec) -> RetryPolicy:
                 attempts=spec.attempts, idempotent=spec.idempotent, timeout=spec.timeout, deadline=spec.deadline
             )
         case StaticSpec():
-            return RetryPolicy(attempts=1, idempotent=True)
+            longer = spec.delay + _MARGIN
+            return RetryPolicy(attempts=1, idempotent=True, timeout=longer, deadline=longer + _MARGIN)
 
 
 def copying_of(spec: DestinationSpec) -> RetryPolicy:

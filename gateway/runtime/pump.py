@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import structlog
 
 from gateway.core import session
+from gateway.core.calls import outcome_fingerprint
 from gateway.core.council import Council
 from gateway.core.decision import Building, Mark
 from gateway.core.delivery import may_leave
@@ -35,6 +36,7 @@ from gateway.errors import DragomanError, EngineUnavailable, MalformedFrame, Sta
 from gateway.ports.adapter import Frame
 from gateway.ports.clock import Clock, Ids
 from gateway.ports.engine import RUNTIME, CallRow, Committed, Engine
+from gateway.ports.executor import Answered
 from gateway.runtime import signals as s
 from gateway.runtime.bulletin import Bulletin
 from gateway.runtime.deciding import decide
@@ -107,6 +109,7 @@ class Pump:
             may_leave=lambda item: may_leave(item, self.view.memory, self.council.capabilities),
         )
         self._busy = False
+        self._late: list[tuple[CallId, Answered]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: datetime | None = None
         self._snapshot_at = view.last_sequence
@@ -184,6 +187,8 @@ class Pump:
                 batch = await self._inbox.take(BATCH)
                 self._busy = True
                 await self._carry(batch)
+                if self._late:
+                    await self._look_up_late()
                 self._busy = False
         finally:
             self._outbox.link_down()
@@ -195,6 +200,14 @@ class Pump:
                     self._shared.slots.release(signal.executor, self)
             self.feed.close()
             self.closed.set()
+
+    async def _look_up_late(self) -> None:
+        """Find the calls whose answers came too late, so that these can be put on record."""
+        late, self._late = self._late, []
+        for call_id, answered in late:
+            row = await self._shared.engine.call(call_id)
+            if row is not None and row.outcome_sha != outcome_fingerprint(answered.outcome):
+                self._inbox.put(s.AnsweredLate(row, answered))
 
     async def _carry(self, batch: Sequence[s.Signal]) -> None:
         if any(isinstance(signal, s.Reread) for signal in batch):
@@ -346,6 +359,8 @@ class Pump:
         match signal:
             case s.LinkUp(link):
                 self._outbox.link_up(link)
+            case s.Attempted(call_id, _, Answered() as late) if answer is False:
+                self._late.append((call_id, late))
             case s.Delivered(sequences, target):
                 if target == RUNTIME:
                     self._outbox.done(sequences)

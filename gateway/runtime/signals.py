@@ -55,6 +55,14 @@ class Attempted:
 
 
 @dataclass(frozen=True, slots=True)
+class AnsweredLate:
+    """An attempt's outcome came after its call had ended otherwise."""
+
+    row: CallRow
+    answered: Answered
+
+
+@dataclass(frozen=True, slots=True)
 class SlotFree:
     """A waiting call may leave; it already holds the slot."""
 
@@ -157,4 +165,15 @@ ClientSignal = (
 )
 
 LinkSignal = Connecting | CaughtUp | Reread | LinkUp | LinkDown
-Signal = FrameArrived | LinkSignal | Attempted | SlotFree | Replied | Delivered | Tick | Recover | ClientSignal
+Signal = (
+    FrameArrived
+    | LinkSignal
+    | Attempted
+    | AnsweredLate
+    | SlotFree
+    | Replied
+    | Delivered
+    | Tick
+    | Recover
+    | ClientSignal
+)

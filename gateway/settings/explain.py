@@ -117,6 +117,8 @@ def _word(fault: Fault, written: Any, schema: Schema) -> str | None:
     shown = _quote(written, fault.place, here)
     last = str(fault.place[-1]) if fault.place else ""
     match fault.type:
+        case "webhook_secret":
+            return fault.message
         case "extra_forbidden":
             known = {key for variant in parent for key in variant.get("properties", {})}
             return f"unknown key; {suggest(last, known)}"

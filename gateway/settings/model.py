@@ -22,10 +22,12 @@ from pydantic import (
     WithJsonSchema,
     field_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from gateway.ports.adapter import RuntimeOptions
 from gateway.ports.duration import Duration
 from gateway.settings.functions import PATH
+from gateway.settings.webhook_secret import decode_secret
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
 _OWN_HEADERS = frozenset(
@@ -43,6 +45,13 @@ def _one_or_more(given: object) -> object:
 def _not_empty(secrets: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
     if any(not secret.get_secret_value() for secret in secrets):
         raise ValueError("a secret must not be empty; leave the key out for unsigned requests")
+    for number, secret in enumerate(secrets, 1):
+        try:
+            decode_secret(secret.get_secret_value())
+        except ValueError as exc:
+            # A type of its own says that this text quotes nothing and may be shown.
+            facts = {"number": number, "count": len(secrets), "why": str(exc)}
+            raise PydanticCustomError("webhook_secret", "secret {number} of {count} {why}", facts) from None
     return secrets
 
 

@@ -82,7 +82,6 @@ async def test_data_that_cannot_be_json_is_refused() -> None:
     assert (await copy("http://127.0.0.1:9/", data={"odd": "\ud800"})).state == "refused"
 
 
-@pytest.mark.parametrize("options", [{"url": "http://169.254.169.254/"}, {"url": "http://chat/", "secret": "whsec_"}])
-def test_a_configuration_that_can_never_work_is_an_operator_error(options: dict[str, Any]) -> None:
+def test_a_configuration_that_can_never_work_is_an_operator_error() -> None:
     with pytest.raises(OperatorError):
-        make_destination(**options)
+        make_destination(url="http://169.254.169.254/")

@@ -189,8 +189,8 @@ def test_the_doctor_looks_at_store_and_network_and_fails_on_what_is_broken(tmp_p
         file.write_text(
             f"engine: {{type: sqlite, path: {tmp_path}/my.db}}\n"
             "executors:\n"
-            f"  up: {{type: webhook, url: 'http://127.0.0.1:{open_port}/x', secret: s}}\n"
-            f"  down: {{type: webhook, url: 'http://127.0.0.1:{closed_port}/x', secret: s}}\n"
+            f"  up: {{type: webhook, url: 'http://127.0.0.1:{open_port}/x', secret: c2VjcmV0}}\n"
+            f"  down: {{type: webhook, url: 'http://127.0.0.1:{closed_port}/x', secret: c2VjcmV0}}\n"
         )
         result = _run("doctor", "--config", str(file))
     assert result.exit_code == 1

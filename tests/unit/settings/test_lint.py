@@ -12,10 +12,10 @@ tools:
 runtimes:
   pip: {adapter: pigeon, url: "http://loft", api_key: corn, loft: "7"}
 executors:
-  cards: {type: webhook, url: "http://cards/x", secret: s}
+  cards: {type: webhook, url: "http://cards/x", secret: c2VjcmV0}
   other: {type: static}
 destinations:
-  log: {url: "http://log/x", secret: s}
+  log: {url: "http://log/x", secret: c2VjcmV0}
 """
 
 
@@ -156,15 +156,15 @@ GOOD_ROUTES = 'routes: [{match: {tool: "*"}, to: cards}]\n'
          "runtimes.pip.autostart: autostart needs options that say what to create; see the adapter's README"),
         ('loft: "7"}', 'loft: "7", labels: {" ": x}}',
          "runtimes.pip.labels[' ']: a label's name must be 1 to 128 printable characters without outer spaces"),
-        (', secret: s}\n  other', "}\n  other",
+        (', secret: c2VjcmV0}\n  other', "}\n  other",
          ("warning: executors.cards: requests are unsigned, so the backend cannot tell them from forged ones; add a"
          " `secret`")),
-        ('"http://log/x", secret: s', '"http://log/x"',
+        ('"http://log/x", secret: c2VjcmV0', '"http://log/x"',
          "warning: destinations.log: copies are unsigned, so nobody can tell them from forged ones; add a `secret`"),
-        ("secret: s}\n  other", "secret: s, accepted_deadline: 5m}\n  other",
+        ("secret: c2VjcmV0}\n  other", "secret: c2VjcmV0, accepted_deadline: 5m}\n  other",
          ("warning: executors.cards.accepted_deadline: answers after a 202 cannot come back without a callback"
          " address; set public_url to where executors reach this gateway")),
-        ("secret: s}\n  other", "secret: s, timeout: 3m}\n  other",
+        ("secret: c2VjcmV0}\n  other", "secret: c2VjcmV0, timeout: 3m}\n  other",
          ("warning: executors.cards.timeout: one attempt may take longer than the whole call's `deadline`, which cuts"
          " it off")),
         ("http://cards/x", "http://169.254.169.254/x",

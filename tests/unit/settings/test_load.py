@@ -91,7 +91,7 @@ def test_a_wrong_setting_does_not_hide_a_wrong_route(complaints: Complain) -> No
     found = complaints(
         """\
 executors:
-  cards: {type: webhook, url: "http://c", secret: s, timeout: soon}
+  cards: {type: webhook, url: "http://c", secret: c2VjcmV0, timeout: soon}
 routes:
   - {match: {tool: x}, to: card}
 """
@@ -144,6 +144,9 @@ def test_an_executor_that_cannot_be_read_is_not_also_called_missing(complaints: 
          "1: executors.c.headers: the header 'Webhook-Id' is set by the gateway itself; choose another name"),
         ("executors: {c: {type: webhook, url: 'http://c', headers: {'a b': x}}}\n",
          "1: executors.c.headers: 'a b' is not a header name; write letters, digits and dashes, e.g. X-Tenant"),
+        ("destinations: {d: {url: 'http://c', secret: [c2VjcmV0, whsec_x]}}\n",
+         ("1: destinations.d.secret: secret 2 of 2 is not base64; write whsec_ and 24 to 64 random bytes in base64"
+          " (openssl rand -base64 32)")),
         ("destinations: {d: {url: 'http://c', secret: ['', a]}}\n",
          "1: destinations.d.secret: a secret must not be empty; leave the key out for unsigned requests"),
         ("api: {keys: [{name: a, key: ''}]}\n",
