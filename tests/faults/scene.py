@@ -39,7 +39,14 @@ class Scene:
     """One runtime, one backend, one database, and gateway processes one after the other."""
 
     def __init__(
-        self, folder: Path, dialect: Dialect, *, idempotent_chat: bool = True, copies: bool = False, slots: int = 16
+        self,
+        folder: Path,
+        dialect: Dialect,
+        *,
+        idempotent_chat: bool = True,
+        copies: bool = False,
+        slots: int = 16,
+        window: str = "200ms",
     ) -> None:
         self.folder = folder
         self.database = folder / "dragoman.db"
@@ -54,7 +61,7 @@ class Scene:
         self._numbers = itertools.count()
         self._served = Served(self.witness.app)
         self._started: list[Process] = []
-        self._idempotent_chat, self._copies, self._slots = idempotent_chat, copies, slots
+        self._idempotent_chat, self._copies, self._slots, self._window = idempotent_chat, copies, slots, window
 
     async def __aenter__(self) -> Self:
         await self._served.start()
@@ -310,7 +317,7 @@ class Scene:
                     "url": self.huma.url,
                     "api_key": self.huma.api_key,
                     "agent_id": "finn",
-                    "delivery_window": "500ms",
+                    "delivery_window": self._window,
                 }
             },
             "executors": {
