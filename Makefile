@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format lint types imports unit lock schema clean
+.PHONY: help demo test check format lint types imports unit bench lock schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -36,6 +36,9 @@ imports: $(STAMP)
 
 unit: $(STAMP) ## The tests only
 	$(BIN)/pytest -n 2
+
+bench: $(STAMP) ## Measure beside hand-written integrations (BENCH="--quick --only T1,T4")
+	$(BIN)/python -m tests.bench --json .cache/bench.json $(BENCH)
 
 format: $(STAMP) ## Format the code and mend what can be mended
 	$(BIN)/ruff check --fix .

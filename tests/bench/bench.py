@@ -1,0 +1,143 @@
+"""Runs workloads against the gateway and its floors in turn, and keeps what they said."""
+
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Collection, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.bench import node_floor
+from tests.bench.figures import Measurement, Series, Workload
+from tests.bench.load import GRACE
+from tests.bench.machine import Cores
+from tests.bench.processes import ROOT, Peers, peers
+from tests.bench.slow_disk import slowed
+from tests.bench.subjects import Subject, floor, gateway, settle
+
+FLOORS = ("httpx", "best", "node", "raw")
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long and how often is measured."""
+
+    repetitions: int
+    seconds: float
+    warmup: float
+    sessions: int = 2_000
+    """How many are many."""
+    followers: int = 1_000
+    burst: int = 200
+    soak_minutes: float = 1.0
+
+
+THOROUGH = Effort(repetitions=5, seconds=2.5, warmup=1.2)
+QUICK = Effort(repetitions=3, seconds=1.0, warmup=0.8, soak_minutes=0.25)
+TINY = Effort(repetitions=1, seconds=0.2, warmup=0.1, sessions=5, followers=10, burst=10, soak_minutes=0.05)
+"""Says nothing about speed: whether the benchmark itself works."""
+
+
+def tell(text: str) -> None:
+    """Show progress."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+class Bench:
+    """Peers that live as long as the benchmark, and floors that start when they are first needed."""
+
+    def __init__(self, peers: Peers, *, folder: Path, cores: Cores, effort: Effort, stack: AsyncExitStack) -> None:
+        self.peers, self.folder, self.cores, self.effort = peers, folder, cores, effort
+        self.series: dict[Workload, Series] = {}
+        self.absent: dict[str, str] = {}
+        """Floors that cannot run here, and why."""
+        self._floors: dict[str, Subject] = {}
+        self._stack = stack
+        self._gateways = 0
+
+    async def compare(self, workload: Workload, floors: Collection[str] = ()) -> Series:
+        """Measure the gateway and the floors under one workload, in turn; done once however often it is asked."""
+        known = self.series.setdefault(workload, Series(workload))
+        wanted = [name for name in FLOORS if name in floors and name not in known.taken]
+        if known.taken and not wanted:
+            return known
+        others = [subject for name in wanted if (subject := await self._floor(name)) is not None]
+        async with self.gateway(sessions=workload.sessions, sync_delay=workload.sync_delay) as subject:
+            await self._take_turns(known, (subject, *others))
+        return known
+
+    async def _take_turns(self, series: Series, subjects: Iterable[Subject]) -> None:
+        for number in range(self.effort.repetitions):
+            for subject in subjects:
+                one = await self.measure(subject, series.workload)
+                series.add(subject.name, one)
+                tell(
+                    f"{series.workload.name}, {number + 1} of {self.effort.repetitions}, {subject.name}:"
+                    f" {one.rate:,.0f} calls/s, p50 {one.p50 * 1000:.2f} ms, {one.cpu * 1e6:.0f} µs CPU per call"
+                    + (f", {one.faults} WRONG" if one.faults else "")
+                )
+
+    async def measure(self, subject: Subject, workload: Workload) -> Measurement:
+        """Take one repetition."""
+        effort = self.effort
+        said = await self.peers.ask(
+            "run",
+            within=effort.seconds + effort.warmup + GRACE * 2,
+            agents=subject.agents[: workload.sessions],
+            window=workload.window,
+            size=workload.size,
+            delays=[workload.delay],
+            seconds=effort.seconds,
+            warmup=effort.warmup,
+            pid=subject.pid,
+        )
+        await settle(subject)
+        return Measurement(**said)
+
+    @asynccontextmanager
+    async def gateway(
+        self, *, sessions: int = 1, sync_delay: float = 0.0, settings: dict[str, Any] | None = None
+    ) -> AsyncGenerator[Subject]:
+        """Run a fresh gateway on a fresh database."""
+        folder = self.new_folder()
+        async with (
+            slowed(folder.parent, sync_delay) as env,
+            gateway(
+                folder, self.peers, cores=self.cores.subject, sessions=sessions, env=env, settings=settings
+            ) as subject,
+        ):
+            await settle(subject)
+            yield subject
+
+    def new_folder(self) -> Path:
+        """Name a folder that does not exist yet."""
+        self._gateways += 1
+        return self.folder / f"gateway-{self._gateways}"
+
+    async def _floor(self, name: str) -> Subject | None:
+        if name in self.absent:
+            return None
+        if name not in self._floors:
+            command: tuple[str, ...] = ()
+            if name == "node":
+                found = await node_floor.prepare(ROOT / ".cache" / "bench-node")
+                if isinstance(found, str):
+                    self.absent[name] = found
+                    tell(f"node is left out: {found}")
+                    return None
+                command = found
+            running = floor(name, self.peers, cores=self.cores.subject, folder=self.folder, command=command)
+            self._floors[name] = await self._stack.enter_async_context(running)
+        return self._floors[name]
+
+
+@asynccontextmanager
+async def opened(parent: Path, *, cores: Cores, effort: Effort) -> AsyncGenerator[Bench]:
+    """Start the peers; the benchmark's files lie in a folder of their own, which goes in the end."""
+    with tempfile.TemporaryDirectory(dir=parent, prefix="bench-") as name:
+        folder = Path(name)
+        async with AsyncExitStack() as stack:
+            fakes = await stack.enter_async_context(peers(cores.peers, folder))
+            yield Bench(fakes, folder=folder, cores=cores, effort=effort, stack=stack)

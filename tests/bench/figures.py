@@ -1,0 +1,160 @@
+"""One measurement, and what repeated measurements of two subjects say about each other. Pure."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+KIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One way to load a subject."""
+
+    name: str
+    window: int
+    """Calls in flight."""
+    size: int = 80
+    """Bytes of arguments."""
+    delay: float = 0.0
+    """Seconds that the webhook takes."""
+    sessions: int = 1
+    sync_delay: float = 0.0
+    """Seconds that each sync of the disk takes longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What one repetition of one workload said of one subject."""
+
+    calls: int
+    rate: float
+    """Calls per second."""
+    p50: float
+    p99: float
+    """Seconds from the call's leaving the runtime to its result's arrival."""
+    cpu: float
+    """Seconds of the subject's processor time per call."""
+    busy: float
+    """Share of one core that the subject used."""
+    peers_busy: float
+    """Share of one core that the peers used: while it is well below 1 they are not the bottleneck."""
+    rss: int
+    made: int
+    lost: int
+    doubled: int
+    different: int
+    posts: int
+    signed: int
+
+    @property
+    def faults(self) -> int:
+        """How many calls did not get exactly one right result after exactly one request."""
+        return self.lost + self.doubled + self.different + abs(self.posts - self.made)
+
+
+Metric = Callable[[Measurement], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A median with the least and the most of all repetitions."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{digits(self.median)} ({digits(self.low)}-{digits(self.high)})"
+
+
+@dataclass(slots=True)
+class Series:
+    """All repetitions of one workload, by subject; they were taken in turn, so equal places belong together."""
+
+    workload: Workload
+    taken: dict[str, list[Measurement]] = field(default_factory=dict[str, list[Measurement]])
+
+    def add(self, subject: str, measurement: Measurement) -> None:
+        """Take note of one repetition."""
+        self.taken.setdefault(subject, []).append(measurement)
+
+    def of(self, subject: str, metric: Metric) -> Spread:
+        """Sum one subject up."""
+        return spread([metric(one) for one in self.taken[subject]])
+
+    def ratio(self, metric: Metric, floor: str) -> Spread | None:
+        """Compare the gateway with a floor, repetition by repetition; None where the floor was not run."""
+        if floor not in self.taken:
+            return None
+        pairs = zip(self.taken["gateway"], self.taken[floor], strict=True)
+        return spread([metric(ours) / metric(theirs) for ours, theirs in pairs])
+
+    @property
+    def faults(self) -> int:
+        """How many calls went wrong in all repetitions of all subjects."""
+        return sum(one.faults for taken in self.taken.values() for one in taken)
+
+    def summary(self, subject: str) -> dict[str, Any]:
+        """List one subject's medians, in units that read well."""
+        taken = self.taken[subject]
+        return {
+            "workload": asdict(self.workload),
+            "subject": subject,
+            "repetitions": len(taken),
+            "calls": sum(one.calls for one in taken),
+            "calls_per_s": round(self.of(subject, rate).median, 1),
+            "p50_ms": round(self.of(subject, p50).median * 1000, 4),
+            "p99_ms": round(self.of(subject, p99).median * 1000, 4),
+            "cpu_us_per_call": round(self.of(subject, cpu).median * 1e6, 2),
+            "busy": round(self.of(subject, busy).median, 3),
+            "peers_busy": round(self.of(subject, peers_busy).median, 3),
+            "rss_mib": round(max(one.rss for one in taken) / KIB**2, 1),
+            "lost": sum(one.lost for one in taken),
+            "doubled": sum(one.doubled for one in taken),
+            "different": sum(one.different for one in taken),
+            "repeated_requests": sum(one.posts - one.made for one in taken),
+        }
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Sum values up."""
+    return Spread(statistics.median(values), min(values), max(values))
+
+
+def rate(one: Measurement) -> float:
+    """Calls per second."""
+    return one.rate
+
+
+def p50(one: Measurement) -> float:
+    """Median latency."""
+    return one.p50
+
+
+def p99(one: Measurement) -> float:
+    """Latency of the slowest hundredth."""
+    return one.p99
+
+
+def cpu(one: Measurement) -> float:
+    """Processor time per call."""
+    return one.cpu
+
+
+def busy(one: Measurement) -> float:
+    """Share of a core."""
+    return one.busy
+
+
+def peers_busy(one: Measurement) -> float:
+    """Share of a core that the peers used."""
+    return one.peers_busy
+
+
+def digits(value: float) -> str:
+    """Write a number with three digits that matter."""
+    if value >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

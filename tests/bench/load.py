@@ -1,0 +1,155 @@
+"""Keeps a number of tool calls in flight, measures them, and checks that each got exactly one right result."""
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count, cycle
+from pathlib import Path
+from typing import Any
+
+from tests.bench.runtime import AgentConnection, FakeRuntime, tool_call
+from tests.bench.webhook import Webhook, result_of
+
+GRACE = 15.0
+"""How long results may still take once no more calls are made."""
+LATE = 0.1
+"""How long a second result is waited for behind the last one."""
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_NUMBERS = count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to run."""
+
+    agents: list[str]
+    window: int
+    size: int
+    """Bytes of arguments."""
+    seconds: float
+    warmup: float
+    pid: int
+    """The subject's process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where everything stands at one moment."""
+
+    at: float
+    done: int
+    subject_cpu: float
+    own_cpu: float
+
+
+def make_arguments(size: int) -> bytes:
+    """Make arguments of about as many bytes."""
+    frame = b'{"targetPlayer":"Victoria","rank":"7","note":"%b"}'
+    return frame % (b"x" * max(0, size - len(frame) + 2))
+
+
+def make_call_id() -> str:
+    """Make an id as long as a UUID; none is ever used twice, not even by another run against the same database."""
+    return f"{_STAMP}-4000-8000-{next(_NUMBERS):012d}"
+
+
+_STAMP = f"{time.time_ns() // 1_000_000 % 2**48:012x}"[:8] + f"-{os.getpid() % 65_536:04x}"
+
+
+def cpu_seconds(pid: int) -> float:
+    """Read how much processor time a process has used so far."""
+    # The name stands in parentheses and may hold anything; fields 14 and 15 count from the first.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def resident_bytes(pid: int) -> int:
+    """Read how much memory a process holds."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+
+
+class Load:
+    """One closed loop: each result makes the next call."""
+
+    def __init__(self, runtime: FakeRuntime, webhook: Webhook, order: Order) -> None:
+        self._webhook = webhook
+        self._order = order
+        self._arguments = make_arguments(order.size)
+        self._connections: Iterator[AgentConnection] = cycle([runtime.agents[agent] for agent in order.agents])
+        self._runtime = runtime
+        self._sent: dict[str, float] = {}
+        self._settled: set[str] = set()
+        self._latencies: list[float] = []
+        self._doubled = self._different = 0
+        self._ending = False
+        self._drained = asyncio.Event()
+
+    async def run(self) -> dict[str, Any]:
+        """Warm up, measure, drain, check."""
+        order, webhook = self._order, self._webhook
+        posts, signed = webhook.posts, webhook.signed
+        self._runtime.heard = self._hear
+        for _ in range(order.window):
+            self._call()
+        await asyncio.sleep(order.warmup)
+        begin = self._mark()
+        await asyncio.sleep(order.seconds)
+        end = self._mark()
+        self._ending = True
+        try:
+            async with asyncio.timeout(GRACE):
+                await self._drained.wait()
+        except TimeoutError:
+            pass
+        await asyncio.sleep(LATE)
+        return {
+            **self._figures(begin, end),
+            "rss": resident_bytes(order.pid),
+            "made": len(self._settled) + len(self._sent),
+            "lost": len(self._sent),
+            "doubled": self._doubled,
+            "different": self._different,
+            "posts": webhook.posts - posts,
+            "signed": webhook.signed - signed,
+        }
+
+    def _figures(self, begin: Mark, end: Mark) -> dict[str, Any]:
+        calls, seconds = end.done - begin.done, end.at - begin.at
+        latencies = sorted(self._latencies[begin.done : end.done]) or [float("nan")]
+        return {
+            "calls": calls,
+            "rate": calls / seconds,
+            "p50": latencies[len(latencies) // 2],
+            "p99": latencies[len(latencies) * 99 // 100],
+            "cpu": (end.subject_cpu - begin.subject_cpu) / max(1, calls),
+            "busy": (end.subject_cpu - begin.subject_cpu) / seconds,
+            "peers_busy": (end.own_cpu - begin.own_cpu) / seconds,
+        }
+
+    def _mark(self) -> Mark:
+        return Mark(time.perf_counter(), len(self._latencies), cpu_seconds(self._order.pid), time.process_time())
+
+    def _call(self) -> None:
+        call = make_call_id()
+        self._sent[call] = time.perf_counter()
+        next(self._connections).write(tool_call(call, self._arguments))
+
+    def _hear(self, _connection: AgentConnection, message: dict[str, Any]) -> None:
+        if message.get("type") != "tool-result":
+            return
+        call = message["toolCallId"]
+        begun = self._sent.pop(call, None)
+        if begun is None:
+            self._doubled += call in self._settled
+            return
+        self._latencies.append(time.perf_counter() - begun)
+        self._settled.add(call)
+        self._different += message["outcome"] != "success" or message.get("result") != result_of(call)
+        if not self._ending:
+            self._call()
+        elif not self._sent:
+            self._drained.set()

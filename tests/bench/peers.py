@@ -1,0 +1,64 @@
+"""The process of all fake peers: takes one JSON order a line, answers each with one line."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from itertools import cycle
+from typing import Any
+
+import orjson
+import uvloop
+
+from tests.bench.load import Load, Order
+from tests.bench.runtime import FakeRuntime
+from tests.bench.webhook import Webhook
+
+Deed = Callable[[dict[str, Any]], Awaitable[object]]
+
+
+class Peers:
+    """What one process plays: the runtime, the backend and the followers."""
+
+    def __init__(self) -> None:
+        self.runtime = FakeRuntime()
+        self.webhook = Webhook()
+
+    async def connected(self, order: dict[str, Any]) -> object:
+        """Wait until agents have their host."""
+        await self.runtime.connected(order["agents"], within=order["patience"])
+        return None
+
+    async def run(self, order: dict[str, Any]) -> object:
+        """Measure a load."""
+        self.webhook.delays = cycle(order.pop("delays"))
+        return await Load(self.runtime, self.webhook, Order(**order)).run()
+
+
+async def serve() -> None:
+    """Listen on two free ports, say which, and obey until stdin ends."""
+    loop = asyncio.get_running_loop()
+    peers = Peers()
+    deeds: dict[str, Deed] = {"connected": peers.connected, "run": peers.run}
+    runtime = await loop.create_server(peers.runtime.connect, "127.0.0.1", 0, backlog=4096)
+    webhook = await loop.create_server(peers.webhook.connect, "127.0.0.1", 0, backlog=4096)
+    pings = asyncio.create_task(peers.runtime.keep_alive())
+    lines = asyncio.StreamReader(limit=16 * 1024 * 1024)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    _say({"runtime": runtime.sockets[0].getsockname()[1], "webhook": webhook.sockets[0].getsockname()[1]})
+    while line := await lines.readline():
+        order = orjson.loads(line)
+        try:
+            _say({"answer": await deeds[order.pop("do")](order)})
+        except TimeoutError:
+            _say({"problem": f"not in time: {line[:200]!r}"})
+    pings.cancel()
+
+
+def _say(answer: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(orjson.dumps(answer) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve())

@@ -1,0 +1,171 @@
+"""What is measured: the gateway as a real process, and the floors beside it."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncGenerator, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.bench.load import cpu_seconds
+from tests.bench.processes import START, BenchProblem, Peers, module, running, tail
+from tests.bench.runtime import TOOL
+
+SECRET = "whsec_YmVuY2htYXJrLXNlY3JldC1vZi0yNC1ieXRlcw=="
+RUNTIME = "finn"
+WINDOW = 0.5
+"""Seconds until the gateway marks an outcome delivered: short, so that marking falls into what is measured."""
+_OPENING = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One process under load and the agents it serves."""
+
+    name: str
+    pid: int
+    agents: list[str]
+    url: str = ""
+    """Its HTTP API, where it has one."""
+    database: Path | None = None
+
+
+def configure(folder: Path, peers: Peers, *, delivery_window: float = WINDOW, **more: Any) -> dict[str, Any]:
+    """Write a gateway's settings: one HUMA 0.2.0 runtime, one signed webhook, one declared tool."""
+    return {
+        "engine": {"type": "sqlite", "path": str(folder / "dragoman.db")},
+        "tools": {
+            TOOL: {
+                "description": "Ask another player for all cards of one rank.",
+                "parameters": {
+                    "type": "object",
+                    "properties": {
+                        "targetPlayer": {"type": "string"},
+                        "rank": {"type": "string", "enum": [*"A23456789JQK", "10"]},
+                        "note": {"type": "string"},
+                    },
+                    "required": ["targetPlayer", "rank"],
+                    "additionalProperties": False,
+                },
+            }
+        },
+        "runtimes": {
+            RUNTIME: {
+                "adapter": "huma-0.2",
+                "url": peers.runtime,
+                "api_key": "key-of-the-benchmark",
+                "agent_id": "gateway-0",
+                "delivery_window": delivery_window,
+            }
+        },
+        "executors": {
+            "cards": {
+                "type": "webhook",
+                "url": peers.webhook,
+                "secret": SECRET,
+                "idempotent": True,
+                "concurrency": 4096,
+            }
+        },
+        "routes": [{"match": {"tool": "*"}, "to": "cards"}],
+        "limits": {"session_concurrency": 4096, "inbound_frames": 10_000, "inbound_bytes": "64MiB"},
+        "logging": {"level": "warning"},
+        **more,
+    }
+
+
+@asynccontextmanager
+async def gateway(
+    folder: Path,
+    peers: Peers,
+    *,
+    cores: Collection[int],
+    sessions: int = 1,
+    env: dict[str, str] | None = None,
+    settings: dict[str, Any] | None = None,
+) -> AsyncGenerator[Subject]:
+    """Run `python -m gateway serve` with as many sessions, each with its link up."""
+    config = _write(settings or configure(folder, peers), folder)
+    log, port = folder / "gateway.log", _free_port()
+    command = module("gateway", "serve", "--config", str(config), "--port", str(port))
+    url = f"http://127.0.0.1:{port}"
+    agents = [f"gateway-{number}" for number in range(sessions)]
+    async with running(*command, cores=cores, log=log, env=env) as process:
+        await _until_ready(process, url, log)
+        await open_sessions(url, agents)
+        await peers.ask("connected", agents=agents, patience=START - 5)
+        yield Subject("gateway", process.pid, agents, url, folder / "dragoman.db")
+
+
+def _write(settings: dict[str, Any], folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    config = folder / "gateway.yaml"
+    # JSON is YAML.
+    config.write_text(json.dumps(settings))
+    return config
+
+
+async def _until_ready(process: asyncio.subprocess.Process, url: str, log: Path) -> None:
+    async with httpx.AsyncClient(trust_env=False) as http, asyncio.timeout(START):
+        while process.returncode is None:
+            try:
+                if (await http.get(f"{url}/readyz")).status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            await asyncio.sleep(0.05)
+    raise BenchProblem(f"the gateway does not start:\n{tail(log)}")
+
+
+async def open_sessions(url: str, agents: list[str]) -> None:
+    """Attach the gateway's runtime to these agents, through the API."""
+    slots = asyncio.Semaphore(_OPENING)
+
+    async def attach(http: httpx.AsyncClient, agent: str) -> None:
+        async with slots:
+            answer = await http.post(f"{url}/v1/sessions", json={"runtime": RUNTIME, "native_id": agent})
+        if answer.status_code not in {200, 201}:
+            raise BenchProblem(f"the gateway does not open a session: {answer.text[:300]}")
+
+    # The first agent stands in the configuration.
+    async with httpx.AsyncClient(trust_env=False, timeout=START) as http, asyncio.TaskGroup() as group:
+        for agent in agents[1:]:
+            group.create_task(attach(http, agent))
+
+
+@asynccontextmanager
+async def floor(
+    name: str, peers: Peers, *, cores: Collection[int], folder: Path, command: tuple[str, ...] = ()
+) -> AsyncGenerator[Subject]:
+    """Run one of the hand-written integrations."""
+    command = command or module("tests.bench.floors", name)
+    async with running(*command, peers.runtime, peers.webhook, cores=cores, log=folder / f"{name}.log") as process:
+        try:
+            await peers.ask("connected", agents=[name], patience=START - 5)
+        except BenchProblem as exc:
+            raise BenchProblem(f"{exc}\n{tail(folder / f'{name}.log')}") from exc
+        yield Subject(name, process.pid, [name])
+
+
+async def settle(subject: Subject) -> None:
+    """Wait until a subject has done what it does behind the last result, so that the next one has the core alone."""
+    if subject.database is not None:
+        await asyncio.sleep(WINDOW + 0.2)
+    before, still = cpu_seconds(subject.pid), 0
+    for _ in range(50):
+        await asyncio.sleep(0.05)
+        now = cpu_seconds(subject.pid)
+        still = still + 1 if now - before < 0.011 else 0
+        before = now
+        if still == 3:
+            return
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
