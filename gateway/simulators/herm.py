@@ -151,11 +151,10 @@ class HermServer:
     async def _post(self, session_id: str, request: Request) -> Response:
         self._admit(request)
         session = self._found(session_id)
-        body = await self._body(request)
         if stumble := self._stumble("POST"):
             return stumble
         try:
-            events = read_events(body)
+            events = read_events(await self._body(request))
         except Objection as exc:
             session.object_to(exc)
             raise
