@@ -114,10 +114,8 @@ class HermLink:
             # A piece of a message of which the whole is here already.
             if place.is_delta and place.sequence is not None and place.sequence <= self._durable:
                 return
-        elif self._misses_something(place):
-            await self._fill_gap()
-            if self._is_known(place):
-                return
+        elif place.sequence is not None and self._misses_something(place.sequence):
+            await self._fill_gap(place.sequence)
         self._pass(event)
 
     def _is_known(self, place: wire.Place) -> bool:
@@ -127,18 +125,20 @@ class HermLink:
         after = self._resumed_after
         return not place.is_live and after is not None and place.sequence is not None and place.sequence <= after
 
-    def _misses_something(self, place: wire.Place) -> bool:
+    def _misses_something(self, sequence: int) -> bool:
         """Whether the first durable news leave a gap: the stream may have begun after the list had ended."""
-        if place.sequence is None or self._has_checked:
+        if self._has_checked:
             return False
         self._has_checked = True
-        return place.sequence > self._highest + 1
+        return sequence > self._highest + 1
 
-    async def _fill_gap(self) -> None:
+    async def _fill_gap(self, before: int) -> None:
+        """Hand on what the list has before the news; what it has behind them is still to come on the stream."""
         after = self._durable if self._durable >= 0 else None
         history = await read_history(self._client, self._path, options=self._options, after=after)
         for event in history.events:
-            if event.place.event_id is None or event.place.event_id not in self._ids:
+            place = event.place
+            if place.sequence is not None and place.sequence < before and place.event_id not in self._ids:
                 self._pass(event)
 
     def _pass(self, event: Event) -> None:

@@ -1,0 +1,107 @@
+"""The reader of server-sent events against every way to write and to cut them."""
+
+import asyncio
+import json
+
+import pytest
+
+from gateway.conformance.link import within
+from gateway.ports.values import Malformed
+from gateway.transports import sse_client
+from tests.adapters.herm.links import TITLE, Witness, linked, name_of, text
+from tests.adapters.herm.raw_herm import RawHerm
+
+pytestmark = pytest.mark.requirement("H-h")
+
+
+async def told(*chunks: bytes) -> list[object]:
+    """Say some bytes and then a last event; return everything before it."""
+    witness = Witness()
+    async with RawHerm().serve() as server, linked(server, witness):
+        await within(server.connected())
+        await server.raw(*chunks, b'\n\ndata: "last"\n\n')
+        async with asyncio.timeout(5):
+            while not witness.frames or witness.frames[-1].payload != "last":
+                await witness.wait_for(len(witness.frames) + 1)
+        return [frame.payload for frame in witness.frames[:-1]]
+
+
+@pytest.mark.parametrize(
+    ("said", "heard"),
+    [
+        (b'data: {"a":1}\n\n', [{"a": 1}]),
+        (b'data:{"a":1}\n\n', [{"a": 1}]),
+        (b'data: {"a":1}\r\n\r\n', [{"a": 1}]),
+        (b'data: {"a":1}\r\r', [{"a": 1}]),
+        (b'\xef\xbb\xbfdata: {"a":1}\n\n', [{"a": 1}]),
+        (b'data: {"a":\ndata: 1}\n\n', [{"a": 1}]),
+        (b': open\n\nretry: 10\n\nid: 7\n\nevent: x\n\n: keepalive\n\ndata: {"a":1}\n\n', [{"a": 1}]),
+        (b'event: agent.unknown\nid: evt_1\nretry: no\nodd: x\ndata: {"a":1}\n\n', [{"a": 1}]),
+        (b"data: [DONE]\n\ndata: {}\n\ndata\n\ndata:\n\n", []),
+        ('data: {"a":"\u2028\x85é🂡"}\n\n'.encode(), [{"a": "\u2028\x85é🂡"}]),
+        (b"\n\n\n", []),
+    ],
+)
+async def test_every_form_of_an_event_is_understood(said: bytes, heard: list[object]) -> None:
+    assert await told(said) == heard
+
+
+async def test_events_arrive_whole_when_the_stream_is_cut_at_every_byte() -> None:
+    witness = Witness()
+    async with RawHerm().serve() as server, linked(server, witness):
+        whole = b"\xef\xbb\xbf: open\r\n\r\n"
+        for number in range(5):
+            whole += server.sse(server.wrap(text(f"é🂡 {number}"))).replace(b"\n", b"\r\n" if number % 2 else b"\n")
+        await server.raw(*(whole[place : place + 1] for place in range(len(whole))))
+        frames = await witness.wait_for(5)
+        assert [frame.payload["payload"]["content"][0]["text"] for frame in frames] == [f"é🂡 {n}" for n in range(5)]
+
+
+async def test_an_event_arrives_whole_wherever_it_is_cut_in_two() -> None:
+    witness = Witness()
+    async with RawHerm().serve() as server, linked(server, witness):
+        size = len(server.sse({**server.wrap(text("é🂡")), "id": "evt_0001"}))
+        for place in range(1, size):
+            said = server.sse({**server.wrap(text("é🂡")), "id": f"evt_{place:04}", "sequence": 1})
+            await server.raw(said[:place], said[place:])
+        frames = await witness.wait_for(size - 1)
+        assert [name_of(frame) for frame in frames] == [f"evt_{place:04}" for place in range(1, size)]
+
+
+@pytest.mark.parametrize("said", [b"{", b'{"a":1', b"not json", b"[" * 500 + b"]" * 500, b'{"a":"\\ud800', b"\xff\xfe"])
+async def test_what_cannot_be_read_is_malformed_and_the_stream_lives_on(said: bytes) -> None:
+    (payload,) = await told(b"data: " + said + b"\n\n")
+    assert isinstance(payload, Malformed)
+    assert len(payload.excerpt) <= 1_024
+
+
+async def test_keepalives_alone_keep_the_link_and_silence_ends_it() -> None:
+    async with RawHerm().serve() as server, linked(server, Witness(), idle_timeout="300ms") as link:
+        await within(server.connected())
+        closing = asyncio.ensure_future(link.wait_closed())
+        for _ in range(5):
+            done, _pending = await asyncio.wait([closing], timeout=0.1)
+            assert not done
+            await server.raw(b": keepalive\n\n")
+        assert await within(closing) == "nothing came for 0.3 s"
+
+
+async def test_an_event_without_end_ends_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse_client, "MAX_EVENT", 10_000)
+    witness = Witness()
+    async with RawHerm().serve() as server, linked(server, witness) as link:
+        for number in range(50):
+            await server.raw(b"data: " + json.dumps({"id": f"e{number}", "x": "y" * 1_000}).encode() + b"\n\n")
+        await witness.wait_for(50)
+        await server.raw(b"data: " + b"x" * 10_001)
+        assert "over 10000 bytes" in await within(link.wait_closed())
+
+
+@pytest.mark.requirement("H-gg", "H38")
+async def test_a_title_after_the_end_of_a_turn_still_arrives() -> None:
+    witness = Witness()
+    async with RawHerm().serve() as server, linked(server, witness):
+        await server.happen({"type": "session.status_idle", "stop_reason": {"type": "end_turn"}})
+        await server.happen(TITLE)
+        frames = await witness.wait_for(2)
+        assert frames[-1].payload["payload"] == TITLE
