@@ -18,6 +18,7 @@ from gateway.envelope import (
     Image,
     Loss,
     MessagePosted,
+    Origin,
     SessionMoved,
     SessionTitled,
     Text,
@@ -163,7 +164,9 @@ def _number(text: str) -> int | None:
 
 def _correlation(item: Draft | Envelope) -> str | None:
     match item:
-        case Draft(correlation=str(correlation)):
+        case Draft(correlation=str(correlation)) | Envelope(origin=Origin(correlation=str(correlation))) if (
+            _has_identity(item)
+        ):
             return correlation
         case _:
             pass

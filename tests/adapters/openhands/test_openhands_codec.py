@@ -24,6 +24,7 @@ from gateway.envelope import (
     SessionId,
     SessionMoved,
     Text,
+    ThoughtShared,
     ToolFinished,
     ToolRequested,
 )
@@ -179,6 +180,14 @@ def test_a_recorded_message_is_an_action_towards_the_runtime_and_an_event_from_i
     origin = Origin("openhands", "openhands/0.62", f"4@{TIME}", 4, TIME)
     payload = CODEC.encode(envelope(event, "from_runtime", origin)).frames[0].payload
     assert (payload["id"], payload["timestamp"], payload["source"]) == (4, TIME, "user")
+
+
+@pytest.mark.requirement("OH25")
+def test_a_recorded_event_keeps_the_id_of_its_tool_call_and_takes_none_of_another_protocol() -> None:
+    for protocol, kept in (("openhands/0.62", {"tool_call_id": "call_1"}), ("other/1", None)):
+        origin = Origin("a", protocol, f"4@{TIME}", 4, TIME, "call_1")
+        written = CODEC.encode(envelope(ThoughtShared(text="Hm."), "from_runtime", origin)).frames[0].payload
+        assert written.get("tool_call_metadata") == kept
 
 
 def test_an_event_of_another_protocol_gets_the_journals_number_and_time() -> None:
