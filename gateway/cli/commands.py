@@ -1,11 +1,10 @@
-"""The commands of `dragoman`: serve, check, schema, doctor, demo, version."""
+"""The command line and the commands about a gateway of one's own: serve, check, schema, doctor, demo, version."""
 
 import asyncio
 import importlib
 import json
 import os
-from collections.abc import Callable, Coroutine, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from importlib.metadata import PackageNotFoundError, version as installed_version
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,41 +14,24 @@ from typing import Annotated, Any
 import typer
 
 from gateway import bootstrap
+from gateway.cli import explain, talking
+from gateway.cli.config_file import DEFAULT_FILES, SHOWN_DEFAULT, ConfigOption, choose
 from gateway.cli.doctor import examine
-from gateway.cli.terminal import complain, count_problems, plural, show_problems
-from gateway.errors import DownstreamError, InvalidConfiguration, OperatorError
+from gateway.cli.explained import RAW, explained
+from gateway.cli.terminal import count_problems, plural, show_problems
 from gateway.settings.load import Loaded, load
 from gateway.settings.schema import build_schema
-
-DEFAULT_FILES = (Path("gateway.yaml"), Path("config/gateway.yaml"))
-"""Where a configuration is looked for when none is named."""
-_SHOWN_DEFAULT = "gateway.yaml, else config/gateway.yaml"
-
-# click wraps paragraphs; a line with only a backspace keeps the next one as it is.
-_RAW = "\b\n"
 
 app = typer.Typer(
     name="dragoman",
     help="A durable gateway between agent runtimes and the backend that serves them.",
-    epilog=f"{_RAW}Examples:\n  dragoman demo\n  dragoman check config/gateway.yaml\n  dragoman serve",
+    epilog=f"{RAW}Examples:\n  dragoman demo\n  dragoman check config/gateway.yaml\n  dragoman serve",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        "-c",
-        metavar="FILE",
-        envvar="DRAGOMAN_CONFIG",
-        help="The configuration file.",
-        show_default=_SHOWN_DEFAULT,
-    ),
-]
 
 
 def main() -> None:
@@ -74,7 +56,7 @@ def _top(  # pyright: ignore[reportUnusedFunction] -- Typer keeps it
 
 
 @app.command(
-    epilog=f"{_RAW}Examples:\n  dragoman serve\n  dragoman serve --config my.yaml --host 0.0.0.0 --port 80\n"
+    epilog=f"{RAW}Examples:\n  dragoman serve\n  dragoman serve --config my.yaml --host 0.0.0.0 --port 80\n"
     "  kill -HUP PID       reads the configuration again\n  kill -TERM PID      finishes calls in flight, then leaves"
 )
 def serve(
@@ -86,66 +68,70 @@ def serve(
     port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Port; 0 takes a free one.")] = 8080,
 ) -> None:
     """Run the gateway until it is told to stop."""
-    with _explained():
-        path = _choose(config)
+    with explained():
+        path = choose(config)
         code = _run(lambda: bootstrap.serve(path, host=host, port=port))
     raise typer.Exit(code)
 
 
 @app.command(
-    epilog=f"{_RAW}Examples:\n  dragoman check\n  dragoman check config/gateway.yaml --strict\n\n"
+    epilog=f"{RAW}Examples:\n  dragoman check\n  dragoman check config/gateway.yaml --strict\n\n"
     "Exit code 0: the file can be used, though warnings may remain. 1: it cannot."
 )
 def check(
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="FILE", envvar="DRAGOMAN_CONFIG", help="The configuration file.", show_default=_SHOWN_DEFAULT
+            metavar="FILE", envvar="DRAGOMAN_CONFIG", help="The configuration file.", show_default=SHOWN_DEFAULT
         ),
     ] = None,
     *,
     strict: Annotated[bool, typer.Option("--strict", help="Fail on warnings too.")] = False,
 ) -> None:
     """Say what is wrong or doubtful in a configuration."""
-    with _explained():
-        loaded = load(_choose(file), adapters=bootstrap.installed_adapters(), env=os.environ)
+    with explained():
+        loaded = load(choose(file), adapters=bootstrap.installed_adapters(), env=os.environ)
     show_problems(str(loaded.source), loaded.problems)
     typer.echo(f"{loaded.source}: {_summary(loaded)}")
     if strict and loaded.problems:
         raise typer.Exit(1)
 
 
-@app.command(epilog=f"{_RAW}Example:\n  dragoman schema > gateway.schema.json")
+@app.command(epilog=f"{RAW}Example:\n  dragoman schema > gateway.schema.json")
 def schema() -> None:
     """Print the JSON Schema of the configuration, for editors."""
-    with _explained():
+    with explained():
         built = build_schema(bootstrap.installed_adapters())
     typer.echo(json.dumps(built, indent=2, ensure_ascii=False))
 
 
-@app.command(epilog=f"{_RAW}Examples:\n  dragoman doctor\n  dragoman doctor --config my.yaml")
+@app.command(epilog=f"{RAW}Examples:\n  dragoman doctor\n  dragoman doctor --config my.yaml")
 def doctor(*, config: ConfigOption = None) -> None:
     """Look for what is broken, from Python to network."""
     found = config or next((path for path in DEFAULT_FILES if path.is_file()), None)
     raise typer.Exit(0 if examine(found, env=os.environ) else 1)
 
 
-@app.command(epilog=f"{_RAW}Examples:\n  dragoman demo\n  dragoman demo --keep     stays up to be played with")
+@app.command(epilog=f"{RAW}Examples:\n  dragoman demo\n  dragoman demo --keep     stays up to be played with")
 def demo(
     *, keep: Annotated[bool, typer.Option("--keep", help="Leave everything running until Ctrl-C.")] = False
 ) -> None:
     """Play a scripted game through a real gateway."""
     # The simulators load slowly and no other command needs them.
     scripted = importlib.import_module("gateway.simulators.demo")
-    with _explained():
+    with explained():
         code = int(scripted.main(keep))
     raise typer.Exit(code)
 
 
-@app.command(epilog=f"{_RAW}Example:\n  dragoman version")
+@app.command(epilog=f"{RAW}Example:\n  dragoman version")
 def version() -> None:
     """Show the version."""
     typer.echo(_version())
+
+
+talking.register(app)
+explain.register(app)
 
 
 def _version() -> str:
@@ -154,16 +140,6 @@ def _version() -> str:
     except PackageNotFoundError:
         own = "(not installed; `dragoman doctor` says how to mend that)"
     return f"dragoman {own} on Python {python_version()}"
-
-
-def _choose(given: Path | None) -> Path:
-    if given is not None:
-        return given
-    for path in DEFAULT_FILES:
-        if path.is_file():
-            return path
-    looked = " nor ".join(str(path) for path in DEFAULT_FILES)
-    raise OperatorError(f"no configuration: there is neither {looked} here; name one, or set DRAGOMAN_CONFIG")
 
 
 def _summary(loaded: Loaded) -> str:
@@ -184,19 +160,3 @@ def _run(begin: Callable[[], Coroutine[Any, Any, int]]) -> int:
     factory = importlib.import_module("uvloop").new_event_loop if find_spec("uvloop") else None
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(begin())
-
-
-@contextmanager
-def _explained() -> Generator[None]:
-    """Turn what an operator must mend into lines on stderr and exit code 1."""
-    try:
-        yield
-    except InvalidConfiguration as exc:
-        show_problems(exc.file, exc.problems)
-    except (OperatorError, DownstreamError) as exc:
-        complain(str(exc))
-    except OSError as exc:
-        complain(f"{exc.strerror or exc}{f': {exc.filename}' if exc.filename else ''}")
-    else:
-        return
-    raise typer.Exit(1)

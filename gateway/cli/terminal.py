@@ -6,7 +6,10 @@ from typing import Literal
 from rich.console import Console
 from rich.text import Text
 
+from gateway.cli.lines import clean, clean_line
+from gateway.cli.reasons import Part
 from gateway.errors import Problem
+from gateway.transports.masking import Mask
 
 State = Literal["ok", "note", "warning", "broken"]
 
@@ -18,10 +21,12 @@ _MARKS: dict[State, tuple[str, str, str]] = {
 }
 
 
-def complain(message: str) -> None:
-    """Say on stderr why a command cannot go on."""
+def complain(message: str, mend: str = "") -> None:
+    """Say on stderr why a command cannot go on and, where that is known, what to do."""
     text = Text.assemble(("dragoman: ", "bold"), ("error: ", "bold red"), message)
     _stderr().print(text, soft_wrap=True)
+    if mend:
+        _stderr().print(Text(f"  {mend}", "yellow"), soft_wrap=True)
 
 
 def show_problems(file: str, problems: Sequence[Problem]) -> None:
@@ -64,6 +69,19 @@ def show_check(state: State, text: str, mend: str = "") -> None:
     console.print(Text.assemble((f"  {mark} ", style), text), soft_wrap=True)
     for line in mend.splitlines():
         console.print(Text(f"      {line}", style if state != "ok" else ""), soft_wrap=True)
+
+
+_TONES = {"plain": "", "good": "green", "doubtful": "yellow", "bad": "red"}
+
+
+def show_reasons(parts: Sequence[Part], *, mask: Mask) -> None:
+    """Write an explanation on stdout: a heading and a line each, with a block below where there is one."""
+    console = Console(highlight=False)
+    for part in parts:
+        text = clean(mask(part.text))
+        console.print(Text.assemble((f"{part.heading:<10}", "bold"), (text, _TONES[part.tone])), soft_wrap=True)
+        for line in mask(part.block).splitlines():
+            console.print(Text(f"          {clean_line(line)}", "dim" if part.tone == "plain" else ""), soft_wrap=True)
 
 
 def _stderr() -> Console:

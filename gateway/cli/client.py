@@ -1,0 +1,197 @@
+"""Talks to a running gateway over its HTTP API, and says in one line what went wrong and how to mend it."""
+
+import json
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from ipaddress import ip_address
+from types import TracebackType
+from typing import Any, cast
+from urllib.parse import quote, urlsplit
+
+import httpx
+from httpx_sse import EventSource, ServerSentEvent, SSEError
+
+from gateway.cli.lines import clean
+from gateway.errors import OperatorError
+from gateway.http.errors import PROBLEMS
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+MOST_BYTES = 64 * 1024**2
+"""A larger answer than this is none of a gateway."""
+
+_PATIENCE = httpx.Timeout(30.0, connect=10.0)
+_STREAM_PATIENCE = httpx.Timeout(10.0, read=90.0)
+_PAGE = 500
+_MOST_PAGES = 200
+_LONGEST = 1_000
+
+
+class Refusal(OperatorError):
+    """The gateway said no, or did not answer; `mend` says what to do about it."""
+
+    def __init__(self, text: str, mend: str = "", *, passing: bool = False) -> None:
+        super().__init__(text)
+        self.mend = mend
+        self.passing = passing
+        """Whether trying again may help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One server-sent event; `sequence` is None for what is only live."""
+
+    kind: str
+    data: dict[str, Any]
+    sequence: int | None
+
+
+class Api:
+    """One gateway; a context manager that owns its connections."""
+
+    def __init__(self, url: str, key: str | None) -> None:
+        self.url = url.rstrip("/")
+        headers = {"accept": "application/json", "user-agent": "dragoman-cli"}
+        if key:
+            headers["authorization"] = f"Bearer {key}"
+        # A proxy of the environment knows nothing of this machine's own addresses, and only TLS needs certificates.
+        here = _is_here(self.url)
+        self._http = httpx.Client(
+            base_url=self.url,
+            headers=headers,
+            timeout=_PATIENCE,
+            trust_env=not here,
+            verify=self.url.lower().startswith("https:"),
+        )
+
+    def __enter__(self) -> "Api":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def get(self, path: str, **query: Any) -> dict[str, Any]:
+        """Read something.
+
+        Raises:
+            Refusal: as all methods do.
+        """
+        return self._ask("GET", path, params=query)
+
+    def post(self, path: str, body: Any) -> dict[str, Any]:
+        """Write something."""
+        try:
+            content = json.dumps(body, ensure_ascii=False).encode()
+        except UnicodeEncodeError as exc:
+            raise Refusal("the text is not valid Unicode, so it cannot be sent") from exc
+        return self._ask("POST", path, content=content, headers={"content-type": "application/json"})
+
+    def pages(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
+        """Read a list to its end."""
+        after: dict[str, Any] = {}
+        for _ in range(_MOST_PAGES):
+            page = self.get(path, limit=_PAGE, **query, **after)
+            yield from page["data"]
+            if page["next"] is None:
+                return
+            after = {"after": page["next"]}
+
+    def session(self, given: str) -> dict[str, Any]:
+        """Find a session by its id, or by `runtime/native_id`; of several with one native id, the newest."""
+        runtime, slash, native = given.partition("/")
+        if not slash:
+            return self.get(f"/v1/sessions/{quote(given, safe='')}")
+        known = list(self.pages("/v1/sessions", runtime=runtime))
+        found = [one for one in known if one["native_id"] == native]
+        if found:
+            return found[-1]
+        names = ", ".join(f"{runtime}/{one['native_id']}" for one in known[-5:])
+        mend = f"there are: {clean(names)}" if names else "GET /v1/sessions lists all; POST /v1/sessions opens one"
+        raise Refusal(f"no session {given!r}", mend)
+
+    def follow(self, path: str, *, after: int | None = None) -> Iterator[Item]:
+        """Read a stream until it ends."""
+        headers = {"accept": "text/event-stream"} | ({} if after is None else {"last-event-id": str(after)})
+        with (
+            self._told(),
+            self._http.stream("GET", path, headers=headers, timeout=_STREAM_PATIENCE) as answer,
+        ):
+            if not answer.is_success:
+                self._read(answer)
+            for event in EventSource(answer).iter_sse():
+                # What only tells how long to wait before a reconnect has no data.
+                if event.data:
+                    yield _item(event)
+
+    def _ask(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+        with self._told(), self._http.stream(method, path, **more) as answer:
+            return self._read(answer)
+
+    def _read(self, answer: httpx.Response) -> dict[str, Any]:
+        raw = bytearray()
+        for chunk in answer.iter_bytes():
+            raw += chunk
+            if len(raw) > MOST_BYTES:
+                raise self._stranger(answer)
+        try:
+            body: Any = json.loads(raw)
+        except ValueError as exc:
+            raise self._stranger(answer) from exc
+        if not isinstance(body, dict):
+            raise self._stranger(answer)
+        told = cast("dict[str, Any]", body)
+        if answer.is_success:
+            return told
+        raise self._refusal(answer, told)
+
+    def _refusal(self, answer: httpx.Response, told: dict[str, Any]) -> Refusal:
+        if not str(told.get("type", "")).startswith("/problems/"):
+            return self._stranger(answer)
+        text = str(told.get("detail") or told.get("title") or answer.status_code)
+        pointer = told.get("pointer")
+        if pointer and pointer not in text:
+            text += f" (at {pointer})"
+        kind = PROBLEMS.get(told["type"].removeprefix("/problems/"))
+        mend = kind.mend if kind else ""
+        if answer.status_code == HTTPStatus.UNAUTHORIZED:
+            mend = "give a key of `api.keys` with --key, or in DRAGOMAN_KEY"
+        return Refusal(clean(text, _LONGEST), mend, passing=answer.status_code >= 500)
+
+    def _stranger(self, answer: httpx.Response) -> Refusal:
+        text = f"{self.url} answers like no Dragoman gateway ({answer.status_code} {answer.reason_phrase})"
+        return Refusal(clean(text), "check --url, or DRAGOMAN_URL", passing=answer.status_code >= 500)
+
+    @contextmanager
+    def _told(self) -> Generator[None]:
+        try:
+            yield
+        except httpx.ConnectError as exc:
+            mend = "start one with `dragoman serve`, or name another with --url or DRAGOMAN_URL"
+            raise Refusal(f"no gateway answers at {self.url} ({exc})", mend, passing=True) from exc
+        except httpx.TimeoutException as exc:
+            raise Refusal(f"{self.url} did not answer in time", "try again", passing=True) from exc
+        except httpx.TransportError as exc:
+            raise Refusal(f"the connection to {self.url} broke ({exc})", "try again", passing=True) from exc
+        except (SSEError, httpx.DecodingError, ValueError) as exc:
+            raise Refusal(f"{self.url} answers like no Dragoman gateway", "check --url, or DRAGOMAN_URL") from exc
+
+
+def _item(event: ServerSentEvent) -> Item:
+    value: Any = json.loads(event.data)
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    data = cast("dict[str, Any]", value)
+    # The library repeats the last id on events that have none of their own.
+    numbered = event.id.isascii() and event.id.isdigit() and not data.get("live") and event.event != "gap"
+    return Item(event.event, data, int(event.id) if numbered else None)
+
+
+def _is_here(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or host.endswith(".localhost") or ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,34 @@
+"""Turns whatever ends a command early into lines for people and an exit code: 1 for a failure, 2 for wrong usage."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import typer
+
+from gateway.cli.client import Refusal
+from gateway.cli.send import Misused
+from gateway.cli.terminal import complain, show_problems
+from gateway.errors import DownstreamError, InvalidConfiguration, OperatorError
+
+# click wraps paragraphs; a line with only a backspace keeps the next one as it is.
+RAW = "\b\n"
+
+
+@contextmanager
+def explained() -> Generator[None]:
+    """Turn what an operator must mend into lines on stderr and exit code 1."""
+    try:
+        yield
+    except InvalidConfiguration as exc:
+        show_problems(exc.file, exc.problems)
+    except Refusal as exc:
+        complain(str(exc), exc.mend)
+    except (OperatorError, DownstreamError) as exc:
+        complain(str(exc))
+    except Misused as exc:
+        raise typer.BadParameter(str(exc)) from exc
+    except OSError as exc:
+        complain(f"{exc.strerror or exc}{f': {exc.filename}' if exc.filename else ''}")
+    else:
+        return
+    raise typer.Exit(1)

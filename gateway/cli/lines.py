@@ -1,0 +1,138 @@
+"""Writes events as single lines for people: time, sequence, arrow, kind, and the facts that tell."""
+
+import json
+import re
+from datetime import datetime
+from typing import Any, cast
+
+from rich.text import Text
+
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
+_LONGEST = 4_000
+_KIND_WIDTH = 18
+
+OURS = frozenset(
+    {
+        "session.opened", "session.closed", "link.changed", "frame.rejected", "outcome.ignored", "delivery.settled",
+        "call.progressed",
+    }
+)  # fmt: skip
+"""Kinds that the gateway says about itself."""
+
+_ARROWS = {"in": ("←", "<-"), "out": ("→", "->"), "own": ("·", "- ")}
+_STYLES = {
+    "message": "cyan", "tool": "magenta", "call": "magenta", "approval": "bold yellow", "question": "bold yellow",
+    "secret": "bold yellow", "context": "blue", "turn": "blue", "action": "blue", "fault": "bold red",
+    "frame": "red", "outcome": "red", "session": "green", "link": "green",
+}  # fmt: skip
+_OUTCOMES = {"success": "green", "failure": "red", "expired": "red", "canceled": "yellow"}
+
+
+def clean(text: object, longest: int = _LONGEST) -> str:
+    """Make a text from outside fit for a terminal: one line, bounded, nothing that steers it."""
+    line = _UNPRINTABLE.sub(" ", str(text)[: 2 * longest]).strip()
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def clean_line(line: str) -> str:
+    """Make one line of a text from outside fit for a terminal, with its indentation and whole."""
+    return _UNPRINTABLE.sub(" ", line)
+
+
+def compact(value: Any) -> str:
+    """Write JSON on one line."""
+    return clean(json.dumps(value, ensure_ascii=False))
+
+
+def event_line(item: dict[str, Any], *, plain: bool) -> Text:
+    """Write an envelope, or something live, as the stream sends it; `plain` is for encodings without arrows."""
+    event: dict[str, Any] = item.get("event") or {}
+    kind = str(event.get("kind", "?"))
+    live = bool(item.get("live"))
+    way = _way(item, kind)
+    line = Text.assemble(
+        (_clock(item.get("recorded_at")), "dim"),
+        f" {'' if live else item.get('sequence', ''):>6} ",
+        (_ARROWS[way][plain], "bold"),
+        " ",
+        (f"{clean(kind, 40):<{_KIND_WIDTH}}", _STYLES.get(kind.partition(".")[0], "")),
+        " ",
+        facts_of(event),
+    )
+    for loss in item.get("losses") or ():
+        line.append(f"  [{clean(loss.get('how'))}: {clean(loss.get('note') or loss.get('path'), 200)}]", "yellow")
+    if live:
+        line.stylize("dim")
+    return line
+
+
+def _way(item: dict[str, Any], kind: str) -> str:
+    """Say from where to where; what the gateway infers of a runtime has no origin there."""
+    if item.get("direction") == "to_runtime" and kind not in OURS:
+        return "out"
+    inferred = not item.get("live") and item.get("origin") is None
+    return "own" if inferred or kind in OURS else "in"
+
+
+def facts_of(event: dict[str, Any]) -> Text:
+    """Say what tells most about an event; of a kind that is not known here, all of it."""
+    match event:
+        case {"kind": "message.posted", "content": content}:
+            author: dict[str, Any] = event.get("author") or {}
+            who = clean(author.get("name") or author.get("id") or author.get("role") or "?", 80)
+            cut = "" if event.get("complete", True) else " (cut off)"
+            return Text.assemble((f"{who}: ", "bold"), _said(content), cut)
+        case {"kind": "context.updated", "name": name, "context": context}:
+            description = f" {clean(event['description'])}" if event.get("description") else ""
+            return Text(f"{clean(name)}:{description} {compact(context)}")
+        case {"kind": "tool.requested" | "approval.asked" | "action.ordered"}:
+            name = event.get("tool") or event.get("action") or ""
+            known = {"kind", "tool", "action", "arguments", "call_id", "native_call_id", "id", "preview"}
+            ran = " (done by the runtime)" if event.get("runs_in") == "runtime" else ""
+            rest = _rest(event, known | {"runs_in", "needs_approval", "scopes"})
+            return Text.assemble((clean(name), "bold"), f" {compact(event.get('arguments') or {})}{ran}", rest)
+        case {"kind": "tool.finished", "outcome": outcome}:
+            said = event.get("error") if outcome != "success" else compact(event.get("result"))
+            style = _OUTCOMES.get(str(outcome), "")
+            unknown = " (unknown)" if event.get("unknown") else ""
+            name = (clean(event.get("tool") or event.get("native_call_id")), "bold")
+            return Text.assemble(name, " ", (f"{clean(outcome)}{unknown}", style), f" {clean(said or '')}")
+        case {"kind": "tool.canceled", "native_call_id": call}:
+            return Text.assemble((clean(event.get("tool") or call), "bold"), f" {clean(event.get('reason') or '')}")
+        case {"kind": "message.confirmed", "index": index}:
+            fate = ("delivered", "green") if event.get("delivered", True) else ("not delivered", "red")
+            return Text.assemble(f"message {index} ", fate, f" {clean(event.get('error') or '')}")
+        case {"kind": "session.moved", "state": state}:
+            return Text.assemble((clean(state), "bold"), _rest(event, {"kind", "state", "native_state"}))
+        case {"kind": "question.asked", "text": text}:
+            choices = ", ".join(clean(choice, 80) for choice in event.get("choices") or ())
+            return Text(clean(text) + (f" [{choices}]" if choices else ""))
+        case {"kind": "secret.supplied"}:
+            return Text(f"{clean(event.get('purpose', ''))} ***")
+        case {"kind": "message.streamed" | "thought.shared" | "turn.steered", "text": text}:
+            return Text(clean(text))
+        case _:
+            return Text(_rest(event, {"kind"}).strip())
+
+
+def _said(content: Any) -> str:
+    if isinstance(content, str):
+        return clean(content)
+    parts = cast("list[dict[str, Any]]", content if isinstance(content, list) else [])
+    return " ".join(clean(part.get("text") or compact(part)) for part in parts)
+
+
+def _rest(event: dict[str, Any], known: set[str]) -> str:
+    told = {name: value for name, value in event.items() if name not in known and value not in (None, "", [], {})}
+    return "".join(
+        f" {clean(name)}={clean(value) if isinstance(value, str) else compact(value)}" for name, value in told.items()
+    )
+
+
+def _clock(recorded_at: object) -> str:
+    """Say when, in the time of whoever looks."""
+    try:
+        at = datetime.fromisoformat(str(recorded_at)) if recorded_at else datetime.now().astimezone()
+    except ValueError:
+        return "??:??:??.???"
+    return at.astimezone().strftime("%H:%M:%S.%f")[:-3]

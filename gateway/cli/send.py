@@ -1,0 +1,120 @@
+"""Posts events to a session: a message, a word for the turn under way, or any event as JSON."""
+
+import sys
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import quote
+
+from rich.console import Console
+from rich.text import Text
+
+from gateway.cli.client import Api
+from gateway.cli.lines import clean
+from gateway.envelope import CLIENT_KINDS
+from gateway.errors import OperatorError
+from gateway.http.body import parse_json
+from gateway.http.errors import Refused
+
+MOST_BYTES = 4 * 1024**2
+
+WORDED = ("message.posted", "turn.steered", "turn.interrupted", "context.updated")
+"""Kinds that a text on the command line can say."""
+
+
+class Misused(Exception):
+    """The words of a command do not go together; a usage error."""
+
+
+def event_of(kind: str, text: str | None, *, author: str | None, context: str | None, name: str | None) -> Any:
+    """Make the event that a text and options say.
+
+    Raises:
+        Misused: they do not fit the kind.
+    """
+    if kind not in WORDED:
+        known = "give it with --json" if kind in CLIENT_KINDS else f"there are {', '.join(sorted(CLIENT_KINDS))}"
+        raise Misused(f"--kind {kind!r} cannot be said as a text; {known}")
+    if author is not None and kind != "message.posted":
+        raise Misused(f"--author belongs to a message, not to {kind}")
+    if (context is not None or name is not None) and kind != "context.updated":
+        raise Misused(f"--context and --name belong to context.updated, not to {kind}")
+    match kind:
+        case "turn.interrupted":
+            return {"kind": kind} | ({} if text is None else {"reason": text})
+        case "context.updated":
+            if context is None:
+                raise Misused("context.updated needs --context JSON: the complete state, which replaces the last one")
+            said = {} if text is None else {"description": text}
+            return {"kind": kind, "name": name or "update", "context": object_of(context, "--context"), **said}
+        case _ if text is None:
+            raise Misused(f"{kind} needs a TEXT (- reads it from stdin)")
+        case "turn.steered":
+            return {"kind": kind, "text": text}
+        case _:
+            said = {} if author is None else {"author": {"role": "user", "name": author}}
+            return {"kind": kind, "content": text, **said}
+
+
+def read_text(given: str | None) -> str | None:
+    """Take a text as it is, or from stdin where it is `-`."""
+    return read_source("-").decode(errors="replace").rstrip("\n") if given == "-" else given
+
+
+def read_source(given: str) -> bytes:
+    """Read a file, or stdin where it is `-`.
+
+    Raises:
+        OperatorError: it is too large; OSError: it cannot be read.
+    """
+    if given == "-":
+        raw = sys.stdin.buffer.read(MOST_BYTES + 1)
+    else:
+        with Path(given).open("rb") as file:
+            raw = file.read(MOST_BYTES + 1)
+    if len(raw) > MOST_BYTES:
+        raise OperatorError(f"{given}: more than {MOST_BYTES:,} bytes")
+    return raw
+
+
+def read_json(given: str) -> Any:
+    """Read JSON from a file or stdin; a list stands for several events.
+
+    Raises:
+        OperatorError: it is no JSON.
+    """
+    try:
+        value = parse_json(read_source(given))
+    except Refused as exc:
+        raise OperatorError(f"{'stdin' if given == '-' else given}: {exc}") from exc
+    return {"events": cast("list[Any]", value)} if isinstance(value, list) else value
+
+
+def object_of(text: str, option: str) -> dict[str, Any]:
+    """Read the JSON object that an option gives.
+
+    Raises:
+        Misused: it is none.
+    """
+    try:
+        value = parse_json(text.encode(errors="surrogateescape"))
+    except Refused as exc:
+        raise Misused(f"{option}: {exc}") from exc
+    if not isinstance(value, dict):
+        raise Misused(f"{option} must be a JSON object")
+    return cast("dict[str, Any]", value)
+
+
+def send(api: Api, session: str, body: Any) -> None:
+    """Post, and print the sequence and kind of each event that is now on record.
+
+    Raises:
+        Refusal: nothing was recorded.
+    """
+    session_id = session if "/" not in session else str(api.session(session)["session_id"])
+    posted = api.post(f"/v1/sessions/{quote(session_id, safe='')}/events", body)["data"]
+    out, err = Console(highlight=False), Console(stderr=True, highlight=False)
+    for envelope in posted:
+        out.print(Text(f"{envelope['sequence']} {clean(envelope['event']['kind'])}"), soft_wrap=True)
+        for loss in envelope["losses"]:
+            told = clean(loss.get("note") or loss.get("path"))
+            err.print(Text(f"  {clean(loss['how'])}: {told}", "yellow"), soft_wrap=True)
