@@ -88,6 +88,9 @@ def test_every_rule_named_by_a_test_or_a_vector_is_in_the_manifest_and_live() ->
 
 def test_the_manifest_has_every_rule_of_the_documents() -> None:
     expected = [f"L{n}" for n in range(1, 75)] + [f"N{n}" for n in range(1, 88)] + [f"A{n}" for n in range(1, 41)]
+    letters = [chr(n) for n in range(ord("a"), ord("z") + 1)]
+    expected += [f"H{n}" for n in range(1, 62)] + [f"H-{letter}" for letter in letters]
+    expected += [f"H-{letter * 2}" for letter in letters[:10]] + [f"OH{n}" for n in range(1, 71)]
     assert list(REQUIREMENTS) == expected
 
 
@@ -97,7 +100,7 @@ def test_every_rule_says_what_it_asks_and_who_keeps_it() -> None:
         assert rule.behaviour.endswith("."), name
         assert rule.deferred is None or rule.not_ours is None, name
         assert (rule.held_by == "nobody") == (rule.not_ours is not None), name
-        assert (rule.level == "A") == name.startswith("A"), name
+        assert (rule.level == "A") == name.startswith(("A", "H-")), name
 
 
 def test_ids_are_found_in_every_place_a_mark_can_stand() -> None:

@@ -60,6 +60,7 @@ def _texts(payload: Any) -> list[str]:
     return [block["text"] for block in payload["content"]]
 
 
+@pytest.mark.requirement("H50", "H56", "H61")
 def test_a_custom_tool_is_executed_and_its_updates_lead_the_result():
     herm = Herm()
     herm.wants("c1")
@@ -76,6 +77,7 @@ def test_a_custom_tool_is_executed_and_its_updates_lead_the_result():
     assert _texts(payload)[-1] == '{"got":2}'
 
 
+@pytest.mark.requirement("H56")
 def test_a_turn_that_waits_for_us_ends_nothing_and_one_that_ends_settles_what_is_open():
     herm = Herm()
     herm.hear("session.status_running")
@@ -143,6 +145,7 @@ def test_a_message_waits_for_the_turn_to_end():
     assert may_leave(item, herm.table.view.memory, HERM.capabilities)
 
 
+@pytest.mark.requirement("H-e")
 def test_a_pause_for_an_action_is_still_a_turn():
     herm = Herm()
     herm.wants("c1")
@@ -177,6 +180,7 @@ def _approvals(herm: Herm) -> None:
     herm.idle("t1", "t2")
 
 
+@pytest.mark.requirement("H-x", "H18")
 def test_approvals_are_sent_in_the_order_of_asking_even_when_answered_the_other_way_round():
     herm = Herm()
     _approvals(herm)
@@ -246,6 +250,7 @@ def test_a_secret_is_sent_and_never_written():
     assert "canary-7" not in herm.table.step.events[0].event.model_dump_json()
 
 
+@pytest.mark.requirement("H-n")
 def test_a_text_that_was_cut_off_is_kept_as_incomplete():
     herm = Herm()
     herm.hear("session.status_running")
@@ -279,6 +284,24 @@ def test_what_herm_runs_itself_is_recorded_and_not_executed():
     assert not herm.table.view.calls
     finished, _ = herm.table.journal[-1]
     assert finished.caused_by == 1
+
+
+@pytest.mark.requirement("H61")
+def test_arguments_that_do_not_fit_are_answered_and_not_executed():
+    herm = Herm()
+    herm.wants("c1", rank="1")
+    assert herm.table.dispatched == []
+    assert herm.table.sent[0]["is_error"] is True
+
+
+@pytest.mark.requirement("H-q")
+def test_an_id_of_an_unknown_kind_is_shown_and_never_answered():
+    herm = Herm()
+    herm.idle("mystery_1")
+    (moved,) = herm.recorded
+    assert moved.waiting_for == ("mystery_1",)
+    herm.table.wait(1_000)
+    assert herm.table.sent == []
 
 
 def test_a_scope_that_was_not_offered_is_refused():

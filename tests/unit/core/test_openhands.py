@@ -136,6 +136,7 @@ def test_an_approval_is_derived_from_state_and_action_in_either_order(state_firs
     assert _ordered_states(table) == ["user_confirmed"]
 
 
+@pytest.mark.requirement("OH44")
 def test_a_confirmed_action_sent_again_supersedes_the_first_and_asks_nothing_more():
     table = Table(OPENHANDS)
     _hear(
@@ -176,6 +177,7 @@ def test_an_approval_nobody_waits_for_any_more_is_refused():
         table.post(ApprovalGiven(id="2", decision="allow"))
 
 
+@pytest.mark.requirement("OH44")
 def test_an_unanswered_approval_is_denied_in_time():
     table = Table(OPENHANDS)
     _hear(
@@ -187,6 +189,7 @@ def test_an_unanswered_approval_is_denied_in_time():
     assert _ordered_states(table) == ["user_rejected"]
 
 
+@pytest.mark.requirement("OH48")
 def test_states_between_a_delegate_and_its_answer_end_nothing():
     table = Table(OPENHANDS)
     for payload in _lines("delegate"):
@@ -194,6 +197,40 @@ def test_states_between_a_delegate_and_its_answer_end_nothing():
         if payload.get("extras", {}).get("agent_state") in {"error", "stopped"}:
             assert table.view.memory.running
     assert not table.view.memory.running
+
+
+@pytest.mark.requirement("OH46")
+def test_a_stopped_action_may_end_a_second_time_and_both_ends_are_told_with_their_cause():
+    table = Table(OPENHANDS)
+    _hear(table, _run(1, "sleep 9", correlation="c1"))
+    ends: list[dict[str, Any]] = [
+        {
+            "observation": "error",
+            "content": "Stopped",
+            "extras": {"error_id": "AGENT_ERROR$ERROR_ACTION_NOT_EXECUTED_STOPPED"},
+        },
+        {
+            "observation": "run",
+            "content": "",
+            "extras": {"command": "sleep 9", "metadata": {"exit_code": 0}},
+            "success": True,
+        },
+    ]
+    for number, end in enumerate(ends, 2):
+        _hear(
+            table,
+            {
+                "id": number,
+                "timestamp": f"2026-11-20T20:00:{number:02}.000000",
+                "source": "agent",
+                "message": "",
+                "cause": 1,
+                **end,
+            },
+        )
+    finished = [recorded for recorded, _ in table.journal if isinstance(recorded.event, ToolFinished)]
+    assert [(recorded.caused_by, recorded.event.outcome) for recorded in finished] == [(1, "canceled"), (1, "success")]
+    assert not table.view.calls
 
 
 def test_an_order_is_tied_to_its_echo_and_its_observation():
