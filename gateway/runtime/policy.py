@@ -62,7 +62,8 @@ def retry_of(spec: ExecutorSpec) -> RetryPolicy:
             )
         case StaticSpec():
             longer = spec.delay + _MARGIN
-            return RetryPolicy(attempts=1, idempotent=True, timeout=longer, deadline=longer + _MARGIN)
+            # It never fails, but each process that dies while it waits uses up an attempt.
+            return RetryPolicy(attempts=10, idempotent=True, timeout=longer, deadline=longer + _MARGIN)
 
 
 def copying_of(spec: DestinationSpec) -> RetryPolicy:

@@ -85,6 +85,16 @@ async def test_an_unrepeatable_call_is_told_to_have_an_unknown_outcome(
         assert len(scene.witness.seen) == (0 if point in {"after-accept", "before-request"} else 1)
 
 
+async def test_an_answer_out_of_the_configuration_is_given_by_the_next_process(tmp_path: Path) -> None:
+    async with Scene(tmp_path, "0.2") as scene:
+        await play(scene, "after-request", "words")
+        (call,) = scene.calls
+        await call.result()
+        assert call.reading is not None
+        assert (call.reading.outcome, call.reading.result) == ("success", "words")
+        await finish(scene)
+
+
 @both
 @pytest.mark.parametrize("tool", ["again", "once"])
 async def test_a_gateway_killed_while_the_executor_works_keeps_its_promise(
