@@ -10,7 +10,7 @@ import structlog
 from gateway.core.council import Council, Policy
 from gateway.core.state import SessionView
 from gateway.envelope import SessionId, SessionOpened, session_id as name_session
-from gateway.errors import DragomanError, NotFound
+from gateway.errors import DragomanError, EngineUnavailable, NotFound
 from gateway.ports.adapter import Adapter, Connector, RuntimeOptions, Tool
 from gateway.ports.engine import NewEvent, Page, SessionRow
 from gateway.runtime.pump import Pump, Shared
@@ -242,12 +242,20 @@ class Sessions:
             self._tasks.create_task(self._take_up_again(runtime, pump.view.session_id))
 
     async def _take_up_again(self, name: str, session_id: SessionId) -> None:
-        await asyncio.sleep(_PAUSE)
-        row = await self._shared.engine.session(session_id)
-        # Looked up by name: each reload makes the runtime anew.
-        runtime = self.runtimes.get(name)
-        if row is not None and runtime is not None:
-            await self._take_up(runtime, row)
+        while True:
+            await asyncio.sleep(_PAUSE)
+            # Looked up by name: each reload makes the runtime anew.
+            runtime = self.runtimes.get(name)
+            if runtime is None:
+                return
+            try:
+                row = await self._shared.engine.session(session_id)
+                if row is not None:
+                    await self._take_up(runtime, row)
+            except EngineUnavailable as exc:
+                log.warning("a session cannot be taken up yet", session_id=session_id, reason=str(exc))
+            else:
+                return
 
     def _ended(self, session_id: SessionId) -> None:
         carried = self._carried.get(session_id)
@@ -270,12 +278,14 @@ class Sessions:
 
     async def end(self) -> None:
         """End all tasks and close all connectors."""
+        # Nothing is taken up any more without its runtime.
+        runtimes, self.runtimes = self.runtimes, {}
         everyone = [task for carried in list(self._carried.values()) for task in carried.tasks]
         for task in everyone:
             task.cancel()
         if everyone:
             await asyncio.wait(everyone, timeout=_STOP)
-        for runtime in list(self.runtimes.values()):
+        for runtime in runtimes.values():
             await runtime.stack.aclose()
 
     # Looking ---------------------------------------------------------------------------------------------
