@@ -313,8 +313,8 @@ class Pump:
             # Repeats older than the memory goes were left out, so what was planned by sequence fits no longer.
             effects = [effect for effect in effects if not isinstance(effect, Transmit | Ask)]
             self._inbox.put(s.Reread())
+        self._show(envelopes, [effect for effect in effects if isinstance(effect, Tell)])
         if envelopes:
-            self.feed.extend(envelopes)
             if self.council.policy.routes.copies_anything:
                 self._shared.copied()
             self._note(envelopes, before)
@@ -327,6 +327,16 @@ class Pump:
             self._outbox.turn_moved()
         self._outbox.poke()
         self._set_timer()
+
+    def _show(self, envelopes: Sequence[Envelope], tells: Sequence[Tell]) -> None:
+        """Show followers what is on record and what is only live, in the order in which it came."""
+        shown = 0
+        for tell in tells:
+            upto = sum(envelope.sequence <= tell.after for envelope in envelopes)
+            self.feed.extend(envelopes[shown:upto])
+            self.feed.tell(Live(tell.event, tell.after))
+            shown = upto
+        self.feed.extend(envelopes[shown:])
 
     def _perform(self, effect: Effect) -> None:
         workshop = self._shared.workshop
@@ -341,8 +351,9 @@ class Pump:
                 self._queue(call_id, executor, due_at)
             case Ask():
                 workshop.ask(self, effect)
-            case Tell(event):
-                self.feed.tell(Live(event, self.view.last_sequence))
+            case Tell():
+                # Shown already, in its place between what is on record.
+                pass
             case Resend(sequence):
                 self._outbox.again(sequence)
 

@@ -23,6 +23,7 @@ log = structlog.get_logger(__name__)
 _PAGE = 200
 _STOP = 5.0
 _PAUSE = 1.0
+_FAULT_PAUSE = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class Sessions:
             pump.reconfigure(runtime.council)
             pump.put(LinkDown("the runtime's options have changed"))
             supervisor = self._supervisor(runtime, pump)
-            tasks = (working, self._tasks.create_task(supervisor.run()))
+            tasks = (working, self._tasks.create_task(self._keep_linked(supervisor)))
             if self._carried.get(pump.view.session_id) is carried:
                 self._carried[pump.view.session_id] = Carried(pump, supervisor, runtime, tasks)
         await old.stack.aclose()
@@ -218,7 +219,7 @@ class Sessions:
         supervisor = self._supervisor(runtime, pump)
         pump.put(recover)
         guarded = self._guard(runtime.name, pump)
-        tasks = (self._tasks.create_task(guarded), self._tasks.create_task(supervisor.run()))
+        tasks = (self._tasks.create_task(guarded), self._tasks.create_task(self._keep_linked(supervisor)))
         self._carried[session_id] = Carried(pump, supervisor, runtime, tasks)
         tasks[0].add_done_callback(lambda _: self._ended(session_id))
 
@@ -231,6 +232,18 @@ class Sessions:
             dice=self._shared.dice,
             changed=lambda: self._changed(runtime.name),
         )
+
+    async def _keep_linked(self, supervisor: Supervisor) -> None:
+        """Run a supervisor; a fault of ours or of an adapter costs this link a pause, not the process."""
+        while True:
+            try:
+                await supervisor.run()
+            except Exception:
+                # As for pumps: every other session shares the process.
+                log.exception("a link failed unexpectedly and is made again")
+                await asyncio.sleep(_FAULT_PAUSE)
+            else:
+                return
 
     async def _guard(self, runtime: str, pump: Pump) -> None:
         """Run a pump; a fault of ours ends this session's work, which is then taken up anew from the store."""
