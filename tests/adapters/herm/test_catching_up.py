@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from adapters.herm import ADAPTER
+from adapters.herm import ADAPTER, link
 from gateway.conformance.link import enter, within
 from gateway.errors import LinkLost, LinkRefused
 from tests.adapters.herm.links import (
@@ -44,13 +44,13 @@ async def test_a_stream_cut_anywhere_loses_doubles_and_confuses_nothing(cut: int
     missed, late = CONVERSATION[cut : cut + 3], CONVERSATION[cut + 3 :]
     first, second = Witness(), Witness()
     async with RawHerm().serve() as server:
-        async with linked(server, first) as link:
+        async with linked(server, first) as opened:
             seen = [await server.happen(payload) for payload in CONVERSATION[:cut]]
             await first.wait_for(len(seen))
             if ending is not None:
                 await server.raw(ending)
             await server.drop()
-            await within(link.wait_closed())
+            await within(opened.wait_closed())
         away = [await server.happen(payload) for payload in missed]
         async with linked(server, second, resume_after=first.cursor):
             news = [await server.happen(payload) for payload in late]
@@ -67,11 +67,11 @@ async def test_a_server_that_replays_everything_on_the_stream_changes_nothing(cu
     first, second = Witness(), Witness()
     async with RawHerm().serve() as server:
         server.replays = True
-        async with linked(server, first) as link:
+        async with linked(server, first) as opened:
             seen = [await server.happen(payload) for payload in CONVERSATION[:cut]]
             await first.wait_for(len(seen))
             await server.drop()
-            await within(link.wait_closed())
+            await within(opened.wait_closed())
         away = [await server.happen(payload) for payload in CONVERSATION[cut:]]
         for after in ("after", None):
             second = Witness()
@@ -152,13 +152,14 @@ async def test_a_gap_after_connecting_is_filled_from_the_list_once() -> None:
         assert len(lists) == 2
 
 
-async def test_a_gap_that_cannot_be_filled_ends_the_link_before_anything_is_acted_on() -> None:
+@pytest.mark.parametrize("status", [500, 404])
+async def test_a_gap_that_cannot_be_filled_ends_the_link_before_anything_is_acted_on(status: int) -> None:
     witness = Witness()
-    async with RawHerm().serve() as server, linked(server, witness) as link:
+    async with RawHerm().serve() as server, linked(server, witness) as opened:
         server.stored.append(server.wrap(call(1)))
-        server.lists.append(Answer(500, {"error": "server_error", "message": "Oops."}))
+        server.lists.append(Answer(status, {"error": "some_code", "message": "Oops."}))
         await server.happen(text("behind the gap"))
-        assert "HTTP 500" in await within(link.wait_closed())
+        assert f"{status}: some_code" in await within(opened.wait_closed())
         assert witness.frames == []
 
 
@@ -189,6 +190,15 @@ async def test_every_page_is_read_whatever_its_form_and_order(form: Any, newest_
         async with linked(server, witness):
             assert witness.history == [one["id"] for one in happened]
         assert len([request for request in server.requests if request.path.endswith("/events")]) == 3
+
+
+@pytest.mark.requirement("H-j", "H42")
+async def test_pieces_and_titles_that_a_server_lists_are_no_history() -> None:
+    witness = Witness()
+    async with RawHerm().serve() as server:
+        server.stored.extend(server.wrap(payload) for payload in (text("a", delta=True), TITLE, text("ab")))
+        async with linked(server, witness):
+            assert witness.history == ["evt_3"]
 
 
 async def test_a_bare_list_is_a_page_without_a_next_one() -> None:
@@ -228,9 +238,10 @@ async def test_a_cursor_that_comes_again_ends_the_list() -> None:
     witness = Witness()
     async with RawHerm().serve() as server:
         page = Answer(200, {"data": [server.wrap(RUNNING)], "nextCursor": "7"})
-        server.lists.extend([page, page])
+        server.lists.extend([page, page, page])
         async with linked(server, witness):
             assert witness.history == ["evt_1"]
+        assert len(server.lists) == 1
 
 
 async def test_a_history_without_end_refuses_the_link() -> None:
@@ -298,12 +309,15 @@ async def test_a_stream_that_ends_while_the_history_is_read_still_leaves_the_his
                 await server.disconnected()
 
         server.on_list = cut
-        async with linked(server, witness) as link:
-            assert await within(link.wait_closed())
+        async with linked(server, witness) as opened:
+            assert await within(opened.wait_closed())
         assert witness.history == [one["id"] for one in happened]
 
 
-async def test_more_news_than_are_kept_wait_in_the_stream_until_the_history_is_read() -> None:
+async def test_more_news_than_are_kept_wait_in_the_stream_until_the_history_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link, "MOST_BUFFERED", 10)
     witness = Witness()
     async with RawHerm(most=1).serve() as server:
         await server.happen(RUNNING)
@@ -314,7 +328,9 @@ async def test_more_news_than_are_kept_wait_in_the_stream_until_the_history_is_r
             if number == 0:
                 piled.extend([server.wrap(text("x", delta=True)) for _ in range(1_500)])
                 await server.raw(b"".join(server.sse(one) for one in piled))
-                await asyncio.sleep(0)
+                # Rounds of the loop in which the link could read all of it.
+                for _ in range(500):
+                    await asyncio.sleep(0)
 
         server.on_list = pile_up
         async with linked(server, witness):
@@ -333,3 +349,14 @@ async def test_the_same_event_twice_on_the_stream_counts_once_and_the_same_numbe
         await witness.wait_for(3)
         assert [name_of(frame) for frame in witness.frames] == ["evt_1", "evt_2", "evt_3"]
         assert witness.cursors == ["1", "1", "3"]
+
+
+async def test_only_so_many_ids_are_remembered_and_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "MOST_IDS", 2)
+    witness = Witness()
+    async with RawHerm().serve() as server, linked(server, witness):
+        first, second, third = (server.wrap(RUNNING) for _ in range(3))
+        for envelope in (first, second, third, second, first):
+            await server.stream(envelope)
+        await witness.wait_for(4)
+        assert [name_of(frame) for frame in witness.frames] == ["evt_1", "evt_2", "evt_3", "evt_1"]

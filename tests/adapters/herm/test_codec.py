@@ -291,3 +291,18 @@ def test_an_id_without_end_is_refused_in_both_directions() -> None:
         CODEC.decode(envelope({"type": "agent.custom_tool_use", "id": "c" * 1025, "tool": "t"}))
     with pytest.raises(CannotExpress):
         CODEC.encode(Draft(ToolFinished(native_call_id="c" * 1025, outcome="success")))
+
+
+@pytest.mark.parametrize(("field", "path"), [("id", "/payload/id"), ("tool", "/payload/tool")])
+def test_a_call_whose_name_cannot_be_said_is_malformed_there(field: str, path: str) -> None:
+    payload = {"type": "agent.custom_tool_use", "id": "c", "tool": "t", "input": {}, field: "\ud800"}
+    with pytest.raises(MalformedFrame) as refusal:
+        CODEC.decode(envelope(payload))
+    assert refusal.value.path == path
+
+
+def test_a_result_that_does_not_wake_is_written_with_a_loss_in_both_directions() -> None:
+    event = ToolFinished(native_call_id="c", tool="terminal", outcome="success", result="x", wakes_agent=False)
+    for direction in ("from_runtime", "to_runtime"):
+        losses = CODEC.encode(recorded(event, direction)).losses
+        assert [(loss.how, loss.path) for loss in losses] == [("narrowed", "/wakes_agent")]

@@ -49,8 +49,10 @@ async def test_every_form_of_an_event_is_understood(said: bytes, heard: list[obj
 async def test_events_arrive_whole_when_the_stream_is_cut_at_every_byte() -> None:
     witness = Witness()
     async with RawHerm().serve() as server, linked(server, witness):
-        whole = b"\xef\xbb\xbf: open\r\n\r\n"
+        server.event_lines = False
+        whole = b"\xef\xbb\xbf"
         for number in range(5):
+            whole += b": open\r\n\r\n" if number else b""
             whole += server.sse(server.wrap(text(f"é🂡 {number}"))).replace(b"\n", b"\r\n" if number % 2 else b"\n")
         await server.raw(*(whole[place : place + 1] for place in range(len(whole))))
         frames = await witness.wait_for(5)
