@@ -81,6 +81,8 @@ class LinkSuite:
 
     native_id = "native-1"
     takes_large_messages = True
+    sends = 500
+    """How many frames are sent at once; fewer where each is a request of its own."""
 
     def serve(self) -> AbstractAsyncContextManager[Peer]:
         """Start a raw peer."""
@@ -114,7 +116,7 @@ class LinkSuite:
             self.connector(peer) as connector,
             connector.connect(self.native_id, Collector()) as link,
         ):
-            given = [self.outbound(number) for number in range(500)]
+            given = [self.outbound(number) for number in range(self.sends)]
             # All at once, as several sessions' work may come.
             receipts = await within(asyncio.gather(*(link.send(frame) for frame in given)))
             assert {receipt.state for receipt in receipts} <= {"sent", "delivered"}

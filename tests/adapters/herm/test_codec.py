@@ -295,7 +295,7 @@ def test_an_id_without_end_is_refused_in_both_directions() -> None:
 
 @pytest.mark.parametrize(("field", "path"), [("id", "/payload/id"), ("tool", "/payload/tool")])
 def test_a_call_whose_name_cannot_be_said_is_malformed_there(field: str, path: str) -> None:
-    payload = {"type": "agent.custom_tool_use", "id": "c", "tool": "t", "input": {}, field: "\ud800"}
+    payload: dict[str, Any] = {"type": "agent.custom_tool_use", "id": "c", "tool": "t", "input": {}, field: "\ud800"}
     with pytest.raises(MalformedFrame) as refusal:
         CODEC.decode(envelope(payload))
     assert refusal.value.path == path

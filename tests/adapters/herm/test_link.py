@@ -16,6 +16,7 @@ from tests.adapters.herm.raw_herm import ABORT, AGENT, KEY, SESSION, Answer, Raw
 
 class TestHermLink(LinkSuite):
     native_id = SESSION
+    sends = 100
 
     def serve(self) -> AbstractAsyncContextManager[Peer]:
         return RawHerm().serve()
