@@ -1,6 +1,5 @@
 """Say with the kinds a runtime has what was asked with a kind it lacks, and list what gets lost. Pure."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -18,8 +17,9 @@ from gateway.envelope import (
     TurnSteered,
     text_of,
 )
+from gateway.envelope.values import dataclass
 from gateway.errors import CannotExpress
-from gateway.ports.adapter import Capabilities, Codec
+from gateway.ports.adapter import Capabilities, Codec, Frame
 
 _ERROR_LIMIT = 8_000
 _RESULT_LIMIT = 60_000
@@ -36,6 +36,8 @@ class Adapted:
     losses: tuple[Loss, ...] = ()
     holds: bool = False
     """It is put on record only; the next message says it."""
+    frames: tuple[Frame, ...] = ()
+    """Its native form, where it had to be found out."""
 
 
 def adapt(event: Event, memory: Remembered, capabilities: Capabilities) -> Adapted:
@@ -149,17 +151,20 @@ def expressible_outcome(finished: ToolFinished, codec: Codec) -> Adapted:
     if finished.error is not None and len(finished.error) > _ERROR_LIMIT:
         finished = finished.model_copy(update={"error": finished.error[:_ERROR_LIMIT] + " …"})
     try:
-        return Adapted(finished, codec.encode(Draft(finished)).losses)
+        said = codec.encode(Draft(finished))
     except CannotExpress as exc:
         reason, path = exc.reason, exc.path
+    else:
+        return Adapted(finished, said.losses, frames=said.frames)
     if finished.outcome == "success":
         bounded = finished.model_copy(update={"result": _bounded(finished.result)})
         try:
-            further = codec.encode(Draft(bounded)).losses
+            said = codec.encode(Draft(bounded))
         except CannotExpress as exc:
             reason, path = exc.reason, exc.path
         else:
-            return Adapted(bounded, (Loss(how="narrowed", path="/result", note=reason), *further))
+            cut = Loss(how="narrowed", path="/result", note=reason)
+            return Adapted(bounded, (cut, *said.losses), frames=said.frames)
     short = finished.model_copy(
         update={
             "outcome": "failure",
@@ -169,8 +174,8 @@ def expressible_outcome(finished: ToolFinished, codec: Codec) -> Adapted:
             "updates": (),
         }
     )
-    further = codec.encode(Draft(short)).losses
-    return Adapted(short, (Loss(how="narrowed", path=path or "", note=reason), *further))
+    said = codec.encode(Draft(short))
+    return Adapted(short, (Loss(how="narrowed", path=path or "", note=reason), *said.losses), frames=said.frames)
 
 
 def _bounded(result: Any) -> str:

@@ -1,7 +1,6 @@
 """The life of a host call: its states, and what each answer of an executor leads to. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any, Literal
@@ -9,6 +8,7 @@ from typing import Any, Literal
 import orjson
 
 from gateway.envelope import Outcome, OutcomeKind
+from gateway.envelope.values import dataclass
 from gateway.ports.engine import OPEN_STATES, CallState
 from gateway.ports.executor import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain
 

@@ -4,7 +4,7 @@ The memory already shows what was recorded here, so that one step can carry many
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +14,7 @@ from gateway.core.memory import Remembered, fold
 from gateway.core.routing import Routes
 from gateway.core.state import OpenCall, SessionView
 from gateway.envelope import CallId, Direction, Event, EventId, InteractionId, Loss, Origin, ToolRequested
+from gateway.envelope.values import dataclass
 from gateway.ports.engine import (
     Accept,
     CallChange,
@@ -222,7 +223,7 @@ class Building:
         )
 
     def _sizes(self) -> tuple[int, ...]:
-        return tuple(len(kept) for kept in self._lists())
+        return tuple([len(kept) for kept in self._lists()])
 
 
 def list_state(memory: Remembered) -> str:

@@ -1,11 +1,11 @@
 """What is to be done once a step is on disk: plain values, carried out by the shell. Pure."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from gateway.core.state import OpenCall
 from gateway.envelope import CallId, Event
+from gateway.envelope.values import dataclass
 from gateway.ports.adapter import Frame
 from gateway.ports.engine import Lane, Step
 
@@ -64,9 +64,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Show followers something that is only live."""
+    """Show followers something that is only live, behind the event it came after."""
 
     event: Event
+    after: int
 
 
 @dataclass(frozen=True, slots=True)

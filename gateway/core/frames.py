@@ -104,7 +104,7 @@ def _show(build: Building, event: Event) -> None:
     build.touched_at = build.now
     if isinstance(event, MessageStreamed):
         build.partial = (build.partial + event.text)[-_PARTIAL:]
-    build.effects.append(Tell(event))
+    build.effects.append(Tell(event, after=build.last_sequence))
 
 
 def _moved(council: Council, build: Building, draft: Draft, event: SessionMoved) -> None:
@@ -155,7 +155,9 @@ def caught_up(council: Council, build: Building) -> None:
     build.live = True
     for wanted in list(build.memory.wanted.values()):
         if _open_call(build, wanted.event.native_call_id) is None:
-            _start(council, build, wanted.event, sequence=wanted.sequence, recorded_here=False)
+            event = wanted.event
+            named, route = _name(council, build, event), _route(council, build, event)
+            _start(council, build, event, named, route, sequence=wanted.sequence, recorded_here=False)
     ask_again(council, build)
     derive_approval(council, build)
 
@@ -182,9 +184,9 @@ def _requested(council: Council, build: Building, draft: Draft, event: ToolReque
         witness(council, build, draft, event)
         return
     begin_turn(council, build)
-    call_id, _ = _name(council, build, event)
-    sequence, _ = witness(council, build, draft, event.model_copy(update={"call_id": call_id}))
-    _start(council, build, event, sequence=sequence, recorded_here=True, overloaded=overloaded)
+    named = _name(council, build, event)
+    sequence, _ = witness(council, build, draft, event.model_copy(update={"call_id": named[0]}))
+    _start(council, build, event, named, route, sequence=sequence, recorded_here=True, overloaded=overloaded)
 
 
 def _name(council: Council, build: Building, event: ToolRequested) -> tuple[CallId, int]:
@@ -207,20 +209,21 @@ def _start(
     council: Council,
     build: Building,
     event: ToolRequested,
+    named: tuple[CallId, int],
+    route: Matched | Unmatched,
     *,
     sequence: int,
     recorded_here: bool,
     overloaded: bool = False,
 ) -> None:
     """Open a call that is on record, and let it leave if it may."""
-    route = _route(council, build, event)
     executor = route.executor if isinstance(route, Matched) else None
     if executor is None and council.policy.routes.unrouted == "ignore" and event.problem is None:
         return
     refusal = OVERLOADED if overloaded else refusal_of(council, event, executor)
     leaves_now = refusal is None and executor is not None and build.take_slot(executor)
     policy = council.policy.executors.get(executor or "", life.RetryPolicy())
-    call_id, n = _name(council, build, event)
+    call_id, n = named
     call = OpenCall(
         call_id=call_id,
         native_call_id=event.native_call_id,

@@ -5,8 +5,8 @@ gives the same memory. Open calls are not part of it: they are rows of the ledge
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import field, replace
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from pydantic import Field
@@ -41,6 +41,7 @@ from gateway.envelope import (
     TurnSteered,
     text_of,
 )
+from gateway.envelope.values import dataclass
 
 HISTORY_LINES = 200
 HISTORY_BYTES = 32 * 1024
@@ -50,6 +51,7 @@ HELD = "held"
 ENDED = frozenset({"idle", "awaiting_input", "finished", "stopped", "error"})
 """States in which no turn is under way."""
 
+_MOMENT = timedelta(milliseconds=250)
 _RUNNING = frozenset({"starting", "running", "awaiting_outcome", "awaiting_approval"})
 _MOST_CONFIRMATIONS = 1_000
 _MOST_CONFIRMED = 100
@@ -210,9 +212,9 @@ def _heard(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
         case MessagePosted():
             return _agent_spoke(memory, event, now, sequence)
         case ToolRequested():
-            return _requested(replace(memory, active_at=now, quiet_at=None), recorded, event, sequence)
+            return _requested(_active(memory, now), recorded, event, sequence)
         case ToolFinished():
-            return _runtime_finished(replace(memory, active_at=now, quiet_at=None), event)
+            return _runtime_finished(_active(memory, now), event)
         case ToolCanceled(native_call_id=native):
             return replace(memory, active_at=now, quiet_at=None, wanted=_without(memory.wanted, native))
         case ApprovalAsked() | QuestionAsked() | SecretAsked():
@@ -240,7 +242,8 @@ def _said(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
         case MessageConfirmed():
             return _confirmed(memory, event, now)
         case ToolFinished(native_call_id=native):
-            return replace(memory, active_at=now, quiet_at=None, wanted=_without(memory.wanted, native))
+            memory = _active(memory, now)
+            return replace(memory, wanted=_without(memory.wanted, native)) if native in memory.wanted else memory
         case DeliverySettled(state="delivered", native_id=str(native_id)):
             rest = tuple(u for u in memory.unechoed if u.sequence != event.sequence)
             order = next((u for u in memory.unechoed if u.sequence == event.sequence), None)
@@ -281,6 +284,14 @@ def _decided(memory: Remembered, event: ApprovalGiven) -> Remembered:
     )
     actions = tuple(replace(a, decided=True) if a.native_call_id in answered else a for a in memory.actions)
     return replace(memory, asked=kept, actions=actions)
+
+
+def _active(memory: Remembered, now: datetime) -> Remembered:
+    """Remember that the agent works; a busy one is not remembered anew each millisecond."""
+    known = memory.active_at
+    if memory.quiet_at is None and known is not None and now - known < _MOMENT:
+        return memory
+    return replace(memory, active_at=now, quiet_at=None)
 
 
 def _without(wanted: Mapping[str, Wanted], native_call_id: str) -> Mapping[str, Wanted]:

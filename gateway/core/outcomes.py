@@ -15,7 +15,6 @@ from gateway.envelope import (
     CallId,
     CallProgressed,
     ContextUpdated,
-    Draft,
     Loss,
     Outcome,
     OutcomeIgnored,
@@ -216,8 +215,7 @@ def settle(
     )
     if sends:
         build.add_send(Send(index, RUNTIME, "turn"))
-        frames = council.codec.encode(Draft(told)).frames
-        build.effects.append(Transmit(build.last_sequence, "turn", told.kind, frames, call.request_sequence))
+        build.effects.append(Transmit(build.last_sequence, "turn", told.kind, adapted.frames, call.request_sequence))
     told_off = canceled_data(build.base, call, reason=tell_reason) if tell_reason and call.attempt > 0 else None
     build.effects.append(Release(call.call_id, call.executor, tell=told_off, key=call.idempotency_key))
 

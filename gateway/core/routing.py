@@ -1,9 +1,11 @@
 """Who answers what: the routes of the YAML as pure matching."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 from typing import Literal
+
+from gateway.envelope.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

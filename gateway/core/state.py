@@ -1,7 +1,7 @@
 """What decisions about a session rest on: its memory, its open calls, and what is only live. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from gateway.core.memory import Remembered
 from gateway.envelope import CallId, SessionId, ToolRequested
+from gateway.envelope.values import dataclass
 from gateway.ports.engine import CallRow, CallState
 
 

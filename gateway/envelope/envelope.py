@@ -1,12 +1,12 @@
 """An event with its identity: what a codec makes, what an engine makes, what followers get. Pure."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
 from gateway.envelope.content import Loss
 from gateway.envelope.events import EVENT, Event
 from gateway.envelope.ids import EventId, SessionId
+from gateway.envelope.values import dataclass
 
 Direction = Literal["from_runtime", "to_runtime"]
 

@@ -1,14 +1,15 @@
 """The identities that Dragoman gives: sessions, calls, events. Pure."""
 
+from hashlib import sha1
 from typing import NewType
-from uuid import UUID, uuid5
+from uuid import UUID
 
 SessionId = NewType("SessionId", str)
 CallId = NewType("CallId", str)
 EventId = NewType("EventId", str)
 InteractionId = NewType("InteractionId", str)
 
-_NAMESPACE = UUID("6d3f1c7e-5b0a-5d8e-9c55-9f0b3a1d7e42")
+_NAMESPACE = UUID("6d3f1c7e-5b0a-5d8e-9c55-9f0b3a1d7e42").bytes
 
 
 def call_id(*, runtime: str, native_session_id: str, native_call_id: str, n: int = 0) -> CallId:
@@ -16,30 +17,38 @@ def call_id(*, runtime: str, native_session_id: str, native_call_id: str, n: int
 
     `n` counts the reuse of one native id with another tool or other arguments.
     """
-    return CallId(str(_named("call", runtime, native_session_id, native_call_id, str(n))))
+    return CallId(_named("call", runtime, native_session_id, native_call_id, str(n)))
 
 
 def session_id(*, runtime: str, native_session_id: str) -> SessionId:
     """Name a session, so that attaching to the same native session twice is one session."""
-    return SessionId(str(_named("session", runtime, native_session_id)))
+    return SessionId(_named("session", runtime, native_session_id))
 
 
 def interaction_id(*, session: str, native_id: str, n: int) -> InteractionId:
     """Name a question to a person; `n` is the sequence of the event that asked."""
-    return InteractionId(str(_named("interaction", session, native_id, str(n))))
+    return InteractionId(_named("interaction", session, native_id, str(n)))
 
 
-def _named(*parts: str) -> UUID:
+def _named(*parts: str) -> str:
     # Length prefixes keep ("a", "bc") and ("ab", "c") apart. A lone surrogate cannot be UTF-8, so it is escaped.
-    joined = "".join(f"{len(part)}:{part}" for part in parts)
-    return uuid5(_NAMESPACE, joined.encode("utf-8", "backslashreplace").decode("utf-8"))
+    joined = "".join([f"{len(part)}:{part}" for part in parts])
+    digest = bytearray(
+        sha1(_NAMESPACE + joined.encode("utf-8", "backslashreplace"), usedforsecurity=False).digest()[:16]
+    )
+    # The bits that make it a version 5 UUID (RFC 9562, section 5.5).
+    digest[6] = digest[6] & 0x0F | 0x50
+    digest[8] = digest[8] & 0x3F | 0x80
+    text = digest.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS = tuple(one + other for one in _CROCKFORD for other in _CROCKFORD)
+_SHIFTS = tuple(range(120, -1, -10))
 
 
 def sortable_id(milliseconds: int, entropy: int) -> str:
     """Write a ULID: 48 bits of time and 80 of `entropy` as 26 letters that sort by time."""
     number = ((milliseconds & (2**48 - 1)) << 80) | (entropy & (2**80 - 1))
-    letters = [_CROCKFORD[(number >> shift) & 31] for shift in range(125, -1, -5)]
-    return "".join(letters)
+    return "".join([_PAIRS[(number >> shift) & 1023] for shift in _SHIFTS])

@@ -6,13 +6,14 @@ that needs memory or a decision lives in the core, everything that retries in th
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.envelope import Draft, Envelope, Loss
+from gateway.envelope.values import dataclass
 from gateway.ports.duration import Duration
 
 PORTS_VERSION = 1

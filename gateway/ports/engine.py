@@ -5,7 +5,7 @@ whatever they are made of; `gateway.conformance.engine` is the contract as tests
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol
 
@@ -20,6 +20,7 @@ from gateway.envelope import (
     Origin,
     SessionId,
 )
+from gateway.envelope.values import dataclass
 
 CallState = Literal["queued", "dispatched", "accepted", "succeeded", "failed", "canceled", "expired"]
 OPEN_STATES: frozenset[str] = frozenset({"queued", "dispatched", "accepted"})

@@ -1,12 +1,12 @@
 """The socket for whoever answers calls: what is asked, and the ways it can end. Pure."""
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gateway.envelope import ContextUpdate, Outcome
+from gateway.envelope.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

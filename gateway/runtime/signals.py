@@ -2,10 +2,11 @@
 
 from asyncio import Future
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from gateway.envelope import CallId, Envelope, Event, InteractionId, ToolRequested
+from gateway.envelope.values import dataclass
 from gateway.ports.adapter import Frame, Link
 from gateway.ports.engine import CallRow, SendState
 from gateway.ports.executor import Answer, Answered
