@@ -22,9 +22,20 @@ class Inbox:
     """Takes signals from callbacks at once; hands them to the pump in batches."""
 
     def __init__(
-        self, *, frames: int, size: int, overflow: Callable[[str], None], weighed: Callable[[int], None]
+        self,
+        *,
+        frames: int,
+        size: int,
+        resumes: bool,
+        overflow: Callable[[str], None],
+        weighed: Callable[[int], None],
     ) -> None:
-        """Bound what the runtime sends; `weighed` hears of bytes that come in and go out."""
+        """Bound what the runtime sends; `weighed` hears of bytes that come in and go out.
+
+        Where the protocol `resumes`, a full inbox costs the link and nothing else: what did not get in is
+        sent again by the next one.
+        """
+        self._resumes, self._shut = resumes, False
         self._queue: deque[Signal] = deque()
         self._wake = asyncio.Event()
         self._most_frames, self._most_bytes = frames, size
@@ -39,14 +50,29 @@ class Inbox:
 
     def put_frame(self, frame: Frame, cursor: str | None) -> None:
         """Add a frame; one past the bound is marked, one far past it costs the link."""
+        if self._shut:
+            return
         size = _size_of(frame)
         crowded = self._frames >= self._most_frames or self._bytes + size > max(self._most_bytes, size)
+        if crowded and self._resumes:
+            self._shut = True
+            self._overflow("the inbox is full; what is missing is asked for again")
+            return
         most_frames = max(self._most_frames * _HARD_FACTOR, _HARD_FRAMES)
         if self._frames >= most_frames or self._bytes > self._most_bytes * _HARD_FACTOR:
             self._overflow("the inbox is full")
             return
         self._weigh(1, size)
         self.put(FrameArrived(frame, cursor, size, overloaded=crowded))
+
+    def reopen(self) -> None:
+        """A new link is being made: take its frames."""
+        self._shut = False
+
+    @property
+    def shut(self) -> bool:
+        """Whether frames of the present link were turned away."""
+        return self._shut
 
     async def take(self, most: int) -> list[Signal]:
         """Wait for signals and take what is there, at most `most`."""

@@ -98,7 +98,11 @@ class Pump:
         self.closed = asyncio.Event()
         self._shared = shared
         self._inbox = Inbox(
-            frames=inbound_frames, size=inbound_bytes, overflow=drop_link, weighed=shared.metrics.queue_bytes
+            frames=inbound_frames,
+            size=inbound_bytes,
+            resumes=council.capabilities.resumes,
+            overflow=drop_link,
+            weighed=shared.metrics.queue_bytes,
         )
         self._outbox = Outbox(
             view,
@@ -117,6 +121,11 @@ class Pump:
 
     # What others call ------------------------------------------------------------------------------------
 
+    def connecting(self) -> None:
+        """A new link is being made; it resumes where the last one was cut."""
+        self._inbox.reopen()
+        self._inbox.put(s.Connecting())
+
     def put(self, signal: s.Signal) -> None:
         """Let the session know of something."""
         self._inbox.put(signal)
@@ -127,8 +136,9 @@ class Pump:
         self._inbox.put_frame(frame, cursor)
 
     def caught_up(self) -> None:
-        """Take note that a replay is over."""
-        self._inbox.put(s.CaughtUp())
+        """Take note that a replay is over, unless a part of it was turned away."""
+        if not self._inbox.shut:
+            self._inbox.put(s.CaughtUp())
 
     @property
     def cursor(self) -> str | None:

@@ -12,7 +12,7 @@ from gateway.ports.adapter import Connector, Link
 from gateway.ports.clock import Clock
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.pump import Pump
-from gateway.runtime.signals import Connecting, LinkDown, LinkUp
+from gateway.runtime.signals import LinkDown, LinkUp
 
 log = structlog.get_logger(__name__)
 
@@ -80,8 +80,10 @@ class Supervisor:
     async def _live(self) -> str:
         self._drop.clear()
         native_id = self._pump.view.native_id
-        self._pump.put(Connecting())
+        self._pump.connecting()
         async with self._connector.connect(native_id, self._pump, resume_after=self._pump.cursor) as link:
+            if self._drop.is_set():
+                return self._drop_reason
             self._move("up", None)
             self._log.info("link up")
             self._pump.put(LinkUp(link))
