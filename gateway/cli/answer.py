@@ -56,7 +56,8 @@ def give(api: Api, interaction: str, body: dict[str, Any]) -> None:
         Refusal: it does not wait any more, or wants another form of answer.
     """
     row = api.post(f"/v1/interactions/{quote(interaction, safe='')}/answer", body)
-    Console(highlight=False).print(Text(f"{clean(row['state'])}: {clean(row['kind'])} {clean(row['interaction_id'])}"))
+    text = f"{clean(row['state'])}: {clean(row['kind'])} {clean(row['interaction_id'])}"
+    Console(highlight=False).print(Text(text), soft_wrap=True)
 
 
 def show_waiting(api: Api, *, as_json: bool) -> None:

@@ -46,20 +46,20 @@ def compact(value: Any) -> str:
 
 def event_line(item: dict[str, Any], *, plain: bool) -> Text:
     """Write an envelope, or something live, as the stream sends it; `plain` is for encodings without arrows."""
-    event: dict[str, Any] = item.get("event") or {}
+    event = _members(item.get("event"))
     kind = str(event.get("kind", "?"))
     live = bool(item.get("live"))
     way = _way(item, kind)
     line = Text.assemble(
         (_clock(item.get("recorded_at")), "dim"),
-        f" {'' if live else item.get('sequence', ''):>6} ",
+        f" {'' if live else clean(item.get('sequence', '')):>6} ",
         (_ARROWS[way][plain], "bold"),
         " ",
         (f"{clean(kind, 40):<{_KIND_WIDTH}}", _STYLES.get(kind.partition(".")[0], "")),
         " ",
         facts_of(event),
     )
-    for loss in item.get("losses") or ():
+    for loss in map(_members, _elements(item.get("losses"))):
         line.append(f"  [{clean(loss.get('how'))}: {clean(loss.get('note') or loss.get('path'), 200)}]", "yellow")
     if live:
         line.stylize("dim")
@@ -78,7 +78,7 @@ def facts_of(event: dict[str, Any]) -> Text:
     """Say what tells most about an event; of a kind that is not known here, all of it."""
     match event:
         case {"kind": "message.posted", "content": content}:
-            author: dict[str, Any] = event.get("author") or {}
+            author = _members(event.get("author"))
             who = clean(author.get("name") or author.get("id") or author.get("role") or "?", 80)
             cut = "" if event.get("complete", True) else " (cut off)"
             return Text.assemble((f"{who}: ", "bold"), _said(content), cut)
@@ -101,11 +101,11 @@ def facts_of(event: dict[str, Any]) -> Text:
             return Text.assemble((clean(event.get("tool") or call), "bold"), f" {clean(event.get('reason') or '')}")
         case {"kind": "message.confirmed", "index": index}:
             fate = ("delivered", "green") if event.get("delivered", True) else ("not delivered", "red")
-            return Text.assemble(f"message {index} ", fate, f" {clean(event.get('error') or '')}")
+            return Text.assemble(f"message {clean(index)} ", fate, f" {clean(event.get('error') or '')}")
         case {"kind": "session.moved", "state": state}:
             return Text.assemble((clean(state), "bold"), _rest(event, {"kind", "state", "native_state"}))
         case {"kind": "question.asked", "text": text}:
-            choices = ", ".join(clean(choice, 80) for choice in event.get("choices") or ())
+            choices = ", ".join(clean(choice, 80) for choice in _elements(event.get("choices")))
             return Text(clean(text) + (f" [{choices}]" if choices else ""))
         case {"kind": "secret.supplied"}:
             return Text(f"{clean(event.get('purpose', ''))} ***")
@@ -118,8 +118,16 @@ def facts_of(event: dict[str, Any]) -> Text:
 def _said(content: Any) -> str:
     if isinstance(content, str):
         return clean(content)
-    parts = cast("list[dict[str, Any]]", content if isinstance(content, list) else [])
-    return " ".join(clean(part.get("text") or compact(part)) for part in parts)
+    return " ".join(clean(_members(part).get("text") or compact(part)) for part in _elements(content))
+
+
+def _members(value: object) -> dict[str, Any]:
+    """Take what should be an object; a newer gateway may have changed its mind."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _elements(value: object) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def _rest(event: dict[str, Any], known: set[str]) -> str:

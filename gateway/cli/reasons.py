@@ -169,7 +169,7 @@ def _describe(spec: ExecutorSpec) -> str:
         case WebhookSpec():
             signed = "signed" if spec.secret else "unsigned"
             extra = f", with {', '.join(spec.headers)}" if spec.headers else ""
-            return f"webhook {safe_url(str(spec.url))}, {signed}{extra}; {_patience(spec)}"
+            return f"webhook {safe_url(str(spec.url))} ({signed}{extra}); {_patience(spec)}"
         case PythonSpec():
             return f"python {spec.call}; {_patience(spec)}"
         case StaticSpec(error=str(error)):

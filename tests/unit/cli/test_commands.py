@@ -20,7 +20,7 @@ from gateway.engines.sqlite_lock import FileLock
 
 ROOT = Path(__file__).parents[3]
 STATIC = ROOT / "config/examples/static.yaml"
-COMMANDS = ("serve", "check", "schema", "doctor", "demo", "version")
+COMMANDS = ("serve", "check", "schema", "doctor", "demo", "version", "tail", "send", "answer", "explain")
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,183 @@
+"""A runtime whose protocol is the canonical words themselves, in memory: it can be told and can ask everything."""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+from pydantic import ValidationError
+
+from gateway.bootstrap import parts_for
+from gateway.envelope import CLIENT_KINDS, EVENT, KINDS, Draft, Envelope, Event, SecretSupplied, dump_event
+from gateway.errors import MalformedFrame
+from gateway.http.app import build_app
+from gateway.http.server import make_server
+from gateway.ports.adapter import (
+    PORTS_VERSION,
+    Capabilities,
+    Codec,
+    Connector,
+    Created,
+    Encoded,
+    Frame,
+    Link,
+    Receipt,
+    Receiver,
+    RuntimeOptions,
+    Tool,
+)
+from gateway.runtime.gateway import Gateway
+from gateway.settings.load import load
+from gateway.simulators.change import Change
+from tests.scenarios.hooks import PATIENCE
+from tests.scenarios.house import API_KEY, Running
+
+
+class PlainOptions(RuntimeOptions):
+    """Which session to attach to."""
+
+    session: str
+
+    @property
+    def native_id(self) -> str:
+        return self.session
+
+
+class PlainCodec:
+    """Frames are events; nothing is ever lost."""
+
+    def decode(self, frame: Frame) -> tuple[Draft, ...]:
+        try:
+            event = EVENT.validate_python(frame.payload)
+        except ValidationError as exc:
+            raise MalformedFrame("not an event") from exc
+        return (Draft(event, live=event.kind in {"typing.changed", "message.streamed"}),)
+
+    def encode(self, item: Draft | Envelope) -> Encoded:
+        payload = dump_event(item.event)
+        if isinstance(item.event, SecretSupplied):
+            payload["value"] = item.event.reveal()
+        return Encoded((Frame("event", payload),))
+
+
+_ABLE = Capabilities(
+    accepts=CLIENT_KINDS | {"tool.finished"},
+    emits=frozenset(KINDS),
+    turns="signalled",
+    delivery="response",
+    approvals="by_id",
+)
+
+
+@dataclass
+class PlainRuntime:
+    """The agent's side, and the adapter that leads to it."""
+
+    heard: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    change: Change = field(default_factory=Change)
+    name: str = "plain"
+    protocol: str = "plain/1"
+    ports: int = PORTS_VERSION
+    options: type[RuntimeOptions] = PlainOptions
+    capabilities: Capabilities = _ABLE
+    _receiver: Receiver | None = None
+
+    def codec(self, options: Any = None) -> Codec:
+        del options
+        return PlainCodec()
+
+    @asynccontextmanager
+    async def connector(self, options: Any, tools: tuple[Tool, ...]) -> AsyncGenerator[Connector]:
+        del options, tools
+        yield self
+
+    async def create(self, labels: Mapping[str, str]) -> Created:
+        raise NotImplementedError
+
+    def connect(
+        self, native_id: str, receiver: Receiver, *, resume_after: str | None = None
+    ) -> AbstractAsyncContextManager[Link]:
+        del native_id, resume_after
+        return self._connect(receiver)
+
+    @asynccontextmanager
+    async def _connect(self, receiver: Receiver) -> AsyncGenerator[Link]:
+        self._receiver = receiver
+        yield self
+
+    async def send(self, frame: Frame) -> Receipt:
+        self.heard.append(frame.payload)
+        self.change.tell()
+        return Receipt("delivered")
+
+    async def wait_closed(self) -> str:
+        await asyncio.Event().wait()
+        return "never"
+
+    # What tests do ---------------------------------------------------------------------------------------
+
+    def say(self, event: Event) -> None:
+        assert self._receiver is not None
+        self._receiver.frame(Frame("event", dump_event(event)))
+
+    async def hears(self, kind: str) -> dict[str, Any]:
+        """Wait for the first event of a kind."""
+
+        def look() -> dict[str, Any] | None:
+            return next((one for one in self.heard if one["kind"] == kind), None)
+
+        return await self.change.until(look, PATIENCE, what=lambda: kind)
+
+
+@asynccontextmanager
+async def plain_gateway(
+    folder: Path, *, port: int = 0, settings: Mapping[str, Any] | None = None
+) -> AsyncGenerator[tuple[Running, PlainRuntime]]:
+    """Run a gateway with one such runtime, `finn`, on real sockets and a real file."""
+    runtime = PlainRuntime()
+    config = folder / "plain.yaml"
+    written: dict[str, Any] = {
+        "api": {"keys": [{"name": "backend", "key": API_KEY}]},
+        "engine": {"type": "sqlite", "path": str(folder / "plain.db")},
+        "runtimes": {"finn": {"adapter": "plain", "url": "http://plain.invalid", "session": "room-7"}},
+        "limits": {"drain": "1s"},
+        **(settings or {}),
+    }
+    config.write_text(yaml.safe_dump(written))
+    loaded = load(config, adapters={"plain": runtime}, env={}).settings
+    parts = replace(parts_for(loaded, reread=lambda: loaded), adapters={"plain": runtime})
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    with listener:
+        async with Gateway(loaded, parts) as gateway:
+            server = make_server(build_app(gateway), drain=loaded.limits.drain)
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            # Nothing here is encrypted, and reading the machine's certificates takes long.
+            http = httpx.AsyncClient(
+                base_url=url,
+                headers={"authorization": f"Bearer {API_KEY}"},
+                timeout=10,
+                trust_env=False,
+                verify=False,  # noqa: S501
+            )
+            async with http:
+                try:
+                    running = Running(gateway, url, http)
+                    async with asyncio.timeout(PATIENCE):
+                        # Uvicorn has no event for it.
+                        while not server.started:  # noqa: ASYNC110
+                            await asyncio.sleep(0)
+                    await running.wait_link("up")
+                    yield running, runtime
+                finally:
+                    await gateway.drain()
+                    server.should_exit = True
+                    async with asyncio.timeout(2 * PATIENCE):
+                        await serving

@@ -1,0 +1,95 @@
+"""Questions to people through a whole gateway: streamed as they come and go, and answered once."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.envelope import ApprovalAsked, QuestionAsked, SecretAsked
+from tests.scenarios.hooks import PATIENCE
+from tests.scenarios.house import Running
+from tests.scenarios.plain_runtime import PlainRuntime, plain_gateway
+
+Plain = tuple[Running, PlainRuntime]
+
+
+@pytest.fixture
+async def plain(tmp_path: Path) -> AsyncIterator[Plain]:
+    async with plain_gateway(tmp_path) as made:
+        yield made
+
+
+class Questions:
+    """A follower of the stream."""
+
+    def __init__(self, lines: AsyncIterator[str]) -> None:
+        self._lines = lines
+
+    async def next(self) -> tuple[str, str]:
+        """Wait for the next change: the native id of the question, and its state."""
+        async with asyncio.timeout(PATIENCE):
+            async for line in self._lines:
+                if line.startswith("data: "):
+                    shown: dict[str, Any] = json.loads(line.removeprefix("data: "))
+                    return shown["event"]["id"], shown["state"]
+        raise EOFError
+
+
+@asynccontextmanager
+async def following(running: Running) -> AsyncGenerator[Questions]:
+    async with running.http.stream("GET", "/v1/interactions/stream") as answer:
+        assert answer.status_code == 200
+        yield Questions(answer.aiter_lines())
+
+
+async def waiting(running: Running, count: int) -> list[dict[str, Any]]:
+    """Wait until this many questions wait, and list them."""
+    async with following(running) as questions:
+        for _ in range(count):
+            await questions.next()
+    return (await running.get("/v1/interactions", state="waiting"))["data"]
+
+
+async def test_every_change_is_streamed_in_order(plain: Plain) -> None:
+    running, runtime = plain
+    runtime.say(QuestionAsked(id="old", text="Which?"))
+    (old,) = await waiting(running, 1)
+    async with following(running) as questions:
+        assert await questions.next() == ("old", "waiting")
+        runtime.say(ApprovalAsked(id="new", tool="rm"))
+        assert await questions.next() == ("new", "waiting")
+        await running.post(f"/v1/interactions/{old['interaction_id']}/answer", {"answer": "that"}, status=200)
+        assert await questions.next() == ("old", "answered")
+    assert (await runtime.hears("question.answered"))["answer"] == "that"
+
+
+async def test_a_question_that_nobody_answers_expires_in_the_stream(tmp_path: Path) -> None:
+    async with plain_gateway(tmp_path, settings={"limits": {"drain": "1s", "interaction_timeout": "50ms"}}) as plain:
+        running, runtime = plain
+        async with following(running) as questions:
+            runtime.say(ApprovalAsked(id="a", tool="rm"))
+            assert await questions.next() == ("a", "waiting")
+            assert await questions.next() == ("a", "expired")
+        assert (await runtime.hears("approval.given"))["decision"] == "deny"
+
+
+async def test_questions_that_wait_are_streamed_again_after_a_restart(tmp_path: Path) -> None:
+    async with plain_gateway(tmp_path) as (running, runtime):
+        runtime.say(SecretAsked(id="s", purpose="sudo"))
+        await waiting(running, 1)
+    async with plain_gateway(tmp_path) as (running, _), following(running) as questions:
+        assert await questions.next() == ("s", "waiting")
+
+
+async def test_many_followers_see_the_same(plain: Plain) -> None:
+    running, runtime = plain
+    async with following(running) as one, following(running) as other:
+        for number in range(20):
+            runtime.say(QuestionAsked(id=f"q-{number}", text="Which?"))
+        expected = [(f"q-{number}", "waiting") for number in range(20)]
+        assert [await one.next() for _ in range(20)] == expected
+        assert [await other.next() for _ in range(20)] == expected

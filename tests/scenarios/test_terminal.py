@@ -1,0 +1,428 @@
+"""The commands that talk to a running gateway, as processes of their own: tail, send, answer."""
+
+import asyncio
+import json
+import os
+import pty
+import re
+import signal
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli.commands import app
+from gateway.envelope import (
+    ApprovalAsked,
+    Author,
+    MessagePosted,
+    QuestionAsked,
+    SecretAsked,
+    Text,
+    ToolRequested,
+    TypingChanged,
+)
+from tests.scenarios.hooks import PATIENCE
+from tests.scenarios.house import API_KEY, Running, Scene, until
+from tests.scenarios.plain_runtime import PlainRuntime, plain_gateway
+
+BOUND = 4 * PATIENCE
+"""Starting a process takes a while on a busy machine."""
+SECRET = "correct-horse-canary-battery"
+Plain = tuple[Running, PlainRuntime]
+
+
+@pytest.fixture
+async def plain(tmp_path: Path) -> AsyncIterator[Plain]:
+    async with plain_gateway(tmp_path) as made:
+        yield made
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def _environment(running: Running | None, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN")}
+    ours = {} if running is None else {"DRAGOMAN_URL": running.url, "DRAGOMAN_KEY": API_KEY}
+    return {**kept, "PYTHONUTF8": "1", **ours, **(more or {})}
+
+
+async def dragoman(running: Running | None, *words: str, stdin: bytes = b"", **env: str) -> Done:
+    """Run a command to its end; in this process, because starting one takes longer than most commands."""
+    runner = CliRunner(env=_environment(running, env))
+    async with asyncio.timeout(BOUND):
+        done = await asyncio.to_thread(runner.invoke, app, list(words), input=stdin, prog_name="dragoman")
+    # The gateway of this process logs to the same place.
+    err = [line for line in done.stderr.splitlines(keepends=True) if not line.startswith('{"timestamp"')]
+    return Done(done.exit_code, done.stdout, "".join(err))
+
+
+async def process_of(running: Running | None, *words: str, stdin: bytes = b"", **env: str) -> Done:
+    """Run a command to its end as a process of its own."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gateway", *words, env=_environment(running, env),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(BOUND):
+            out, err = await process.communicate(stdin)
+    except TimeoutError:
+        process.kill()
+        raise
+    assert process.returncode is not None
+    return Done(process.returncode, out.decode(), err.decode())
+
+
+@dataclass
+class Tailing:
+    """A `tail` at work."""
+
+    process: asyncio.subprocess.Process
+
+    async def line(self) -> str:
+        """Wait for the next line of its output; empty at the end."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(BOUND):
+            return (await self.process.stdout.readline()).decode().rstrip("\n")
+
+    async def until(self, part: str) -> list[str]:
+        """Read lines up to and with the first that holds a text."""
+        lines = [await self.line()]
+        while part not in lines[-1]:
+            assert lines[-1], f"the end, without {part!r}"
+            lines.append(await self.line())
+        return lines
+
+    async def complaint(self) -> str:
+        """Wait for the next line of its stderr."""
+        assert self.process.stderr is not None
+        async with asyncio.timeout(BOUND):
+            return (await self.process.stderr.readline()).decode()
+
+    async def ended(self) -> int:
+        async with asyncio.timeout(BOUND):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def tailing(running: Running, *words: str) -> AsyncGenerator[Tailing]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gateway", "tail", *words, env=_environment(running),
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield Tailing(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+def said(text: str) -> MessagePosted:
+    return MessagePosted(author=Author(role="agent", name="Finn"), content=(Text(text=text),))
+
+
+# tail ----------------------------------------------------------------------------------------------------
+
+
+async def test_tail_shows_one_plain_line_an_event_and_ends_with_ctrl_c(plain: Plain) -> None:
+    running, runtime = plain
+    async with tailing(running, "finn/room-7", "--after", "0") as shown:
+        first = await shown.line()
+        assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3} +1 · session\.opened +runtime=finn .*", first)
+        await shown.until("link.changed")
+        runtime.say(said("Got any\nsevens?\x1b[31m\u202e\x9b2J"))
+        runtime.say(TypingChanged(typing=True))
+        runtime.say(ToolRequested(native_call_id="n-1", tool="ask", arguments={"rank": "7"}))
+        spoken, typing, call, outcome = [await shown.line() for _ in range(4)]
+        assert re.fullmatch(r".{12} +3 ← message\.posted +Finn: Got any sevens\? \[31m 2J", spoken)
+        assert re.fullmatch(r".{12} {8}← typing\.changed +typing=true", typing)
+        assert re.fullmatch(r'.{12} +4 ← tool\.requested +ask \{"rank": "7"\}', call)
+        assert re.fullmatch(r".{12} +5 → tool\.finished +ask failure Unknown tool: ask", outcome)
+        shown.process.send_signal(signal.SIGINT)
+        assert await shown.ended() == 0
+        assert await shown.complaint() == ""
+
+
+async def test_tail_begins_now_unless_told_otherwise_and_can_print_json(plain: Plain) -> None:
+    running, runtime = plain
+    runtime.say(said("before"))
+    await running.wait_events("message.posted")
+    session_id = await running.session()
+    async with tailing(running, session_id, "--json") as shown, tailing(running, session_id, "--after", "2") as older:
+        assert "Finn: before" in await older.line()
+        reading = asyncio.create_task(shown.line())
+        # Nothing tells when it has looked where the session stands.
+        while not reading.done():
+            runtime.say(said("after ä\x9b"))
+            await asyncio.wait({reading}, timeout=0.05)
+        assert (await reading).isascii()
+        envelope = json.loads(await reading)
+        assert envelope["sequence"] > 3
+        assert envelope["event"]["content"] == [{"type": "text", "text": "after ä\x9b"}]
+
+
+async def test_tail_goes_on_over_a_restart_without_loss_or_repeat(tmp_path: Path) -> None:
+    async with plain_gateway(tmp_path) as (running, runtime):
+        port = int(running.url.rpartition(":")[2])
+        runtime.say(said("first"))
+        await running.wait_events("message.posted")
+        session_id = await running.session()
+        stack = tailing(running, session_id, "--after", "0")
+        shown = await stack.__aenter__()
+        await shown.until("Finn: first")
+    try:
+        assert "trying again" in await shown.complaint()
+        async with plain_gateway(tmp_path, port=port) as (running, runtime):
+            runtime.say(said("second"))
+            lines = await shown.until("Finn: second")
+            assert not any("first" in line for line in lines)
+            numbers = [int(line.split()[1]) for line in lines]
+            recorded = [one["sequence"] for one in await running.events(session_id)]
+            assert numbers == recorded[-len(numbers) :]
+            await running.http.delete(f"/v1/sessions/{session_id}")
+            await shown.until("session.closed")
+            assert await shown.ended() == 0
+    finally:
+        await stack.__aexit__(None, None, None)
+
+
+async def test_tail_is_quiet_when_its_reader_leaves(plain: Plain) -> None:
+    running, runtime = plain
+    ours, theirs = os.pipe()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gateway", "tail", "finn/room-7", "--after", "0",
+        env=_environment(running), stdout=theirs, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    os.close(theirs)
+    assert (await asyncio.to_thread(os.read, ours, 10)) != b""
+    os.close(ours)
+
+    async def ended() -> bool:
+        runtime.say(said("anybody there?"))
+        return process.returncode is not None
+
+    await until(ended, within=BOUND)
+    _, err = await process.communicate()
+    assert (process.returncode, err) == (0, b"")
+
+
+async def test_tail_in_a_terminal_is_coloured_and_keeps_to_a_line_an_event(plain: Plain) -> None:
+    running, runtime = plain
+    runtime.say(said("word " * 200))
+    runtime.say(TypingChanged(typing=True))
+    await running.wait_events("message.posted")
+    ours, theirs = pty.openpty()
+    env = _environment(running, {"TERM": "xterm-256color", "COLUMNS": "100", "NO_COLOR": ""})
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gateway", "tail", "finn/room-7", "--after", "0", env=env, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    shown = b""
+    async with asyncio.timeout(BOUND):
+        while b"word" not in shown or not shown.endswith(b"\n"):
+            shown += await asyncio.to_thread(os.read, ours, 65_536)
+    process.send_signal(signal.SIGINT)
+    await process.wait()
+    os.close(ours)
+    text = shown.decode()
+    assert "following finn/room-7" in text
+    (line,) = [one for one in text.splitlines() if "word" in one]
+    assert "\x1b[36mmessage.posted" in line
+    assert len(re.sub(r"\x1b\[[0-9;]*m", "", line)) == 100
+    assert line.rstrip("\x1b[0m").endswith("…")
+
+
+# send ----------------------------------------------------------------------------------------------------
+
+
+async def test_send_posts_a_message_and_prints_its_sequence(plain: Plain) -> None:
+    running, runtime = plain
+    done = await dragoman(running, "send", "finn/room-7", "Do you have any sevens?", "--author", "Victoria")
+    assert done.code == 0, done.err
+    (posted,) = await running.events(kind="message.posted")
+    assert done.out == f"{posted['sequence']} message.posted\n"
+    heard = await runtime.hears("message.posted")
+    assert heard["author"] == {"role": "user", "name": "Victoria"}
+    assert heard["content"] == [{"type": "text", "text": "Do you have any sevens?"}]
+
+
+async def test_send_says_other_kinds_too(plain: Plain, tmp_path: Path) -> None:
+    running, runtime = plain
+    session_id = await running.session()
+    (tmp_path / "events.json").write_text('[{"kind": "message.posted", "content": "a"}, {"kind": "turn.interrupted"}]')
+    given: list[tuple[list[str], bytes]] = [
+        (["Be quick.", "--kind", "turn.steered"], b""),
+        (["Enough.", "--kind", "turn.interrupted"], b""),
+        (["Dealt.", "--kind", "context.updated", "--context", '{"hand": ["7"]}', "--name", "deal"], b""),
+        (["-"], "über stdin\n".encode()),
+        (["--json", "-"], b'{"kind": "action.ordered", "action": "run", "arguments": {"command": "ls"}}'),
+        (["--json", str(tmp_path / "events.json")], b""),
+    ]
+    done = [await dragoman(running, "send", session_id, *words, stdin=stdin) for words, stdin in given]
+    assert [(one.code, one.err) for one in done] == [(0, "")] * len(given)
+    assert [len(one.out.splitlines()) for one in done] == [1, 1, 1, 1, 1, 2]
+    assert (await runtime.hears("turn.steered"))["text"] == "Be quick."
+    assert "Enough." in [one.get("reason") for one in runtime.heard]
+    context = await runtime.hears("context.updated")
+    assert (context["name"], context["context"], context["description"]) == ("deal", {"hand": ["7"]}, "Dealt.")
+    assert (await runtime.hears("action.ordered"))["arguments"] == {"command": "ls"}
+    texts = [one["content"][0]["text"] for one in runtime.heard if one["kind"] == "message.posted"]
+    assert sorted(texts) == ["a", "über stdin"]
+
+
+async def test_send_says_what_was_lost(newer: Scene) -> None:
+    async with newer.running() as running:
+        await dragoman(running, "send", "finn/finn", "Your turn.")
+        done = await dragoman(running, "send", "finn/finn", "--kind", "context.updated", "--context", "{}")
+    assert done.code == 0
+    assert done.out.endswith(" context.updated\n")
+    assert done.err.startswith("  invented: added by the gateway")
+
+
+async def test_what_goes_wrong_is_one_clear_line_with_its_mend(plain: Plain, newer: Scene) -> None:
+    running, _ = plain
+    session_id = await running.session()
+    async with newer.running() as huma:
+        order = b'{"kind": "action.ordered", "action": "run"}'
+        done = [
+            await dragoman(running, "send", "nope", "x"),
+            await dragoman(running, "send", "finn/nope", "x"),
+            await dragoman(running, "send", session_id, "x", DRAGOMAN_KEY="wrong-key-canary"),
+            await dragoman(None, "tail", session_id, "--url", "http://127.0.0.1:1"),
+            await dragoman(huma, "send", "finn/finn", "--json", "-", stdin=order),
+            await dragoman(running, "send", session_id, "--json", "-", stdin=b'{"kind": "message.postd"}'),
+            await dragoman(running, "send", session_id, "--json", "-", stdin=b"{"),
+            await dragoman(running, "send", session_id, "--json", "no-such-file.json"),
+            await dragoman(None, "answer", "--url", newer.huma.url),
+        ]
+    told = [
+        ("no session 'nope'", "List what exists"),
+        ("no session 'finn/nope'", "there are: finn/room-7"),
+        ("the API key is not known", "--key, or in DRAGOMAN_KEY"),
+        ("no gateway answers at http://127.0.0.1:1", "start one with `dragoman serve`"),
+        ("the runtime has no way to be told 'action.ordered'", "GET /v1/capabilities"),
+        ("'message.postd' is not a kind; did you mean 'message.posted'?", "the forms of all kinds"),
+        ("stdin: ", ""),
+        ("No such file or directory: no-such-file.json", ""),
+        ("answers like no Dragoman gateway (404", "check --url"),
+    ]
+    for one, (text, mend) in zip(done, told, strict=True):
+        assert (one.code, one.out) == (1, "")
+        assert one.err.startswith("dragoman: error: "), one.err
+        assert text in one.err
+        assert mend in one.err
+        assert len(one.err.splitlines()) == (2 if mend else 1), one.err
+        assert "canary" not in one.err
+
+
+async def test_words_that_do_not_go_together_are_usage_errors() -> None:
+    wrong = [
+        ("send", "s"),
+        ("send", "s", "x", "--kind", "approval.given"),
+        ("send", "s", "x", "--kind", "turn.steered", "--author", "A"),
+        ("send", "s", "x", "--context", "{}"),
+        ("send", "s", "x", "--kind", "context.updated"),
+        ("send", "s", "x", "--kind", "context.updated", "--context", "[]"),
+        ("send", "s", "x", "--json", "-"),
+        ("answer", "--allow"),
+        ("answer", "i", "--allow", "--deny"),
+        ("answer", "i", "--text", "x", "--scope", "once"),
+        ("answer", "i"),
+        ("tail", "s", "--url", "gopher://x"),
+        ("tail", "s", "--key", "clé-canary"),
+        ("tail", "s", "--after", "-1"),
+    ]
+    for words in wrong:
+        one = await dragoman(None, *words)
+        assert one.code == 2, words
+        assert "Usage: dragoman" in one.err
+        assert "canary" not in one.err
+
+
+# answer --------------------------------------------------------------------------------------------------
+
+
+async def asked(running: Running, count: int) -> dict[str, dict[str, Any]]:
+    """Wait for waiting questions, by native id."""
+
+    async def look() -> list[dict[str, Any]] | None:
+        rows = (await running.get("/v1/interactions", state="waiting"))["data"]
+        return rows if len(rows) >= count else None
+
+    return {row["event"]["id"]: row for row in await until(look)}
+
+
+async def test_answer_lists_what_waits_and_answers_each_kind_once(plain: Plain) -> None:
+    running, runtime = plain
+    nothing = await dragoman(running, "answer")
+    assert (nothing.code, nothing.out) == (0, "nothing waits for an answer\n")
+    runtime.say(ApprovalAsked(id="a", tool="rm", arguments={"path": "x"}, scopes=("once", "session")))
+    runtime.say(QuestionAsked(id="q", text="Which\x1b[2J?", choices=("red", "blue")))
+    rows = await asked(running, 2)
+    approval, question = rows["a"]["interaction_id"], rows["q"]["interaction_id"]
+    listed = await dragoman(running, "answer")
+    lines = listed.out.splitlines()
+    assert lines[0] == f'{approval}  approval.asked  rm {{"path": "x"}}'
+    assert lines[1].endswith(": --allow | --deny [--scope once | session]")
+    assert lines[2] == f"{question}  question.asked  Which [2J? [red, blue]"
+    allowed = await dragoman(running, "answer", approval, "--allow", "--scope", "session")
+    answered = await dragoman(running, "answer", question, "--text", "blue")
+    assert (allowed.code, allowed.out) == (0, f"answered: approval.asked {approval}\n")
+    assert (answered.code, answered.out) == (0, f"answered: question.asked {question}\n")
+    given = await runtime.hears("approval.given")
+    assert (given["decision"], given["scope"]) == ("allow", "session")
+    assert (await runtime.hears("question.answered"))["answer"] == "blue"
+    again = await dragoman(running, "answer", approval, "--deny")
+    assert again.code == 1
+    assert "this question is answered and takes no answer any more" in again.err
+
+
+async def test_a_secret_is_read_from_stdin_and_shown_nowhere(plain: Plain, tmp_path: Path) -> None:
+    running, runtime = plain
+    runtime.say(SecretAsked(id="s", purpose="sudo", prompt="Password for root"))
+    interaction = (await asked(running, 1))["s"]["interaction_id"]
+    empty = await dragoman(running, "answer", interaction, "--secret")
+    assert empty.code == 1
+    assert "no secret was given, so nothing was sent" in empty.err
+    done = await process_of(running, "answer", interaction, "--secret", stdin=f"{SECRET}\n".encode())
+    assert done.code == 0, done.err
+    assert (await runtime.hears("secret.supplied"))["value"] == SECRET
+    assert SECRET not in done.out + done.err
+    # The event holds asterisks, in the store as in the API.
+    assert SECRET not in json.dumps(await running.events())
+    assert SECRET.encode() not in (tmp_path / "plain.db").read_bytes() + (tmp_path / "plain.db-wal").read_bytes()
+
+
+async def test_a_secret_is_asked_for_in_a_terminal_without_showing_it(plain: Plain) -> None:
+    running, runtime = plain
+    runtime.say(SecretAsked(id="s", purpose="secret", name="db"))
+    interaction = (await asked(running, 1))["s"]["interaction_id"]
+    ours, theirs = pty.openpty()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gateway", "answer", interaction, "--secret",
+        env=_environment(running), stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+    )  # fmt: skip
+    shown = b""
+    async with asyncio.timeout(BOUND):
+        while b"not shown" not in shown:
+            shown += await asyncio.to_thread(os.read, ours, 4_096)
+        os.write(ours, f"{SECRET}\n".encode())
+        assert await process.wait() == 0
+    os.close(theirs)
+    while b"answered: secret.asked" not in shown:
+        shown += os.read(ours, 4_096)
+    os.close(ours)
+    assert (await runtime.hears("secret.supplied"))["value"] == SECRET
+    assert SECRET.encode() not in shown

@@ -1,0 +1,236 @@
+"""`explain` says, from the YAML alone, which way a call or an event goes, and what is sent, lost or refused."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gateway.cli.commands import app
+
+YAML = """\
+public_url: https://dragoman.example.com
+tools:
+  ask_for_cards:
+    description: Ask for cards.
+    parameters: {type: object, properties: {rank: {type: string}}, required: [rank]}
+  deal: {description: Deal.}
+runtimes:
+  finn: {adapter: huma-0.2, url: "http://huma", api_key: key-canary-1, agent_id: agent-7, labels: {table: "12"}}
+  old: {adapter: huma-0.1, url: "http://huma", api_key: key-canary-2, agent_id: agent-8}
+executors:
+  cards:
+    type: webhook
+    url: "http://user:pass-canary@cards/tools?token=query-canary"
+    secret: [secret-canary-new, secret-canary-old]
+    headers: {X-Tenant: header-canary}
+    idempotent: true
+  house: {type: static, result: {house: wins}}
+  closed: {type: static, error: The table is closed.}
+  quick: {type: python, call: "asyncio:sleep"}
+destinations:
+  log: {url: "http://log/events?key=log-canary", secret: copy-canary}
+routes:
+  - {match: {tool: "ask_*", label: {table: "1*"}}, to: cards}
+  - {match: {event: message.posted}, to: quick}
+  - {match: {event: approval.asked}, to: cards}
+  - {match: {tool: shut}, to: closed}
+  - {match: {tool: win}, to: house}
+  - {match: {tool: sleep}, to: quick}
+  - {match: {event: "tool.*"}, copy_to: log}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("DRAGOMAN_CONFIG", "DRAGOMAN_URL", "DRAGOMAN_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    path = tmp_path / "gateway.yaml"
+    path.write_text(YAML)
+    return path
+
+
+def explain(config: Path, *words: str, stdin: str = "") -> Result:
+    done = CliRunner().invoke(app, ["explain", "--config", str(config), *words], input=stdin, prog_name="dragoman")
+    assert "canary" not in done.output, "a secret is shown"
+    assert "Traceback" not in done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    return done
+
+
+def call(config: Path, tool: str, arguments: Any = None, *words: str) -> Result:
+    given = [] if arguments is None else ["--arguments", json.dumps(arguments)]
+    return explain(config, "--runtime", "finn", "--tool", tool, *given, *words)
+
+
+def event(config: Path, said: dict[str, Any], *words: str, runtime: str = "finn") -> Result:
+    return explain(config, "--runtime", runtime, "--event", json.dumps(said), *words)
+
+
+def lines_of(done: Result, heading: str) -> list[str]:
+    """Find the lines under a heading."""
+    return [line[10:] for line in done.stdout.splitlines() if line.startswith(f"{heading:<10}")]
+
+
+def block_of(done: Result) -> Any:
+    """Read the first JSON block."""
+    text = done.stdout
+    start = text.index("\n          {") + 1
+    end = text.index("\n          }", start) + len("\n          }")
+    return json.loads(text[start:end])
+
+
+def test_a_call_shows_its_route_with_its_line_its_executor_and_its_exact_request(config: Path) -> None:
+    done = call(config, "ask_for_cards", {"rank": "7"})
+    assert done.exit_code == 0
+    assert lines_of(done, "runtime") == [f"finn speaks huma/0.2.0, table=12  ({config}:8)"]
+    assert lines_of(done, "route") == [f"routes[0] → cards  ({config}:23)"]
+    (executor,) = lines_of(done, "executor")
+    assert executor.startswith("cards: webhook http://***@cards/tools?token=*** (signed, with X-Tenant); ")
+    assert executor.endswith("; 20s an attempt, 120s in all, 3 attempts, idempotent")
+    assert lines_of(done, "copy") == ["log: http://log/events?key=***"]
+    assert lines_of(done, "arguments") == ["fit the schema of the tool"]
+    assert lines_of(done, "request") == ["POST http://***@cards/tools?token=***"]
+    assert "webhook-signature: v1,<signature> v1,<signature>\n" in done.stdout
+    assert "x-tenant: ***\n" in done.stdout
+    body = block_of(done)
+    assert body["type"] == "tool.requested"
+    assert body["data"]["arguments"] == {"rank": "7"}
+    assert body["data"]["native_session_id"] == "agent-7"
+    assert body["data"]["labels"] == {"table": "12"}
+    assert body["data"]["deadline"] == "<now + 120s>"
+    assert body["data"]["callback_url"].startswith("https://dragoman.example.com/v1/calls/<call_id>/outcome?token=")
+
+
+def test_arguments_that_do_not_fit_show_what_the_agent_is_told(config: Path) -> None:
+    done = call(config, "ask_for_cards", {"rank": 7})
+    assert done.exit_code == 1
+    assert lines_of(done, "refused") == ["nobody is asked; the agent is told"]
+    assert "Invalid arguments for 'ask_for_cards': at /rank: 7 is not allowed" in done.stdout
+    assert block_of(done)["outcome"] == "failure"
+    assert not lines_of(done, "request")
+
+
+def test_a_call_that_no_route_takes_is_refused_or_left_to_others(config: Path) -> None:
+    done = call(config, "deal")
+    assert done.exit_code == 1
+    assert lines_of(done, "route") == ["none takes deal"]
+    assert "The tool 'deal' is not available here." in done.stdout
+    assert "Unknown tool: juggle" in call(config, "juggle").stdout
+    other = call(config, "ask_for_cards", {"rank": "7"}, "--label", "table=5")
+    assert (other.exit_code, lines_of(other, "route")) == (1, ["none takes ask_for_cards"])
+    config.write_text(YAML + "unrouted: ignore\n")
+    left = call(config, "deal")
+    assert left.exit_code == 0
+    assert lines_of(left, "call") == ["ignored (`unrouted: ignore`): another client of the runtime is to answer it"]
+
+
+def test_executors_of_every_kind_are_described(config: Path) -> None:
+    for tool, told, request in [
+        ("win", 'house: static, always answers {"house": "wins"}', "none: the answer stands in the file"),
+        ("shut", "closed: static, always fails: The table is closed.", "none: the answer stands in the file"),
+        ("sleep", "quick: python asyncio:sleep; 20s an attempt, 120s in all, 3 attempts, not idempotent",
+         "await asyncio.sleep(call), where call is"),
+    ]:  # fmt: skip
+        done = call(config, tool)
+        assert done.exit_code == 0
+        assert lines_of(done, "executor") == [told]
+        assert lines_of(done, "request") == [request]
+        assert lines_of(done, "tool") == ["is not declared under `tools`, so its arguments are not checked"]
+
+
+def test_an_event_shows_what_the_runtime_is_sent_and_what_is_lost(config: Path) -> None:
+    steered = event(config, {"kind": "turn.steered", "text": "Be quick."})
+    assert steered.exit_code == 0
+    assert lines_of(steered, "told") == ["turn.steered as context.updated, for want of a word of its own"]
+    assert block_of(steered)["description"] == "Be quick."
+    (lost,) = lines_of(steered, "lost")
+    assert lost.startswith("narrowed: the runtime has no steer;")
+    updated = event(config, {"kind": "context.updated", "name": "deal", "context": {"hand": ["7"]}})
+    assert lines_of(updated, "told") == ["context.updated"]
+    assert lines_of(updated, "lost") == ["nothing"]
+    assert block_of(updated)["context"] == {"hand": ["7"]}
+
+
+def test_a_message_shows_both_ways_it_can_go(config: Path) -> None:
+    done = event(config, {"kind": "message.posted", "content": "Hi"})
+    assert lines_of(done, "told") == ["message.posted as context.updated, for want of a word of its own"]
+    assert lines_of(done, "asked") == ["a message of the agent's own waits to be confirmed:"]
+    assert lines_of(done, "route") == [f"routes[1] → quick  ({config}:24)"]
+    native = event(config, {"kind": "message.posted", "content": "Hi"}, runtime="old")
+    assert lines_of(native, "told") == ["message.posted"]
+
+
+def test_what_a_runtime_cannot_be_told_is_refused_with_the_reason(config: Path) -> None:
+    done = event(config, {"kind": "action.ordered", "action": "run"})
+    assert done.exit_code == 1
+    assert lines_of(done, "refused") == ["422: the runtime has no way to be told 'action.ordered'"]
+
+
+def test_a_question_of_the_runtime_shows_who_answers(config: Path) -> None:
+    asked = event(config, {"kind": "approval.asked", "id": "a", "tool": "rm"})
+    assert lines_of(asked, "route") == [f"routes[2] → cards  ({config}:25)"]
+    body = block_of(asked)
+    assert (body["type"], body["data"]["interaction_id"]) == ("approval.asked", "<interaction_id>")
+    assert body["data"]["event"]["tool"] == "rm"
+    question = event(config, {"kind": "question.asked", "id": "q", "text": "Which?"})
+    assert lines_of(question, "answer") == ["a person answers within 300s (`dragoman answer`)"]
+    secret = event(config, {"kind": "secret.asked", "id": "s", "purpose": "sudo"})
+    assert lines_of(secret, "route") == ["a secret is never routed: a person answers (`dragoman answer`)"]
+
+
+def test_a_secret_in_an_event_is_not_shown(config: Path) -> None:
+    event(config, {"kind": "secret.supplied", "id": "s", "value": "typed-canary"})
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"kind": "tool.finished"}, "clients may not post 'tool.finished'"),
+        ({"kind": "turn.steerd"}, "did you mean 'turn.steered'?"),
+        ({"kind": "turn.steered"}, "text"),
+        ({"kind": "approval.asked"}, "/id: Field required"),
+    ],
+)
+def test_an_event_that_the_api_would_refuse_is_an_error(config: Path, said: dict[str, Any], told: str) -> None:
+    done = event(config, said)
+    assert done.exit_code == 1
+    assert done.stderr.startswith("dragoman: error: ")
+    assert told in done.stderr
+
+
+def test_a_runtime_that_is_not_there_is_an_error_with_a_suggestion(config: Path) -> None:
+    done = explain(config, "--runtime", "fin", "--tool", "x")
+    assert done.exit_code == 1
+    assert "there is no runtime 'fin'; did you mean 'finn'?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--tool", "x", "--event", "{}"),
+        ("--event", "{}", "--arguments", "{}"),
+        ("--tool", "x", "--arguments", "[1]"),
+        ("--tool", "x", "--arguments", "{"),
+        ("--tool", "x", "--arguments", '{"a": NaN}'),
+        ("--tool", "x", "--label", "table"),
+        ("--event", "[]"),
+    ],
+)
+def test_words_that_do_not_go_together_are_usage_errors(config: Path, words: tuple[str, ...]) -> None:
+    done = explain(config, "--runtime", "finn", *words)
+    assert done.exit_code == 2
+    assert "Usage: dragoman explain" in done.stderr
+
+
+def test_json_can_come_from_stdin(config: Path) -> None:
+    done = explain(config, "--runtime", "finn", "--event", "-", stdin='{"kind": "turn.steered", "text": "über"}')
+    assert block_of(done)["description"] == "über"
+
+
+def test_nothing_in_an_event_can_steer_the_terminal(config: Path) -> None:
+    done = call(config, "win\x1b[2J\n", {"a": "\x1b[31m\u202e\x9b"})
+    assert not re.search(r"[\x1b\x9b\u202e]", done.stdout)
