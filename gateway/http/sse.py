@@ -132,6 +132,8 @@ class EventStream(Response):
             # One request is one task of the server; the two beside it live and die with it.
             async with asyncio.TaskGroup() as group:
                 beside = (group.create_task(self._read()), group.create_task(self._watch(receive)))
+                # The reader joins first: from the first line on, nothing that is only live is missed.
+                await asyncio.sleep(0)
                 try:
                     complete = await self._write(send)
                 finally:

@@ -28,8 +28,14 @@ async def follow(
     """
     place = feed.join() if feed is not None else 0
     try:
-        row = await engine.session(session_id)
-        last = after if after is not None else (row.last_sequence if row is not None else 0)
+        if after is not None:
+            last = after
+        elif feed is not None:
+            # What is recorded from this moment on is news, also before the first read of the journal.
+            last = feed.last_sequence
+        else:
+            row = await engine.session(session_id)
+            last = row.last_sequence if row is not None else 0
         async for item in _history(engine, session_id, last):
             last = item.first_sequence - 1 if isinstance(item, Gap) else last
             last = getattr(item, "sequence", last)
