@@ -2,7 +2,9 @@
 
 import secrets
 import time
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
 from threading import Lock
 
 from gateway.envelope import EventId, sortable_id
@@ -11,21 +13,21 @@ from gateway.ports.clock import Clock
 _ENTROPY_BITS = 80
 
 
-def _steady() -> float:
-    """Read a clock that nobody sets and that also counts while the machine sleeps, where there is one."""
+def _find_steady() -> Callable[[], float]:
+    """Find a clock that nobody sets and that also counts while the machine sleeps, where there is one."""
     boot_time: int | None = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if boot_time is None else time.clock_gettime(boot_time)
+    return time.monotonic if boot_time is None else partial(time.clock_gettime, boot_time)
 
 
 class SystemClock:
     """Wall time read once at the start, carried on by a steady clock, so that steps of the wall clock do not matter."""
 
     def __init__(self) -> None:
-        self._started_at = datetime.now(UTC)
-        self._started = _steady()
+        self._steady = _find_steady()
+        self._offset = time.time() - self._steady()
 
     def now(self) -> datetime:
-        return self._started_at + timedelta(seconds=_steady() - self._started)
+        return datetime.fromtimestamp(self._offset + self._steady(), UTC)
 
     def monotonic(self) -> float:
         return time.monotonic()

@@ -114,7 +114,8 @@ class Gateway:
         self._parts = parts
         self._engine = parts.engine
         self._slots = Slots(per_session=settings.limits.session_concurrency)
-        self._dice = random.SystemRandom().random
+        # For jitter only: nobody gains from guessing it.
+        self._dice = random.random
         self._tasks = asyncio.TaskGroup()
         self._callback_key = b""
         self._policy = policy_of(settings)
