@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+MINUTES ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format lint types imports unit bench lock schema clean
+.PHONY: help demo test check format lint types imports unit bench soak lock schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -39,6 +40,9 @@ unit: $(STAMP) ## The tests only
 
 bench: $(STAMP) ## Measure beside hand-written integrations (BENCH="--quick --only T1,T4")
 	$(BIN)/python -m tests.bench --json .cache/bench.json $(BENCH)
+
+soak: $(STAMP) ## Load a gateway for MINUTES=10 while links break; draws .cache/soak.png
+	$(BIN)/python -m tests.bench.soak --minutes $(MINUTES)
 
 format: $(STAMP) ## Format the code and mend what can be mended
 	$(BIN)/ruff check --fix .

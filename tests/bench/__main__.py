@@ -56,6 +56,7 @@ async def _run(names: list[str], effort: Effort, folder: Path) -> Report:
         for series in running.series.values():
             report.add_series(series)
         report.notes.extend(f"{name} was left out: {why}" for name, why in running.absent.items())
+    report.measured_sync_again(machine.measure_sync(folder))
     return report
 
 

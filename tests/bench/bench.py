@@ -12,7 +12,7 @@ from tests.bench import node_floor
 from tests.bench.figures import Measurement, Series, Workload
 from tests.bench.load import GRACE
 from tests.bench.machine import Cores
-from tests.bench.processes import ROOT, Peers, peers
+from tests.bench.processes import ROOT, BenchProblem, Peers, peers
 from tests.bench.slow_disk import slowed
 from tests.bench.subjects import Subject, floor, gateway, settle
 
@@ -26,8 +26,9 @@ class Effort:
     repetitions: int
     seconds: float
     warmup: float
+    many: int = 256
     sessions: int = 2_000
-    """How many are many."""
+    """How many sessions are many, and very many."""
     followers: int = 1_000
     burst: int = 200
     soak_minutes: float = 1.0
@@ -35,7 +36,7 @@ class Effort:
 
 THOROUGH = Effort(repetitions=5, seconds=2.5, warmup=1.2)
 QUICK = Effort(repetitions=3, seconds=1.0, warmup=0.8, soak_minutes=0.25)
-TINY = Effort(repetitions=1, seconds=0.2, warmup=0.1, sessions=5, followers=10, burst=10, soak_minutes=0.05)
+TINY = Effort(repetitions=1, seconds=0.2, warmup=0.1, many=3, sessions=5, followers=10, burst=10, soak_minutes=0.05)
 """Says nothing about speed: whether the benchmark itself works."""
 
 
@@ -59,11 +60,13 @@ class Bench:
 
     async def compare(self, workload: Workload, floors: Collection[str] = ()) -> Series:
         """Measure the gateway and the floors under one workload, in turn; done once however often it is asked."""
-        known = self.series.setdefault(workload, Series(workload))
-        wanted = [name for name in FLOORS if name in floors and name not in known.taken]
-        if known.taken and not wanted:
+        known = self.series.get(workload)
+        if known is not None and not set(floors) - known.taken.keys() - self.absent.keys():
             return known
-        others = [subject for name in wanted if (subject := await self._floor(name)) is not None]
+        # Only what was taken in turn may be compared, so a floor that comes later begins everything anew.
+        wanted = {*floors, *(known.taken if known is not None else ())}
+        others = [subject for name in FLOORS if name in wanted and (subject := await self._floor(name)) is not None]
+        known = self.series[workload] = Series(workload)
         async with self.gateway(sessions=workload.sessions, sync_delay=workload.sync_delay) as subject:
             await self._take_turns(known, (subject, *others))
         return known
@@ -81,27 +84,35 @@ class Bench:
 
     async def measure(self, subject: Subject, workload: Workload) -> Measurement:
         """Take one repetition."""
-        effort = self.effort
+        # A slow executor needs time until answers come as fast as calls leave.
+        seconds, warmup = (max(least, 3 * workload.delay) for least in (self.effort.seconds, self.effort.warmup))
         said = await self.peers.ask(
             "run",
-            within=effort.seconds + effort.warmup + GRACE * 2,
+            within=seconds + warmup + GRACE * 2,
             agents=subject.agents[: workload.sessions],
             window=workload.window,
             size=workload.size,
             delays=[workload.delay],
-            seconds=effort.seconds,
-            warmup=effort.warmup,
+            seconds=seconds,
+            warmup=warmup,
             pid=subject.pid,
         )
+        if not said["calls"]:
+            raise BenchProblem(f"{subject.name} answered no call within {seconds:g} s ({workload.name}): {said}")
         await settle(subject)
         return Measurement(**said)
 
     @asynccontextmanager
     async def gateway(
-        self, *, sessions: int = 1, sync_delay: float = 0.0, settings: dict[str, Any] | None = None
+        self,
+        *,
+        sessions: int = 1,
+        sync_delay: float = 0.0,
+        settings: dict[str, Any] | None = None,
+        folder: Path | None = None,
     ) -> AsyncGenerator[Subject]:
         """Run a fresh gateway on a fresh database."""
-        folder = self.new_folder()
+        folder = folder or self.new_folder()
         async with (
             slowed(folder.parent, sync_delay) as env,
             gateway(

@@ -9,8 +9,10 @@ from typing import Any
 import orjson
 import uvloop
 
+from tests.bench.followers import Audience, Burst
 from tests.bench.load import Load, Order
 from tests.bench.runtime import FakeRuntime
+from tests.bench.steady import Steady
 from tests.bench.webhook import Webhook
 
 Deed = Callable[[dict[str, Any]], Awaitable[object]]
@@ -22,6 +24,7 @@ class Peers:
     def __init__(self) -> None:
         self.runtime = FakeRuntime()
         self.webhook = Webhook()
+        self._steady: Steady | None = None
 
     async def connected(self, order: dict[str, Any]) -> object:
         """Wait until agents have their host."""
@@ -33,12 +36,49 @@ class Peers:
         self.webhook.delays = cycle(order.pop("delays"))
         return await Load(self.runtime, self.webhook, Order(**order)).run()
 
+    async def burst(self, order: dict[str, Any]) -> object:
+        """Follow an event stream through a burst."""
+        return await Audience(Burst(**order)).run()
+
+    async def begin(self, order: dict[str, Any]) -> object:
+        """Begin a steady load, which goes on until it is stopped."""
+        self.webhook.delays = cycle(order.pop("delays"))
+        self._steady = Steady(self.runtime, **order)
+        self._steady.start()
+        return self._steady.look()
+
+    async def look(self, _order: dict[str, Any]) -> object:
+        """Count what the steady load has seen."""
+        return self._at_work.look()
+
+    async def drop(self, order: dict[str, Any]) -> object:
+        """Break the link of an agent."""
+        await self._at_work.drop(order["agent"])
+        return None
+
+    async def stop(self, _order: dict[str, Any]) -> object:
+        """End the steady load."""
+        return await self._at_work.stop()
+
+    @property
+    def _at_work(self) -> Steady:
+        assert self._steady is not None, "nothing was begun"
+        return self._steady
+
 
 async def serve() -> None:
     """Listen on two free ports, say which, and obey until stdin ends."""
     loop = asyncio.get_running_loop()
     peers = Peers()
-    deeds: dict[str, Deed] = {"connected": peers.connected, "run": peers.run}
+    deeds: dict[str, Deed] = {
+        "connected": peers.connected,
+        "run": peers.run,
+        "burst": peers.burst,
+        "begin": peers.begin,
+        "look": peers.look,
+        "drop": peers.drop,
+        "stop": peers.stop,
+    }
     runtime = await loop.create_server(peers.runtime.connect, "127.0.0.1", 0, backlog=4096)
     webhook = await loop.create_server(peers.webhook.connect, "127.0.0.1", 0, backlog=4096)
     pings = asyncio.create_task(peers.runtime.keep_alive())

@@ -66,7 +66,13 @@ class RawBackend:
         self._host, self._port = parts.hostname or "", parts.port or 0
         self._head = f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Length: ".encode()
         self._idle: list[RawRequest] = []
+        self._opened: list[RawRequest] = []
         self._opening: set[asyncio.Task[None]] = set()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._opened:
+            connection.close()
 
     def post(self, call: bytes, packet: bytes, link: RawLink) -> None:
         """Send a call to the webhook."""
@@ -82,6 +88,7 @@ class RawBackend:
     async def _open(self, request: bytes, call: bytes, link: RawLink) -> None:
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(lambda: RawRequest(self._idle), self._host, self._port)
+        self._opened.append(connection)
         connection.ask(request, call, link)
 
 
@@ -97,6 +104,10 @@ class RawRequest(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are none by inheritance.
         self._transport = cast("asyncio.Transport", transport)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._transport.abort()
 
     def ask(self, request: bytes, call: bytes, link: RawLink) -> None:
         """Send a request; its answer goes to the link."""

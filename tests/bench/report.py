@@ -67,13 +67,18 @@ class Report:
                 wrong,
             )
 
+    def measured_sync_again(self, sync: float) -> None:
+        """Take note of how fast the disk was in the end."""
+        self._machine["fdatasync_p50_ms_after"] = round(sync * 1000, 4)
+
     def show(self) -> None:
         """Print everything."""
         machine = self._machine
         pinned = "subject and peers pinned apart" if machine["pinned"] else "nothing pinned"
         summary = (
             f"{machine['cores']} cores, {pinned}; Python {machine['python']}, SQLite {machine['sqlite']};"
-            f" fdatasync p50 {machine['fdatasync_p50_ms']:.3f} ms; load before {machine['load_before']:g}."
+            f" fdatasync p50 {machine['fdatasync_p50_ms']:.3f} ms before and"
+            f" {machine['fdatasync_p50_ms_after']:.3f} ms after; load before {machine['load_before']:g}."
         )
         verdict = (
             f"WRONG: {self.faults} calls were lost, doubled, different or asked for twice; trust no figure above."
