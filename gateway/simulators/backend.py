@@ -4,6 +4,7 @@ Run it alone with `python -m gateway.simulators.backend --port 9000 --secret whs
 
 - /tools    executes the agent's calls, and hears of canceled ones
 - /messages delivers the agent's messages, and confirms them
+- /policy   says whether the agent may do what it asks permission for
 - /events   receives copies of what happens
 - /         shows the tables, for people
 """
@@ -66,6 +67,8 @@ class Records:
     """How often it was carried out: never more than once."""
     canceled: list[str] = field(default_factory=list[str])
     """The ids of the calls whose cancel has come."""
+    judged: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """What permission was asked for, each once."""
     events: deque[dict[str, Any]] = field(default_factory=lambda: deque[dict[str, Any]](maxlen=REMEMBERED))
     rejected: int = 0
     """Requests with a bad signature."""
@@ -86,6 +89,7 @@ class Backend:
         self.app = FastAPI(title="Go Fish", docs_url=None, redoc_url=None)
         self.app.add_api_route("/tools", self.tools, methods=["POST"])
         self.app.add_api_route("/messages", self.messages, methods=["POST"])
+        self.app.add_api_route("/policy", self.policy, methods=["POST"])
         self.app.add_api_route("/events", self.events, methods=["POST"])
         self.app.add_api_route("/", self.tables, methods=["GET"])
         self.app.add_exception_handler(Unacceptable, _say_why)
@@ -121,6 +125,14 @@ class Backend:
         letter = await self._open(request)
         if letter.kind != "message.posted":
             raise Unacceptable(400, "Bad Request", f"/messages does not take {letter.kind!r}")
+        answer = await self._answer_once(letter)
+        return JSONResponse(answer.body)
+
+    async def policy(self, request: Request) -> Response:
+        """Allow or deny what an agent wants to do by itself; the answer is the decision."""
+        letter = await self._open(request)
+        if letter.kind != "approval.asked":
+            raise Unacceptable(400, "Bad Request", f"/policy does not take {letter.kind!r}")
         answer = await self._answer_once(letter)
         return JSONResponse(answer.body)
 
@@ -182,6 +194,8 @@ class Backend:
         self.records.executions[letter.key] += 1
         _trim(self.records.executions)
         self.changed.tell()
+        if letter.kind == "approval.asked":
+            return self._judge(letter.content["event"])
         game = self.games.setdefault(letter.content["session_id"], Game())
         _trim(self.games)
         try:
@@ -191,6 +205,12 @@ class Backend:
         except Refusal as exc:
             refused = {"delivered": False} if letter.kind == "message.posted" else {"outcome": "failure"}
             return Answer({**refused, "error": str(exc)})
+
+    def _judge(self, event: dict[str, Any]) -> Answer:
+        """Nothing may wipe the whole disk; a real policy would say a little more."""
+        self.records.judged.append(event)
+        del self.records.judged[:-REMEMBERED]
+        return Answer({"decision": "deny" if "rm -rf" in str(event.get("arguments")) else "allow"})
 
     # The tools
 

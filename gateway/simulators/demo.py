@@ -1,7 +1,7 @@
-"""`dragoman demo`: a scripted game of Go Fish through a real gateway, in both dialects of HUMA.
+"""`dragoman demo`: a scripted game of Go Fish through a real gateway, with all four runtimes and one backend.
 
-Everything runs on free loopback ports: two simulated HUMA servers and the sample backend in this process,
-the gateway in a process of its own, so that it can be killed.
+Everything runs on free loopback ports: the simulated runtimes and the sample backend in this process, the
+gateway in a process of its own, so that it can be killed.
 """
 
 import asyncio
@@ -10,8 +10,11 @@ import signal
 from rich.console import Console
 
 from gateway.simulators.demo_board import Board, expect
-from gateway.simulators.demo_script import Side, crash_in_the_middle
-from gateway.simulators.demo_stage import RUNTIMES, Stage, sample_commands
+from gateway.simulators.demo_crash import Side, crash_in_the_middle
+from gateway.simulators.demo_herm import HermSide
+from gateway.simulators.demo_huma import HumaSide
+from gateway.simulators.demo_openhands import OpenHandsSide
+from gateway.simulators.demo_stage import Stage, sample_commands
 
 WHOLE_LIMIT = 60.0
 
@@ -36,14 +39,23 @@ async def _demonstrate(console: Console, *, keep: bool) -> int:
     kept = True
     try:
         async with stage:
-            sides = [Side(stage, board, dialect) for dialect in RUNTIMES]
+            coder = OpenHandsSide(stage, board)
+            sides: list[Side] = [
+                HumaSide(stage, board, "0.1"),
+                HumaSide(stage, board, "0.2"),
+                coder,
+                HermSide(stage, board),
+            ]
             with board:
-                await _play(stage, board, sides)
+                try:
+                    await _play(stage, board, sides)
+                finally:
+                    coder.end()
                 if not keep and stage.runs:
                     await _stop(stage, board)
             _summarize(console, board, stage)
             if keep and stage.runs:
-                await _stand_by(console, stage, sides[-1].session_id)
+                await _stand_by(console, stage, sides[1].seat.session_id)
             kept = keep or bool(board.failed)
     except asyncio.CancelledError:
         kept = keep
@@ -55,8 +67,8 @@ async def _demonstrate(console: Console, *, keep: bool) -> int:
 
 
 async def _play(stage: Stage, board: Board, sides: list[Side]) -> None:
-    async with board.step("both", "the whole game", within=WHOLE_LIMIT) as whole:
-        async with board.step("both", "the gateway starts", within=30) as note:
+    async with board.step("all", "the whole game", within=WHOLE_LIMIT) as whole:
+        async with board.step("all", "the gateway starts", within=30) as note:
             await stage.start_gateway()
             note.say(f"ready at {stage.url}")
         expect(note.held is True, "there is no gateway to play with")
@@ -69,7 +81,7 @@ async def _play(stage: Stage, board: Board, sides: list[Side]) -> None:
 
 
 async def _stop(stage: Stage, board: Board) -> None:
-    async with board.step("both", "SIGTERM: drained and left", within=20) as note:
+    async with board.step("all", "SIGTERM: drained and left", within=20) as note:
         code = await stage.stop_gateway()
         expect(code == 0, f"exit code {code}")
         note.say("exit code 0")
@@ -80,7 +92,7 @@ def _summarize(console: Console, board: Board, stage: Stage) -> None:
     console.print(f"\n{held} of {len(board.notes)} expectations held.", highlight=False)
     for note in board.failed:
         console.print(
-            f"  ✗ {note.dialect}: {note.step}: {note.happened}", markup=False, highlight=False, soft_wrap=True
+            f"  ✗ {note.runtime}: {note.step}: {note.happened}", markup=False, highlight=False, soft_wrap=True
         )
     if board.failed:
         console.print(f"The gateway's log is {stage.log}", highlight=False, soft_wrap=True)
@@ -93,6 +105,8 @@ async def _stand_by(console: Console, stage: Stage, session_id: str) -> None:
         f"gateway   {stage.url}   key {stage.api_key}",
         f"backend   {stage.backend_served.url}",
         *(f"huma {dialect}  {server.url}   key {server.api_key}" for dialect, server in stage.huma.items()),
+        f"openhands {stage.openhands.url}   key {stage.openhands.session_api_key}",
+        f"herm      {stage.herm.url}   key {stage.herm.api_key}",
         f"files     {stage.folder}",
         "",
         *sample_commands(stage, session_id),

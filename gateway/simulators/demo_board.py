@@ -1,4 +1,4 @@
-"""The demo's live table: what was done, in which dialect, how long it took, and whether it was as promised."""
+"""The demo's live table: what was done, by which runtime, how long it took, and whether it was as promised."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -33,8 +33,8 @@ def expect(held: bool, otherwise: str) -> None:
 class Note:
     """One row of the table."""
 
-    def __init__(self, dialect: str, step: str) -> None:
-        self.dialect = dialect
+    def __init__(self, runtime: str, step: str) -> None:
+        self.runtime = runtime
         self.step = step
         self.happened = ""
         self.latency: timedelta | None = None
@@ -49,7 +49,7 @@ class Note:
         """Say the row in words."""
         mark = {True: "✓", False: "✗", None: "…"}[self.held]
         latency = "" if self.latency is None else f"{self.latency.total_seconds() * 1000:.0f}"
-        return mark, self.dialect, self.step, latency, self.happened
+        return mark, self.runtime, self.step, latency, self.happened
 
 
 class Board:
@@ -65,9 +65,9 @@ class Board:
         return [note for note in self.notes if not note.held]
 
     @asynccontextmanager
-    async def step(self, dialect: str, step: str, *, within: float = STEP_LIMIT) -> AsyncGenerator[Note]:
+    async def step(self, runtime: str, step: str, *, within: float = STEP_LIMIT) -> AsyncGenerator[Note]:
         """Play one step; an unmet expectation is written down, and the next step is played all the same."""
-        note = Note(dialect, step)
+        note = Note(runtime, step)
         self.notes.append(note)
         self._show(note)
         try:
@@ -86,7 +86,7 @@ class Board:
             self._show(note)
 
     def __enter__(self) -> Self:
-        self._console.print(Text(f"  {'dialect':7} {'step':36} {'ms':>5}  what happened", style="bold"))
+        self._console.print(Text(f"  {'runtime':9} {'step':36} {'ms':>5}  what happened", style="bold"))
         if self._live is not None:
             self._live.start()
         return self
@@ -110,7 +110,7 @@ class Board:
         """One row of the table; all rows have the same widths, whatever is in them."""
         row = Table.grid(padding=(0, 1), expand=True)
         row.add_column(width=1)
-        row.add_column(width=7)
+        row.add_column(width=9)
         row.add_column(width=36)
         row.add_column(width=5, justify="right")
         row.add_column(ratio=1, no_wrap=note.held is not False, overflow="fold" if note.held is False else "ellipsis")
@@ -123,5 +123,5 @@ class Board:
 
 
 def _line(note: Note) -> Text:
-    mark, dialect, step, latency, happened = note.cells()
-    return Text(f"{mark} {dialect:7} {step:36} {latency:>5}  {happened}")
+    mark, runtime, step, latency, happened = note.cells()
+    return Text(f"{mark} {runtime:9} {step:36} {latency:>5}  {happened}")

@@ -1,4 +1,4 @@
-"""The demo's stage: two simulated HUMA servers, the sample backend, and a real gateway process between them."""
+"""The demo's stage: simulated runtimes, the sample backend, and a real gateway process between them."""
 
 import asyncio
 import base64
@@ -15,12 +15,17 @@ import yaml
 
 from gateway.simulators.backend import Backend
 from gateway.simulators.demo_board import Unmet
+from gateway.simulators.herm import HermServer
 from gateway.simulators.huma import HumaServer, Manners
+from gateway.simulators.openhands import OpenHandsServer
 from gateway.simulators.serving import Served
 
 START_LIMIT = 20.0
 STOP_LIMIT = 15.0
-RUNTIMES = {"0.1": "finn-0.1", "0.2": "finn-0.2"}
+RUNTIMES = {"huma 0.1": "finn-0.1", "huma 0.2": "finn-0.2", "openhands": "coder", "herm": "ada"}
+HERM_AGENT = "agent"
+GREETING = "Hello! Whose turn is it?"
+FAREWELL = "Thanks for the game."
 
 
 class Stage:
@@ -36,6 +41,12 @@ class Stage:
             # As a real agent would, it cancels open calls when an update wakes it.
             "0.2": HumaServer("0.2", api_key=secrets.token_urlsafe(12), manners=Manners(interrupts=True)),
         }
+        self.openhands = OpenHandsServer(session_api_key=secrets.token_urlsafe(12))
+        self.herm = HermServer(api_key=secrets.token_urlsafe(12))
+        self.runtimes = RUNTIMES
+        """Names in the YAML, by what the table calls them."""
+        self.greeting = GREETING
+        self.farewell = FAREWELL
         self._secret = "whsec_" + base64.b64encode(secrets.token_bytes(24)).decode()
         self.backend = Backend(self._secret)
         self.backend_served = Served(self.backend.app)
@@ -116,7 +127,9 @@ class Stage:
         await self.backend_served.start()
         for dialect, server in self.huma.items():
             await server.start()
-            server.agent(RUNTIMES[dialect])
+            server.agent(RUNTIMES[f"huma {dialect}"])
+        await self.openhands.start()
+        await self.herm.start()
         # The file holds keys, and only this person's.
         self.config.touch(mode=0o600)
         self.config.write_text(yaml.safe_dump(self._settings(), sort_keys=False, width=120))
@@ -127,7 +140,7 @@ class Stage:
             # Shielded: a second Ctrl-C must not leave the process behind.
             await asyncio.shield(self.stop_gateway())
         await self.http.aclose()
-        for server in self.huma.values():
+        for server in (*self.huma.values(), self.openhands, self.herm):
             await server.__aexit__()
         await self.backend_served.stop()
 
@@ -144,27 +157,43 @@ class Stage:
             "api": {"keys": [{"name": "demo", "key": self.api_key, "scopes": ["read", "drive", "operate", "answer"]}]},
             "engine": {"type": "sqlite", "path": str(self.folder / "dragoman.db")},
             "tools": TOOLS,
-            "runtimes": {
-                RUNTIMES[dialect]: {
-                    "adapter": f"huma-{dialect}",
-                    "url": server.url,
-                    "api_key": server.api_key,
-                    "agent_id": RUNTIMES[dialect],
-                }
-                for dialect, server in self.huma.items()
-            },
+            "runtimes": self._runtime_settings(),
             "executors": {
                 "cards": {**cards, "idempotent": True},
                 "once": {**cards, "idempotent": False},
                 "chat": {**webhook, "url": f"{backend}/messages", "idempotent": True},
+                "policy": {**webhook, "url": f"{backend}/policy", "idempotent": True},
             },
             "destinations": {"log": {"url": f"{backend}/events", "secret": self._secret}},
             "routes": [
                 {"match": {"tool": "pay_once"}, "to": "once"},
                 *({"match": {"tool": tool}, "to": "cards"} for tool in TOOLS if tool != "pay_once"),
-                {"match": {"runtime": RUNTIMES["0.2"], "event": "message.posted"}, "to": "chat", "copy_to": "log"},
+                {"match": {"event": "approval.asked"}, "to": "policy"},
+                {"match": {"runtime": RUNTIMES["huma 0.2"], "event": "message.posted"}, "to": "chat", "copy_to": "log"},
                 {"match": {"event": "tool.*"}, "copy_to": "log"},
             ],
+        }
+
+    def _runtime_settings(self) -> dict[str, Any]:
+        agents = {dialect: RUNTIMES[f"huma {dialect}"] for dialect in self.huma}
+        coder = {"adapter": "openhands", "url": self.openhands.url, "session_api_key": self.openhands.session_api_key}
+        ada = {"adapter": "herm", "url": self.herm.url, "api_key": self.herm.api_key, "agent_id": HERM_AGENT}
+        return {
+            **{
+                agents[dialect]: {
+                    "adapter": f"huma-{dialect}",
+                    "url": server.url,
+                    "api_key": server.api_key,
+                    "agent_id": agents[dialect],
+                    # A message that is not sure to have arrived is sent again when the link is back, which would
+                    # interrupt the agent's calls; on a loopback half a second without an objection is sure enough.
+                    "delivery_window": "500ms",
+                }
+                for dialect, server in self.huma.items()
+            },
+            # These two have no session yet: the gateway creates one each, and keeps it.
+            RUNTIMES["openhands"]: {**coder, "conversation": {}, "autostart": True},
+            RUNTIMES["herm"]: {**ada, "autostart": True},
         }
 
     async def _is_ready(self) -> bool:
@@ -211,10 +240,16 @@ def _free_port() -> int:
 def sample_commands(stage: Stage, session_id: str) -> list[str]:
     """Write curl lines that work while the stage stands."""
     huma = stage.huma["0.2"]
-    agent = f"{huma.url}/simulator/agents/{RUNTIMES['0.2']}"
+    agent = f"{huma.url}/simulator/agents/{RUNTIMES['huma 0.2']}"
     session = f"{stage.url}/v1/sessions/{session_id}"
     body = "-H 'Content-Type: application/json' -d"
     key, huma_key = f"-H 'X-API-Key: {stage.api_key}'", f"-H 'X-API-Key: {huma.api_key}'"
+    work = next(iter(stage.openhands.conversations), "CONVERSATION")
+    coder = f"{stage.openhands.url}/simulator/conversations/{work}"
+    coder_key = f"-H 'X-Session-API-Key: {stage.openhands.session_api_key}'"
+    ada = f"{stage.herm.url}/simulator/sessions/{next(iter(stage.herm.sessions), 'SESSION')}"
+    ada_key = f"-H 'Authorization: Bearer {stage.herm.api_key}'"
+    run = '{"command": "rm deck.txt", "gated": true}'
     ask = '{"tool": "ask_for_cards", "arguments": {"targetPlayer": "Alice", "rank": "3"}}'
     say = '{"messages": ["Hello"]}'
     tell = '{"kind": "message.posted", "content": "Hi Finn"}'
@@ -222,6 +257,9 @@ def sample_commands(stage: Stage, session_id: str) -> list[str]:
         "# let the simulated agent ask for a tool, and say something",
         f"curl {agent}/call {huma_key} {body} '{ask}'",
         f"curl {agent}/say {huma_key} {body} '{say}'",
+        "# let Herm's agent ask for the same, and let the OpenHands agent run something that needs a permission",
+        f"curl {ada}/call {ada_key} {body} '{ask}'",
+        f"curl {coder}/run {coder_key} {body} '{run}'",
         "# look at the calls, follow a session, and speak to the agent",
         f"curl {stage.url}/v1/calls {key}",
         f"curl -N '{session}/events/stream?after=0' {key}",

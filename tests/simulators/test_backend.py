@@ -52,7 +52,7 @@ async def caller() -> AsyncGenerator[Caller]:
         yield Caller(backend, http)
 
 
-@pytest.mark.parametrize("path", ["/tools", "/messages", "/events"])
+@pytest.mark.parametrize("path", ["/tools", "/messages", "/policy", "/events"])
 @pytest.mark.parametrize(
     ("secret", "age"), [(OTHER, 0), (SECRET, 400), (SECRET, -400)], ids=["another secret", "too old", "too new"]
 )
@@ -196,6 +196,15 @@ async def test_a_message_that_cannot_be_delivered_is_confirmed_as_failed(caller:
     answer = await caller.post("/messages", "message.posted", {"session_id": "s1", "event": event}, key="e1")
     assert answer.json()["delivered"] is False
     assert "at most 500" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(("command", "decision"), [("rm a.txt", "allow"), ("rm -rf /", "deny")])
+async def test_permission_is_given_or_refused_once(caller: Caller, command: str, decision: str) -> None:
+    event = {"kind": "approval.asked", "tool": "run", "arguments": {"command": command}}
+    for _ in range(2):
+        answer = await caller.post("/policy", "approval.asked", {"session_id": "s1", "event": event}, key="e1")
+        assert (answer.status_code, answer.json()) == (200, {"decision": decision})
+    assert caller.backend.records.judged == [event]
 
 
 async def test_event_copies_are_kept_once(caller: Caller) -> None:

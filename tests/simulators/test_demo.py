@@ -60,6 +60,7 @@ async def test_the_whole_game_holds_and_its_files_are_removed(tmp_path: Path) ->
             said = (await process.stdout.read()).decode()
             assert await process.wait() == 0, said
     assert "✗" not in said
+    assert all(f"✓ {runtime}" in said for runtime in ("huma 0.1", "huma 0.2", "openhands", "herm"))
     assert "kill -9" in said
     assert files_in(tmp_path) == []
 
@@ -100,7 +101,9 @@ async def test_the_configuration_is_private_and_complete() -> None:
         settings = yaml.safe_load(stage.config.read_text())
         assert stage.config.stat().st_mode & 0o077 == 0
         assert settings["api"]["keys"][0]["key"] == stage.api_key
-        assert {runtime["adapter"] for runtime in settings["runtimes"].values()} == {"huma-0.1", "huma-0.2"}
+        assert {runtime["adapter"] for runtime in settings["runtimes"].values()} == {
+            *("huma-0.1", "huma-0.2", "openhands", "herm")
+        }
         assert any(stage.url in line for line in sample_commands(stage, "s"))
     stage.remove()
     assert not stage.folder.exists()
