@@ -20,6 +20,8 @@ tools:
 runtimes:
   finn: {adapter: huma-0.2, url: "http://huma", api_key: key-canary-1, agent_id: agent-7, labels: {table: "12"}}
   old: {adapter: huma-0.1, url: "http://huma", api_key: key-canary-2, agent_id: agent-8}
+  ada: {adapter: herm, url: "http://herm", api_key: key-canary-3, session_id: session_1}
+  coder: {adapter: openhands, url: "http://oh", session_api_key: key-canary-4, conversation_id: c0ffee}
 executors:
   cards:
     type: webhook
@@ -86,7 +88,7 @@ def test_a_call_shows_its_route_with_its_line_its_executor_and_its_exact_request
     done = call(config, "ask_for_cards", {"rank": "7"})
     assert done.exit_code == 0
     assert lines_of(done, "runtime") == [f"finn speaks huma/0.2.0, table=12  ({config}:8)"]
-    assert lines_of(done, "route") == [f"routes[0] → cards  ({config}:23)"]
+    assert lines_of(done, "route") == [f"routes[0] → cards  ({config}:25)"]
     (executor,) = lines_of(done, "executor")
     assert executor.startswith("cards: webhook http://***@cards/tools?token=*** (signed, with X-Tenant); ")
     assert executor.endswith("; 20s an attempt, 120s in all, 3 attempts, idempotent")
@@ -158,7 +160,7 @@ def test_a_message_shows_both_ways_it_can_go(config: Path) -> None:
     done = event(config, {"kind": "message.posted", "content": "Hi"})
     assert lines_of(done, "told") == ["message.posted as context.updated, for want of a word of its own"]
     assert lines_of(done, "asked") == ["a message of the agent's own waits to be confirmed:"]
-    assert lines_of(done, "route") == [f"routes[1] → quick  ({config}:24)"]
+    assert lines_of(done, "route") == [f"routes[1] → quick  ({config}:26)"]
     native = event(config, {"kind": "message.posted", "content": "Hi"}, runtime="old")
     assert lines_of(native, "told") == ["message.posted"]
 
@@ -171,7 +173,7 @@ def test_what_a_runtime_cannot_be_told_is_refused_with_the_reason(config: Path) 
 
 def test_a_question_of_the_runtime_shows_who_answers(config: Path) -> None:
     asked = event(config, {"kind": "approval.asked", "id": "a", "tool": "rm"})
-    assert lines_of(asked, "route") == [f"routes[2] → cards  ({config}:25)"]
+    assert lines_of(asked, "route") == [f"routes[2] → cards  ({config}:27)"]
     body = block_of(asked)
     assert (body["type"], body["data"]["interaction_id"]) == ("approval.asked", "<interaction_id>")
     assert body["data"]["event"]["tool"] == "rm"
@@ -182,7 +184,32 @@ def test_a_question_of_the_runtime_shows_who_answers(config: Path) -> None:
 
 
 def test_a_secret_in_an_event_is_not_shown(config: Path) -> None:
-    event(config, {"kind": "secret.supplied", "id": "s", "value": "typed-canary"})
+    done = event(config, {"kind": "secret.supplied", "id": "s", "value": "typed-canary"}, runtime="ada")
+    assert done.exit_code == 0
+    assert "<secret>" in done.stdout
+
+
+def test_each_runtime_has_its_own_way_to_be_told(config: Path) -> None:
+    steer: dict[str, Any] = {"kind": "turn.steered", "text": "Be quick."}
+    assert lines_of(event(config, steer, runtime="ada"), "told") == ["turn.steered"]
+    as_message = ["turn.steered as message.posted, for want of a word of its own"]
+    assert lines_of(event(config, steer, runtime="coder"), "told") == as_message
+    update: dict[str, Any] = {"kind": "context.updated", "name": "deal", "context": {}}
+    held = ["nothing yet: context.updated is put on record, and the next message says it"]
+    assert lines_of(event(config, update, runtime="ada"), "told") == held
+    hint = ["context.updated as turn.steered, for want of a word of its own"]
+    assert lines_of(event(config, update, "--running", runtime="ada"), "told") == hint
+    order: dict[str, Any] = {"kind": "action.ordered", "action": "write", "arguments": {}}
+    assert event(config, order, runtime="coder").exit_code == 1
+
+
+def test_tools_of_a_runtime_that_does_all_itself_are_never_routed(config: Path) -> None:
+    done = explain(config, "--runtime", "coder", "--tool", "ask_for_cards")
+    assert done.exit_code == 0
+    assert lines_of(done, "call") == [
+        "the runtime carries its tools out itself; this is put on record, and nobody is asked"
+    ]
+    assert not lines_of(done, "route")
 
 
 @pytest.mark.parametrize(
