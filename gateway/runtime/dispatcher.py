@@ -7,7 +7,6 @@ canceled before its first step, or dies of a fault of ours, reports as well.
 import asyncio
 from asyncio import Task
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 
 import structlog
@@ -30,6 +29,7 @@ from gateway.ports.executor import (
     Request,
     Uncertain,
 )
+from gateway.runtime.callbacks import Addresses
 from gateway.runtime.limits import Slots
 from gateway.runtime.metrics import AttemptResult, Metrics
 from gateway.runtime.pump import Pump
@@ -39,14 +39,6 @@ log = structlog.get_logger(__name__)
 
 _CANCEL_TIMEOUT = timedelta(seconds=5)
 _SLACK = timedelta(seconds=2)
-
-
-@dataclass(frozen=True, slots=True)
-class Links:
-    """Where an executor reports to later on."""
-
-    outcome: str
-    progress: str
 
 
 class Dispatcher:
@@ -59,7 +51,7 @@ class Dispatcher:
         metrics: Metrics,
         slots: Slots,
         dice: Callable[[], float],
-        links: Callable[[CallId], Links | None],
+        links: Callable[[CallId], Addresses | None],
     ) -> None:
         self._clock = clock
         self._metrics = metrics

@@ -1,12 +1,10 @@
 """The gateway as one object: what the HTTP face and the command line may ask of it."""
 
 import asyncio
-import hmac
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from hashlib import sha256
 from types import TracebackType
 from typing import Any
 
@@ -42,16 +40,18 @@ from gateway.ports.engine import (
 )
 from gateway.ports.executor import Answered, Destination, Executor
 from gateway.runtime.bulletin import Bulletin, follow_interactions, show
-from gateway.runtime.dispatcher import Dispatcher, Links
+from gateway.runtime.callbacks import Addresses, Callbacks, keep_key
+from gateway.runtime.dispatcher import Dispatcher
 from gateway.runtime.follow import follow
 from gateway.runtime.hands import Hands
 from gateway.runtime.limits import Slots
 from gateway.runtime.log import configure
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.policy import changed_paths, declared_tools, policy_of, slot_limits
-from gateway.runtime.pump import Pump, Shared
+from gateway.runtime.pump import Pump
 from gateway.runtime.rounds import Rounds
 from gateway.runtime.sessions import Sessions
+from gateway.runtime.shared import Shared
 from gateway.runtime.signals import (
     AnswerGiven,
     CancelOrdered,
@@ -63,6 +63,7 @@ from gateway.runtime.signals import (
     ProgressGiven,
     RedriveOrdered,
 )
+from gateway.runtime.stories import list_dead_letters, tell_story
 from gateway.runtime.views import (
     CallStory as CallStory,
     Gap as Gap,
@@ -81,8 +82,6 @@ from gateway.settings.model import DestinationSpec, ExecutorSpec, Settings
 log = structlog.get_logger(__name__)
 
 _REPLY = 30.0
-_CALLBACK_NOTE = "callback-key"
-_STORY_EVENTS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +116,17 @@ class Gateway:
         # For jitter only: nobody gains from guessing it.
         self._dice = random.random
         self._tasks = asyncio.TaskGroup()
-        self._callback_key = b""
+        self._callbacks: Callbacks | None = None
         self._policy = policy_of(settings)
         self._draining = asyncio.Event()
         self._bulletin = Bulletin()
         self._reloading = asyncio.Lock()
         self._dispatcher = Dispatcher(
-            clock=parts.clock, metrics=parts.metrics, slots=self._slots, dice=self._dice, links=self._links
+            clock=parts.clock,
+            metrics=parts.metrics,
+            slots=self._slots,
+            dice=self._dice,
+            links=lambda call_id: self._callbacks.addresses(call_id),  # noqa: PLW0108
         )
         self._hands = Hands(parts.make_executor, parts.make_destination, parts.engine, parts.clock, self._dice)
         self._sessions = Sessions(
@@ -157,7 +160,7 @@ class Gateway:
         return self
 
     async def _start(self) -> None:
-        self._callback_key = await self._own_callback_key()
+        self._callbacks = Callbacks(await keep_key(self._engine, self._parts.ids), None)
         await self._tasks.__aenter__()
         self._dispatcher.start(self._tasks)
         await self._hands.start(self._tasks)
@@ -214,6 +217,8 @@ class Gateway:
         self._policy = policy
         self._sessions.change_policy(policy)
         configure(level=settings.logging.level, format=settings.logging.format)
+        if self._callbacks is not None:
+            self._callbacks.public_url = None if settings.public_url is None else str(settings.public_url)
         self.settings = settings
 
     async def _start_runtime(self, name: str) -> None:
@@ -311,27 +316,11 @@ class Gateway:
         return await self._engine.calls(which, page)
 
     async def call_story(self, call_id: CallId) -> CallStory:
-        row = await self._call(call_id)
-        story: list[Envelope] = []
-        after = row.request_sequence - 1
-        while len(story) < _STORY_EVENTS:
-            try:
-                page = await self._engine.read(row.session_id, after=after, limit=500)
-            except Truncated as exc:
-                after = exc.first_sequence - 1
-                continue
-            story.extend(e for e in page if _tells_of(e, row))
-            if len(page) < 500:
-                break
-            after = page[-1].sequence
-        sends = (
-            () if row.outcome_sequence is None else await self._engine.sends_of(row.session_id, row.outcome_sequence)
-        )
-        return CallStory(row, tuple(story), tuple(sends))
+        return await tell_story(self._engine, await self._call(call_id))
 
     def callback_allowed(self, call_id: CallId, token: str) -> bool:
         """Whether a callback token belongs to a call, in constant time."""
-        return hmac.compare_digest(self._token(call_id).encode(), token.encode("utf-8", "replace"))
+        return self._callbacks is not None and self._callbacks.allowed(call_id, token)
 
     async def settle(self, call_id: CallId, answer: Answered) -> CallRow:
         """Record an outcome that came by callback or API; the same one again is fine.
@@ -380,18 +369,7 @@ class Gateway:
 
     async def dead_letters(self, page: Page) -> tuple[Sequence[CallRow | SendRow], str | None]:
         """List calls whose outcome is unknown, then sends that will not be tried again."""
-        kind, _, cursor = (page.after or "c:").partition(":")
-        if kind not in {"c", "s"}:
-            raise InvalidRequest("this cursor is not from a list of dead letters", pointer="after")
-        if kind == "c":
-            inner = Page(page.limit, cursor or None)
-            calls, following = await self._engine.calls(CallFilter(unknown=True), inner)
-            if following is not None or len(calls) >= page.limit:
-                return calls, f"c:{following}" if following is not None else "s:"
-            sends, following = await self._engine.dead_sends(Page(page.limit - len(calls)))
-            return [*calls, *sends], None if following is None else f"s:{following}"
-        sends, following = await self._engine.dead_sends(Page(page.limit, cursor or None))
-        return sends, None if following is None else f"s:{following}"
+        return await list_dead_letters(self._engine, page)
 
     async def redeliver(self, session_id: SessionId, sequence: int, target: str) -> None:
         """Send one event copy or outbound event again."""
@@ -507,25 +485,8 @@ class Gateway:
         reply.cancel()
         raise Overloaded(f"the session did not get to this within {_REPLY:.0f} s")
 
-    def _links(self, call_id: CallId) -> Links | None:
-        base = self.settings.public_url
-        if base is None:
-            return None
-        root, token = str(base).rstrip("/"), self._token(call_id)
-        return Links(
-            outcome=f"{root}/v1/calls/{call_id}/outcome?token={token}",
-            progress=f"{root}/v1/calls/{call_id}/progress?token={token}",
-        )
-
-    def _token(self, call_id: CallId) -> str:
-        return hmac.new(self._callback_key, call_id.encode("utf-8", "replace"), sha256).hexdigest()[:40]
-
-    async def _own_callback_key(self) -> bytes:
-        known = await self._engine.note(_CALLBACK_NOTE)
-        if known is None:
-            known = self._parts.ids.token()
-            await self._engine.set_note(_CALLBACK_NOTE, known)
-        return known.encode()
+    def _addresses(self, call_id: CallId) -> Addresses | None:
+        return None if self._callbacks is None else self._callbacks.addresses(call_id)
 
     def _link_changed(self, name: str) -> None:
         links = [carried.supervisor.state for carried in self._sessions.of_runtime(name)]
@@ -535,10 +496,3 @@ class Gateway:
 
 def _reply() -> "asyncio.Future[Any]":
     return asyncio.get_running_loop().create_future()
-
-
-def _tells_of(envelope: Envelope, row: CallRow) -> bool:
-    event = envelope.event
-    if getattr(event, "call_id", None) == row.call_id or envelope.sequence == row.request_sequence:
-        return True
-    return envelope.event.kind == "delivery.settled" and getattr(event, "sequence", None) == row.outcome_sequence

@@ -5,12 +5,11 @@ What queues up meanwhile is the next batch, so that a busy session shares its di
 """
 
 import asyncio
-from asyncio import Future
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -24,59 +23,29 @@ from gateway.core.state import SessionView, to_snapshot
 from gateway.envelope import (
     CallId,
     Envelope,
-    FaultReported,
-    FrameRejected,
     Live,
-    OutcomeIgnored,
     SessionMoved,
-    ToolFinished,
     ToolRequested,
 )
 from gateway.errors import DragomanError, EngineUnavailable, MalformedFrame, Stale
 from gateway.ports.adapter import Frame
-from gateway.ports.clock import Clock, Ids
-from gateway.ports.engine import RUNTIME, CallRow, Committed, Engine
+from gateway.ports.engine import RUNTIME, CallRow, Committed
 from gateway.ports.executor import Answered
 from gateway.runtime import signals as s
-from gateway.runtime.bulletin import Bulletin
 from gateway.runtime.deciding import decide
 from gateway.runtime.feed import Feed
 from gateway.runtime.inbox import Inbox
-from gateway.runtime.limits import Slots
-from gateway.runtime.metrics import Metrics
+from gateway.runtime.notes import note
 from gateway.runtime.outbox import Outbox
 from gateway.runtime.recovery import load_view
+from gateway.runtime.replies import fail, reply_of, resolve
+from gateway.runtime.shared import Shared
 
 log = structlog.get_logger(__name__)
 
 BATCH = 256
 SNAPSHOT_EVERY = 500
 RETRY_AFTER = 0.5
-
-
-class Workshop(Protocol):
-    """Whoever carries out calls and questions; the dispatcher."""
-
-    def dispatch(self, session: "Pump", effect: Dispatch) -> None: ...
-    def ask(self, session: "Pump", effect: Ask) -> None: ...
-    def release(self, effect: Release) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What all sessions of a process share."""
-
-    engine: Engine
-    clock: Clock
-    ids: Ids
-    metrics: Metrics
-    slots: Slots
-    workshop: Workshop
-    dice: Callable[[], float]
-    copied: Callable[[], None]
-    """Rings the destinations' workers after a commit that may hold copies for them."""
-    bulletin: Bulletin
-    """Where questions to people that changed are put up."""
 
 
 class Pump:
@@ -272,7 +241,7 @@ class Pump:
             self._act(build, committed, done)
             return
         self._log.error("a decision stayed stale", signal=type(signal).__name__)
-        _fail(signal, Stale("the session changed again and again meanwhile"))
+        fail(signal, Stale("the session changed again and again meanwhile"))
 
     def _decide_all(
         self, batch: Sequence[s.Signal], known: Mapping[str, CallRow]
@@ -293,12 +262,12 @@ class Pump:
                 done.append((signal, decide(self, build, signal)))
             except DragomanError as exc:
                 self._undo(build, mark)
-                _fail(signal, exc)
+                fail(signal, exc)
             # The pump's edge: a fault of ours in one decision must not end the session.
             except Exception as exc:  # noqa: BLE001
                 self._undo(build, mark)
                 self._log.exception("a decision failed", signal=type(signal).__name__)
-                _fail(signal, exc)
+                fail(signal, exc)
         return build, done
 
     async def _commit(self, build: Building) -> Committed | None:
@@ -327,7 +296,9 @@ class Pump:
         if envelopes:
             if self.council.policy.routes.copies_anything:
                 self._shared.copied()
-            self._note(envelopes, before)
+            adapter, metrics = self.council.adapter, self._shared.metrics
+            for fault in note(envelopes, before, adapter=adapter, metrics=metrics, log=self._log):
+                self._outbox.fault(fault.code, fault.message)
         self._shared.bulletin.tell(build.interactions_changed)
         for effect in effects:
             self._perform(effect)
@@ -389,48 +360,15 @@ class Pump:
                 self._outbox.link_down(refused=refused)
             case s.Post(reply=reply):
                 wanted = set(answer)
-                _resolve(reply, [envelope for envelope in envelopes if envelope.sequence in wanted])
+                resolve(reply, [envelope for envelope in envelopes if envelope.sequence in wanted])
             case s.OutcomeGiven(reply=reply) | s.ProgressGiven(reply=reply) | s.CancelOrdered(reply=reply):
-                _resolve(reply, answer)
+                resolve(reply, answer)
             case s.RedriveOrdered(reply=reply):
-                _resolve(reply, answer)
+                resolve(reply, answer)
             case s.OutcomeLate(reply=reply) | s.CloseOrdered(reply=reply) | s.AnswerGiven(reply=reply):
-                _resolve(reply, None)
+                resolve(reply, None)
             case _:
                 pass
-
-    def _note(self, envelopes: Sequence[Envelope], before: SessionView) -> None:
-        """Count and log what was recorded; off the path of anything that waits."""
-        metrics = self._shared.metrics
-        for envelope in envelopes:
-            for loss in envelope.losses:
-                metrics.loss(self.council.adapter, loss.how)
-            match envelope.event:
-                case ToolFinished() as event:
-                    self._log.info(
-                        "call settled",
-                        call_id=event.call_id,
-                        tool=event.tool,
-                        outcome=event.outcome,
-                        sequence=envelope.sequence,
-                        unknown=event.unknown or None,
-                    )
-                    call = before.calls.get(CallId(event.call_id or ""))
-                    seconds = (envelope.recorded_at - call.created_at).total_seconds() if call else 0.0
-                    metrics.call_settled(self.view.runtime, event.tool or "", outcome=event.outcome, seconds=seconds)
-                    if event.unknown:
-                        metrics.unknown_outcome()
-                case OutcomeIgnored() as event:
-                    metrics.late_outcome()
-                    self._log.warning("late outcome ignored", call_id=event.call_id, reason=event.reason)
-                case FrameRejected() as event:
-                    metrics.frame_rejected(self.view.runtime)
-                    self._log.warning("frame rejected", reason=event.reason, path=event.path, channel=event.channel)
-                case FaultReported() as event:
-                    self._log.warning("the runtime reports a fault", code=event.code, message=event.message[:500])
-                    self._outbox.fault(event.code, event.message)
-                case _:
-                    pass
 
     # When things go wrong --------------------------------------------------------------------------------
 
@@ -452,10 +390,10 @@ class Pump:
         self._log.error("the engine is unavailable", reason=str(problem))
         kept: list[s.Signal] = []
         for signal in batch:
-            if _reply_of(signal) is None:
+            if reply_of(signal) is None:
                 kept.append(signal)
             else:
-                _fail(signal, problem)
+                fail(signal, problem)
         await asyncio.sleep(RETRY_AFTER)
         self._inbox.put_back([signal for signal in kept if not self._requeued(signal)])
 
@@ -503,18 +441,3 @@ class Pump:
     def _ring(self) -> None:
         self._timer = self._timer_at = None
         self._inbox.put(s.Tick())
-
-
-def _reply_of(signal: s.Signal) -> "Future[Any] | None":
-    return getattr(signal, "reply", None)
-
-
-def _resolve(reply: "Future[Any]", answer: Any) -> None:
-    if not reply.done():
-        reply.set_result(answer)
-
-
-def _fail(signal: s.Signal, problem: BaseException) -> None:
-    reply = _reply_of(signal)
-    if reply is not None and not reply.done():
-        reply.set_exception(problem)

@@ -13,8 +13,9 @@ from gateway.envelope import SessionId, SessionOpened, session_id as name_sessio
 from gateway.errors import DragomanError, EngineUnavailable, NotFound
 from gateway.ports.adapter import Adapter, Connector, RuntimeOptions, Tool
 from gateway.ports.engine import NewEvent, Page, SessionRow
-from gateway.runtime.pump import Pump, Shared
+from gateway.runtime.pump import Pump
 from gateway.runtime.recovery import load_view, read_unconfirmed
+from gateway.runtime.shared import Shared
 from gateway.runtime.signals import LinkDown, Recover
 from gateway.runtime.supervisor import Supervisor
 
