@@ -126,7 +126,7 @@ class Gateway:
             metrics=parts.metrics,
             slots=self._slots,
             dice=self._dice,
-            links=lambda call_id: self._callbacks.addresses(call_id),  # noqa: PLW0108
+            links=self._addresses,
         )
         self._hands = Hands(parts.make_executor, parts.make_destination, parts.engine, parts.clock, self._dice)
         self._sessions = Sessions(
