@@ -46,7 +46,23 @@ async def test_two_threads_of_the_server_swap_what_they_send() -> None:
         assert client.numbers[-2:] == [7, 6]
 
 
-@pytest.mark.parametrize("payload", [None, "text", [], {"action": "nope", "args": {}}, {"action": "run", "args": None}])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        None,
+        "text",
+        [],
+        {"action": "nope", "args": {}},
+        {"action": "pause", "args": {}},
+        {"action": "run", "args": None},
+        {"action": "run", "args": {}},
+        {"action": "run", "args": {"command": "ls", "strange": 1}},
+        {"action": "run", "args": {"command": 7}},
+        {"action": "run", "args": {"command": "ls"}, "id": 4},
+        {"action": "run", "args": {"command": "ls"}, "source": "nobody"},
+        {"observation": "run", "content": "", "extras": {}},
+    ],
+)
 async def test_what_the_server_does_not_take_is_never_acknowledged(payload: object) -> None:
     async with OpenHandsServer() as server, joined(server.url, "c1") as client:
         with pytest.raises(Exception, match=r"^$"):
@@ -60,7 +76,8 @@ async def test_what_the_server_does_not_take_is_never_acknowledged(payload: obje
 async def test_a_gated_command_comes_again_after_the_answer(answer: str, ends: str) -> None:
     async with OpenHandsServer() as server, joined(server.url, "c1") as client:
         work = server.conversation("c1")
-        running = asyncio.create_task(work.agent_runs("rm a", "gone", gated=True))
+        command = {"command": "rm a", "thought": "Risky."}
+        running = asyncio.create_task(work.agent_acts("run", command, gated=True))
         first = await client.until(lambda event: event.get("action") == "run")
         assert first["args"]["confirmation_state"] == "awaiting_confirmation"
         await client.order("change_agent_state", {"agent_state": answer})
@@ -71,6 +88,7 @@ async def test_a_gated_command_comes_again_after_the_answer(answer: str, ends: s
         assert kinds(client.events)[-7:] == gate
         again = [event for event in client.events if event.get("action") == "run"][1]
         assert (again["id"], again["args"]["thought"]) == (last["cause"], "")
+        assert first["args"]["thought"] == "Risky."
         assert again["tool_call_metadata"]["tool_call_id"] == first["tool_call_metadata"]["tool_call_id"]
         assert again["args"]["confirmation_state"] == ("confirmed" if answer == "user_confirmed" else "rejected")
         assert not work.waits
@@ -176,15 +194,31 @@ async def test_some_clients_are_refused_with_a_reason(query: str, message: str) 
         await client.close()
 
 
-@pytest.mark.parametrize("query", ["conversation_id=c1", "conversation_id=c1&session_api_key=", "conversation_id=../x"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "conversation_id=c1",
+        "conversation_id=c1&session_api_key=",
+        "conversation_id=../x&session_api_key=right",
+        "conversation_id=c1&session_api_key=right&providers_set=github,nobody",
+    ],
+)
 async def test_others_are_told_nothing_at_all(query: str) -> None:
-    async with OpenHandsServer(session_api_key=None if "x" in query else "right") as server:
+    async with OpenHandsServer(session_api_key="right") as server:
         client = RawOpenHands()
         with pytest.raises(Exception, match=r"[Cc]onnect|namespaces"):
             await client.connect(server.url, query, within=0.3)
         assert [line for line in client.lines if line[0] != "disconnect"] == []
         assert len(server.refused + server.violations) == 1
         await client.close()
+
+
+async def test_known_providers_and_empty_ones_are_welcome() -> None:
+    async with OpenHandsServer() as server:
+        for more in ("&providers_set=", "&providers_set=github,gitlab"):
+            async with joined(server.url, "c1", more=more):
+                pass
+        assert server.conversation("c1").connections == 2
 
 
 async def test_missing_settings_are_told_after_the_replay() -> None:
