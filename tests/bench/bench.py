@@ -34,7 +34,7 @@ class Effort:
     soak_minutes: float = 1.0
 
 
-THOROUGH = Effort(repetitions=5, seconds=2.5, warmup=1.2)
+THOROUGH = Effort(repetitions=5, seconds=2.5, warmup=1.2, burst=500)
 QUICK = Effort(repetitions=3, seconds=1.0, warmup=0.8, soak_minutes=0.25)
 TINY = Effort(repetitions=1, seconds=0.2, warmup=0.1, many=3, sessions=5, followers=10, burst=10, soak_minutes=0.05)
 """Says nothing about speed: whether the benchmark itself works."""

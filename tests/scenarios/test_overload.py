@@ -81,7 +81,10 @@ async def test_no_more_calls_are_in_flight_than_the_configuration_allows(both: S
         for call in calls:
             assert (await ended(call)).outcome == "success"
     assert both.hooks.most_running == 3
-    assert [asked.data["arguments"]["n"] for asked in both.hooks.asked] == list(range(30))
+    came = [asked.data["arguments"]["n"] for asked in both.hooks.asked]
+    assert sorted(came) == list(range(30))
+    # First come, first served; the three on their way at once may pass each other on the network.
+    assert all(abs(number - place) < 3 for place, number in enumerate(came))
 
 
 async def test_one_busy_session_does_not_keep_others_from_a_shared_executor(newer: Scene) -> None:

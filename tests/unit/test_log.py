@@ -67,7 +67,7 @@ def test_libraries_that_log_whole_packets_are_kept_quiet_even_at_debug() -> None
     log.configure(level="debug", format="json", stream=stream)
     logging.getLogger("engineio.client").info("Sending packet MESSAGE data 2[%s]", "sudo password")
     logging.getLogger("socketio.client").info("Emitting event message [%s]", "sudo password")
-    assert stream.getvalue() == ""
+    assert "sudo password" not in stream.getvalue()
 
 
 def test_facts_of_the_session_and_call_are_on_every_line_inside(lines: Lines) -> None:
