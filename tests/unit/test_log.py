@@ -24,6 +24,9 @@ log.register_secret(CANARY)
 def _restored() -> Iterator[None]:
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
+    for name in ("engineio.client", "socketio.client"):
+        # A client that an earlier test made has set its own logger's level.
+        logging.getLogger(name).setLevel(logging.NOTSET)
     yield
     log.configure()
     root.setLevel(level)
