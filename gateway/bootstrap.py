@@ -1,6 +1,7 @@
 """Finds and wires the concrete parts; the one module that names them."""
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -160,6 +161,7 @@ async def serve(config: Path, *, host: str | None = None, port: int | None = Non
         ) as gateway:
             server = make_server(build_app(gateway), drain=settings.limits.drain)
             stop = _handle_signals(gateway)
+            _calm_the_collector()
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             where, at = listener.getsockname()[:2]
             log.info("listening", url=f"http://{f'[{where}]' if ':' in where else where}:{at}", pid=os.getpid())
@@ -254,6 +256,17 @@ def _listen(host: str, port: int, *, guarded: bool) -> socket.socket:
         listener.close()
         raise OperatorError(f"cannot listen on {host}:{port}: {exc.strerror}; choose another with --port") from exc
     return listener
+
+
+def _calm_the_collector() -> None:
+    """Let the garbage collector look at what calls leave behind, seldom, and never again at what the start left.
+
+    Classes and configuration live as long as the process; walking them over and over is a tenth of the
+    CPU of a busy gateway and most of its slowest calls.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def _handle_signals(gateway: Gateway) -> asyncio.Event:

@@ -90,7 +90,9 @@ class AgentConnection(asyncio.Protocol):
             self._transport.write(frame)
 
     def drop(self) -> None:
-        """Break the connection without a word."""
+        """Break the connection without a word; from here on nothing is written to it."""
+        # The transport tells us only some turns of the loop later.
+        self._runtime.went(self)
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:

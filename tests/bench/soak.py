@@ -43,25 +43,41 @@ _TABLES = ("events", "calls", "outbound")
 _GAUGE = re.compile(r"^(dragoman_(?:outbox_oldest_seconds|queue_bytes|tasks))(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 
 
-async def soak(bench: Bench, *, seconds: float, every: float) -> dict[str, Any]:
+async def soak(bench: Bench, *, seconds: float, every: float, drop_every: float = DROP_EVERY) -> dict[str, Any]:
     """Load a gateway for a time; returns its samples and what became of all calls."""
     folder = bench.new_folder()
     settings = configure(folder, bench.peers, delivery_window=2.0, retention=RETENTION, api={"open": ["metrics"]})
     async with bench.gateway(sessions=AGENTS, settings=settings, folder=folder) as subject:
         ask = bench.peers.ask
         await ask("begin", agents=subject.agents, rate=RATE, size=200, delays=list(DELAYS))
-        samples = await _watch(bench, subject, seconds=seconds, every=every)
+        samples = await _watch(bench, subject, seconds=seconds, every=every, drop_every=drop_every)
         last = await ask("stop", within=120)
+        last["lost_calls"] = _find_rows(subject, last["lost_calls"])
     return {"seconds": seconds, "samples": samples, "calls": last, "verdict": judge(samples, seconds)}
 
 
-async def _watch(bench: Bench, subject: Subject, *, seconds: float, every: float) -> list[dict[str, Any]]:
+def _find_rows(subject: Subject, calls: list[str]) -> dict[str, list[str]]:
+    """Say what the gateway has on record of calls: nothing means that it never got them, or has forgotten them."""
+    with closing(_open(subject)) as connection:
+        return {
+            call: [row[0] for row in connection.execute("SELECT state FROM calls WHERE native_call_id = ?", (call,))]
+            for call in calls
+        }
+
+
+def _open(subject: Subject) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{subject.database}?mode=ro", uri=True, timeout=5)
+
+
+async def _watch(
+    bench: Bench, subject: Subject, *, seconds: float, every: float, drop_every: float
+) -> list[dict[str, Any]]:
     begun = time.perf_counter()
     samples: list[dict[str, Any]] = []
     drops = 0
     async with httpx.AsyncClient(base_url=subject.url, trust_env=False, timeout=10) as http:
         while (passed := time.perf_counter() - begun) < seconds:
-            if passed > (drops + 1) * min(DROP_EVERY, seconds / 3):
+            if passed > (drops + 1) * min(drop_every, seconds / 3):
                 await bench.peers.ask("drop", agent=subject.agents[drops % AGENTS])
                 drops += 1
             counts = await bench.peers.ask("look")
@@ -82,7 +98,7 @@ def _look(subject: Subject) -> dict[str, Any]:
     database = subject.database
     assert database is not None
     sizes = {suffix: _size(database.with_name(database.name + suffix)) for suffix in ("", "-wal")}
-    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=5)) as connection:
+    with closing(_open(subject)) as connection:
         # Names of our own, not a caller's.
         rows = {table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in _TABLES}  # noqa: S608
     return {
@@ -191,10 +207,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", default=ROOT / ".cache" / "soak.json")
     parser.add_argument("--plot", type=Path, metavar="FILE", default=ROOT / ".cache" / "soak.png")
     parser.add_argument("--folder", type=Path, metavar="DIR", default=ROOT / ".cache", help="where the database lies")
+    parser.add_argument("--drop-every", type=float, metavar="SECONDS", default=DROP_EVERY, help="between broken links")
     asked = parser.parse_args(arguments)
     asked.folder.mkdir(parents=True, exist_ok=True)
     try:
-        found = asyncio.run(_run(asked.minutes * 60, asked.folder))
+        found = asyncio.run(_run(asked.minutes * 60, asked.folder, drop_every=asked.drop_every))
     except BenchProblem as exc:
         sys.stderr.write(f"{exc}\n")
         return 1
@@ -206,16 +223,15 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if wrong or (verdict["long_enough"] and not verdict["flat"]) else 0
 
 
-async def _run(seconds: float, folder: Path) -> dict[str, Any]:
+async def _run(seconds: float, folder: Path, *, drop_every: float) -> dict[str, Any]:
     machine.raise_file_limit()
     cores = machine.share_cores()
     described = machine.describe(cores, sync=machine.measure_sync(folder))
     async with benches.opened(folder, cores=cores, effort=QUICK) as bench:
         # Two hundred samples or one every two seconds, whichever is fewer.
-        return {
-            "machine": described,
-            **await soak(bench, seconds=seconds, every=min(max(2.0, seconds / 200), seconds / 4)),
-        }
+        every = min(max(2.0, seconds / 200), seconds / 4)
+        found = await soak(bench, seconds=seconds, every=every, drop_every=drop_every)
+        return {"machine": described, **found}
 
 
 if __name__ == "__main__":

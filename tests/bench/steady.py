@@ -18,6 +18,7 @@ _QUIET = 0.3
 _REMEMBERED = 500_000
 _OVERDUE = 60.0
 _DRAIN = 60.0
+_SHOWN = 20
 
 
 class Steady:
@@ -79,7 +80,7 @@ class Steady:
         while self._open and time.perf_counter() - begun < _DRAIN:  # noqa: ASYNC110
             await asyncio.sleep(_TICK)
         await asyncio.sleep(_QUIET)
-        return {**self.look(), "lost": len(self._open)}
+        return {**self.look(), "lost": len(self._open), "lost_calls": list(self._open)[:_SHOWN]}
 
     async def _run(self) -> None:
         begun, due = time.perf_counter(), 0

@@ -80,6 +80,8 @@ class Running:
     gateway: Gateway
     url: str
     http: httpx.AsyncClient
+    runtime: str = "finn"
+    """The runtime that is meant where none is named."""
 
     async def get(self, path: str, **query: Any) -> Any:
         answer = await self.http.get(path, params=query)
@@ -91,11 +93,11 @@ class Running:
         assert answer.status_code == status, (answer.status_code, answer.text)
         return answer.json() if answer.content else None
 
-    async def session(self, runtime: str = "finn") -> str:
+    async def session(self, runtime: str | None = None) -> str:
         """Return the id of a runtime's only open session."""
 
         async def look() -> str | None:
-            found = (await self.get("/v1/sessions", runtime=runtime))["data"]
+            found = (await self.get("/v1/sessions", runtime=runtime or self.runtime))["data"]
             return next((one["session_id"] for one in found if one["state"] != "closed"), None)
 
         return await until(look)
@@ -138,10 +140,11 @@ class Running:
 
         return await until(look)
 
-    async def link(self, runtime: str = "finn") -> dict[str, Any] | None:
+    async def link(self, runtime: str | None = None) -> dict[str, Any] | None:
         """Return the state of a runtime's first link."""
         found = (await self.get("/v1/runtimes"))["data"]
-        return next((link for one in found if one["name"] == runtime for link in one["links"]), None)
+        wanted = runtime or self.runtime
+        return next((link for one in found if one["name"] == wanted for link in one["links"]), None)
 
     async def wait_link(self, state: str, *, within: float = PATIENCE) -> dict[str, Any]:
         async def look() -> dict[str, Any] | None:
