@@ -40,7 +40,6 @@ class Mark:
     """A place to go back to when one of several decisions fails."""
 
     memory: Remembered
-    calls: Mapping[CallId, OpenCall]
     last_sequence: int
     sizes: tuple[int, ...]
     cursor: str | None
@@ -82,6 +81,8 @@ class Building:
         self._send_changes: list[SendChange] = []
         self._expects: list[Expectation] = []
         self._interactions: list[InteractionChange] = []
+        self._before: list[tuple[CallId, OpenCall | None]] = []
+        """What each change of a call replaced, for going back."""
 
     def record(
         self,
@@ -135,6 +136,7 @@ class Building:
     def change_call(self, change: CallChange, *, opened: OpenCall | None = None) -> None:
         """Write a change of a call and show it in the view; an `Open` comes with the call as it then is."""
         self._calls.append(change)
+        self._before.append((change.call_id, self.calls.get(change.call_id)))
         match change:
             case Open(call_id=call_id):
                 if opened is not None and is_open(change.state):
@@ -154,7 +156,6 @@ class Building:
         """Remember this place."""
         return Mark(
             memory=self.memory,
-            calls=dict(self.calls),
             last_sequence=self.last_sequence,
             sizes=self._sizes(),
             cursor=self.cursor,
@@ -165,8 +166,12 @@ class Building:
     def back_to(self, mark: Mark) -> None:
         """Forget everything since a mark."""
         self.memory, self.last_sequence, self.cursor = mark.memory, mark.last_sequence, mark.cursor
-        self.calls = dict(mark.calls)
         self.partial, self.live = mark.partial, mark.live
+        for call_id, before in reversed(self._before[mark.sizes[0] :]):
+            if before is None:
+                self.calls.pop(call_id, None)
+            else:
+                self.calls[call_id] = before
         for kept, size in zip(self._lists(), mark.sizes, strict=True):
             del kept[size:]
 
@@ -213,6 +218,7 @@ class Building:
 
     def _lists(self) -> tuple[list[Any], ...]:
         return (
+            self._before,
             self.events,
             self._calls,
             self._sends,

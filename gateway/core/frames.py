@@ -169,24 +169,33 @@ def connecting(council: Council, build: Building) -> None:
 
 
 def _requested(council: Council, build: Building, draft: Draft, event: ToolRequested, *, overloaded: bool) -> None:
-    waiting = _open_call(build, event.native_call_id)
-    if waiting is not None:
-        if waiting.args_sha != life.fingerprint(event.tool, event.arguments):
-            reason = f"call {event.native_call_id[:100]!r} is still open and was sent again with other arguments"
-            build.record(FrameRejected(channel="tool.requested", reason=reason), "from_runtime")
-        return
-    settled = build.known.get(event.native_call_id)
-    if settled is not None and settled.args_sha == life.fingerprint(event.tool, event.arguments):
-        _again(build, settled)
+    named = _name(council, build, event)
+    known = build.calls.get(named[0]) or build.known.get(event.native_call_id)
+    if known is not None and not _is_new(build, event, known):
         return
     route = _route(council, build, event)
     if not isinstance(route, Matched) and council.policy.routes.unrouted == "ignore" and event.problem is None:
         witness(council, build, draft, event)
         return
     begin_turn(council, build)
-    named = _name(council, build, event)
     sequence, _ = witness(council, build, draft, event.model_copy(update={"call_id": named[0]}))
     _start(council, build, event, named, route, sequence=sequence, recorded_here=True, overloaded=overloaded)
+
+
+def _is_new(build: Building, event: ToolRequested, known: OpenCall | CallRow) -> bool:
+    """Whether a native id that was used before asks for something else now; a repeat is dealt with here.
+
+    A reused id whose first call has ended is only found once its `Open` was stale, and is looked up then.
+    """
+    same = known.args_sha == life.fingerprint(event.tool, event.arguments)
+    if life.is_open(known.state):
+        if not same:
+            reason = f"call {event.native_call_id[:100]!r} is still open and was sent again with other arguments"
+            build.record(FrameRejected(channel="tool.requested", reason=reason), "from_runtime")
+        return False
+    if same and isinstance(known, CallRow):
+        _again(build, known)
+    return not same
 
 
 def _name(council: Council, build: Building, event: ToolRequested) -> tuple[CallId, int]:

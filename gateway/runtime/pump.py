@@ -46,6 +46,8 @@ log = structlog.get_logger(__name__)
 BATCH = 256
 SNAPSHOT_EVERY = 500
 RETRY_AFTER = 0.5
+REVIEW_AFTER = 0.05
+"""Seconds after which a change may move the session's timer."""
 
 
 class Pump:
@@ -85,6 +87,7 @@ class Pump:
         self._late: list[tuple[CallId, Answered]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: datetime | None = None
+        self._review: asyncio.TimerHandle | None = None
         self._snapshot_at = view.last_sequence
         self._log = log.bind(session_id=view.session_id, runtime=view.runtime)
 
@@ -171,8 +174,9 @@ class Pump:
                 self._busy = False
         finally:
             self._outbox.link_down()
-            if self._timer is not None:
-                self._timer.cancel()
+            for timer in (self._timer, self._review):
+                if timer is not None:
+                    timer.cancel()
             self._shared.slots.forget(self)
             for signal in self._inbox.empty_out():
                 if isinstance(signal, s.SlotFree):
@@ -307,7 +311,9 @@ class Pump:
         if any(isinstance(envelope.event, SessionMoved) for envelope in envelopes):
             self._outbox.turn_moved()
         self._outbox.poke()
-        self._set_timer()
+        if self._review is None:
+            # Looking through all open calls after each batch would cost a busy session more than its deadlines gain.
+            self._review = asyncio.get_running_loop().call_later(REVIEW_AFTER, self._set_timer)
 
     def _show(self, envelopes: Sequence[Envelope], tells: Sequence[Tell]) -> None:
         """Show followers what is on record and what is only live, in the order in which it came."""
@@ -426,6 +432,7 @@ class Pump:
         self.view = replace(fresh, touched_at=live.touched_at, partial=live.partial, live=live.live)
 
     def _set_timer(self) -> None:
+        self._review = None
         due = session.next_due(self.council, self.view)
         if due == self._timer_at and self._timer is not None:
             return
