@@ -147,7 +147,14 @@ class DownstreamError(DragomanError):
 
 
 class LinkLost(DownstreamError):
-    """A connection to a runtime broke, or could not be made."""
+    """A connection to a runtime broke, or could not be made.
+
+    `unsent` means that what was being sent has certainly not been taken, so that it may be said again.
+    """
+
+    def __init__(self, reason: str = "", *, unsent: bool = False) -> None:
+        super().__init__(reason)
+        self.unsent = unsent
 
 
 class LinkRefused(DownstreamError):

@@ -9,8 +9,10 @@ from gateway.transports.masking import Mask
 from gateway.transports.rest_client import Answer
 
 _SETTLED = frozenset({404, 409, 410})
-_UNCLEAR = frozenset({401, 402, 403, 408, 425, 429})
-"""Nothing is wrong with the event itself: it is offered again when the link is back."""
+_LATER = frozenset({401, 402, 403, 425, 429})
+"""Nothing is wrong with the event itself, and it was not taken: it is offered again when the link is back."""
+_UNCLEAR = 408
+_OVERLOADED = 503
 
 
 def body_of(event: Any, form: Literal["events", "single", "list"]) -> Any:
@@ -36,7 +38,9 @@ def receipt_for(
     reason = _reason(kind, answer, mask)
     if 200 <= status < 300:
         return Receipt("delivered")
-    if status >= 500 or status < 400 or status in _UNCLEAR:
+    if status in _LATER or (status == _OVERLOADED and answer.retry_after is not None):
+        raise LinkLost(reason, unsent=True)
+    if status >= 500 or status < 400 or status == _UNCLEAR:
         raise LinkLost(reason)
     if kind in wire.ANSWERS and status in _SETTLED:
         return Receipt("moot", reason)

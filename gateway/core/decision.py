@@ -130,7 +130,7 @@ class Building:
 
     def expect_open(self, call_id: CallId) -> None:
         """Make the step depend on a call being open; one that this very step opens is."""
-        if not any(isinstance(change, Open) and change.call_id == call_id for change in self._calls):
+        if call_id in self.base.calls:
             self._expects.append(CallOpen(call_id))
 
     def change_call(self, change: CallChange, *, opened: OpenCall | None = None) -> None:

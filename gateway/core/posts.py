@@ -17,6 +17,7 @@ from gateway.envelope import (
     QuestionAnswered,
     SecretSupplied,
     TurnInterrupted,
+    TurnSteered,
 )
 from gateway.errors import CannotExpress, Conflict, Inexpressible
 from gateway.ports.engine import (
@@ -58,6 +59,9 @@ def post(council: Council, build: Building, event: Event) -> int:
 
 def _pass_on(council: Council, build: Building, event: Event, *, lane: Lane) -> int:
     adapted = adapt(event, build.memory, council.capabilities)
+    if isinstance(adapted.event, TurnSteered):
+        # A hint is for the turn that runs, so it must not wait for its end.
+        lane = "turn"
     if adapted.holds:
         build.record(event, "to_runtime", losses=adapted.losses)
         return build.last_sequence

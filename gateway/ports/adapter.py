@@ -187,7 +187,7 @@ class Link(Protocol):
         """Send one frame; frames leave in the order of the calls.
 
         Raises:
-            LinkLost: the frame may or may not have left.
+            LinkLost: the frame may or may not have left; it has not where the error says `unsent`.
         """
         ...
 

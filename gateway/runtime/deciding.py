@@ -6,7 +6,8 @@ from typing import Any, Protocol
 from gateway.core import frames, interactions, messages, outcomes, posts, session
 from gateway.core.council import Council
 from gateway.core.decision import Building
-from gateway.envelope import Event, LinkChanged, MessagePosted
+from gateway.core.effects import Transmit
+from gateway.envelope import ContextUpdated, Event, LinkChanged, MessagePosted
 from gateway.errors import Overloaded
 from gateway.runtime import signals as s
 
@@ -87,7 +88,7 @@ def _for_client(desk: Desk, build: Building, signal: s.ClientSignal) -> Any:
     council = desk.council
     match signal:
         case s.Post(events):
-            _refuse_too_many(desk, events)
+            _refuse_too_many(desk, build, events)
             return [posts.post(council, build, event) for event in events]
         case s.OutcomeGiven(call_id, answered):
             return outcomes.outcome(council, build, call_id, answered)
@@ -106,9 +107,24 @@ def _for_client(desk: Desk, build: Building, signal: s.ClientSignal) -> Any:
     return None
 
 
-def _refuse_too_many(desk: Desk, events: Sequence[Event]) -> None:
+def _refuse_too_many(desk: Desk, build: Building, events: Sequence[Event]) -> None:
     """Where a runtime takes one message a turn, only so many may wait for theirs."""
-    if not desk.council.capabilities.one_message_per_turn or desk.waiting_messages < MOST_WAITING:
+    if not desk.council.capabilities.one_message_per_turn:
         return
-    if any(isinstance(event, MessagePosted) for event in events):
-        raise Overloaded(f"{MOST_WAITING} messages already wait for the turn to end; interrupt it or wait")
+    running = build.memory.running
+    more = sum(_begins_a_turn(event, running=running) for event in events)
+    decided = sum(isinstance(effect, Transmit) and effect.lane == "new_work" for effect in build.effects)
+    # Where no turn runs, the first of them need not wait.
+    room = MOST_WAITING if running else MOST_WAITING + 1
+    if more and desk.waiting_messages + decided + more > room:
+        raise Overloaded(f"only {MOST_WAITING} messages may wait for the turn to end; interrupt it or wait")
+
+
+def _begins_a_turn(event: Event, *, running: bool) -> bool:
+    match event:
+        case MessagePosted():
+            return True
+        case ContextUpdated():
+            return event.wakes_agent and not running
+        case _:
+            return False

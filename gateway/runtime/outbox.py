@@ -72,6 +72,7 @@ class Outbox:
         self._tried: set[int] = set()
         self._unsure_up_to = view.last_sequence
         self._lanes: dict[Lane, deque[Transmit]] = {lane: deque() for lane in _LANES}
+        self._unlinked = 0
         self._queued: set[int] = set()
         self._again: set[int] = set()
         self._unconfirmed: deque[_Sent] = deque()
@@ -95,6 +96,8 @@ class Outbox:
             self._queued.add(item.sequence)
             self._lanes[item.lane].append(item)
             self._start()
+        elif self._link is None and item.lane == "new_work":
+            self._unlinked += 1
 
     def again(self, sequence: int) -> None:
         """Offer the recorded outcome under this sequence again."""
@@ -107,9 +110,10 @@ class Outbox:
             self._loaded = False
             self._start()
 
-    def waiting(self, lane: Lane) -> int:
-        """How many events wait in a lane."""
-        return len(self._lanes[lane])
+    @property
+    def new_work(self) -> int:
+        """How many messages wait, those included that the ledger alone keeps while there is no link."""
+        return len(self._lanes["new_work"]) + self._unlinked
 
     def done(self, sequences: Iterable[int]) -> None:
         """The fate of these rows is on record."""
@@ -142,6 +146,7 @@ class Outbox:
         """Stop sending; whatever is not known to be delivered stays pending."""
         self.refused = self.refused or refused
         self._link = None
+        self._unlinked += len(self._lanes["new_work"])
         if self._sender is not None:
             self._sender.cancel()
             self._sender = None
@@ -206,7 +211,7 @@ class Outbox:
             except LinkLost as exc:
                 # The row stays pending, and the next link reads it again.
                 log.info("a send was cut off", session_id=self._session_id, sequence=item.sequence, reason=str(exc))
-                if self._council.capabilities.delivery != "silence":
+                if self._council.capabilities.delivery != "silence" and not exc.unsent:
                     self._tried.add(item.sequence)
                 self._drop_link(str(exc))
                 return False
@@ -243,11 +248,19 @@ class Outbox:
         for lane in _LANES:
             if lane == "new_work" and self._begun:
                 continue
-            for place, item in enumerate(self._lanes[lane]):
+            for item in self._lanes[lane]:
                 if self._may_leave(item):
-                    del self._lanes[lane][place]
-                    return item
+                    first = self._asked_first(lane, item)
+                    self._lanes[lane].remove(first)
+                    return first
         return None
+
+    def _asked_first(self, lane: Lane, item: Transmit) -> Transmit:
+        """Of approvals that may leave, whatever order they were given in, take the one that was asked for first."""
+        if item.kind != "approval.given" or item.caused_by is None:
+            return item
+        given = [one for one in self._lanes[lane] if one.kind == item.kind and one.caused_by is not None]
+        return min(given, key=lambda one: one.caused_by or 0)
 
     async def _load(self) -> None:
         """Read what is pending and put it in front, in order, without what is queued already."""
@@ -262,6 +275,7 @@ class Outbox:
             await asyncio.sleep(_RETRY_LOAD)
             return
         self._more = len(rows) >= limit
+        self._unlinked = 0
         known = {sent.sequence for sent in self._unconfirmed} - self._again
         self._again.clear()
         waiting = [row for row in rows if row.sequence not in known and row.sequence not in self._queued]

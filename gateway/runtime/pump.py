@@ -158,7 +158,7 @@ class Pump:
     @property
     def waiting_messages(self) -> int:
         """How many messages wait for the turn to end."""
-        return self._outbox.waiting("new_work")
+        return self._outbox.new_work
 
     # The loop --------------------------------------------------------------------------------------------
 

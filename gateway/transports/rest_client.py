@@ -99,6 +99,7 @@ class RestClient:
     async def _ask(self, request: httpx.Request, within: timedelta) -> Answer:
         request.headers.setdefault("Accept", "application/json")
         response: httpx.Response | None = None
+        unsent = False
         try:
             async with asyncio.timeout(within.total_seconds()):
                 response = await self._client.send(request, stream=True)
@@ -107,6 +108,7 @@ class RestClient:
             failure = f"no answer within {within.total_seconds():g} s"
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError, ValueError) as exc:
             failure = explain(exc, self.mask)
+            unsent = isinstance(exc, httpx.ConnectError | httpx.ConnectTimeout)
         else:
             return Answer(response.status_code, body, response.headers.get("Retry-After"))
         finally:
@@ -116,7 +118,7 @@ class RestClient:
             # The status says what became of the request, whatever became of the body.
             return Answer(response.status_code, Malformed(failure), response.headers.get("Retry-After"))
         # Outside the handlers, so that no chained exception holds the request and its key.
-        raise LinkLost(failure)
+        raise LinkLost(failure, unsent=unsent)
 
     @asynccontextmanager
     async def stream(

@@ -31,6 +31,9 @@ class Arrival:
 
 def read_event(packet: str | bytes) -> Arrival:
     """Read an event packet (without the Engine.IO digit); whatever is wrong with it becomes a malformed frame."""
+    if isinstance(packet, str) and packet.startswith('2["'):
+        # Nearly every packet: an event of the root namespace that asks for no acknowledgement.
+        return _read_body(packet, packet[1:])
     if isinstance(packet, bytes):
         return _malformed("", f"a binary attachment of {len(packet)} bytes; binary is not spoken here", packet[:64])
     head = _HEAD.match(packet)
@@ -39,20 +42,26 @@ def read_event(packet: str | bytes) -> Arrival:
     body = packet[head.end() :]
     if int(head["type"]) != EVENT:
         return _malformed(_channel(body), "a binary packet; binary is not spoken here", packet, ack=head["id"])
+    return _read_body(packet, body, namespace=head["namespace"], ack=head["id"])
+
+
+def _read_body(packet: str, body: str, *, namespace: str | None = None, ack: str | None = None) -> Arrival:
     said = json.loads(body)
     if isinstance(said, Malformed):
         said = json.salvage(body)
     match said:
         case Malformed():
-            return Arrival((Frame(_channel(body), said),), head["id"])
+            return Arrival((Frame(_channel(body), said),), ack)
+        case [str(channel), payload] if namespace is None:
+            return Arrival((Frame(channel, payload),), ack)
         case [str(channel), *arguments]:
-            name = f"{head['namespace']}#{channel}" if head["namespace"] not in {None, "/"} else channel
+            name = f"{namespace}#{channel}" if namespace not in {None, "/"} else channel
             frames = [Frame(name, arguments[0] if arguments else None)]
             # A listener in JavaScript sees the first argument only; the others are kept apart, not thrown away.
             frames.extend(Frame(f"{name}#{place}", extra) for place, extra in enumerate(arguments[1:], start=2))
-            return Arrival(tuple(frames), head["id"])
+            return Arrival(tuple(frames), ack)
         case _:
-            return _malformed("", "a Socket.IO event that does not begin with its name", packet, ack=head["id"])
+            return _malformed("", "a Socket.IO event that does not begin with its name", packet, ack=ack)
 
 
 def write_event(frame: Frame) -> str:

@@ -44,6 +44,14 @@ def test_json_that_cannot_be_handed_on_is_a_value_and_no_exception(text: str) ->
     orjson.dumps([read.reason, read.excerpt])
 
 
+@given(st.integers(), st.text(max_size=12), st.integers(min_value=0, max_value=20))
+def test_an_integer_beyond_64_bits_is_found_wherever_it_stands(number: int, before: str, spaces: int) -> None:
+    number += 2**64 if number > 0 else -(2**63)
+    text = orjson.dumps([before]).decode()[:-1] + "," + " " * spaces + f"{number}]"
+    is_huge = not -(2**63) <= number < 2**64
+    assert isinstance(json.loads(text), Malformed) == is_huge
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -88,6 +96,22 @@ def test_writing_is_compact_and_refuses_what_is_not_json() -> None:
     for value in (b"bytes", {"x": object()}, "\ud800", 2**64):
         with pytest.raises(CannotExpress):
             json.dumps(value)
+
+
+def test_a_plain_event_is_read_like_the_same_event_with_a_namespace_written_out() -> None:
+    for body in (
+        '["event",{"a":1}]',
+        '["event"]',
+        '["event",1,2]',
+        '["event",',
+        "[1]",
+        '["event",18446744073709551616]',
+    ):
+        plain, spelled = read_event("2" + body), read_event("2/," + body)
+        assert plain.ack is None
+        assert [frame.channel for frame in plain.frames] == [frame.channel for frame in spelled.frames]
+        if not isinstance(plain.frames[0].payload, Malformed):
+            assert plain == spelled
 
 
 def test_control_packets_are_read_and_odd_data_in_them_is_left_out() -> None:
