@@ -65,8 +65,13 @@ class Target:
 
 
 def shared_session() -> aiohttp.ClientSession:
-    """Make the one HTTP session that all links of a connector share; it keeps no cookies."""
-    return aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
+    """Make the one HTTP session that all links of a connector share; it keeps no cookies.
+
+    Each link holds a connection for as long as it lives, so their number must not be limited here:
+    aiohttp's own limit would let the 101st wait for ever.
+    """
+    connector = aiohttp.TCPConnector(limit=0)
+    return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
 
 
 @asynccontextmanager
