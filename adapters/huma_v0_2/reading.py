@@ -129,6 +129,21 @@ def _addon_tool_event(said: wire.AddonToolEvent) -> Draft:
 
 
 def _tool_call(payload: dict[str, Any]) -> Draft:
+    match payload:
+        case {"toolCallId": str(call_id), "toolName": str(tool), "arguments": dict()} if (
+            len(payload) == 4
+            and 1 <= len(call_id) <= wire.ID_LENGTH
+            and 1 <= len(tool) <= wire.ID_LENGTH
+            and not find_fault(payload)
+        ):
+            # Nearly every call: just its fields, and nothing wrong with any of them.
+            arguments = payload["arguments"]
+            return Draft(ToolRequested(native_call_id=call_id, tool=tool, arguments=arguments, runs_in="host"))
+        case _:
+            return _odd_tool_call(payload)
+
+
+def _odd_tool_call(payload: dict[str, Any]) -> Draft:
     losses: tuple[Loss, ...] = ()
     if find_fault(list(payload)):
         # One odd name among unknown fields must not cost the call.
