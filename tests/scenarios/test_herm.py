@@ -1,0 +1,407 @@
+"""Herm through a whole gateway: its tools, its questions and its turns, and nothing lost when requests fail."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.runtime import supervisor
+from gateway.simulators.herm import Manners
+from tests.scenarios.fleet import (
+    HermStage,
+    answer,
+    condition,
+    delivery,
+    fate,
+    herm_stage,
+    message,
+    questions,
+    send,
+)
+from tests.scenarios.hooks import Gate, success, update
+from tests.scenarios.house import GOOD
+
+
+@pytest.fixture(autouse=True)
+def _quick_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The waits between connections are made short; everything else is as in production."""
+    monkeypatch.setattr(supervisor, "_FIRST", 0.02)
+    monkeypatch.setattr(supervisor, "_LONGEST", 0.05)
+    monkeypatch.setattr(supervisor, "_REFUSED", 0.05)
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[HermStage]:
+    async with herm_stage(tmp_path) as made:
+        yield made
+        assert made.agent.violations == []
+        assert made.server.violations == []
+        assert made.hooks.unsigned == 0
+
+
+def texts(posted: dict[str, Any]) -> list[str]:
+    return [block["text"] for block in posted["content"]]
+
+
+def posted(stage: HermStage, kind: str) -> list[dict[str, Any]]:
+    return [one.payload for one in stage.agent.received if one.payload["type"] == kind]
+
+
+# Tools ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("H54", "H56", "H57", "H58", "H59")
+async def test_updates_of_an_outcome_are_the_first_text_of_its_result(stage: HermStage) -> None:
+    stage.hooks.scripts["ask"] = success("two sevens", updates=[update("dealt", deck=40), update("turn", of="Finn")])
+    async with stage.running() as gateway:
+        said = await stage.agent.call("ask", GOOD).answered()
+        assert "is_error" not in said or said["is_error"] is False
+        first, last = texts(said)
+        assert last == "two sevens"
+        assert first.index("dealt happened") < first.index("turn happened")
+        assert '"deck":40' in first
+        # All is answered, so the same turn goes on.
+        assert stage.agent.events[-1]["payload"] == {"type": "session.status_running"}
+        [row] = (await gateway.get("/v1/calls"))["data"]
+        assert (await delivery(gateway, row["call_id"]))["state"] == "delivered"
+    [asked] = stage.hooks.asked
+    assert (asked.data["runtime"], asked.data["protocol"], asked.data["native_session_id"]) == (
+        "ada", "herm/2", "session_ada",
+    )  # fmt: skip
+
+
+@pytest.mark.requirement("H-o", "H-p")
+async def test_calls_of_one_pause_are_answered_each_when_it_is_ready(stage: HermStage) -> None:
+    gates = {"ask": Gate(), "free": Gate()}
+    for tool, gate in gates.items():
+        stage.hooks.scripts[tool] = gate.answering(success(tool))
+    async with stage.running():
+        first, second = stage.agent.call_all([("ask", GOOD), ("free", {})])
+        await stage.hooks.wait_for(2)
+        gates["free"].open()
+        assert texts(await second.answered()) == ["free"]
+        assert first.answers == []
+        # The pause lasts, and now waits for the other alone.
+        assert stage.agent.events[-1]["payload"]["stop_reason"]["event_ids"] == [first.asked_id]
+        gates["ask"].open()
+        assert texts(await first.answered()) == ["ask"]
+    assert [one["tool_use_id"] for one in posted(stage, "user.custom_tool_result")] == [
+        second.asked_id, first.asked_id,
+    ]  # fmt: skip
+
+
+async def test_an_interrupt_ends_open_calls_and_posts_nothing_for_them(stage: HermStage) -> None:
+    gate = Gate()
+    stage.hooks.scripts["ask"] = gate.answering(success("too late"))
+    async with stage.running() as gateway:
+        call = stage.agent.call("ask", GOOD)
+        await stage.hooks.wait_for(1)
+        await send(gateway, {"kind": "turn.interrupted", "reason": "enough"})
+        row = await gateway.wait_call(call.asked_id, "canceled")
+        assert (await gateway.get(f"/v1/calls/{row['call_id']}"))["deliveries"] == []
+        await stage.hooks.wait_for(1, name="tool.canceled")
+        gate.open()
+        assert (await stage.agent.wait_for(lambda one: one["type"] == "user.interrupt")).payload["message"] == "enough"
+    assert posted(stage, "user.custom_tool_result") == []
+
+
+# Questions to people -------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("H-x", "H-w")
+async def test_approvals_are_told_in_the_order_of_asking_however_they_are_answered(stage: HermStage) -> None:
+    async with stage.running() as gateway:
+        first = stage.agent.ask_approval("terminal", {"command": "ls"})
+        second = stage.agent.ask_approval("fetch", {"url": "http://x"}, mcp=True)
+        one, other = await questions(gateway, 2)
+        assert [one["event"]["id"], other["event"]["id"]] == [first.asked_id, second.asked_id]
+        await answer(gateway, other, {"decision": "deny", "scope": "session"})
+        assert posted(stage, "user.tool_confirmation") == []
+        await answer(gateway, one, {"decision": "allow"})
+        assert (await second.answered())["result"] == "deny"
+        assert (await answer(gateway, one, {"decision": "deny"}, status=409))["type"].endswith("conflict")
+    told = posted(stage, "user.tool_confirmation")
+    assert [(one["tool_use_id"], one["result"]) for one in told] == [
+        (first.asked_id, "allow"), (second.asked_id, "deny"),
+    ]  # fmt: skip
+    assert all(one.get("scope", "once") == "once" for one in told)
+
+
+async def test_an_approval_is_given_by_the_executor_it_is_routed_to(stage: HermStage) -> None:
+    stage.configure({"routes": [{"match": {"event": "approval.asked", "tool": "term*"}, "to": "cards"},
+                                {"match": {"tool": "*"}, "to": "cards"}]})  # fmt: skip
+    stage.hooks.scripts["approval.asked"] = {"decision": "allow", "scope": "session"}
+    async with stage.running() as gateway:
+        result = await stage.agent.agent_uses("terminal", {"command": "ls"}, "a.txt", gated=True)
+        assert result["status"] == "completed"
+        [told] = posted(stage, "user.tool_confirmation")
+        assert (told["result"], told["scope"]) == ("allow", "session")
+        [asked] = stage.hooks.asked
+        [recorded] = await gateway.events(kind="approval.asked")
+        assert asked.key == recorded["event_id"]
+        assert asked.data["event"]["arguments"] == {"command": "ls"}
+        # Nobody has routed this one.
+        stage.agent.ask_approval("write_file", {"path": "a"})
+        [waiting] = await questions(gateway)
+        assert waiting["event"]["tool"] == "write_file"
+        # Its end is a runtime's own: nothing of it was ever ours to execute.
+        assert (await gateway.get("/v1/calls"))["data"] == []
+
+
+@pytest.mark.requirement("H51", "H32", "H-r")
+async def test_questions_with_and_without_choices_are_answered_through_the_api(stage: HermStage) -> None:
+    async with stage.running() as gateway:
+        for choices, text in ((["Victoria", "Alice"], "Alice"), (None, "anything at all"), (None, "")):
+            asked = stage.agent.clarify("Whom?", choices)
+            [waiting] = await questions(gateway)
+            assert waiting["event"]["choices"] == (choices or [])
+            await answer(gateway, waiting, {"answer": text})
+            assert (await asked.answered())["answer"] == text
+        states = [one["state"] for one in (await gateway.get("/v1/interactions"))["data"]]
+        assert states == ["answered"] * 3
+
+
+async def test_what_nobody_answers_in_time_is_denied_and_skipped(stage: HermStage) -> None:
+    stage.configure({"limits": {"interaction_timeout": "100ms"}})
+    async with stage.running() as gateway:
+        approval = stage.agent.ask_approval("terminal", {"command": "rm"})
+        question, sudo = stage.agent.clarify("Whom?"), stage.agent.ask_sudo()
+        secret = stage.agent.ask_secret("Token?", "TOKEN")
+        assert (await approval.answered())["result"] == "deny"
+        assert (await question.answered())["answer"] == ""
+        assert (await sudo.answered())["password"] == ""
+        assert (await secret.answered())["value"] == ""
+        assert len(await questions(gateway, 4, state="expired")) == 4
+
+
+@pytest.mark.requirement("H-s")
+async def test_passwords_and_secrets_are_supplied_by_people_or_by_id(stage: HermStage) -> None:
+    async with stage.running() as gateway:
+        sudo = stage.agent.ask_sudo()
+        [waiting] = await questions(gateway)
+        assert waiting["event"]["purpose"] == "sudo"
+        await answer(gateway, waiting, {"value": "pw-canary"})
+        assert (await sudo.answered())["password"] == "pw-canary"
+        secret = stage.agent.ask_secret("Token?", "TOKEN")
+        [waiting] = await questions(gateway)
+        await send(
+            gateway, {"kind": "secret.supplied", "id": secret.asked_id, "purpose": "secret", "value": "s-canary"}
+        )
+        assert (await secret.answered())["value"] == "s-canary"
+        await questions(gateway, 2, state="answered")
+        assert "canary" not in json.dumps(await gateway.events())
+
+
+# Words and turns -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("H40", "H41", "H42", "H-k", "H-n", "H37", "H38", "H-gg")
+async def test_pieces_are_live_wholes_are_recorded_and_a_title_comes_after_the_turn(stage: HermStage) -> None:
+    async with stage.running() as gateway, gateway.stream(await gateway.session()) as stream:
+        stage.agent.thinks("Who has sevens?")
+        stage.agent.says("Have you any sevens?")
+        seen = await stream.until("message.posted")
+        pieces = [one["data"] for one in seen if one["event"] == "message.streamed"]
+        assert "".join(one["event"]["text"] for one in pieces) == "Have you any sevens?"
+        assert all(one["live"] and "id" not in one for one in pieces)
+        assert seen[-1]["data"]["event"]["complete"] is True
+        stage.agent.says("I was about to", whole=False)
+        stage.agent.end_turn(title="Fishing")
+        seen = await stream.until("session.titled")
+        assert "id" not in seen[-1]
+        assert seen[-1]["data"]["event"]["title"] == "Fishing"
+        [cut] = [one["data"] for one in seen if one["event"] == "message.posted"]
+        assert cut["event"]["complete"] is False
+        assert cut["event"]["content"] == [{"type": "text", "text": "I was about to"}]
+        kinds = {one["event"]["kind"] for one in await gateway.events()}
+        assert kinds.isdisjoint({"message.streamed", "session.titled"})
+
+
+@pytest.mark.requirement("H20", "H21", "H-e")
+async def test_messages_wait_for_the_turn_and_only_so_many_do(stage: HermStage) -> None:
+    async with stage.running() as gateway:
+        stage.agent.begin_turn()
+        await gateway.wait_events("session.moved", state="running")
+        for number in range(16):
+            await send(gateway, message(f"message {number}"))
+        [problem] = await send(gateway, message("one too many"), status=503)
+        assert problem["type"].endswith("overloaded")
+        assert "16" in problem["detail"]
+        await send(gateway, {"kind": "turn.steered", "text": "hurry"})
+        hint: dict[str, Any] = {"kind": "context.updated", "name": "turn", "context": {}, "description": "It is late."}
+        await send(gateway, {**hint, "wakes_agent": True})
+        await stage.agent.wait_for(lambda one: one["type"] == "user.steer" and "It is late." in one["message"])
+        assert posted(stage, "user.message") == []
+        for number in range(16):
+            stage.agent.end_turn()
+            await stage.agent.wait_for(
+                lambda one, text=f"message {number}": one["type"] == "user.message" and texts(one) == [text]
+            )
+            assert stage.agent.turn
+        stage.agent.end_turn()
+        await send(gateway, message("afterwards"))
+        await stage.agent.wait_for(lambda one: one["type"] == "user.message" and texts(one) == ["afterwards"])
+    # The server never had to refuse one.
+    assert stage.agent.refused == []
+
+
+async def test_more_messages_than_may_wait_are_refused_in_one_request_and_without_a_link(stage: HermStage) -> None:
+    async with stage.running() as gateway:
+        stage.agent.begin_turn()
+        await gateway.wait_events("session.moved", state="running")
+        [problem] = await send(gateway, *[message(f"m{number}") for number in range(17)], status=503)
+        assert problem["type"].endswith("overloaded")
+        assert await gateway.events(kind="message.posted") == []
+        await stage.server.stop()
+        await gateway.wait_link("down")
+        for number in range(16):
+            await send(gateway, message(f"message {number}"))
+        await send(gateway, message("one too many"), status=503)
+        await stage.server.start()
+
+
+@pytest.mark.requirement("H-d")
+async def test_a_message_that_meets_a_running_turn_is_kept_until_it_ends(stage: HermStage) -> None:
+    stage.options(turn_timeout="30s")
+    async with stage.running() as gateway:
+        stage.server.stumble("POST", 409, code="turn_in_progress")
+        [sent] = await send(gateway, message("hello"))
+        stage.agent.begin_turn()
+        await gateway.wait_events("session.moved", state="running")
+        assert posted(stage, "user.message") == []
+        stage.agent.end_turn()
+        await stage.agent.wait_for(lambda one: one["type"] == "user.message")
+        assert (await fate(gateway, sent["sequence"]))["state"] == "delivered"
+    assert len(posted(stage, "user.message")) == 1
+
+
+# Requests that fail --------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("H-t")
+@pytest.mark.parametrize("status", [404, 409, 410])
+async def test_an_answer_that_comes_too_late_is_moot_and_no_dead_letter(stage: HermStage, status: int) -> None:
+    async with stage.running() as gateway:
+        stage.server.stumble("POST", status, code="gone")
+        call = stage.agent.call("ask", GOOD)
+        row = await gateway.wait_call(call.asked_id, "succeeded")
+        settled = await delivery(gateway, row["call_id"])
+        assert settled["state"] == "moot"
+        assert str(status) in settled["reason"]
+        stage.server.stumble("POST", status, code="gone")
+        approval = stage.agent.ask_approval("terminal", {})
+        [waiting] = await questions(gateway)
+        await answer(gateway, waiting, {"decision": "allow"})
+        await questions(gateway, state="answered")
+        assert (await gateway.get("/v1/dead-letters"))["data"] == []
+        assert (call.answers, approval.answers) == ([], [])
+        # The link has borne it.
+        assert len(await gateway.events(kind="link.changed")) == 1
+        assert texts(await stage.agent.call("free", {}).answered())
+
+
+FAILURES = [
+    *[("POST", status) for status in (401, 429, 500)],
+    *[("LIST", status) for status in (401, 429, 500)],
+    *[("STREAM", status) for status in (401, 429, 500)],
+    ("lost answer", 0),
+]
+
+
+def fail_next(stage: HermStage, method: str, status: int) -> None:
+    if method == "lost answer":
+        stage.server.lose_answers()
+        return
+    after = "1" if status == 429 else None
+    stage.server.stumble(method, status, code="as_ordered", retry_after=after)
+    if method != "POST":
+        stage.agent.drop_streams()
+
+
+@pytest.mark.requirement("H-u")
+@pytest.mark.parametrize(("method", "status"), FAILURES, ids=str)
+async def test_a_result_survives_each_failure_and_is_said_in_one_way(
+    stage: HermStage, method: str, status: int
+) -> None:
+    gate = Gate()
+    stage.hooks.scripts["ask"] = gate.answering(success("kept", updates=[update("dealt", deck=1)]))
+    async with stage.running() as gateway:
+        call = stage.agent.call("ask", GOOD)
+        await stage.hooks.wait_for(1)
+        fail_next(stage, method, status)
+        gate.open()
+        said = await call.answered(10)
+        row = await gateway.wait_call(call.asked_id, "succeeded")
+        assert (await delivery(gateway, row["call_id"]))["state"] == "delivered"
+        assert all(again == said for again in call.answers)
+        await gateway.wait_link("up")
+        assert texts(await stage.agent.call("free", {"n": 1}).answered()) == ['{"n":1}']
+    assert len(stage.hooks.of("ask")) == 1
+
+
+@pytest.mark.requirement("H-u")
+@pytest.mark.parametrize(("method", "status"), FAILURES, ids=str)
+async def test_a_message_is_said_once_or_its_fate_is_called_unknown(stage: HermStage, method: str, status: int) -> None:
+    async with stage.running() as gateway:
+        fail_next(stage, method, status)
+        [sent] = await send(gateway, message("hello"))
+        settled = await fate(gateway, sent["sequence"])
+        said = posted(stage, "user.message")
+        if (method, status) == ("POST", 500):
+            # It may have acted before it failed.
+            assert (settled["state"], said) == ("unknown", [])
+            [letter] = (await gateway.get("/v1/dead-letters"))["data"]
+            assert letter["sequence"] == sent["sequence"]
+        else:
+            assert (settled["state"], len(said)) == ("delivered", 1)
+        await gateway.wait_link("up")
+        if stage.agent.turn:
+            stage.agent.end_turn()
+        await send(gateway, message("again"))
+        await stage.agent.wait_for(lambda one: one["type"] == "user.message" and texts(one) == ["again"])
+
+
+async def test_a_lost_answer_without_an_echo_leaves_a_message_unknown_and_unrepeated(tmp_path: Path) -> None:
+    async with herm_stage(tmp_path, manners=Manners(echoes=False)) as stage, stage.running() as gateway:
+        stage.server.lose_answers()
+        [sent] = await send(gateway, message("hello"))
+        assert (await fate(gateway, sent["sequence"]))["state"] == "unknown"
+        assert len(posted(stage, "user.message")) == 1
+
+
+@pytest.mark.parametrize("status", [401, 404, 429, 500])
+async def test_nothing_is_acted_on_before_the_whole_history_is_read(stage: HermStage, status: int) -> None:
+    stage.configure({"runtimes": {"ada": {"list_limit": 2}}})
+    settled = stage.agent.call("ask", GOOD)
+    stage.agent.accept([{"type": "user.custom_tool_result", "tool_use_id": settled.asked_id,
+                         "content": [{"type": "text", "text": "another client's"}]}])  # fmt: skip
+    open_call = stage.agent.call("ask", {**GOOD, "rank": "9"})
+    approval = stage.agent.ask_approval("terminal", {"command": "ls"})
+    stage.server.stumble("LIST", status, times=3)
+    async with stage.running(linked=False) as gateway:
+        await condition(lambda: stage.agent.streams_opened >= 3)
+        assert stage.hooks.asked == []
+        assert (await gateway.get("/v1/interactions"))["data"] == []
+        await gateway.wait_link("up")
+        assert '"9"' in texts(await open_call.answered())[0]
+        [waiting] = await questions(gateway)
+        assert waiting["event"]["id"] == approval.asked_id
+    assert len(stage.hooks.asked) == 1
+    assert [texts(one) for one in settled.answers] == [["another client's"]]
+
+
+async def test_what_happened_while_no_gateway_ran_is_history_and_what_is_open_is_answered(stage: HermStage) -> None:
+    async with stage.running() as gateway:
+        first = stage.agent.call("free", {"n": 1})
+        await first.answered()
+    missed = stage.agent.call("free", {"n": 2})
+    stage.agent.clarify("Which?")
+    async with stage.running() as gateway:
+        assert texts(await missed.answered()) == ['{"n":2}']
+        [waiting] = await questions(gateway)
+        await answer(gateway, waiting, {"answer": "that"})
+        ids = [one["origin"]["native_id"] for one in await gateway.events() if one["origin"]]
+        assert len(ids) == len(set(ids))
+    assert [one.data["arguments"]["n"] for one in stage.hooks.of("free")] == [1, 2]
