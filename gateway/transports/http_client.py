@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
+from functools import lru_cache
 
 import structlog
 from aiohttp import (
@@ -28,6 +29,7 @@ from aiohttp import (
     ClientTimeout,
     DummyCookieJar,
     TCPConnector,
+    hdrs,
 )
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.payload import Payload
@@ -149,12 +151,8 @@ class HttpClient:
         response: ClientResponse | None = None
         content: bytes | Unread = Unread.LOST
         try:
-            # aiohttp's own deadline covers the body as well, at a third of what a context of ours costs.
-            limit = ClientTimeout(
-                total=max(_LEAST, within.total_seconds()), sock_connect=_CONNECT, ceil_threshold=_NEVER
-            )
             response = await self._session.post(
-                self._url, data=sent, headers=headers, allow_redirects=False, timeout=limit
+                self._url, data=sent, headers=headers, allow_redirects=False, timeout=_limit(within)
             )
             content = await _read(response, limit=self._max_response)
         # uvloop reports some failed connections as a RuntimeError; a label of over 63 letters is a UnicodeError.
@@ -162,13 +160,15 @@ class HttpClient:
             if response is None:
                 return _explain_lost(exc, within) if sent.begun else self._explain_unsent(exc, within)
         finally:
-            if response is not None:
+            # One that was read to its end has given its connection back.
+            if response is not None and response.connection is not None:
                 response.close()
         assert response is not None, "a deadline raises, it never swallows"
+        given = response.headers
         return Received(
             status=response.status,
-            content_type=response.content_type.lower() if "Content-Type" in response.headers else "",
-            retry_after=response.headers.get("Retry-After"),
+            content_type=response.content_type.lower() if hdrs.CONTENT_TYPE in given else "",
+            retry_after=given.get(hdrs.RETRY_AFTER),
             body=content,
         )
 
@@ -213,6 +213,12 @@ class _Body(Payload):
         await writer.write(self._value[:content_length])
 
 
+@lru_cache(maxsize=16)
+def _limit(within: timedelta) -> ClientTimeout:
+    """Set aiohttp's own deadline: it covers the body as well, at a third of what a context of ours costs."""
+    return ClientTimeout(total=max(_LEAST, within.total_seconds()), sock_connect=_CONNECT, ceil_threshold=_NEVER)
+
+
 def _explain_lost(exc: Exception, within: timedelta) -> Lost:
     match exc:
         case TimeoutError():
@@ -224,12 +230,16 @@ def _explain_lost(exc: Exception, within: timedelta) -> Lost:
 
 
 async def _read(response: ClientResponse, *, limit: int) -> bytes | Unread:
-    if response.content_length is not None and response.content_length > limit:
+    length = response.content_length
+    if length is not None and length > limit:
         return Unread.TOO_LARGE
+    stream = response.content
     chunks: list[bytes] = []
     size = 0
     try:
-        while chunk := await response.content.readany():
+        # At the end there is nothing to wait for; only a fault has still to be raised.
+        while not stream.at_eof() or stream.exception() is not None:
+            chunk = await stream.readany()
             size += len(chunk)
             if size > limit:
                 return Unread.TOO_LARGE
@@ -237,7 +247,7 @@ async def _read(response: ClientResponse, *, limit: int) -> bytes | Unread:
     except ClientPayloadError:
         return Unread.LOST
     body = b"".join(chunks)
-    match response.headers.get("Content-Encoding", "").strip().lower():
+    match response.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower():
         case "" | "identity":
             return body
         case "gzip" | "x-gzip":
