@@ -168,7 +168,7 @@ class HermLink:
         options = self._options
         async with self._sending:
             if self._ended.is_set():
-                raise LinkLost(f"the link is closed: {self._reason}")
+                raise LinkLost(f"the link is closed: {self._reason}", unsent=True)
             try:
                 answer = await self._client.post(
                     self._path, body_of(frame.payload, options.body), within=options.send_timeout

@@ -184,7 +184,7 @@ class SocketLink:
     async def send(self, frame: Frame) -> Receipt:
         """Send one frame."""
         if self._ended.is_set():
-            raise LinkLost(f"the link is closed: {self._reason}")
+            raise LinkLost(f"the link is closed: {self._reason}", unsent=True)
         if frame.channel in RESERVED:
             return Receipt("refused", f"Socket.IO keeps the event name {frame.channel!r} for itself")
         text = write_event(frame)

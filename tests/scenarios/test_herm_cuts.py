@@ -101,7 +101,9 @@ async def test_a_conversation_cut_after_each_frame_is_on_record_once_and_execute
         assert Counter(one.data["native_call_id"] for one in stage.hooks.asked) == Counter(c.asked_id for c in calls)
         for number, call in enumerate(calls):
             asked = (
-                ["asked happened", "go fish"] if call.payload["tool"] == "ask" else [f'{{"number":{number // 2 + 1}}}']
+                ["[asked] asked happened", "go fish"]
+                if call.payload["tool"] == "ask"
+                else [f'{{"number":{number // 2 + 1}}}']
             )
             assert [text.partition("\n")[0] for text in told(call)] == asked
         heard = [one.payload["content"][0]["text"] for one in agent.received if one.payload["type"] == "user.message"]
