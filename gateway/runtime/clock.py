@@ -5,12 +5,16 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
+from itertools import pairwise
 from threading import Lock
 
 from gateway.envelope import EventId, sortable_id
 from gateway.ports.clock import Clock
 
 _ENTROPY_BITS = 80
+_LETTERS = [sortable_id(0, n)[-1] for n in range(32)]
+_NEXT = dict(pairwise(_LETTERS))
+"""The letter behind each but the last, which carries over."""
 
 
 def _find_steady() -> Callable[[], float]:
@@ -41,6 +45,7 @@ class SystemIds:
         self._lock = Lock()
         self._milliseconds = -1
         self._entropy = 0
+        self._last = ""
 
     def event_id(self) -> EventId:
         milliseconds = int(self._clock.now().timestamp() * 1000)
@@ -51,7 +56,12 @@ class SystemIds:
                 self._entropy = secrets.randbits(_ENTROPY_BITS - 1)
             else:
                 self._entropy += 1
-            return EventId(sortable_id(self._milliseconds, self._entropy))
+                # Counting up changes the last letter alone, but for one time in 32.
+                if letter := _NEXT.get(self._last[-1:]):
+                    self._last = self._last[:-1] + letter
+                    return EventId(self._last)
+            self._last = sortable_id(self._milliseconds, self._entropy)
+            return EventId(self._last)
 
     def token(self) -> str:
         return secrets.token_urlsafe(32)

@@ -70,6 +70,16 @@ def test_two_processes_do_not_mint_the_same_id_at_the_same_time() -> None:
     assert len({SystemIds(clock).event_id() for _ in range(1_000)}) == 1_000
 
 
+def test_ids_of_one_millisecond_count_up_by_one() -> None:
+    letters = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+    ids = SystemIds(SetClock())
+    numbers = [
+        sum(letters.index(letter) * 32**place for place, letter in enumerate(reversed(ids.event_id())))
+        for _ in range(2_000)
+    ]
+    assert numbers == list(range(numbers[0], numbers[0] + 2_000))
+
+
 def test_tokens_are_long_url_safe_and_never_the_same() -> None:
     ids = SystemIds(SetClock())
     tokens = {ids.token() for _ in range(100)}
