@@ -1,16 +1,17 @@
 """All numbers the gateway publishes, in one registry of its own, with label values only from the YAML.
 
-Every method is one happening. Children of labelled metrics are found in plain dicts, and whatever the
-configuration does not name is counted as `other`, so a peer cannot make the number of series grow.
+Every method is one happening. Whatever the configuration does not name is counted as `other`, so a peer
+cannot make the number of series grow.
 """
 
 from collections.abc import Collection
 from math import nan
 from typing import Literal
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics, generate_latest
 
 from gateway.envelope import OutcomeKind
+from gateway.runtime.tallies import Buckets, Tally
 
 OTHER = "other"
 
@@ -40,12 +41,6 @@ class Metrics:
         disable_created_metrics()
         self.registry = CollectorRegistry(auto_describe=True)
         self._make()
-        self._calls_by: dict[tuple[str, str, str], Counter] = {}
-        self._attempts_by: dict[tuple[str, str], Counter] = {}
-        self._losses_by: dict[tuple[str, str], Counter] = {}
-        self._frames_by: dict[tuple[str, str], Counter] = {}
-        self._rejected_by: dict[str, Counter] = {}
-        self._reconnects_by: dict[str, Counter] = {}
         self._runtimes: frozenset[str] = frozenset()
         self._build_info.labels(version=version).set(1)
         # Not a number until somebody has looked: an alert on too little must not fire before that.
@@ -54,13 +49,13 @@ class Metrics:
 
     def _make(self) -> None:
         here = self.registry
-        self._calls = Counter(
+        self._calls = Tally(
             "dragoman_calls", "Tool calls that have their outcome.", ("runtime", "tool", "outcome"), registry=here
         )
-        self._call_seconds = Histogram(
-            "dragoman_call_seconds", "From a call's arrival to its outcome.", registry=here, buckets=_CALL_SECONDS
+        self._call_seconds = Buckets(
+            "dragoman_call_seconds", "From a call's arrival to its outcome.", _CALL_SECONDS, registry=here
         )
-        self._attempts = Counter(
+        self._attempts = Tally(
             "dragoman_executor_attempts", "Requests to executors, by how they ended.", ("executor", "result"),
             registry=here,
         )  # fmt: skip
@@ -69,22 +64,24 @@ class Metrics:
             registry=here,
         )  # fmt: skip
         self._dead_letters = Gauge("dragoman_dead_letters", "What will not be tried again by itself.", registry=here)
-        self._unknown = Counter(
+        self._unknown = Tally(
             "dragoman_unknown_outcomes", "Calls of which nobody knows whether they were done.", registry=here
         )
-        self._late = Counter("dragoman_late_outcomes", "Outcomes that came after the call had ended.", registry=here)
+        self._late = Tally("dragoman_late_outcomes", "Outcomes that came after the call had ended.", registry=here)
         self._link_up = Gauge(
             "dragoman_link_up", "1 while every link of the runtime is up.", ("runtime",), registry=here
         )
-        self._commit_seconds = Histogram(
-            "dragoman_journal_commit_seconds", "From handing a step in to its being on disk.", registry=here,
-            buckets=_COMMIT_SECONDS,
+        self._commit_seconds = Buckets(
+            "dragoman_journal_commit_seconds", "From handing a step in to its being on disk.", _COMMIT_SECONDS,
+            registry=here,
         )  # fmt: skip
-        self._queue_bytes = Gauge("dragoman_queue_bytes", "Frames that wait to be decided about.", registry=here)
-        self._losses = Counter(
+        self._queued = 0
+        queued = Gauge("dragoman_queue_bytes", "Frames that wait to be decided about.", registry=here)
+        queued.set_function(lambda: self._queued)
+        self._losses = Tally(
             "dragoman_losses", "Parts that a translation could not carry.", ("adapter", "how"), registry=here
         )
-        self._repeats = Counter(
+        self._repeats = Tally(
             "dragoman_repeats", "Frames sent again after a crash or the loss of a link.", registry=here
         )
         self._disk_free = Gauge("dragoman_disk_free_bytes", "Room left where the store is.", registry=here)
@@ -92,11 +89,11 @@ class Metrics:
             "dragoman_build_info", "Always 1; the label tells the release.", ("version",), registry=here
         )
         self._sessions = Gauge("dragoman_sessions", "Open sessions.", ("runtime",), registry=here)
-        self._frames = Counter("dragoman_frames", "Native messages.", ("runtime", "direction"), registry=here)
-        self._rejected = Counter(
+        self._frames = Tally("dragoman_frames", "Native messages.", ("runtime", "direction"), registry=here)
+        self._rejected = Tally(
             "dragoman_frames_rejected", "Native messages that could not be read.", ("runtime",), registry=here
         )
-        self._reconnects = Counter(
+        self._reconnects = Tally(
             "dragoman_links_reconnects", "Links that came back after a loss.", ("runtime",), registry=here
         )
 
@@ -119,53 +116,33 @@ class Metrics:
                 gauge.remove_by_labels({"runtime": runtime})
 
     def call_settled(self, runtime: str, tool: str, *, outcome: OutcomeKind, seconds: float) -> None:
-        key = (self._runtime(runtime), tool if tool in self._tools else OTHER, outcome)
-        child = self._calls_by.get(key)
-        if child is None:
-            child = self._calls_by[key] = self._calls.labels(*key)
-        child.inc()
+        self._calls.add(self._runtime(runtime), tool if tool in self._tools else OTHER, outcome)
         self._call_seconds.observe(seconds)
 
     def attempt(self, executor: str, result: AttemptResult) -> None:
-        key = (executor if executor in self._executors else OTHER, result)
-        child = self._attempts_by.get(key)
-        if child is None:
-            child = self._attempts_by[key] = self._attempts.labels(*key)
-        child.inc()
+        self._attempts.add(executor if executor in self._executors else OTHER, result)
 
     def unknown_outcome(self) -> None:
-        self._unknown.inc()
+        self._unknown.add()
 
     def late_outcome(self) -> None:
-        self._late.inc()
+        self._late.add()
 
     def repeated(self) -> None:
         """Count a frame that is sent a second time."""
-        self._repeats.inc()
+        self._repeats.add()
 
     def commit(self, seconds: float) -> None:
         self._commit_seconds.observe(seconds)
 
     def frame(self, runtime: str, direction: FrameDirection) -> None:
-        key = (self._runtime(runtime), direction)
-        child = self._frames_by.get(key)
-        if child is None:
-            child = self._frames_by[key] = self._frames.labels(*key)
-        child.inc()
+        self._frames.add(self._runtime(runtime), direction)
 
     def frame_rejected(self, runtime: str) -> None:
-        key = self._runtime(runtime)
-        child = self._rejected_by.get(key)
-        if child is None:
-            child = self._rejected_by[key] = self._rejected.labels(key)
-        child.inc()
+        self._rejected.add(self._runtime(runtime))
 
     def loss(self, adapter: str, how: LossHow) -> None:
-        key = (adapter if adapter in self._adapters else OTHER, how)
-        child = self._losses_by.get(key)
-        if child is None:
-            child = self._losses_by[key] = self._losses.labels(*key)
-        child.inc()
+        self._losses.add(adapter if adapter in self._adapters else OTHER, how)
 
     def link(self, runtime: str, *, up: bool | None) -> None:
         """Say whether every link of a runtime is up; None when it has none, so that nothing alerts.
@@ -178,11 +155,7 @@ class Metrics:
             self._link_up.labels(self._runtime(runtime)).set(up)
 
     def reconnected(self, runtime: str) -> None:
-        key = self._runtime(runtime)
-        child = self._reconnects_by.get(key)
-        if child is None:
-            child = self._reconnects_by[key] = self._reconnects.labels(key)
-        child.inc()
+        self._reconnects.add(self._runtime(runtime))
 
     def sessions(self, runtime: str, count: int) -> None:
         self._sessions.labels(self._runtime(runtime)).set(count)
@@ -196,7 +169,7 @@ class Metrics:
 
     def queue_bytes(self, delta: int) -> None:
         """Add what was put into an inbox, or take off what was read out of it."""
-        self._queue_bytes.inc(delta)
+        self._queued += delta
 
     def disk_free(self, count: int) -> None:
         self._disk_free.set(count)

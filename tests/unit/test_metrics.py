@@ -145,3 +145,14 @@ def test_two_gateways_in_one_process_count_apart(metrics: Metrics) -> None:
     other = Metrics(version="1.2.3")
     metrics.unknown_outcome()
     assert value(other, "dragoman_unknown_outcomes_total") == 0
+
+
+def test_a_value_is_counted_in_every_bucket_whose_bound_it_does_not_exceed(metrics: Metrics) -> None:
+    for seconds in (0.0005, 0.001, 0.0011, 2.5, 3):
+        metrics.commit(seconds)
+    counted = {
+        bound: value(metrics, "dragoman_journal_commit_seconds_bucket", le=bound)
+        for bound in ("0.0005", "0.001", "1.0", "2.5", "+Inf")
+    }
+    assert counted == {"0.0005": 1, "0.001": 2, "1.0": 3, "2.5": 4, "+Inf": 5}
+    assert value(metrics, "dragoman_journal_commit_seconds_count") == 5
