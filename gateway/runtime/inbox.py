@@ -16,6 +16,8 @@ from gateway.runtime.signals import FrameArrived, Signal
 _HARD_FACTOR = 4
 # Small frames are let in far past the bound, so that each call among them can still be told "overloaded".
 _HARD_FRAMES = 10_000
+# Each link begins with what is known already; where that alone fills the inbox, nothing new would ever get in.
+_MOST_ROOM = 16
 
 
 class Inbox:
@@ -36,6 +38,8 @@ class Inbox:
         sent again by the next one.
         """
         self._resumes, self._shut = resumes, False
+        self._room = 1
+        self._resumed_at: str | None = None
         self._queue: deque[Signal] = deque()
         self._wake = asyncio.Event()
         self._most_frames, self._most_bytes = frames, size
@@ -53,7 +57,8 @@ class Inbox:
         if self._shut:
             return
         size = _size_of(frame)
-        crowded = self._frames >= self._most_frames or self._bytes + size > max(self._most_bytes, size)
+        most_bytes = self._most_bytes * self._room
+        crowded = self._frames >= self._most_frames * self._room or self._bytes + size > max(most_bytes, size)
         if crowded and self._resumes:
             self._shut = True
             self._overflow("the inbox is full; what is missing is asked for again")
@@ -65,9 +70,13 @@ class Inbox:
         self._weigh(1, size)
         self.put(FrameArrived(frame, cursor, size, overloaded=crowded))
 
-    def reopen(self) -> None:
-        """A new link is being made: take its frames."""
-        self._shut = False
+    def reopen(self, cursor: str | None = None) -> None:
+        """A new link is being made: take its frames; there is room for more where the last one got nowhere."""
+        if not self._shut:
+            self._room = 1
+        elif cursor == self._resumed_at:
+            self._room = min(self._room * 2, _MOST_ROOM)
+        self._resumed_at, self._shut = cursor, False
 
     @property
     def shut(self) -> bool:

@@ -95,7 +95,7 @@ class Pump:
 
     def connecting(self) -> None:
         """A new link is being made; it resumes where the last one was cut."""
-        self._inbox.reopen()
+        self._inbox.reopen(self.cursor)
         self._inbox.put(s.Connecting())
 
     def put(self, signal: s.Signal) -> None:

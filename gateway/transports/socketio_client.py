@@ -29,8 +29,11 @@ _socketio: Any = import_module("socketio")
 _connected_clients: list[Any] = import_module("engineio.base_client").connected_clients
 _engineio_error: type[Exception] = import_module("engineio.exceptions").EngineIOError
 
-MAX_MESSAGE = 16 * 1024 * 1024
-"""Largest message taken from a runtime; aiohttp's own default of 4 MiB would close the link."""
+MAX_MESSAGE = 32 * 1024 * 1024
+"""Largest message taken from a runtime; aiohttp's own default of 4 MiB would close the link.
+
+A server that takes 4 MiB may send it back twice in one event, with six bytes for a letter of two.
+"""
 CLOSING = timedelta(seconds=2)
 """How long a goodbye may take before the connection is simply dropped."""
 REFUSAL_CHANNELS = frozenset({"error", "event"})
