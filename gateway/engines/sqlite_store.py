@@ -8,13 +8,15 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from gateway.engines.rows import CallRecord, Head, InteractionMove, InteractionRecord
+from gateway.engines.rows import CallRecord, EventRecord, Head, InteractionMove, InteractionRecord, SendRecord
 from gateway.engines.steps import DedupeKey, Writes
 from gateway.envelope import CallId, SessionId
 from gateway.ports.engine import OPEN_STATES, CallOpen, Step
 
 _HEADS_KEPT = 20_000
 _SIZES = (1, 4, 16, 64, 256)
+_ROWS = (16, 8, 4, 2, 1)
+"""Rows that one statement writes. sqlite3 gives the GIL away for every statement, and the loop is slow to return it."""
 
 
 def select(columns: Sequence[str], rest: str) -> str:
@@ -26,6 +28,11 @@ def insert(table: str, columns: Sequence[str], rest: str = "") -> str:
     """Write an INSERT of a record's columns, in its order."""
     marks = ", ".join("?" * len(columns))
     return " ".join(("INSERT INTO", table, "(", ", ".join(columns), ") VALUES (", marks, ")", rest))
+
+
+def _in_rows(table: str, columns: Sequence[str]) -> dict[int, str]:
+    more = ", (" + ", ".join("?" * len(columns)) + ")"
+    return {size: insert(table, columns, more * (size - 1)) for size in _ROWS}
 
 
 def _in_sizes(columns: Sequence[str], rest: str, *, marks: str = "?", last: str = ")") -> dict[int, str]:
@@ -41,19 +48,13 @@ _KEYS = _in_sizes(
     marks="(?, ?, ?)",
 )
 
-_ADD_EVENT = """
-INSERT INTO events (session_id, seq, event_id, kind, direction, dedupe_key, recorded_at, body, about)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
-_ADD_CALL = insert("calls", CallRecord._fields)
+_ADD_EVENTS = _in_rows("events", EventRecord._fields)
+_ADD_CALLS = _in_rows("calls", CallRecord._fields)
+_ADD_SENDS = _in_rows("outbound", SendRecord._fields)
 _MOVE_CALL = """
 UPDATE calls SET state = ?, attempt = ?, deadline_at = ?, due_at = ?, canceling_until = ?, outcome_seq = ?,
     outcome_sha = ?, unknown = ?, error = ?, finished_at = ?
 WHERE call_id = ?
-"""
-_ADD_SEND = """
-INSERT INTO outbound (session_id, seq, target, lane, state, attempt, due_at, reason, created_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _MOVE_SEND = """
 UPDATE outbound SET state = ?, attempt = ?, due_at = ?, reason = ? WHERE session_id = ? AND seq = ? AND target = ?
@@ -150,14 +151,14 @@ class Store:
         """Write a batch's rows; the transaction is the caller's."""
         many = self.connection.executemany
         if writes.events:
-            many(_ADD_EVENT, writes.events)
+            self._write_rows(_ADD_EVENTS, writes.events)
         if writes.calls:
             new = writes.opened
-            many(_ADD_CALL, [writes.calls[call_id] for call_id in new])
+            self._write_rows(_ADD_CALLS, [writes.calls[call_id] for call_id in new])
             fresh = set(new)
             many(_MOVE_CALL, [_moved(call) for call_id, call in writes.calls.items() if call_id not in fresh])
         if writes.sends:
-            many(_ADD_SEND, writes.sends)
+            self._write_rows(_ADD_SENDS, writes.sends)
         if writes.send_moves:
             many(_MOVE_SEND, writes.send_moves)
         for change in writes.interactions:
@@ -174,6 +175,14 @@ class Store:
                 for session_id, head in writes.heads.items()
             ],
         )
+
+    def _write_rows(self, statements: dict[int, str], rows: Sequence[tuple[object, ...]]) -> None:
+        start = 0
+        for size, statement in statements.items():
+            while len(rows) - start >= size:
+                part = rows[start : start + size]
+                self.connection.execute(statement, [value for row in part for value in row])
+                start += size
 
     def adopt(self, writes: Writes) -> None:
         """Remember what has now been committed."""
