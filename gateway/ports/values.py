@@ -1,5 +1,6 @@
 """Checks that every protocol needs on free-form JSON: what is sayable, how long it is, where it went wrong. Pure."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
@@ -20,6 +21,7 @@ MAX_LISTED = 32
 
 # Without these flags orjson would quietly turn dates and dataclasses into JSON that nobody wrote.
 _STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+_FINITE = json.JSONEncoder(allow_nan=False, check_circular=False, ensure_ascii=False)
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -50,16 +52,43 @@ def find_fault(value: object, path: str = "", *, forbid_keys: bool = True, max_d
         raw = orjson.dumps(value, option=_STRICT)
     except TypeError:
         return _walk(value, path, forbid_keys, max_depth) or Fault("is not JSON", path)
-    # Most values end here: the bytes rule out NaN (written as null), forbidden keys and depth without a walk.
+    # Nearly all values end here: the bytes rule out forbidden keys and depth without a walk.
     if (
-        b"null" not in raw
         # `proto` is in two of the three forbidden keys.
-        and not (forbid_keys and (b"proto" in raw or b"constructor" in raw))
-        # Every level takes two bytes at least.
-        and (len(raw) <= 2 * max_depth or raw.count(b"{") + raw.count(b"[") <= max_depth)
+        not (forbid_keys and (b"proto" in raw or b"constructor" in raw))
+        # Every level takes two bytes at least. And as no value takes less than one, these looks are bounded, too.
+        and (
+            len(raw) <= 2 * max_depth
+            or raw.count(b"{") + raw.count(b"[") <= max_depth
+            or (len(raw) <= MAX_NODES and _is_shallow(value, max_depth))
+        )
+        # What is not finite was written as null.
+        and (b"null" not in raw or (len(raw) <= MAX_NODES and _is_finite(value)))
     ):
         return None
     return _walk(value, path, forbid_keys, max_depth)
+
+
+def _is_shallow(value: Any, max_depth: int) -> bool:
+    level: list[Any] = [value]
+    for _ in range(max_depth):
+        level = [
+            inner
+            for outer in level
+            for inner in (cast("dict[str, Any]", outer).values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list | tuple)
+        ]
+        if not level:
+            return True
+    return False
+
+
+def _is_finite(value: object) -> bool:
+    try:
+        _FINITE.encode(value)
+    except (ValueError, TypeError):
+        return False
+    return True
 
 
 def _walk(value: object, path: str, forbid_keys: bool, max_depth: int) -> Fault | None:

@@ -1,5 +1,8 @@
 """JSON, packets and masks of the socket links: nothing a peer writes raises, nothing secret shows."""
 
+from typing import Any
+from uuid import UUID
+
 import orjson
 import pytest
 from hypothesis import given, strategies as st
@@ -7,6 +10,7 @@ from hypothesis import given, strategies as st
 from gateway.errors import CannotExpress
 from gateway.ports.adapter import Frame
 from gateway.ports.values import (
+    Fault,
     Malformed,
     find_fault,
     json_length,
@@ -161,6 +165,37 @@ def test_a_value_without_end_is_a_fault_and_no_endless_walk() -> None:
     endless.extend([endless, endless])
     fault = find_fault(endless)
     assert fault is not None
+
+
+finite = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(
+    st.recursive(
+        finite | st.just("null"),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("ab/~", max_size=2), inner, max_size=4),
+    ),
+    st.sampled_from([float("nan"), float("inf"), -float("inf")]),
+)
+def test_what_is_not_finite_is_found_beside_any_number_of_nulls(value: Any, odd: float) -> None:
+    assert find_fault([value, None]) is None
+    assert find_fault([value, None, {"a": [odd]}]) == Fault("is NaN or infinite", "/2/a/0")
+
+
+@pytest.mark.parametrize("odd", [UUID(int=1), b"", {1: 2}, {1}, 2**64, "\ud800"])
+def test_what_is_no_json_is_found_beside_null(odd: Any) -> None:
+    fault = find_fault([None, odd])
+    assert fault is not None
+    assert fault.path == "/1"
+
+
+@pytest.mark.parametrize("levels", [63, 64, 65])
+def test_depth_is_counted_also_where_there_are_many_values_side_by_side(levels: int) -> None:
+    wide: list[list[int]] = [[] for _ in range(100)]
+    value: Any = {"wide": wide}
+    for _ in range(levels - 3):
+        value = [value]
+    assert find_fault(value) is None if levels <= 64 else find_fault(value) is not None
 
 
 def test_json_types_have_their_names() -> None:
