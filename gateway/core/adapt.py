@@ -1,5 +1,6 @@
 """Say with the kinds a runtime has what was asked with a kind it lacks, and list what gets lost. Pure."""
 
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import orjson
@@ -40,6 +41,22 @@ class Adapted:
     """Its native form, where it had to be found out."""
 
 
+def said_as(kind: str, accepts: AbstractSet[str]) -> str | None:
+    """Name the kind by which a runtime is told what a client posts, as `adapt` finds it; None where it cannot be.
+
+    A context that becomes a message is a hint instead while a turn runs, where the runtime takes hints.
+    """
+    match kind:
+        case _ if kind in accepts:
+            return kind
+        case "message.posted" | "turn.steered" | "turn.interrupted" if "context.updated" in accepts:
+            return "context.updated"
+        case "context.updated" | "turn.steered" if "message.posted" in accepts:
+            return "message.posted"
+        case _:
+            return None
+
+
 def adapt(event: Event, memory: Remembered, capabilities: Capabilities) -> Adapted:
     """Turn an event that goes to a runtime into a kind it accepts.
 
@@ -64,12 +81,13 @@ def adapt(event: Event, memory: Remembered, capabilities: Capabilities) -> Adapt
         case ContextUpdated() if "message.posted" in accepts:
             note = "the runtime has no context; it was posted as a message"
             message = MessagePosted(content=(Text(text=_describe(event)),), wakes_agent=event.wakes_agent)
-            return Adapted(message, (Loss(how="narrowed", path="", note=note),))
+            return _with_held(message, memory, (Loss(how="narrowed", path="", note=note),))
         case TurnSteered(text=text) if "context.updated" in accepts:
             return _words_as_context(STEER_UPDATE, text, memory, capabilities)
         case TurnSteered(text=text) if "message.posted" in accepts:
             note = "the runtime cannot be steered; the hint was posted as a message"
-            return Adapted(MessagePosted(content=(Text(text=text),)), (Loss(how="narrowed", path="", note=note),))
+            message = MessagePosted(content=(Text(text=text),))
+            return _with_held(message, memory, (Loss(how="narrowed", path="", note=note),))
         case TurnInterrupted(reason=reason) if "context.updated" in accepts:
             words = "Stop what you are doing." + (f" {reason}" if reason else "")
             return _words_as_context(INTERRUPT_UPDATE, words, memory, capabilities)
@@ -129,13 +147,13 @@ def _words_as_context(name: str, words: str, memory: Remembered, capabilities: C
     return Adapted(completed.event, (*completed.losses, Loss(how="narrowed", path="", note=note)))
 
 
-def _with_held(event: MessagePosted, memory: Remembered) -> Adapted:
+def _with_held(event: MessagePosted, memory: Remembered, losses: tuple[Loss, ...] = ()) -> Adapted:
     """Put what contexts said since the last message in front of this one."""
     if not memory.held:
-        return Adapted(event)
+        return Adapted(event, losses)
     facts = orjson.dumps(dict(memory.context)).decode() if memory.context else ""
     words = "\n".join(part for part in (*memory.held, facts) if part)
-    return Adapted(event.model_copy(update={"content": (Text(text=words), *event.content)}))
+    return Adapted(event.model_copy(update={"content": (Text(text=words), *event.content)}), losses)
 
 
 def _describe(event: ContextUpdated) -> str:

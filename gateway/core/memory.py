@@ -253,9 +253,9 @@ def _said(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
             return replace(memory, unechoed=rest, orders=orders)
         case MessagePosted():
             spoken = _with_line(memory.history, now, event.author.name or event.author.role, text_of(event.content))
-            memory = replace(_awake(memory, now, wakes=event.wakes_agent), history=spoken, held=())
-        case TurnSteered():
-            memory = replace(memory, held=())
+            # What is held goes with a message of ours; nobody else knows of it.
+            held = () if ours else memory.held
+            memory = replace(_awake(memory, now, wakes=event.wakes_agent), history=spoken, held=held)
         case ApprovalGiven():
             memory = _decided(memory, event)
         case QuestionAnswered() | SecretSupplied():

@@ -168,6 +168,19 @@ CAPABILITIES: dict[str, Any] = {
         "creates_sessions": True,
         "limits": {"result_utf16_units": 65536},
     },
+    "takes": {
+        "action.ordered": None,
+        "addon.answered": "addon.answered",
+        "approval.given": None,
+        "context.updated": "context.updated",
+        "message.confirmed": "message.confirmed",
+        "message.posted": "context.updated",
+        "opaque": None,
+        "question.answered": None,
+        "secret.supplied": None,
+        "turn.interrupted": "context.updated",
+        "turn.steered": "context.updated",
+    },
 }
 
 STREAM = (

@@ -187,6 +187,8 @@ class RuntimeCapabilities(Shape):
     protocol: str
     capabilities: dict[str, Any]
     """`accepts` and `emits` are lists of kinds; durations are written like `20s`."""
+    takes: dict[str, str | None]
+    """What clients may post, and the kind by which the runtime is told; null where it cannot be (422)."""
 
 
 class Health(Shape):

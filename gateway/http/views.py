@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, cast
 
-from gateway.envelope import Envelope, dump_event, to_json
+from gateway.core.adapt import said_as
+from gateway.envelope import CLIENT_KINDS, Envelope, dump_event, to_json
 from gateway.ports.adapter import Capabilities
 from gateway.ports.engine import CallRow, InteractionRow, SendRow, SessionRow
 from gateway.runtime.gateway import CallStory, LinkStatus, RuntimeStatus
@@ -117,6 +118,7 @@ def capabilities_view(status: RuntimeStatus) -> dict[str, Any]:
         "adapter": status.adapter,
         "protocol": status.protocol,
         "capabilities": _capabilities(status.capabilities),
+        "takes": {kind: said_as(kind, status.capabilities.accepts) for kind in sorted(CLIENT_KINDS)},
     }
 
 

@@ -1,0 +1,235 @@
+"""One API for four runtimes in one gateway: the same requests to each, taken or refused as it says beforehand."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.simulators.herm import HermServer
+from gateway.simulators.huma import HumaServer
+from gateway.simulators.openhands import OpenHandsServer
+from tests.scenarios.fleet import (
+    ADA,
+    HERM_KEY,
+    OPENHANDS_KEY,
+    WORK,
+    Stage,
+    base,
+    condition,
+    herm_options,
+    openhands_options,
+    questions,
+)
+from tests.scenarios.hooks import Hooks
+from tests.scenarios.house import AGENT_KEY, GOOD, Running
+
+RUNTIMES = ("lena", "finn", "ada", "work")
+
+
+@dataclass
+class Four(Stage):
+    """A stage with one runtime of each kind."""
+
+    older: HumaServer = field(kw_only=True)
+    newer: HumaServer = field(kw_only=True)
+    herm: HermServer = field(kw_only=True)
+    openhands: OpenHandsServer = field(kw_only=True)
+
+    def heard(self, runtime: str) -> list[Any]:
+        """All that a runtime was told, as it came over the wire."""
+        match runtime:
+            case "lena":
+                return [one.payload for one in self.older.agent("lena").received]
+            case "finn":
+                return [one.payload for one in self.newer.agent("finn").received]
+            case "ada":
+                return [one.payload for one in self.herm.session(ADA).received]
+            case _:
+                return [one.payload for one in self.openhands.conversation(WORK).received]
+
+    def violations(self) -> list[str]:
+        """All rules of protocols that were broken."""
+        sessions = (
+            self.older.agent("lena"),
+            self.newer.agent("finn"),
+            self.herm.session(ADA),
+            self.openhands.conversation(WORK),
+        )
+        return [line for session in sessions for line in session.violations]
+
+
+@asynccontextmanager
+async def four(folder: Path) -> AsyncGenerator[Four]:
+    async with (
+        HumaServer("0.1", api_key=AGENT_KEY) as older,
+        HumaServer("0.2", api_key=AGENT_KEY) as newer,
+        HermServer(api_key=HERM_KEY) as herm,
+        OpenHandsServer(session_api_key=OPENHANDS_KEY) as openhands,
+        Hooks() as hooks,
+    ):
+        made = Four(
+            folder, hooks, "finn", base(folder, hooks), older=older, newer=newer, herm=herm, openhands=openhands
+        )
+        huma = {"api_key": AGENT_KEY, "delivery_window": "50ms", "refusal_grace": "20ms"}
+        for peer, name in ((older, "lena"), (newer, "finn")):
+            peer.agent(name)
+        herm.session(ADA)
+        made.configure({"runtimes": {
+            "lena": {"adapter": "huma-0.1", "url": older.url, "agent_id": "lena", **huma},
+            "finn": {"adapter": "huma-0.2", "url": newer.url, "agent_id": "finn", **huma},
+            "ada": herm_options(herm),
+            "work": openhands_options(openhands),
+        }})  # fmt: skip
+        yield made
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Four]:
+    async with four(tmp_path) as made:
+        yield made
+        assert made.violations() == []
+
+
+async def all_up(gateway: Running) -> dict[str, Running]:
+    each = {name: replace(gateway, runtime=name) for name in RUNTIMES}
+    for one in each.values():
+        await one.wait_link("up")
+    return each
+
+
+def requests(ids: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """The list: ids are those of what a runtime asks, where it can ask."""
+    return {
+        # A message would end the waiting of OpenHands, so the answers come first.
+        "approval.given": {"id": ids.get("approval.asked", "none"), "decision": "allow"},
+        "question.answered": {"id": ids.get("question.asked", "none"), "answer": "Alice"},
+        "secret.supplied": {"id": ids.get("secret.asked", "none"), "purpose": "sudo", "value": "a password"},
+        "message.posted": {"content": "Hello there."},
+        "context.updated": {"name": "score", "context": {"score": 7}, "description": "The score is 7."},
+        "turn.steered": {"text": "Think of the rank."},
+        "action.ordered": {"action": "run", "arguments": {"command": "ls"}},
+        "turn.interrupted": {"reason": "Enough."},
+    }
+
+
+TOLD: dict[str, dict[str, str]] = {
+    "message.posted": dict.fromkeys(RUNTIMES, "Hello there."),
+    "context.updated": dict.fromkeys(RUNTIMES, "The score is 7."),
+    "turn.steered": dict.fromkeys(RUNTIMES, "Think of the rank."),
+    "action.ordered": {"work": '"command": "ls"'},
+    "approval.given": {"ada": "user.tool_confirmation", "work": "user_confirmed"},
+    "question.answered": {"ada": "user.clarify_result"},
+    "secret.supplied": {"ada": "user.sudo_result"},
+    "turn.interrupted": {"lena": "Enough.", "finn": "Enough.", "ada": "user.interrupt", "work": "stopped"},
+}
+"""What of a request is found in what a runtime is told; a runtime that is not named cannot be told."""
+
+
+async def let_ask(stage: Four, gateway: Running, runtime: str) -> dict[str, str]:
+    """Let a runtime ask whatever it can; returns the ids by kind."""
+    match runtime:
+        case "ada":
+            ada = stage.herm.session(ADA)
+            for ask in (lambda: ada.ask_approval("terminal", {}), lambda: ada.clarify("Whom?"), ada.ask_sudo):
+                ask()
+            count = 3
+        case "work":
+            work = stage.openhands.conversation(WORK)
+            await condition(lambda: work.state == "awaiting_user_input")
+            work_task = asyncio.create_task(work.agent_runs("rm a", "", gated=True))
+            work_task.add_done_callback(lambda done: done.exception())
+            count = 1
+        case _:
+            return {}
+    session_id = await gateway.session()
+    found = [one for one in await questions(gateway, count) if one["session_id"] == session_id]
+    return {one["event"]["kind"]: one["event"]["id"] for one in found}
+
+
+async def test_each_runtime_takes_and_refuses_the_same_requests_as_it_says_beforehand(stage: Four) -> None:
+    async with stage.running(linked=False) as gateway:
+        each = await all_up(gateway)
+        says = {one["runtime"]: one["takes"] for one in (await gateway.get("/v1/capabilities"))["data"]}
+        for runtime, one in each.items():
+            ids = await let_ask(stage, one, runtime)
+            # The turn of a runtime that asks is over once it is interrupted, and then it takes the message.
+            for kind, fields in requests(ids).items():
+                path = f"/v1/sessions/{await one.session()}/events"
+                reply = await one.http.post(path, json={"kind": kind, **fields})
+                expected = 202 if says[runtime][kind] is not None else 422
+                assert reply.status_code == expected, (runtime, kind, reply.text)
+                if expected == 422:
+                    assert kind in reply.json()["detail"]
+                assert (says[runtime][kind] is not None) == (runtime in TOLD[kind]), (runtime, kind)
+        for kind, words in TOLD.items():
+            for runtime, word in words.items():
+                await condition(lambda r=runtime, w=word: any(w in json.dumps(frame) for frame in stage.heard(r)))
+                assert says[runtime][kind] is not None
+        await all_up(gateway)
+
+
+async def test_one_backend_serves_every_runtime_that_asks_for_its_tools(stage: Four) -> None:
+    async with stage.running(linked=False) as gateway:
+        await all_up(gateway)
+        huma = [await stage.older.agent("lena").call("ask", GOOD), await stage.newer.agent("finn").call("ask", GOOD)]
+        herm = stage.herm.session(ADA).call("ask", GOOD)
+        await stage.openhands.conversation(WORK).agent_runs("ask", "nobody")
+        for call in huma:
+            await call.result()
+        await herm.answered()
+        requested = await replace(gateway, runtime="work").wait_events("tool.requested")
+        assert requested[0]["event"]["runs_in"] == "runtime"
+        bodies: list[dict[str, Any]] = [{**one.data, "headers": sorted(one.headers)} for one in stage.hooks.asked]
+    assert {one["runtime"] for one in bodies} == {"lena", "finn", "ada"}
+    # The backend cannot tell them apart but by what it is told.
+    assert len({json.dumps([one["tool"], one["arguments"], sorted(one.keys()), one["headers"]]) for one in bodies}) == 1
+
+
+@pytest.mark.parametrize("between", ["another client", "a hint"])
+@pytest.mark.parametrize("runtime", ["ada", "work"])
+async def test_a_context_that_is_held_goes_with_the_next_message_of_ours_whatever_comes_between(
+    stage: Four, runtime: str, between: str
+) -> None:
+    async with stage.running(linked=False) as gateway:
+        one = (await all_up(gateway))[runtime]
+        if runtime == "work":
+            await one.wait_events("session.moved", state="awaiting_input")
+        path = f"/v1/sessions/{await one.session()}/events"
+        score = {"kind": "context.updated", "name": "score", "context": {"score": 7}, "description": "The score."}
+        await one.post(path, score, status=202)
+        if between == "a hint":
+            await one.post(path, {"kind": "turn.steered", "text": "Think."}, status=202)
+        elif runtime == "ada":
+            ada = stage.herm.session(ADA)
+            ada.accept([{"type": "user.message", "content": [{"type": "text", "text": "Think."}]}])
+            await one.wait_events("message.posted")
+            ada.end_turn()
+            await one.wait_events("session.moved", state="idle")
+        else:
+            await stage.openhands.conversation(WORK).accept({"action": "message", "args": {"content": "Think."}})
+            await one.wait_events("message.posted")
+        await one.post(path, {"kind": "message.posted", "content": "Your turn."}, status=202)
+        await condition(lambda: any("Your turn." in json.dumps(frame) for frame in stage.heard(runtime)))
+        [told] = [frame for frame in stage.heard(runtime) if "The score." in json.dumps(frame)]
+        assert all(word in json.dumps(told) for word in ("score", "7"))
+        # A hint to OpenHands is a message, so that one has it.
+        assert ("Your turn." in json.dumps(told)) != (runtime == "work" and between == "a hint")
+
+
+async def test_what_is_said_beforehand_agrees_with_what_is_taken_for_unknown_and_misshapen_kinds(stage: Four) -> None:
+    async with stage.running(linked=False) as gateway:
+        each = await all_up(gateway)
+        for runtime, one in each.items():
+            path = f"/v1/sessions/{await one.session()}/events"
+            before = len(stage.heard(runtime))
+            bodies: list[Any] = [{"kind": "nonsense"}, {"kind": "message.posted"}, {"kind": "tool.finished"}]
+            for body in [*bodies, {"events": [1]}, [1], "text"]:
+                reply = await one.http.post(path, json=body)
+                assert reply.status_code in {400, 422}, (body, reply.text)
+                assert reply.headers["content-type"].startswith("application/problem+json")
+            assert len(stage.heard(runtime)) == before
