@@ -21,7 +21,7 @@ MAX_LISTED = 32
 
 # Without these flags orjson would quietly turn dates and dataclasses into JSON that nobody wrote.
 _STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
-_FINITE = json.JSONEncoder(allow_nan=False, check_circular=False, ensure_ascii=False)
+_PLAIN = json.JSONEncoder(allow_nan=False, check_circular=False, ensure_ascii=False)
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -52,20 +52,17 @@ def find_fault(value: object, path: str = "", *, forbid_keys: bool = True, max_d
         raw = orjson.dumps(value, option=_STRICT)
     except TypeError:
         return _walk(value, path, forbid_keys, max_depth) or Fault("is not JSON", path)
-    # Nearly all values end here: the bytes rule out forbidden keys and depth without a walk.
-    if (
-        # `proto` is in two of the three forbidden keys.
-        not (forbid_keys and (b"proto" in raw or b"constructor" in raw))
-        # Every level takes two bytes at least. And as no value takes less than one, these looks are bounded, too.
-        and (
-            len(raw) <= 2 * max_depth
-            or raw.count(b"{") + raw.count(b"[") <= max_depth
-            or (len(raw) <= MAX_NODES and _is_shallow(value, max_depth))
-        )
+    # Nearly all values end here or below: the bytes rule out forbidden keys without a walk.
+    # Written out, since a loop over the three costs more than the looking.
+    if not (forbid_keys and (b"__proto__" in raw or b"constructor" in raw or b"prototype" in raw)):
+        # Every level takes two bytes at least.
+        is_narrow = len(raw) <= 2 * max_depth or raw.count(b"{") + raw.count(b"[") <= max_depth
         # What is not finite was written as null.
-        and (b"null" not in raw or (len(raw) <= MAX_NODES and _is_finite(value)))
-    ):
-        return None
+        if is_narrow and b"null" not in raw:
+            return None
+        # No value takes less than a byte, so these looks are bounded like the walk.
+        if len(raw) <= MAX_NODES and (is_narrow or _is_shallow(value, max_depth)) and _is_plain(value):
+            return None
     return _walk(value, path, forbid_keys, max_depth)
 
 
@@ -83,9 +80,10 @@ def _is_shallow(value: Any, max_depth: int) -> bool:
     return False
 
 
-def _is_finite(value: object) -> bool:
+def _is_plain(value: object) -> bool:
+    # Unlike orjson, the standard library takes neither what is not finite nor UUIDs and the like.
     try:
-        _FINITE.encode(value)
+        _PLAIN.encode(value)
     except (ValueError, TypeError):
         return False
     return True

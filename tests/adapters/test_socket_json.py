@@ -183,10 +183,12 @@ def test_what_is_not_finite_is_found_beside_any_number_of_nulls(value: Any, odd:
 
 
 @pytest.mark.parametrize("odd", [UUID(int=1), b"", {1: 2}, {1}, 2**64, "\ud800"])
-def test_what_is_no_json_is_found_beside_null(odd: Any) -> None:
-    fault = find_fault([None, odd])
-    assert fault is not None
-    assert fault.path == "/1"
+def test_what_is_no_json_is_found_beside_null_and_in_wide_values(odd: Any) -> None:
+    wide: list[list[int]] = [[]] * 100
+    for beside in (None, wide):
+        fault = find_fault([beside, odd])
+        assert fault is not None
+        assert fault.path == "/1"
 
 
 @pytest.mark.parametrize("levels", [63, 64, 65])
