@@ -17,7 +17,6 @@ from tests.scenarios.fleet import (
     fate,
     message,
     openhands_stage,
-    questions,
     send,
 )
 from tests.scenarios.house import Running, until
@@ -78,6 +77,12 @@ async def all_recorded(stage: OpenHandsStage, gateway: Running) -> list[dict[str
     return journal
 
 
+async def question_about(gateway: Running, command: str) -> dict[str, Any] | None:
+    """Find the question about a command; for a moment there may be one about what only seems to be unfinished."""
+    waiting = (await gateway.get("/v1/interactions", state="waiting"))["data"]
+    return next((one for one in waiting if one["event"]["arguments"].get("command") == command), None)
+
+
 async def play(stage: OpenHandsStage, gateway: Running, number: int) -> None:
     """Play one round: a message, a command, an edit, an approval, a delegate, words, the end."""
     work = stage.agent
@@ -87,7 +92,7 @@ async def play(stage: OpenHandsStage, gateway: Running, number: int) -> None:
     await work.agent_runs("ls", "a.txt")
     await work.agent_edits(f"/workspace/{number}", "one")
     gated = asyncio.create_task(work.agent_runs(f"rm {number}", "", gated=True))
-    [asked] = await questions(gateway)
+    asked = await until(lambda: question_about(gateway, f"rm {number}"))
     await answer(gateway, asked, {"decision": "allow"})
     assert (await gated)["observation"] == "run"
     await work.delegate("BrowsingAgent", "look", {"found": number})
