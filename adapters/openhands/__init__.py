@@ -34,6 +34,8 @@ _CAPABILITIES = Capabilities(
     echoes=True,
     approvals="by_state",
     delegates=True,
+    # OH44: these wait for a confirmation without a `confirmation_state` of their own.
+    silent_gates=frozenset({"edit", "read", "browse_interactive"}),
     creates_sessions=True,
     limits={"message_bytes": wire.MESSAGE_BYTES, "arguments_depth": MAX_DEPTH},
 )

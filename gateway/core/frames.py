@@ -71,8 +71,8 @@ def _draft(council: Council, build: Building, draft: Draft, *, overloaded: bool)
     if isinstance(draft.event, MessagePosted) and not draft.echo:
         build.partial = ""
     _place(council, build, draft, overloaded=overloaded)
-    close_gone(build, before)
     derive_approval(council, build)
+    close_gone(build, before)
 
 
 def _place(council: Council, build: Building, draft: Draft, *, overloaded: bool) -> None:

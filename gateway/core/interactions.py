@@ -207,10 +207,19 @@ def ask_again(council: Council, build: Building) -> None:
 
 
 def derive_approval(council: Council, build: Building) -> None:
-    """Where a runtime asks by its state, the newest action that is not finished is what it asks about."""
+    """Where a runtime asks by its state, it asks about the newest unfinished action that can wait for an approval.
+
+    The state may come before the action it is about, while an older one still runs: an action that should
+    say that it waits, and does not, is never taken for the one that does.
+    """
     if council.capabilities.approvals != "by_state" or build.memory.state != "awaiting_approval":
         return
-    pending = next((a for a in reversed(build.memory.actions) if not a.finished and not a.decided), None)
+    waits = (
+        a
+        for a in reversed(build.memory.actions)
+        if not a.finished and not a.decided and (a.gated or a.tool in council.capabilities.silent_gates)
+    )
+    pending = next(waits, None)
     if pending is None or any(a.event.id == pending.native_call_id for a in build.memory.asked):
         return
     asked = ApprovalAsked(

@@ -114,6 +114,8 @@ class Action:
     finished: bool = False
     decided: bool = False
     """It was allowed or denied already."""
+    gated: bool = False
+    """Its request said that it waits for an approval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +222,9 @@ def _heard(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
         case ApprovalAsked() | QuestionAsked() | SecretAsked():
             asked = Asked(event, recorded.event_id, sequence, now)
             others = tuple(a for a in memory.asked if (a.event.kind, a.event.id) != (event.kind, event.id))
+            if recorded.origin is None:
+                # Asked by state, where only one action can be the one that waits.
+                others = tuple(a for a in others if not isinstance(a.event, ApprovalAsked))
             return replace(memory, asked=(*others, asked)[-_MOST_ASKED:])
         case ThreadSent():
             return replace(memory, delegating=memory.delegating + 1)
@@ -329,7 +334,15 @@ def _requested(memory: Remembered, recorded: Recorded, event: ToolRequested, seq
     correlation = origin.correlation if origin is not None else None
     # The same again after its approval is the same decision, under a new id.
     decided = correlation is not None and any(a.decided for a in memory.actions if a.correlation == correlation)
-    action = Action(event.native_call_id, correlation, event.tool, event.arguments, sequence, decided=decided)
+    action = Action(
+        event.native_call_id,
+        correlation,
+        event.tool,
+        event.arguments,
+        sequence,
+        decided=decided,
+        gated=event.needs_approval,
+    )
     return replace(memory, actions=(*memory.actions, action)[-_MOST_ACTIONS:])
 
 

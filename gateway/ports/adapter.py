@@ -92,6 +92,8 @@ class Capabilities:
     delegates: bool = False
     """Between `thread.sent` and `thread.received`, states are a delegate's and end nothing."""
     approvals: Literal["none", "by_id", "by_state"] = "none"
+    silent_gates: frozenset[str] = frozenset()
+    """Where approvals go by state: tools that may wait for one although their request does not say so."""
     creates_sessions: bool = False
     limits: Mapping[str, int] = field(default_factory=dict[str, int])
     """Documented numbers of the protocol, for `GET /v1/capabilities`."""

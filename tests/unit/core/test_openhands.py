@@ -136,6 +136,28 @@ def test_an_approval_is_derived_from_state_and_action_in_either_order(state_firs
     assert _ordered_states(table) == ["user_confirmed"]
 
 
+def test_a_state_that_comes_before_its_action_asks_nothing_about_an_older_one_that_still_runs():
+    table = Table(OPENHANDS, routes=POLICY)
+    _hear(table, _run(1, "sleep 9", correlation="c0"), _state(2, "awaiting_user_confirmation"))
+    assert table.view.memory.asked == ()
+    _hear(table, _run(3, "rm -r x", correlation="c1", confirmation="awaiting_confirmation"))
+    assert [asked.event.id for asked in table.view.memory.asked] == ["3"]
+
+
+def test_only_the_newest_question_by_state_waits():
+    table = Table(OPENHANDS)
+    edit = {
+        **_run(1, "x", correlation="c0"),
+        "action": "edit",
+        "args": {"path": "/a", "command": "create", "thought": ""},
+    }
+    _hear(table, edit, _state(2, "awaiting_user_confirmation"))
+    assert [asked.event.id for asked in table.view.memory.asked] == ["1"]
+    _hear(table, _run(3, "rm -r x", correlation="c1", confirmation="awaiting_confirmation"))
+    assert [asked.event.id for asked in table.view.memory.asked] == ["3"]
+    assert sorted(change.state for change in table.step.interactions) == ["moot", "waiting"]
+
+
 @pytest.mark.requirement("OH44")
 def test_a_confirmed_action_sent_again_supersedes_the_first_and_asks_nothing_more():
     table = Table(OPENHANDS)
