@@ -51,9 +51,12 @@ format: $(STAMP) ## Format the code and mend what can be mended
 schema: $(STAMP) ## Write config/gateway.schema.json anew
 	$(BIN)/dragoman schema > config/gateway.schema.json
 
-lock: ## Compile the two requirements files anew (needs uv)
-	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -q -o config/requirements.txt
-	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -q -o tests/requirements.txt
+COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -q
+
+lock: ## Compile the three requirements files anew (needs uv)
+	$(COMPILE) pyproject.toml -o config/requirements.txt
+	$(COMPILE) pyproject.toml --extra dev -o tests/requirements.txt
+	echo 'hatchling>=1.27,<2' | $(COMPILE) - --no-annotate --constraint tests/requirements.txt -o config/build-requirements.txt
 
 clean: ## Remove the virtual environment and all caches
 	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
