@@ -17,9 +17,9 @@ MAX_DEPTH = 256
 """Nesting that is handed on at all; what a protocol lets through is for its codec to say."""
 
 _LONG_INTEGER = re.compile(r"-\d{19}|\d{20}")
-_SIX_DIGITS = re.compile(r"\d\d\d\d\d\d")
-_EVERY_THIRD = slice(2, None, 3)
-"""Nineteen digits in a row leave six in a row here, and a third of a text is searched sooner than all of it."""
+_SAME_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_RUN = b"0" * 19
+"""Digits made all alike, a long run of them is found by a plain search, many times sooner than by a pattern."""
 _OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
@@ -35,7 +35,7 @@ def loads(text: str | bytes) -> Any:
         return Malformed(f"not readable as JSON: {exc.msg}", excerpt(text))
     if (
         isinstance(text, str)
-        and _SIX_DIGITS.search(text[_EVERY_THIRD])
+        and _RUN in text.encode().translate(_SAME_DIGITS)
         and _LONG_INTEGER.search(text)
         and _has_huge_integer(text)
     ):
