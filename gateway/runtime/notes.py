@@ -1,4 +1,4 @@
-"""Counts and logs what was recorded; off the path of anything that waits."""
+"""Counts and logs what was recorded or came and went; off the path of anything that waits."""
 
 from collections.abc import Sequence
 
@@ -7,6 +7,13 @@ from structlog.typing import FilteringBoundLogger
 from gateway.core.state import SessionView
 from gateway.envelope import CallId, Envelope, FaultReported, FrameRejected, OutcomeIgnored, ToolFinished
 from gateway.runtime.metrics import Metrics
+
+_EXCERPT = 500
+
+
+def excerpt(payload: object) -> str:
+    """Show the beginning of a frame's payload for the log; values that hide themselves stay hidden."""
+    return repr(payload)[:_EXCERPT]
 
 
 def note(

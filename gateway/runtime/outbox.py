@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from logging import DEBUG
 from typing import Protocol
 
 import structlog
@@ -22,6 +23,7 @@ from gateway.ports.adapter import Frame, Link
 from gateway.ports.clock import Clock
 from gateway.ports.engine import RUNTIME, Engine, Lane, SendRow, SendState
 from gateway.runtime.metrics import Metrics
+from gateway.runtime.notes import excerpt
 from gateway.runtime.signals import Delivered, Signal
 
 log = structlog.get_logger(__name__)
@@ -64,6 +66,7 @@ class Outbox:
         self.refused = False
         self._session_id: SessionId = view.session_id
         self._council = council
+        self._log = log.bind(session_id=view.session_id, runtime=council.runtime)
         self._shared = shared
         self._post = post
         self._drop_link = drop_link
@@ -87,6 +90,7 @@ class Outbox:
     def reconfigure(self, council: Council) -> None:
         """Use another configuration from now on."""
         self._council = council
+        self._log = log.bind(session_id=self._session_id, runtime=council.runtime)
 
     def add(self, item: Transmit) -> None:
         """Send an event that is now on record; kept by the ledger alone while the link is down."""
@@ -203,6 +207,10 @@ class Outbox:
         state: SendState | None = None
         reason: str | None = None
         for frame in item.frames:
+            if self._log.is_enabled_for(DEBUG):
+                self._log.debug(
+                    "frame >", channel=frame.channel, payload=excerpt(frame.payload), sequence=item.sequence
+                )
             try:
                 receipt = await link.send(frame)
             except CannotExpress as exc:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from logging import DEBUG
 from typing import Any
 
 import structlog
@@ -35,7 +36,7 @@ from gateway.runtime import signals as s
 from gateway.runtime.deciding import decide
 from gateway.runtime.feed import Feed
 from gateway.runtime.inbox import Inbox
-from gateway.runtime.notes import note
+from gateway.runtime.notes import excerpt, note
 from gateway.runtime.outbox import Outbox
 from gateway.runtime.recovery import load_view
 from gateway.runtime.replies import fail, reply_of, resolve
@@ -105,6 +106,8 @@ class Pump:
     def frame(self, frame: Frame, cursor: str | None = None) -> None:
         """Take a frame from the link."""
         self._shared.metrics.frame(self.view.runtime, "from_runtime")
+        if self._log.is_enabled_for(DEBUG):
+            self._log.debug("frame <", channel=frame.channel, payload=excerpt(frame.payload))
         self._inbox.put_frame(frame, cursor)
 
     def caught_up(self) -> None:
@@ -125,6 +128,8 @@ class Pump:
         """Use another configuration from the next decision on."""
         self.council = council
         self._outbox.reconfigure(council)
+        # A bound logger keeps the level it was bound under.
+        self._log = log.bind(session_id=self.view.session_id, runtime=self.view.runtime)
 
     def send_again(self, sequence: int) -> None:
         """Offer a recorded event to the runtime again; its row is pending already."""

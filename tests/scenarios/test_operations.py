@@ -128,6 +128,18 @@ async def test_no_secret_is_in_any_line_of_anybody_at_the_most_talkative_level(
         assert secret not in said, next(line for line in said.splitlines() if secret in line)
 
 
+@pytest.mark.parametrize("level", ["debug", "info"])
+async def test_debug_shows_each_frame_and_info_shows_none(
+    newer: Scene, capsys: pytest.CaptureFixture[str], level: str
+) -> None:
+    newer.configure({"logging": {"level": level, "format": "json"}})
+    async with newer.running():
+        await ended(await newer.agent.call("free", {}))
+    said = capsys.readouterr().err
+    assert ('"event":"frame <"' in said) == (level == "debug")
+    assert ('"event":"frame >"' in said) == (level == "debug")
+
+
 async def test_only_who_has_a_key_with_the_scope_gets_in(newer: Scene) -> None:
     newer.configure({"api": {"keys": [{"name": "all", "key": API_KEY},
                                       {"name": "viewer", "key": "viewer-key", "scopes": ["read"]}]}})  # fmt: skip
