@@ -167,7 +167,7 @@ class Gateway:
         await self._configure(self.settings)
         for name in self.settings.runtimes:
             await self._start_runtime(name)
-        self._rounds.start(self._tasks, self.settings.retention)
+        self._rounds.start(self._tasks, lambda: self.settings.retention)
         log.info("gateway started", version=self.version, runtimes=len(self.settings.runtimes))
 
     async def __aexit__(
@@ -234,6 +234,10 @@ class Gateway:
             old, new = self.settings, self._parts.reread()
             if new.engine != old.engine:
                 fault = Problem(path="engine", message="cannot change while the gateway runs; restart it")
+                raise InvalidConfiguration("reload", (fault,))
+            if old.api.keys and not new.api.keys:
+                # The address was bound for an API behind keys; without them it would be open to whoever reaches it.
+                fault = Problem(path="api.keys", message="cannot all be taken away while the gateway runs; restart it")
                 raise InvalidConfiguration("reload", (fault,))
             changed = changed_paths(old, new)
             await self._configure(new)

@@ -1,6 +1,7 @@
 """What is looked after from time to time: retention, and the gauges nobody pushes."""
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
@@ -26,16 +27,9 @@ class Rounds:
         self._sessions = sessions
         self._running: list[asyncio.Task[None]] = []
 
-    def start(self, tasks: asyncio.TaskGroup, retention: Retention) -> None:
-        """Begin."""
-        policy = RetentionPolicy(
-            closed_age=retention.closed_age,
-            open_age=retention.open_age,
-            open_events=retention.open_events,
-            call_age=retention.closed_age,
-            max_bytes=int(retention.max_bytes),
-        )
-        self._running = [tasks.create_task(self._measure()), tasks.create_task(self._sweep(policy))]
+    def start(self, tasks: asyncio.TaskGroup, retention: Callable[[], Retention]) -> None:
+        """Begin; `retention` says what may go as the configuration has it at that moment."""
+        self._running = [tasks.create_task(self._measure()), tasks.create_task(self._sweep(retention))]
 
     def stop(self) -> None:
         """End both loops."""
@@ -64,13 +58,24 @@ class Rounds:
         if free is not None:
             self._metrics.disk_free(int(free))
 
-    async def _sweep(self, policy: RetentionPolicy) -> None:
+    async def _sweep(self, retention: Callable[[], Retention]) -> None:
         while True:
             await asyncio.sleep(_SWEEP)
             try:
+                policy = _policy(retention())
                 swept = await self._engine.sweep(policy)
                 while swept.more:
                     await asyncio.sleep(0.05)
                     swept = await self._engine.sweep(policy)
             except EngineUnavailable as exc:
                 log.warning("retention must wait", reason=str(exc))
+
+
+def _policy(retention: Retention) -> RetentionPolicy:
+    return RetentionPolicy(
+        closed_age=retention.closed_age,
+        open_age=retention.open_age,
+        open_events=retention.open_events,
+        call_age=retention.closed_age,
+        max_bytes=int(retention.max_bytes),
+    )

@@ -206,11 +206,21 @@ async def test_a_reload_starts_and_stops_runtimes_without_touching_the_others(bo
         ({"exekutors": {}}, "exekutors"),
         ({"engine": {"type": "memory", "path": None}}, "engine"),
         ({"runtimes": {"finn": {"api_key": "${NO_SUCH_VARIABLE}"}}}, "NO_SUCH_VARIABLE"),
+        ({"api": {"keys": []}}, "api.keys"),
         ({"executors": {"cards": {"url": "http://169.254.169.254/"}}}, "169.254.169.254"),
         ({"executors": {"cards": {"secret": "whsec_not-base64!"}}}, "executors.cards"),
         ({"tools": {"ask": {"parameters": {"properties": {"rank": {"type": "no such type"}}}}}}, "tools.ask"),
     ],
-    ids=["executor unknown", "key unknown", "engine", "variable missing", "address refused", "secret", "schema"],
+    ids=[
+        "executor unknown",
+        "key unknown",
+        "engine",
+        "variable missing",
+        "keys gone",
+        "address refused",
+        "secret",
+        "schema",
+    ],
 )
 async def test_a_bad_file_changes_nothing_and_says_why(newer: Scene, over: dict[str, Any], words: str) -> None:
     async with newer.running() as gateway:
