@@ -10,7 +10,7 @@ from gateway.core.calls import RetryPolicy
 from gateway.envelope import to_json
 from gateway.errors import DragomanError
 from gateway.ports.clock import Clock
-from gateway.ports.engine import Engine, SendChange, SendRow, Step
+from gateway.ports.engine import Engine, SendChange, SendRow, SendState, Step
 from gateway.ports.executor import Copied, Destination
 
 log = structlog.get_logger(__name__)
@@ -129,7 +129,8 @@ class Courier:
         return change.state == "delivered"
 
     def _judge(self, row: SendRow, copied: Copied, attempt: int) -> SendChange:
-        due_at, state, reason = None, "delivered", copied.reason
+        state: SendState = "delivered"
+        due_at, reason = None, copied.reason
         match copied.state:
             case "delivered":
                 reason = None
@@ -153,7 +154,7 @@ class Courier:
         return SendChange(
             sequence=row.sequence,
             target=row.target,
-            state=state,  # pyright: ignore[reportArgumentType]
+            state=state,
             attempt=attempt,
             due_at=due_at,
             reason=reason,
