@@ -23,6 +23,7 @@ DragomanError
 │   ├── EngineUnavailable    the store cannot be written or read now
 │   └── Overloaded           a queue or limit is full
 ├── Stale                    a step's expectation failed: decide again on fresh state
+│   └── Fenced               another instance owns the session by now: stop speaking for it
 └── Truncated                a reader asked for events that retention removed
 """
 
@@ -182,6 +183,12 @@ class Stale(DragomanError):
     """A step's expectation did not hold, so nothing of it was written."""
 
     retryable = True
+
+
+class Fenced(Stale):
+    """The session has changed hands, so that nothing may be said or written for it here any more."""
+
+    retryable = False
 
 
 class Truncated(DragomanError):

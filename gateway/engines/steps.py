@@ -22,7 +22,7 @@ from gateway.engines.rows import (
     micros_or_none,
 )
 from gateway.envelope import CallId, Direction, Envelope, SessionId
-from gateway.errors import InvalidRequest, NotFound, Stale
+from gateway.errors import Fenced, InvalidRequest, NotFound, Stale
 from gateway.ports.engine import (
     OPEN_STATES,
     Accept,
@@ -85,7 +85,7 @@ def decide(step: Step, events: Sequence[Encoded], *, now: int, known: Known, wri
 
     Raises:
         NotFound: no such session.
-        Stale: an expectation fails, a call to open exists, or a call to change is not open.
+        Stale: an expectation fails (Fenced where it is the fence), a call to open exists, or one to change is not open.
         InvalidRequest: an index points at no event of the step.
     """
     session_id = step.session_id
@@ -169,7 +169,7 @@ def _expect(step: Step, head: Head, *, known: Known, writes: Writes) -> None:
                     raise Stale(f"call {call_id!r} is at attempt {call.attempt}, not {attempt}")
             case Fence():
                 if expectation.fence != head.fence:
-                    raise Stale(f"session {head.session_id!r} has fence {head.fence}, not {expectation.fence}")
+                    raise Fenced(f"session {head.session_id!r} has fence {head.fence}, not {expectation.fence}")
 
 
 def _number(

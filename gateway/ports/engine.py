@@ -4,7 +4,7 @@
 whatever they are made of; `gateway.conformance.engine` is the contract as tests.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol
@@ -233,8 +233,24 @@ class SessionRow:
     opened_at: datetime
     updated_at: datetime
     fence: int = 0
+    """Grows by one each time the session changes hands; `Fence` expects it."""
+    owner: str | None = None
+    """The instance that carries it, or carried it last; nobody where None."""
     cursor: str | None = None
     snapshot: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A process that carries sessions, as the others see it."""
+
+    instance_id: str
+    url: str
+    """Where the other instances reach its API."""
+    alive: bool
+    """Whether its lease still runs, by the store's own clock."""
+    sessions: int
+    """How many open sessions it owns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +368,7 @@ class Journal(Protocol):
         """Write a step; returns only after the disk has it. A Stale or poisoned step fails alone.
 
         Raises:
-            Stale: an expectation did not hold, or an opened call exists.
+            Stale: an expectation did not hold (Fenced: it was the fence), or an opened call exists.
             NotFound: no such session.
             EngineUnavailable: nothing was written (disk full, closed).
         """
@@ -455,6 +471,64 @@ class Memory(Protocol):
 
     async def note(self, name: str) -> str | None: ...
     async def set_note(self, name: str, value: str | None) -> None: ...
+
+
+class Leases(Protocol):
+    """Says which instance may speak for a session, by one lease per instance and one fence per session.
+
+    Times are the store's own: the clocks of instances do not matter. An instance id belongs to one lease for
+    ever; who lost it begins again under a new one.
+    """
+
+    async def beat(self, instance: str, *, url: str, ttl: timedelta) -> bool:
+        """Begin or renew an instance's lease; False where it had run out, which is never revived."""
+        ...
+
+    async def take(self, instance: str, session_id: SessionId) -> SessionRow | None:
+        """Own one open session that no living instance owns, under its next fence; one's own is returned as it is.
+
+        None where another one owns it, where it is closed or unknown, or where one's own lease has run out.
+        """
+        ...
+
+    async def adopt(self, instance: str, *, runtimes: Collection[str], limit: int) -> Sequence[SessionRow]:
+        """Own open sessions of these runtimes that no living instance owns, each under its next fence.
+
+        At most `limit`, and never beyond a fair share: all open sessions over all living instances, rounded up.
+        Nothing where one's own lease has run out. Two instances never adopt the same session.
+        """
+        ...
+
+    async def release(self, instance: str, session_ids: Collection[SessionId] | None = None) -> None:
+        """Give sessions up; None gives up all of them, everything held, and the lease."""
+        ...
+
+    async def owner(self, session_id: SessionId) -> Instance | None:
+        """Find the living instance that owns a session."""
+        ...
+
+    async def instances(self) -> Sequence[Instance]:
+        """List the instances whose lease runs, and those that still own sessions though theirs has run out."""
+        ...
+
+    async def hold(self, instance: str, name: str) -> bool:
+        """Take or keep something that only one living instance may have (a destination, the sweep)."""
+        ...
+
+
+class Bell(Protocol):
+    """Wakes other instances; it never carries truth, so that losing every ring only costs latency."""
+
+    def ring(self, topic: str) -> None:
+        """Tell the others that there is news; returns at once, never fails, and is sent after the commits before it."""
+        ...
+
+    def listen(self, heard: Callable[[str | None], None]) -> Callable[[], None]:
+        """Call `heard` with the topic of each ring of another instance, with None where some may have been missed.
+
+        It is called on the event loop and must not block. Returns what ends the listening.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
