@@ -12,6 +12,8 @@ from gateway.envelope.values import dataclass
 from gateway.ports.engine import OPEN_STATES, CallState
 from gateway.ports.executor import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain
 
+OVERLOADED = "The gateway is overloaded; try again later."
+
 Signal = Literal["claim", "accept", "requeue", "settle"]
 
 TRANSITIONS: Mapping[CallState, Mapping[Signal, frozenset[CallState]]] = {

@@ -21,6 +21,10 @@ class Policy:
     declared: frozenset[str] = frozenset()
     cancel_grace: timedelta = timedelta(seconds=10)
     interaction_timeout: timedelta = timedelta(seconds=300)
+    open_calls: int = 1_000
+    """Calls of one session that may be open at once; the next is answered with a failure."""
+    open_bytes: int = 32 * 1024 * 1024
+    """What their arguments may take together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from gateway.ports.engine import (
     CallRow,
     Claim,
     Expectation,
+    Fence,
     InteractionChange,
     LastSequence,
     MarkCanceling,
@@ -200,8 +201,8 @@ class Building:
             live=self.live,
         )
 
-    def step(self, *, snapshot: bytes | None = None) -> Step:
-        """Make the step."""
+    def step(self, *, fence: int, snapshot: bytes | None = None) -> Step:
+        """Make the step, for whoever owns the session under this fence."""
         before, after = list_state(self.base.memory), list_state(self.memory)
         return Step(
             session_id=self.base.session_id,
@@ -213,7 +214,11 @@ class Building:
             cursor=self.cursor,
             snapshot=snapshot,
             state=after if after != before else None,
-            expects=(LastSequence(self.base.last_sequence), *self._expects) if self.events else tuple(self._expects),
+            expects=(
+                (LastSequence(self.base.last_sequence), Fence(fence), *self._expects)
+                if self.events
+                else (Fence(fence), *self._expects)
+            ),
         )
 
     def _lists(self) -> tuple[list[Any], ...]:

@@ -1,14 +1,15 @@
 """What each native message means: calls, cancels, messages, and everything that is only witnessed. Pure."""
 
 from gateway.core import calls as life
+from gateway.core.calls import OVERLOADED
 from gateway.core.council import Council
 from gateway.core.decision import Building
 from gateway.core.echoes import confirm_echo
 from gateway.core.effects import Dispatch, Queue, Resend, Tell
-from gateway.core.interactions import ask_again, close_gone, derive_approval, open_asked
+from gateway.core.interactions import ask_again, close_gone, derive_approval, make_room, open_asked
 from gateway.core.memory import ENDED
 from gateway.core.messages import burst_message
-from gateway.core.outcomes import end_elsewhere, open_call, settle
+from gateway.core.outcomes import end_elsewhere, has_no_room, open_call, settle
 from gateway.core.routing import Matched, Unmatched
 from gateway.core.saying import begin_turn, origin_of, witness
 from gateway.core.state import OpenCall
@@ -32,12 +33,12 @@ from gateway.envelope import (
     ToolRequested,
     call_id as name_call,
 )
+from gateway.envelope.weight import weight
 from gateway.errors import MalformedFrame
 from gateway.ports.adapter import Frame
 from gateway.ports.engine import RUNTIME, CallRow, SendChange
 from gateway.ports.executor import Answered
 
-OVERLOADED = "The gateway is overloaded; try again later."
 _EXCERPT = 500
 _PARTIAL = 65_536
 
@@ -93,6 +94,8 @@ def _place(council: Council, build: Building, draft: Draft, *, overloaded: bool)
         case SessionMoved():
             _moved(council, build, draft, draft.event)
         case ApprovalAsked() | QuestionAsked() | SecretAsked():
+            if build.live:
+                make_room(council, build, draft.event)
             witness(council, build, draft, draft.event)
             if build.live:
                 open_asked(council, build, build.memory.asked[-1])
@@ -229,6 +232,8 @@ def _start(
     executor = route.executor if isinstance(route, Matched) else None
     if executor is None and council.policy.routes.unrouted == "ignore" and event.problem is None:
         return
+    size = weight(event.arguments)
+    overloaded = overloaded or has_no_room(council, build, size)
     refusal = OVERLOADED if overloaded else refusal_of(council, event, executor)
     leaves_now = refusal is None and executor is not None and build.take_slot(executor)
     policy = council.policy.executors.get(executor or "", life.RetryPolicy())
@@ -246,6 +251,7 @@ def _start(
         deadline_at=build.now + policy.deadline,
         request_sequence=sequence,
         executor=executor,
+        size=size,
     )
     open_call(build, call, recorded_here=recorded_here)
     if refusal is not None:

@@ -6,7 +6,7 @@ from typing import Any
 from gateway.core.council import Council
 from gateway.core.decision import Building
 from gateway.core.effects import Ask
-from gateway.core.memory import Asked
+from gateway.core.memory import KEPT_BYTES, MOST_ASKED, Asked, Question
 from gateway.core.requests import ask_data
 from gateway.core.routing import Matched
 from gateway.core.saying import say
@@ -22,6 +22,7 @@ from gateway.envelope import (
     SessionId,
     interaction_id as name_interaction,
 )
+from gateway.envelope.weight import weight
 from gateway.errors import CannotExpress, Conflict, Inexpressible, InvalidRequest
 from gateway.ports.engine import InteractionChange
 from gateway.ports.executor import Answer, Replied
@@ -130,26 +131,37 @@ def replied(council: Council, build: Building, asked: Asked, reply: Answer) -> N
 
 
 def expire(council: Council, build: Building) -> None:
-    """Answer what nobody has answered in time: deny, skip; a secret is simply not supplied."""
+    """End what nobody has answered in time."""
     for asked in build.memory.asked:
-        if asked.asked_at + council.policy.interaction_timeout > build.now:
-            continue
-        interaction = id_of(build.base.session_id, asked)
-        match asked.event:
-            case ApprovalAsked(id=native):
-                given: Given | None = ApprovalGiven(id=native, decision="deny")
-            case QuestionAsked(id=native):
-                given = QuestionAnswered(id=native, answer="")
-            case SecretAsked():
-                given = None
-        if given is None:
+        if asked.asked_at + council.policy.interaction_timeout <= build.now:
+            _give_up(council, build, asked)
+
+
+def make_room(council: Council, build: Building, event: Question) -> None:
+    """End the oldest questions where a new one would be too many, so that none is forgotten without an answer."""
+    room = KEPT_BYTES - weight(event)
+    for asked in build.memory.asked:
+        waiting = build.memory.asked
+        if len(waiting) < MOST_ASKED and sum(one.size for one in waiting) <= room:
+            return
+        _give_up(council, build, asked)
+
+
+def _give_up(council: Council, build: Building, asked: Asked) -> None:
+    """Answer in nobody's place: deny, skip; a secret is simply not supplied."""
+    match asked.event:
+        case ApprovalAsked(id=native):
+            given: Given = ApprovalGiven(id=native, decision="deny")
+        case QuestionAsked(id=native):
+            given = QuestionAnswered(id=native, answer="")
+        case SecretAsked(id=native):
             # An empty secret is how these runtimes are told to go on without one.
-            given = SecretSupplied.model_validate({"id": asked.event.id, "purpose": _purpose(asked), "value": ""})
-        try:
-            say(council, build, _for(asked, given), caused_by=asked.sequence, lane="turn")
-        except CannotExpress:
-            build.record(_for(asked, given), "to_runtime", caused_by=asked.sequence)
-        build.change_interaction(InteractionChange(interaction, "expired"))
+            given = SecretSupplied.model_validate({"id": native, "purpose": _purpose(asked), "value": ""})
+    try:
+        say(council, build, _for(asked, given), caused_by=asked.sequence, lane="turn")
+    except CannotExpress:
+        build.record(_for(asked, given), "to_runtime", caused_by=asked.sequence)
+    build.change_interaction(InteractionChange(id_of(build.base.session_id, asked), "expired"))
 
 
 def read_answer(asked: Asked, body: Mapping[str, Any]) -> Given:

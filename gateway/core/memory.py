@@ -4,10 +4,10 @@
 gives the same memory. Open calls are not part of it: they are rows of the ledger.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pydantic import Field
 
@@ -42,6 +42,7 @@ from gateway.envelope import (
     text_of,
 )
 from gateway.envelope.values import dataclass
+from gateway.envelope.weight import weight
 
 HISTORY_LINES = 200
 HISTORY_BYTES = 32 * 1024
@@ -53,13 +54,21 @@ ENDED = frozenset({"idle", "awaiting_input", "finished", "stopped", "error"})
 
 _MOMENT = timedelta(milliseconds=250)
 _RUNNING = frozenset({"starting", "running", "awaiting_outcome", "awaiting_approval"})
-_MOST_CONFIRMATIONS = 1_000
+MOST_CONFIRMATIONS = 1_000
+"""Agent messages that may wait to be confirmed; the next is refused at once."""
+MOST_ASKED = 100
+"""Questions that may wait for a person; for the next, the oldest is denied or skipped."""
+KEPT_BYTES = 4 * 1024 * 1024
+"""What questions, actions, unanswered calls and unechoed words may each take; the oldest gives way, never the last."""
 _MOST_CONFIRMED = 100
 _MOST_RECENT = 256
 _MOST_UNECHOED = 64
 _MOST_ACTIONS = 64
-_MOST_ASKED = 100
+_MOST_WANTED = 1_000
 _MOST_HELD = 20
+_HELD_BYTES = 256 * 1024
+_LINE = HISTORY_BYTES // 4
+_NAME = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +101,7 @@ class Asked:
     event_id: EventId
     sequence: int
     asked_at: datetime
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +110,7 @@ class Unechoed:
 
     event: Reply
     sequence: int
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +127,7 @@ class Action:
     """It was allowed or denied already."""
     gated: bool = False
     """Its request said that it waits for an approval."""
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +136,7 @@ class Wanted:
 
     event: ToolRequested
     sequence: int
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +233,12 @@ def _heard(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
         case ToolCanceled(native_call_id=native):
             return replace(memory, active_at=now, quiet_at=None, wanted=_without(memory.wanted, native))
         case ApprovalAsked() | QuestionAsked() | SecretAsked():
-            asked = Asked(event, recorded.event_id, sequence, now)
+            asked = Asked(event, recorded.event_id, sequence, now, weight(event))
             others = tuple(a for a in memory.asked if (a.event.kind, a.event.id) != (event.kind, event.id))
             if recorded.origin is None:
                 # Asked by state, where only one action can be the one that waits.
                 others = tuple(a for a in others if not isinstance(a.event, ApprovalAsked))
-            return replace(memory, asked=(*others, asked)[-_MOST_ASKED:])
+            return replace(memory, asked=_newest((*others, asked), MOST_ASKED))
         case ThreadSent():
             return replace(memory, delegating=memory.delegating + 1)
         case ThreadReceived():
@@ -268,7 +281,8 @@ def _said(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
         case _:
             pass
     if memory.echoes and ours and isinstance(event, Reply):
-        return replace(memory, unechoed=(*memory.unechoed, Unechoed(event, sequence))[-_MOST_UNECHOED:])
+        said = Unechoed(event, sequence, weight(event))
+        return replace(memory, unechoed=_newest((*memory.unechoed, said), _MOST_UNECHOED))
     return memory
 
 
@@ -330,7 +344,9 @@ def _requested(memory: Remembered, recorded: Recorded, event: ToolRequested, seq
     if event.runs_in == "host":
         if origin is None or origin.native_id is None:
             return memory
-        return replace(memory, wanted={**memory.wanted, event.native_call_id: Wanted(event, sequence)})
+        wanted = {**memory.wanted, event.native_call_id: Wanted(event, sequence, weight(event))}
+        kept = _newest(tuple(wanted.values()), _MOST_WANTED)
+        return replace(memory, wanted={entry.event.native_call_id: entry for entry in kept})
     correlation = origin.correlation if origin is not None else None
     # The same again after its approval is the same decision, under a new id.
     decided = correlation is not None and any(a.decided for a in memory.actions if a.correlation == correlation)
@@ -342,8 +358,9 @@ def _requested(memory: Remembered, recorded: Recorded, event: ToolRequested, seq
         sequence,
         decided=decided,
         gated=event.needs_approval,
+        size=weight(event.arguments),
     )
-    return replace(memory, actions=(*memory.actions, action)[-_MOST_ACTIONS:])
+    return replace(memory, actions=_newest((*memory.actions, action), _MOST_ACTIONS))
 
 
 def _runtime_finished(memory: Remembered, event: ToolFinished) -> Remembered:
@@ -370,14 +387,14 @@ def _context_told(memory: Remembered, event: ContextUpdated, recorded: Recorded,
     memory = _awake(memory, now, wakes=event.wakes_agent)
     if any(loss.note == HELD for loss in recorded.losses):
         told = event.description or event.name
-        return replace(memory, context=event.context, held=(*memory.held, told)[-_MOST_HELD:])
+        return replace(memory, context=event.context, held=_light((*memory.held, told)[-_MOST_HELD:], _HELD_BYTES))
     invented = {loss.path.removeprefix("/context/") for loss in recorded.losses if loss.how == "invented"}
     given = {key: value for key, value in event.context.items() if key not in invented}
     return replace(memory, context=given)
 
 
 def _agent_spoke(memory: Remembered, event: MessagePosted, now: datetime, sequence: int) -> Remembered:
-    author, text = event.author.name or "Agent", text_of(event.content)
+    author, text = (event.author.name or "Agent")[:_NAME], " ".join(text_of(event.content).split())[:_LINE]
     if event.burst is None:
         return replace(memory, active_at=now, quiet_at=None, history=_with_line(memory.history, now, author, text))
     waiting = Confirmation(
@@ -390,7 +407,7 @@ def _agent_spoke(memory: Remembered, event: MessagePosted, now: datetime, sequen
         text=text,
     )
     others = tuple(c for c in memory.confirmations if (c.call, c.index) != (waiting.call, waiting.index))
-    return replace(memory, active_at=now, quiet_at=None, confirmations=(*others, waiting)[-_MOST_CONFIRMATIONS:])
+    return replace(memory, active_at=now, quiet_at=None, confirmations=(*others, waiting)[-MOST_CONFIRMATIONS:])
 
 
 def _confirmed(memory: Remembered, event: MessageConfirmed, now: datetime) -> Remembered:
@@ -410,10 +427,33 @@ def _with_line(history: tuple[str, ...], at: datetime, name: str, text: str) -> 
     flat = " ".join(text.split())
     if not flat:
         return history
-    lines = (*history, f"[{at:%H:%M}] {name}: {flat}"[: HISTORY_BYTES // 4])[-HISTORY_LINES:]
-    sizes = [len(line.encode()) + 1 for line in lines]
-    size, first = sum(sizes), 0
-    while size > HISTORY_BYTES:
-        size -= sizes[first]
+    return _light((*history, f"[{at:%H:%M}] {name}: {flat}"[:_LINE])[-HISTORY_LINES:], HISTORY_BYTES)
+
+
+def _light(texts: tuple[str, ...], most_bytes: int) -> tuple[str, ...]:
+    """Keep the newest texts that fit, and always the last."""
+    sizes = [len(text.encode()) + 1 for text in texts]
+    return texts[_surplus(sizes, most_bytes) :]
+
+
+class _Sized(Protocol):
+    @property
+    def size(self) -> int: ...
+
+
+_Entry = TypeVar("_Entry", bound=_Sized)
+
+
+def _newest(entries: tuple[_Entry, ...], most: int) -> tuple[_Entry, ...]:
+    """Keep the newest, within count and bytes, and always the last."""
+    kept = entries[-most:]
+    return kept[_surplus([entry.size for entry in kept], KEPT_BYTES) :]
+
+
+def _surplus(sizes: Sequence[int], most_bytes: int) -> int:
+    """Count how many of the oldest must go."""
+    over, first = sum(sizes) - most_bytes, 0
+    while over > 0 and first < len(sizes) - 1:
+        over -= sizes[first]
         first += 1
-    return lines[first:]
+    return first

@@ -7,7 +7,7 @@ from gateway.core.adapt import full_context
 from gateway.core.council import Council
 from gateway.core.decision import Building
 from gateway.core.effects import Ask
-from gateway.core.memory import Confirmation, fold
+from gateway.core.memory import MOST_CONFIRMATIONS, Confirmation, fold
 from gateway.core.requests import ask_data
 from gateway.core.routing import Matched
 from gateway.core.saying import begin_turn, say, witness
@@ -38,11 +38,14 @@ def burst_message(council: Council, build: Building, draft: Draft, event: Messag
             _confirm_again(council, build, event, delivered=delivered)
             return
     begin_turn(council, build)
+    full = len(build.memory.confirmations) >= MOST_CONFIRMATIONS - 1
     _, event_id = witness(council, build, draft, event)
     route = council.policy.routes.executor_for(runtime=council.runtime, kind=event.kind, labels=build.memory.labels)
     waiting = build.memory.confirmation(event.burst.call, event.burst.index)
     assert waiting is not None
-    if isinstance(route, Matched):
+    if full:
+        confirm(council, build, waiting, life.failure(life.OVERLOADED))
+    elif isinstance(route, Matched):
         _ask(council, build, waiting, event, executor=route.executor, key=event_id)
     else:
         confirm(council, build, waiting, Replied({}))

@@ -22,7 +22,8 @@ from gateway.envelope import (
     ToolRequested,
     call_id as name_call,
 )
-from gateway.errors import CannotExpress, Conflict
+from gateway.envelope.weight import weight
+from gateway.errors import CannotExpress, Conflict, Overloaded
 from gateway.ports.engine import (
     RUNTIME,
     Accept,
@@ -134,6 +135,9 @@ def redrive(
         native_call_id=f"redrive:{row.call_id}",
         n=build.last_sequence,
     )
+    size = weight(request.arguments)
+    if has_no_room(council, build, size):
+        raise Overloaded("the session has too many open calls; try again when some have ended")
     policy = council.policy.executors.get(route.executor, life.RetryPolicy())
     note = CallProgressed(
         native_call_id=row.native_call_id, call_id=row.call_id, data={"redriven_as": call_id, "new_key": new_key}
@@ -155,6 +159,7 @@ def redrive(
         key=None if new_key else (row.key or row.call_id),
         redrive_of=row.call_id,
         deliver=deliver,
+        size=size,
     )
     open_call(build, call, recorded_here=False)
     build.effects.append(Queue(call_id, route.executor))
@@ -218,6 +223,14 @@ def settle(
         build.effects.append(Transmit(build.last_sequence, "turn", told.kind, adapted.frames, call.request_sequence))
     told_off = canceled_data(build.base, call, reason=tell_reason) if tell_reason and call.attempt > 0 else None
     build.effects.append(Release(call.call_id, call.executor, tell=told_off, key=call.idempotency_key))
+
+
+def has_no_room(council: Council, build: Building, size: int) -> bool:
+    """Whether the session has as many open calls as it may have; the only one may be of any size."""
+    calls = build.calls
+    if len(calls) >= council.policy.open_calls:
+        return True
+    return bool(calls) and size + sum(call.size for call in calls.values()) > council.policy.open_bytes
 
 
 def end_elsewhere(build: Building, call: OpenCall, event: ToolFinished) -> None:

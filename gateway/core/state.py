@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from gateway.core.memory import Remembered
 from gateway.envelope import CallId, SessionId, ToolRequested
 from gateway.envelope.values import dataclass
+from gateway.envelope.weight import weight
 from gateway.ports.engine import CallRow, CallState
 
 
@@ -34,6 +35,8 @@ class OpenCall:
     key: str | None = None
     redrive_of: CallId | None = None
     deliver: bool = True
+    size: int = 0
+    """What its arguments take."""
 
     @property
     def idempotency_key(self) -> str:
@@ -61,6 +64,7 @@ class OpenCall:
             key=row.key,
             redrive_of=row.redrive_of,
             deliver=row.deliver,
+            size=weight(request.arguments),
         )
 
 

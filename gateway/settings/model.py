@@ -148,6 +148,8 @@ class Api(Section):
     """Pages that need no key."""
     max_body: Size = ByteSize(4 * 1024**2)
     """Largest request body."""
+    body_memory: Size = ByteSize(256 * 1024**2)
+    """What the request bodies under way may take together; who comes later gets 503."""
     heartbeat: Patience = timedelta(seconds=15)
     """Time between SSE comments on a quiet stream."""
     follower_buffer: Size = ByteSize(1024**2)
@@ -345,6 +347,18 @@ class Limits(Section):
     """Frames that may wait in one session's inbox."""
     inbound_bytes: Size = ByteSize(8 * 1024**2)
     """Bytes that may wait in one session's inbox."""
+    open_calls: Annotated[int, Field(ge=1)] = 1_000
+    """Calls of one session that may be open at once; the next are answered with a failure."""
+    open_bytes: Size = ByteSize(32 * 1024**2)
+    """What the arguments of one session's open calls may take in memory."""
+    sessions: Annotated[int, Field(ge=1)] = 50_000
+    """Sessions that this process carries; the next is not opened (503)."""
+    followers: Annotated[int, Field(ge=1)] = 5_000
+    """Event streams that are open at once; the next gets 503."""
+    session_followers: Annotated[int, Field(ge=1)] = 1_000
+    """Event streams of one session that are open at once; the next gets 503."""
+    outbound: Annotated[int, Field(ge=100)] = 10_000
+    """Events of one session that may wait to be delivered to its runtime; a client's next is refused (503)."""
     cancel_grace: Patience = timedelta(seconds=10)
     """How long an executor may still answer after an operator's cancel."""
     interaction_timeout: Patience = timedelta(seconds=300)
