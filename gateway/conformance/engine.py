@@ -15,6 +15,7 @@ import pytest
 from gateway.conformance.engine_calls import CallSuite
 from gateway.conformance.engine_expectations import ExpectationSuite
 from gateway.conformance.engine_journal import JournalSuite
+from gateway.conformance.engine_leases import BellSuite, LeaseSuite
 from gateway.conformance.engine_ledger import InteractionSuite, MemorySuite, SendSuite
 from gateway.conformance.engine_model import ModelSuite
 from gateway.conformance.engine_registry import RegistrySuite
@@ -33,10 +34,16 @@ class EngineSuite(
     MemorySuite,
     EraseSuite,
     SweepSuite,
+    LeaseSuite,
+    BellSuite,
     LifeSuite,
     ModelSuite,
 ):
-    """Every sentence of `gateway.ports.engine` as a test; `build` says which engine, `durable` whether it persists."""
+    """Every sentence of `gateway.ports.engine` as a test; `build` says which engine.
+
+    `durable` says whether it persists, `shared` whether several engines can be on one store at once. An engine
+    that reads the time elsewhere overrides `pass_time` and shortens `ttl`.
+    """
 
     @pytest.fixture
     def clock(self) -> FakeClock:

@@ -1,16 +1,19 @@
-"""The reference engine: the whole store in memory, gone when the process ends.
+"""The reference engine: the whole store in memory, gone when the engine is left.
 
+Several engines of one process may have one `SharedMemory` in common, which then outlives each of them.
 It keeps encoded bodies like any other engine, so that what comes out is what a database would give back.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
 from typing import Self, TypeVar
 
 from gateway.engines.encoding import decode_envelope, encode_event, read_cursor, send_row, write_cursor
-from gateway.engines.memory_tables import Shelved, Tables
+from gateway.engines.memory_tables import Listeners, SharedMemory, Shelved, Tables
 from gateway.engines.retention import choose
+from gateway.engines.roster import room_for
 from gateway.engines.rows import CallRecord, Head, SendRecord, call_row, interaction_row, micros, moment, whole_micros
 from gateway.engines.steps import CLOSED, DEAD_STATES, Writes, begin, decide
 from gateway.envelope import CallId, Envelope, InteractionId, SessionId
@@ -22,6 +25,7 @@ from gateway.ports.engine import (
     CallRow,
     Committed,
     EngineHealth,
+    Instance,
     InteractionRow,
     InteractionState,
     NewEvent,
@@ -38,24 +42,32 @@ T = TypeVar("T")
 
 
 class MemoryEngine:
-    """Keep everything in memory."""
+    """Keep everything in memory, of this engine alone or shared with others."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, shared: SharedMemory | None = None) -> None:
         self._clock = clock
-        self._opened: Tables | None = None
+        self._shared = shared
+        self._opened: SharedMemory | None = None
 
     async def __aenter__(self) -> Self:
-        self._opened = Tables()
+        self._opened = self._shared or SharedMemory(self._clock)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        listeners = self._open.listeners
+        for place in [place for place, (engine, _) in listeners.items() if engine is self]:
+            del listeners[place]
         self._opened = None
 
     @property
-    def _tables(self) -> Tables:
+    def _open(self) -> SharedMemory:
         if self._opened is None:
             raise EngineUnavailable("the memory engine is not open")
         return self._opened
+
+    @property
+    def _tables(self) -> Tables:
+        return self._open.tables
 
     def _session(self, session_id: SessionId) -> Shelved:
         session = self._tables.sessions.get(session_id)
@@ -265,6 +277,67 @@ class MemoryEngine:
         else:
             self._tables.notes[name] = value
 
+    # Leases
+
+    async def beat(self, instance: str, *, url: str, ttl: timedelta) -> bool:
+        return self._open.roster.beat(instance, url, ttl)
+
+    async def take(self, instance: str, session_id: SessionId) -> SessionRow | None:
+        living = self._open.roster.living()
+        session = self._tables.sessions.get(session_id)
+        if session is None or session.head.state == CLOSED or instance not in living:
+            return None
+        if session.owner == instance:
+            return session.row()
+        return None if session.owner in living else self._tables.give(session, instance)
+
+    async def adopt(self, instance: str, *, runtimes: Collection[str], limit: int) -> Sequence[SessionRow]:
+        tables, living = self._tables, self._open.roster.living()
+        if instance not in living:
+            return []
+        owned = tables.owned()
+        room = room_for(limit, owned=owned[instance], total=owned.total(), living=len(living))
+        orphans = (
+            session
+            for session in tables.sessions.values()
+            if session.head.state != CLOSED and session.head.runtime in runtimes and session.owner not in living
+        )
+        return [tables.give(session, instance) for session in islice(orphans, room)]
+
+    async def release(self, instance: str, session_ids: Collection[SessionId] | None = None) -> None:
+        if session_ids is None:
+            self._open.roster.end(instance)
+        sessions = self._tables.sessions
+        for session_id in sessions if session_ids is None else sessions.keys() & session_ids:
+            if sessions[session_id].owner == instance:
+                sessions[session_id].owner = None
+
+    async def owner(self, session_id: SessionId) -> Instance | None:
+        session = self._tables.sessions.get(session_id)
+        owner = None if session is None else session.owner
+        return next((one for one in await self.instances() if one.alive and one.instance_id == owner), None)
+
+    async def instances(self) -> Sequence[Instance]:
+        return self._open.roster.show(self._tables.owned())
+
+    async def hold(self, instance: str, name: str) -> bool:
+        return self._open.roster.hold(instance, name)
+
+    # Bell
+
+    def ring(self, topic: str) -> None:
+        if self._opened is None:
+            return
+        listeners = self._opened.listeners
+        for place, (engine, _) in listeners.items():
+            if engine is not self:
+                asyncio.get_running_loop().call_soon(_wake, listeners, place, topic)
+
+    def listen(self, heard: Callable[[str | None], None]) -> Callable[[], None]:
+        listeners, place = self._open.listeners, object()
+        listeners[place] = self, heard
+        return lambda: _leave(listeners, place)
+
     # Upkeep
 
     async def sweep(self, policy: RetentionPolicy, *, budget: int = 2_000) -> Swept:
@@ -282,8 +355,18 @@ class MemoryEngine:
     async def health(self) -> EngineHealth:
         if self._opened is None:
             return EngineHealth(writable=False, detail="the memory engine is not open")
-        size = sum(session.head.size for session in self._opened.sessions.values())
+        size = sum(session.head.size for session in self._opened.tables.sessions.values())
         return EngineHealth(writable=True, detail="nothing survives the process", bytes_used=size)
+
+
+def _wake(listeners: Listeners, place: object, topic: str) -> None:
+    # Who has stopped listening in the meantime hears nothing.
+    if place in listeners:
+        listeners[place][1](topic)
+
+
+def _leave(listeners: Listeners, place: object) -> None:
+    listeners.pop(place, None)
 
 
 def _matches(record: CallRecord, which: CallFilter) -> bool:

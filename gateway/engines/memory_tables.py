@@ -1,13 +1,16 @@
 """The memory engine's tables: plain dictionaries, and the few ways in which they change."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gateway.engines.encoding import strip_about
 from gateway.engines.retention import Item, Shelf
+from gateway.engines.roster import Roster
 from gateway.engines.rows import CallRecord, EventRecord, Head, InteractionMove, InteractionRecord, SendRecord, moment
 from gateway.engines.steps import CLOSED, DedupeKey, Writes
 from gateway.envelope import CallId, InteractionId, SessionId
+from gateway.ports.clock import Clock
 from gateway.ports.engine import OPEN_STATES, SessionRow, StoredAnswer
 
 
@@ -24,6 +27,7 @@ class Shelved:
     updated_at: int
     cursor: str | None = None
     snapshot: bytes | None = None
+    owner: str | None = None
     events: list[EventRecord] = field(default_factory=list[EventRecord])
 
     def event(self, seq: int) -> EventRecord:
@@ -44,6 +48,7 @@ class Shelved:
             opened_at=moment(self.opened_at),
             updated_at=moment(self.updated_at),
             fence=self.head.fence,
+            owner=self.owner,
             cursor=self.cursor,
             snapshot=self.snapshot,
         )
@@ -131,6 +136,18 @@ class Tables:
             if call.session_id == session_id:
                 self.calls[call.call_id] = call._replace(error=None)
 
+    # For leases
+
+    def owned(self) -> Counter[str | None]:
+        """Count the open sessions of each owner; those of nobody under None."""
+        return Counter(session.owner for session in self.sessions.values() if session.head.state != CLOSED)
+
+    def give(self, session: Shelved, owner: str) -> SessionRow:
+        """Let an owner have a session, under its next fence."""
+        session.owner = owner
+        session.head = session.head._replace(fence=session.head.fence + 1)
+        return session.row()
+
     # For the sweep
 
     def shelves(self) -> list[Shelf]:
@@ -190,6 +207,19 @@ class Tables:
         for call_id in gone:
             del self.calls[call_id]
         return len(gone)
+
+
+Listeners = dict[object, tuple[object, Callable[[str | None], None]]]
+"""Who listens, and through which engine."""
+
+
+class SharedMemory:
+    """What several memory engines of one process have in common; it lives as long as somebody refers to it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.tables = Tables()
+        self.roster = Roster(clock)
+        self.listeners: Listeners = {}
 
 
 def _item(record: EventRecord) -> Item:

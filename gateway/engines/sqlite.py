@@ -1,15 +1,19 @@
-"""The default engine: one SQLite file, written by one thread, nothing acknowledged before the disk has it."""
+"""The default engine: one SQLite file, written by one thread, nothing acknowledged before the disk has it.
+
+The lock on the file keeps other processes out, so no lease outlives the process, and the bell reaches nobody.
+"""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Self
 
 import orjson
 
-from gateway.engines import sqlite_queries as queries, sqlite_upkeep as upkeep
+from gateway.engines import sqlite_leases as leases, sqlite_queries as queries, sqlite_upkeep as upkeep
 from gateway.engines.encoding import encode_event
+from gateway.engines.roster import Roster
 from gateway.engines.rows import micros, whole_micros
 from gateway.engines.sqlite_lock import FileLock, check_place
 from gateway.engines.sqlite_readers import Readers
@@ -22,6 +26,7 @@ from gateway.ports.engine import (
     CallRow,
     Committed,
     EngineHealth,
+    Instance,
     InteractionRow,
     InteractionState,
     NewEvent,
@@ -47,8 +52,7 @@ class SqliteEngine:
             self._path = self._path.resolve()
         self._clock = clock
         self._lock = FileLock(self._path)
-        self._writer: Writer | None = None
-        self._readers: Readers | None = None
+        self._opened: tuple[Writer, Readers, Roster] | None = None
 
     async def __aenter__(self) -> Self:
         check_place(self._path)
@@ -59,12 +63,12 @@ class SqliteEngine:
         except BaseException:
             self._lock.free()
             raise
-        self._writer, self._readers = writer, Readers(self._path)
+        self._opened = writer, Readers(self._path), Roster(self._clock)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        writer, readers = self._open
-        self._writer = self._readers = None
+        writer, readers, _ = self._open
+        self._opened = None
         try:
             await readers.close()
         finally:
@@ -74,10 +78,10 @@ class SqliteEngine:
                 self._lock.free()
 
     @property
-    def _open(self) -> tuple[Writer, Readers]:
-        if self._writer is None or self._readers is None:
+    def _open(self) -> tuple[Writer, Readers, Roster]:
+        if self._opened is None:
             raise EngineUnavailable(f"the database {str(self._path)!r} is not open")
-        return self._writer, self._readers
+        return self._opened
 
     @property
     def _write(self) -> Writer:
@@ -86,6 +90,10 @@ class SqliteEngine:
     @property
     def _read(self) -> Readers:
         return self._open[1]
+
+    @property
+    def _roster(self) -> Roster:
+        return self._open[2]
 
     # Journal
 
@@ -195,6 +203,42 @@ class SqliteEngine:
 
     async def set_note(self, name: str, value: str | None) -> None:
         await self._write.run(upkeep.set_note(name, value))
+
+    # Leases
+
+    async def beat(self, instance: str, *, url: str, ttl: timedelta) -> bool:
+        return self._roster.beat(instance, url, ttl)
+
+    async def take(self, instance: str, session_id: SessionId) -> SessionRow | None:
+        return await self._write.run(leases.take(instance, session_id, self._roster), how="alone")
+
+    async def adopt(self, instance: str, *, runtimes: Collection[str], limit: int) -> Sequence[SessionRow]:
+        return await self._write.run(leases.adopt(instance, runtimes, limit, self._roster), how="alone")
+
+    async def release(self, instance: str, session_ids: Collection[SessionId] | None = None) -> None:
+        if session_ids is None:
+            self._roster.end(instance)
+        await self._write.run(leases.release(instance, session_ids), how="alone")
+
+    async def owner(self, session_id: SessionId) -> Instance | None:
+        owner = await self._read.ask(leases.read_owner, session_id)
+        return next((one for one in await self.instances() if one.alive and one.instance_id == owner), None)
+
+    async def instances(self) -> Sequence[Instance]:
+        return self._roster.show(await self._read.ask(leases.count_owned))
+
+    async def hold(self, instance: str, name: str) -> bool:
+        return self._roster.hold(instance, name)
+
+    # Bell
+
+    def ring(self, topic: str) -> None:
+        """Do nothing: there is no other instance."""
+
+    def listen(self, heard: Callable[[str | None], None]) -> Callable[[], None]:
+        """Hear nothing: there is no other instance."""
+        del heard
+        return lambda: None
 
     # Upkeep
 

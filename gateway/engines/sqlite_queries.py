@@ -38,7 +38,7 @@ from gateway.ports.engine import (
 _EVENTS = select(EventRecord._fields, "FROM events WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?")
 _SESSIONS = """
 SELECT s.session_id, s.runtime, s.protocol, s.native_id, s.state, s.labels, s.last_seq, s.min_seq, s.opened_at,
-    s.updated_at, s.fence, s.cursor, p.snapshot, s.id
+    s.updated_at, s.fence, s.owner, s.cursor, p.snapshot, s.id
 FROM sessions s LEFT JOIN snapshots p ON p.session_id = s.session_id
 """
 _CALL = select(CallRecord._fields, "FROM calls WHERE call_id = ?")
@@ -122,8 +122,9 @@ def _session_row(row: Sequence[Any]) -> SessionRow:
         opened_at=moment(row[8]),
         updated_at=moment(row[9]),
         fence=row[10],
-        cursor=row[11],
-        snapshot=row[12],
+        owner=row[11],
+        cursor=row[12],
+        snapshot=row[13],
     )
 
 

@@ -131,6 +131,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
         "CREATE TABLE probe (id INTEGER PRIMARY KEY CHECK (id = 1), tried_at INTEGER NOT NULL) STRICT",
     ),
+    (
+        "ALTER TABLE sessions ADD COLUMN owner TEXT",
+        "CREATE INDEX sessions_owned ON sessions (owner, runtime) WHERE state <> 'closed'",
+    ),
 )
 
 

@@ -541,7 +541,7 @@ class EngineHealth:
     extra: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-class Engine(Journal, Registry, Ledger, Memory, Protocol):
+class Engine(Journal, Registry, Ledger, Memory, Leases, Bell, Protocol):
     """All of them; an async context manager: entering opens, migrates and locks, leaving flushes and closes."""
 
     async def sweep(self, policy: RetentionPolicy, *, budget: int = 2_000) -> Swept:

@@ -1,16 +1,26 @@
-"""The memory engine passes the suite."""
+"""The memory engine passes the suite, alone and with others on the same memory."""
 
 from pathlib import Path
 
 from gateway.conformance.engine import EngineSuite
 from gateway.conformance.engine_words import FakeClock
 from gateway.engines.memory import MemoryEngine
+from gateway.engines.memory_tables import SharedMemory
 from gateway.ports.engine import Engine
 
 
 class TestMemoryEngine(EngineSuite):
     durable = False
+    shared = False
 
     def build(self, folder: Path, clock: FakeClock) -> Engine:
         del folder
         return MemoryEngine(clock)
+
+
+class TestSharedMemoryEngine(EngineSuite):
+    def build(self, folder: Path, clock: FakeClock) -> Engine:
+        return MemoryEngine(clock, self._stores().setdefault(folder, SharedMemory(clock)))
+
+    def _stores(self) -> dict[Path, SharedMemory]:
+        return self.__dict__.setdefault("stores", {})

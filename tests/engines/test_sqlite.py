@@ -9,5 +9,7 @@ from gateway.ports.engine import Engine
 
 
 class TestSqliteEngine(EngineSuite):
+    shared = False
+
     def build(self, folder: Path, clock: FakeClock) -> Engine:
         return SqliteEngine(folder / "dragoman.db", clock)

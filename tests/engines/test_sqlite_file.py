@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ from gateway.engines.sqlite_lock import file_system_of
 from gateway.engines.sqlite_schema import MIGRATIONS
 from gateway.envelope import CallId, SessionId
 from gateway.errors import EngineLocked, EngineUnavailable, EngineUnusable, InvalidRequest, SchemaTooNew
-from gateway.ports.engine import CallFilter, Claim, Page, Send, Settle, Step
+from gateway.ports.engine import RUNTIME, CallFilter, Claim, Page, Send, Settle, Step
 
 HERE = Path(__file__).parent
 
@@ -321,3 +322,46 @@ async def test_nothing_acknowledged_is_lost_when_the_process_is_killed(path: Pat
                 assert {call.request_sequence for call in calls} == requests
                 assert {call.outcome_sequence for call in calls if call.state == "succeeded"} == outcomes
     assert len(told) == 8
+
+
+# Earlier releases
+
+
+async def test_a_file_of_the_first_schema_opens_with_all_it_holds(path: Path) -> None:
+    old = sqlite3.connect(path)
+    old.executescript((HERE / "schema_1.sql").read_text(encoding="utf-8"))
+    old.close()
+    async with SqliteEngine(path, FakeClock()) as engine:
+        assert (await engine.health()).extra["schema"] == str(len(MIGRATIONS))
+        row = await row_of(engine)
+        assert (row.state, row.labels, row.cursor, row.snapshot) == ("running", {"team": "a"}, "7", b"folded")
+        assert (row.owner, row.fence, row.last_sequence) == (None, 0, 6)
+        assert await texts(engine) == ["a word", "who?"]
+        assert [call.state for call in (await engine.calls(CallFilter(), Page()))[0]] == ["dispatched", "succeeded"]
+        assert [send.sequence for send in await engine.pending_sends(target=RUNTIME)] == [4]
+        assert (await engine.interactions(Page(), state="waiting"))[0][0].request_sequence == 6
+        answer = await engine.recall(key="key", scope="scope")
+        assert answer is not None
+        assert (answer.response, await engine.note("name")) == (b"kept", "value")
+        repeat = await engine.commit(Step(ALICE, (said("a word", dedupe_key="k-1"),)))
+        assert repeat.dropped == (0,)
+        # It can be shared now: the closed session is nobody's, the open one is taken.
+        await engine.beat("new", url="http://new", ttl=timedelta(seconds=6))
+        assert [row.session_id for row in await engine.adopt("new", runtimes={"finn"}, limit=10)] == [ALICE]
+
+
+async def test_no_lease_outlives_the_process(path: Path) -> None:
+    hour = timedelta(hours=1)
+    async with SqliteEngine(path, FakeClock()) as engine:
+        await open_session(engine)
+        await engine.beat("before", url="http://before", ttl=hour)
+        assert await engine.hold("before", "sweep")
+        assert await engine.take("before", ALICE) is not None
+    async with SqliteEngine(path, FakeClock()) as engine:
+        assert await engine.instances() == []
+        assert await engine.owner(ALICE) is None
+        await engine.beat("after", url="http://after", ttl=hour)
+        assert await engine.hold("after", "sweep")
+        row = await engine.take("after", ALICE)
+        assert row is not None
+        assert row.fence == 2
