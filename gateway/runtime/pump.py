@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import count
 from logging import DEBUG
 from typing import Any
 
@@ -28,7 +29,7 @@ from gateway.envelope import (
     SessionMoved,
     ToolRequested,
 )
-from gateway.errors import DragomanError, EngineUnavailable, MalformedFrame, Stale
+from gateway.errors import DragomanError, Elsewhere, EngineUnavailable, Fenced, MalformedFrame, Stale
 from gateway.ports.adapter import Frame
 from gateway.ports.engine import RUNTIME, CallRow, Committed
 from gateway.ports.executor import Answered
@@ -47,6 +48,8 @@ log = structlog.get_logger(__name__)
 BATCH = 256
 SNAPSHOT_EVERY = 500
 RETRY_AFTER = 0.5
+STALE_PATIENCE = 3
+"""How often a decision is made again at once, before it is made with pauses."""
 REVIEW_AFTER = 0.05
 """Seconds after which a change may move the session's timer."""
 
@@ -58,6 +61,7 @@ class Pump:
         self,
         view: SessionView,
         *,
+        fence: int,
         council: Council,
         shared: Shared,
         inbound_frames: int,
@@ -65,7 +69,10 @@ class Pump:
         drop_link: Callable[[str], None],
     ) -> None:
         self.view = view
+        self.fence = fence
         self.council = council
+        self.lost = False
+        """Whether the session was given up here while it goes on elsewhere."""
         self.feed = Feed(view.last_sequence)
         self.closed = asyncio.Event()
         self._shared = shared
@@ -73,6 +80,7 @@ class Pump:
             frames=inbound_frames,
             size=inbound_bytes,
             resumes=council.capabilities.resumes,
+            is_live=self._is_live,
             overflow=drop_link,
             weighed=shared.metrics.queue_bytes,
         )
@@ -85,6 +93,7 @@ class Pump:
             may_leave=lambda item: may_leave(item, self.view.memory, self.council.capabilities),
         )
         self._busy = False
+        self._under_way: Sequence[s.Signal] = ()
         self._late: list[tuple[CallId, Answered]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: datetime | None = None
@@ -115,6 +124,17 @@ class Pump:
         if not self._inbox.shut:
             self._inbox.put(s.CaughtUp())
 
+    def _is_live(self, frame: Frame) -> bool:
+        try:
+            drafts = self.council.codec.decode(frame)
+        except MalformedFrame:
+            return False
+        return bool(drafts) and all(draft.live for draft in drafts)
+
+    async def has_room(self) -> None:
+        """Wait until the session can take the frames of a link; at once, unless the last one filled its inbox."""
+        await self._inbox.has_room()
+
     @property
     def cursor(self) -> str | None:
         """Where a new link resumes."""
@@ -122,7 +142,20 @@ class Pump:
 
     def slot_free(self, call_id: CallId, executor: str) -> None:
         """Take a slot for a waiting call."""
-        self._inbox.put(s.SlotFree(call_id, executor))
+        if self.closed.is_set():
+            # It began to wait by a timer that outlived the session's work here.
+            self._shared.slots.release(executor, self)
+        else:
+            self._inbox.put(s.SlotFree(call_id, executor))
+
+    def turned_away(self, call_id: CallId, reason: str) -> None:
+        """End a waiting call that is not going to get a slot."""
+        self._inbox.put(s.TurnedAway(call_id, reason))
+
+    def lose(self) -> None:
+        """Say nothing more to the runtime: the session is given up here; whoever runs the pump ends it now."""
+        self.lost = True
+        self._outbox.link_down()
 
     def reconfigure(self, council: Council) -> None:
         """Use another configuration from the next decision on."""
@@ -168,15 +201,24 @@ class Pump:
     # The loop --------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until the session is closed or the task is canceled."""
+        """Work until the session is closed or the task is canceled.
+
+        Raises:
+            Fenced: the session has changed hands; nothing was written or sent since.
+        """
         try:
             while not self.view.memory.closed:
-                batch = await self._inbox.take(BATCH)
+                batch = self._under_way = await self._inbox.take(BATCH)
                 self._busy = True
                 await self._carry(batch)
                 if self._late:
                     await self._look_up_late()
                 self._busy = False
+        except Fenced:
+            self.lose()
+            for signal in self._under_way:
+                fail(signal, self._elsewhere())
+            raise
         finally:
             self._outbox.link_down()
             for timer in (self._timer, self._review):
@@ -186,24 +228,46 @@ class Pump:
             for signal in self._inbox.empty_out():
                 if isinstance(signal, s.SlotFree):
                     self._shared.slots.release(signal.executor, self)
+                if self.lost:
+                    fail(signal, self._elsewhere())
+            if self.lost:
+                for signal in self._under_way:
+                    fail(signal, self._elsewhere(unsure=True))
             self.feed.close()
             self.closed.set()
 
+    def _elsewhere(self, *, unsure: bool = False) -> Elsewhere:
+        what = "; the request may be on record or not" if unsure else ""
+        return Elsewhere(self.view.session_id, f"the session has changed hands meanwhile{what}", unsure=unsure)
+
     async def _look_up_late(self) -> None:
         """Find the calls whose answers came too late, so that these can be put on record."""
-        late, self._late = self._late, []
-        for call_id, answered in late:
-            row = await self._shared.engine.call(call_id)
+        while self._late:
+            call_id, answered = self._late[0]
+            try:
+                row = await self._shared.engine.call(call_id)
+            except EngineUnavailable as exc:
+                # Looked up again behind the next batch.
+                self._log.warning("late answers cannot be looked up yet", reason=str(exc))
+                return
+            del self._late[0]
             if row is not None and row.outcome_sha != outcome_fingerprint(answered.outcome):
                 self._inbox.put(s.AnsweredLate(row, answered))
 
     async def _carry(self, batch: Sequence[s.Signal]) -> None:
         if any(isinstance(signal, s.Reread) for signal in batch):
-            await self._reload()
+            try:
+                await self._reload()
+            except EngineUnavailable as exc:
+                await self._wait_for_engine(batch, exc)
+                return
             self._outbox.reload()
         build, done = self._decide_all(batch, {})
         try:
             committed = await self._commit(build)
+        except (Fenced, asyncio.CancelledError):
+            self._give_back(build)
+            raise
         except Stale:
             self._give_back(build)
             await self._carry_one_by_one(batch)
@@ -234,23 +298,25 @@ class Pump:
 
         Raises:
             EngineUnavailable: nothing was written.
+            Fenced: nothing was written.
         """
-        for _ in range(3):
+        for tries in count(1):
             known = await self._known(signal)
             build, done = self._decide_all([signal], known)
             try:
                 committed = await self._commit(build)
-            except Stale:
-                self._give_back(build)
-                await self._reload()
-                continue
-            except EngineUnavailable:
+            except (EngineUnavailable, Fenced, asyncio.CancelledError):
                 self._give_back(build)
                 raise
-            self._act(build, committed, done)
-            return
-        self._log.error("a decision stayed stale", signal=type(signal).__name__)
-        fail(signal, Stale("the session changed again and again meanwhile"))
+            except Stale as exc:
+                self._give_back(build)
+                if tries >= STALE_PATIENCE:
+                    self._log.warning("a decision stays stale", signal=type(signal).__name__, reason=str(exc))
+                    await asyncio.sleep(RETRY_AFTER)
+                await self._reload()
+            else:
+                self._act(build, committed, done)
+                return
 
     def _decide_all(
         self, batch: Sequence[s.Signal], known: Mapping[str, CallRow]
@@ -261,6 +327,7 @@ class Pump:
             now=shared.clock.now(),
             mint=shared.ids.event_id,
             take_slot=lambda executor: shared.slots.take(executor, self),
+            refusal=shared.slots.refusal,
             routes=self.council.policy.routes,
             known=known,
         )
@@ -286,7 +353,7 @@ class Pump:
         if build.last_sequence - self._snapshot_at >= SNAPSHOT_EVERY or build.memory.closed:
             snapshot = to_snapshot(build.view)
         started = self._shared.clock.monotonic()
-        committed = await self._shared.engine.commit(build.step(snapshot=snapshot))
+        committed = await self._shared.engine.commit(build.step(fence=self.fence, snapshot=snapshot))
         self._shared.metrics.commit(self._shared.clock.monotonic() - started)
         if snapshot is not None:
             self._snapshot_at = build.last_sequence
@@ -338,6 +405,8 @@ class Pump:
             case Dispatch():
                 workshop.dispatch(self, effect)
             case Release():
+                if effect.executor is not None:
+                    self._shared.slots.withdraw(effect.executor, self, effect.call_id)
                 workshop.release(effect)
             case Queue(call_id, executor, due_at):
                 self._queue(call_id, executor, due_at)
@@ -356,7 +425,12 @@ class Pump:
         if wait <= 0:
             slots.wait(executor, self, call_id)
         else:
-            asyncio.get_running_loop().call_later(wait, slots.wait, executor, self, call_id)
+            asyncio.get_running_loop().call_later(wait, self._wait_if_open, executor, call_id)
+
+    def _wait_if_open(self, executor: str, call_id: CallId) -> None:
+        # Meanwhile the call or the session may have ended; a slot given then would never come back.
+        if call_id in self.view.calls and not self.closed.is_set():
+            self._shared.slots.wait(executor, self, call_id)
 
     def _finish(self, signal: s.Signal, answer: Any, envelopes: Sequence[Envelope]) -> None:
         match signal:

@@ -58,6 +58,8 @@ class Supervisor:
         """Keep the link up until the task is canceled or the session is closed."""
         tries = 0
         while not self._pump.closed.is_set():
+            # A link to a session that cannot decide about what is there already would only be cut again.
+            await self._pump.has_room()
             self._move("connecting", self.reason)
             started = self._clock.monotonic()
             try:

@@ -1,15 +1,29 @@
 """A session's inbox at its bounds."""
 
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway.envelope import CallId
+from gateway.errors import Overloaded
 from gateway.ports.adapter import Frame
-from gateway.runtime.inbox import Inbox
-from gateway.runtime.signals import FrameArrived, Tick
+from gateway.runtime.inbox import HARD_FRAMES, MOST_REQUESTS, Inbox
+from gateway.runtime.signals import CancelOrdered, FrameArrived, Tick
 
 
 class _Filled:
-    def __init__(self, *, resumes: bool) -> None:
+    def __init__(self, *, resumes: bool, size: int = 10_000) -> None:
         self.overflows: list[str] = []
         self.weight = 0
-        self.inbox = Inbox(frames=10, size=10_000, resumes=resumes, overflow=self.overflows.append, weighed=self._weigh)
+        self.inbox = Inbox(
+            frames=10,
+            size=size,
+            resumes=resumes,
+            is_live=lambda frame: frame.channel == "typing",
+            overflow=self.overflows.append,
+            weighed=self._weigh,
+        )
         for number in range(20):
             self.inbox.put_frame(Frame("event", {"n": number}), str(number))
 
@@ -41,3 +55,52 @@ async def test_signals_of_our_own_always_get_in():
     filled = _Filled(resumes=True)
     filled.inbox.put(Tick())
     assert isinstance((await filled.inbox.take(100))[-1], Tick)
+
+
+async def test_live_frames_give_way_and_only_the_newest_is_shown_at_the_end():
+    filled = _Filled(resumes=False)
+    for number in range(5):
+        filled.inbox.put_frame(Frame("typing", {"n": number}), None)
+    filled.inbox.put_frame(Frame("event", {"n": "last"}), None)
+    batch = [signal.frame.payload["n"] for signal in await filled.inbox.take(100) if isinstance(signal, FrameArrived)]
+    assert batch == [*range(20), "last", 4]
+    assert filled.weight == 0
+
+
+async def test_a_link_is_made_again_only_once_the_session_has_got_through_half_of_its_inbox():
+    filled = _Filled(resumes=True)
+    waiting = asyncio.ensure_future(filled.inbox.has_room())
+    await filled.inbox.take(4)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await filled.inbox.take(1)
+    async with asyncio.timeout(1):
+        await waiting
+
+
+async def test_small_frames_far_past_the_bound_cost_the_link_and_what_is_in_stays():
+    filled = _Filled(resumes=False, size=10_000_000)
+    for number in range(HARD_FRAMES + 5):
+        filled.inbox.put_frame(Frame("event", {"n": number}), None)
+    assert len(await filled.inbox.take(2 * HARD_FRAMES)) == HARD_FRAMES
+    assert len(filled.overflows) == 25
+
+
+def _request() -> CancelOrdered:
+    reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    return CancelOrdered(CallId("c"), None, reply)
+
+
+async def test_requests_of_clients_are_refused_past_their_bound_and_those_given_up_leave_room():
+    filled = _Filled(resumes=True)
+    requests = [_request() for _ in range(MOST_REQUESTS)]
+    for request in requests:
+        filled.inbox.put(request)
+    with pytest.raises(Overloaded):
+        filled.inbox.put(_request())
+    requests[0].reply.cancel()
+    await asyncio.sleep(0)
+    filled.inbox.put(_request())
+    taken = await filled.inbox.take(1_000)
+    assert requests[0] not in taken
+    assert sum(isinstance(signal, CancelOrdered) for signal in taken) == MOST_REQUESTS
