@@ -24,6 +24,8 @@ class Desk(Protocol):
     def known_refused(self) -> bool: ...
     @property
     def waiting_messages(self) -> int: ...
+    @property
+    def waiting_events(self) -> int: ...
     def dice(self) -> float: ...
     def give_back(self, executor: str) -> None: ...
 
@@ -108,7 +110,10 @@ def _for_client(desk: Desk, build: Building, signal: s.ClientSignal) -> Any:
 
 
 def _refuse_too_many(desk: Desk, build: Building, events: Sequence[Event]) -> None:
-    """Where a runtime takes one message a turn, only so many may wait for theirs."""
+    """Only so many events may wait for the runtime, and messages for their turn where it takes one a turn."""
+    most = desk.council.policy.outbound
+    if desk.waiting_events + len(build.events) + len(events) > most:
+        raise Overloaded(f"{most} events may wait to be delivered to the runtime; try again later")
     if not desk.council.capabilities.one_message_per_turn:
         return
     running = build.memory.running

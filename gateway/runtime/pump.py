@@ -198,6 +198,11 @@ class Pump:
         """How many messages wait for the turn to end."""
         return self._outbox.new_work
 
+    @property
+    def waiting_events(self) -> int:
+        """How many events are not known to be delivered to the runtime."""
+        return self._outbox.waiting
+
     # The loop --------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
