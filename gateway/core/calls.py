@@ -113,6 +113,12 @@ def failure(error: str, *, unknown: bool = False) -> Answered:
     return Answered(outcome=Outcome(outcome="failure", error=error, unknown=unknown))
 
 
+def turned_away(reason: str, *, tried: bool = False, unsure: bool = False) -> Answered:
+    """Make the failure of a call whose executor is not asked now; an earlier attempt may have reached it."""
+    what = "it is not asked again for this call" if tried else "the tool was not called"
+    return failure(f"{reason}; {what}, try again later", unknown=unsure)
+
+
 def judge(
     answer: Answer, *, policy: RetryPolicy, attempt: int, deadline_at: datetime, now: datetime, dice: float
 ) -> End | Retry | Wait:

@@ -58,6 +58,7 @@ class Building:
         now: datetime,
         mint: Callable[[], EventId],
         take_slot: Callable[[str], bool],
+        refusal: Callable[[str], str | None],
         routes: Routes,
         known: Mapping[str, CallRow] | None = None,
     ) -> None:
@@ -70,6 +71,8 @@ class Building:
         self.live = view.live
         self.now = now
         self.take_slot = take_slot
+        self.refusal = refusal
+        """Says why a call that got no slot must not wait for one; None where it may."""
         self.known = known or {}
         """Settled calls by native id, looked up where an Open was stale."""
         self.cursor: str | None = None
@@ -215,7 +218,7 @@ class Building:
             snapshot=snapshot,
             state=after if after != before else None,
             expects=(
-                (LastSequence(self.base.last_sequence), Fence(fence), *self._expects)
+                (Fence(fence), LastSequence(self.base.last_sequence), *self._expects)
                 if self.events
                 else (Fence(fence), *self._expects)
             ),

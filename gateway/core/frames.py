@@ -236,6 +236,7 @@ def _start(
     overloaded = overloaded or has_no_room(council, build, size)
     refusal = OVERLOADED if overloaded else refusal_of(council, event, executor)
     leaves_now = refusal is None and executor is not None and build.take_slot(executor)
+    missing = None if refusal is not None or leaves_now or executor is None else build.refusal(executor)
     policy = council.policy.executors.get(executor or "", life.RetryPolicy())
     call_id, n = named
     call = OpenCall(
@@ -256,6 +257,8 @@ def _start(
     open_call(build, call, recorded_here=recorded_here)
     if refusal is not None:
         settle(council, build, call, life.failure(refusal))
+    elif missing is not None:
+        settle(council, build, call, life.turned_away(missing))
     elif leaves_now:
         build.effects.append(Dispatch(call))
     elif executor is not None:

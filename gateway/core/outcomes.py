@@ -105,6 +105,13 @@ def claim(build: Building, call_id: CallId) -> bool:
     return True
 
 
+def turn_away(council: Council, build: Building, call_id: CallId, reason: str) -> None:
+    """End a call that waits for an executor which is not there."""
+    call = build.calls.get(call_id)
+    if call is not None and call.state == "queued":
+        settle(council, build, call, life.turned_away(reason, tried=call.attempt > 0))
+
+
 def cancel(council: Council, build: Building, call_id: CallId, *, reason: str | None) -> bool:
     """An operator gives a call up: the executor is told and may still answer for a while."""
     call = build.calls.get(call_id)

@@ -142,9 +142,9 @@ def _read_refusal(received: Received, *, now: datetime, hidden: Sequence[str]) -
     text = f"executor answered {name_status(status)}"
     wait = read_retry_after(received.retry_after, now=now)
     if status in (425, 429) or (status == HTTPStatus.SERVICE_UNAVAILABLE and wait is not None):
-        return NotProcessed(text, retry_after=wait)
+        return NotProcessed(text, retry_after=wait, by_choice=status < 500)
     if status in (408, 409):
-        return Uncertain(text)
+        return Uncertain(text, by_choice=True)
     if 200 <= status < 300:
         return failure(f"{text}, which means nothing here; it should answer 200, 202 or 204")
     if 300 <= status < 400:

@@ -72,6 +72,8 @@ class NotProcessed:
 
     reason: str
     retry_after: timedelta | None = None
+    by_choice: bool = False
+    """Whether the executor itself has decided so (4xx): it is there, and its breaker stays closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class Uncertain:
     """The request may have been carried out; only an idempotent executor is asked again."""
 
     reason: str
+    by_choice: bool = False
+    """As for NotProcessed."""
 
 
 Answer = Answered | Replied | Accepted | NeverSent | NotProcessed | Uncertain

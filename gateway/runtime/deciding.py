@@ -37,7 +37,7 @@ def decide(desk: Desk, build: Building, signal: s.Signal) -> Any:
             _about_link(desk, build, signal)
         case s.Attempted(call_id, attempt, answer):
             return outcomes.answered(desk.council, build, call_id, attempt, answer, dice=desk.dice())
-        case s.SlotFree() | s.Replied():
+        case s.SlotFree() | s.TurnedAway() | s.Replied():
             _about_work(desk, build, signal)
         case s.FrameArrived(frame, cursor, _, overloaded):
             frames.take(desk.council, build, frame, cursor=cursor, overloaded=overloaded)
@@ -72,11 +72,13 @@ def _about_link(desk: Desk, build: Building, signal: s.LinkSignal) -> None:
                 session.link(council, build, LinkChanged(state=state, reason=reason[:_REASON]))
 
 
-def _about_work(desk: Desk, build: Building, signal: s.SlotFree | s.Replied) -> None:
+def _about_work(desk: Desk, build: Building, signal: s.SlotFree | s.TurnedAway | s.Replied) -> None:
     match signal:
         case s.SlotFree(call_id, executor):
             if not outcomes.claim(build, call_id):
                 desk.give_back(executor)
+        case s.TurnedAway(call_id, reason):
+            outcomes.turn_away(desk.council, build, call_id, reason)
         case s.Replied(sequence, answer):
             asked = next((a for a in build.memory.asked if a.sequence == sequence), None)
             if asked is None:

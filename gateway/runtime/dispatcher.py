@@ -7,7 +7,9 @@ canceled before its first step, or dies of a fault of ours, reports as well.
 import asyncio
 from asyncio import Task
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import structlog
 
@@ -29,6 +31,7 @@ from gateway.ports.executor import (
     Request,
     Uncertain,
 )
+from gateway.runtime.breaker import Breakers
 from gateway.runtime.callbacks import Addresses
 from gateway.runtime.limits import Slots
 from gateway.runtime.metrics import AttemptResult, Metrics
@@ -39,6 +42,16 @@ log = structlog.get_logger(__name__)
 
 _CANCEL_TIMEOUT = timedelta(seconds=5)
 _SLACK = timedelta(seconds=2)
+_FAIR = 0.5
+"""An attempt with less than this part of the time it should have says nothing about an executor that was silent."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """How an attempt ended, and whether that tells something about the executor being there."""
+
+    answer: Answer
+    telling: bool = True
 
 
 class Dispatcher:
@@ -50,18 +63,22 @@ class Dispatcher:
         clock: Clock,
         metrics: Metrics,
         slots: Slots,
+        breakers: Breakers,
         dice: Callable[[], float],
         links: Callable[[CallId], Addresses | None],
     ) -> None:
         self._clock = clock
         self._metrics = metrics
         self._slots = slots
+        self._breakers = breakers
         self._dice = dice
         self._links = links
         self._executors: Mapping[str, Executor] = {}
         self._policies: Mapping[str, RetryPolicy] = {}
         self._tasks: asyncio.TaskGroup | None = None
-        self._attempts: dict[CallId, Task[Answer]] = {}
+        self._attempts: dict[CallId, Task[_Tried]] = {}
+        self._of: dict[Pump, set[Task[Any]]] = {}
+        """All that is under way, by session."""
 
     def configure(self, executors: Mapping[str, Executor], policies: Mapping[str, RetryPolicy]) -> None:
         """Use these executors from now on."""
@@ -81,6 +98,26 @@ class Dispatcher:
         """How many attempts are under way."""
         return len(self._attempts)
 
+    def busy(self, session: Pump) -> bool:
+        """Whether an attempt of a session's calls is under way."""
+        of_session = self._of.get(session)
+        return of_session is not None and any(task in of_session for task in self._attempts.values())
+
+    def abandon(self, session: Pump) -> None:
+        """Break off all that is under way for a session that goes on elsewhere; executors are told nothing."""
+        for task in list(self._of.get(session, ())):
+            task.cancel()
+
+    def _keep(self, session: Pump, task: Task[Any]) -> None:
+        self._of.setdefault(session, set()).add(task)
+        task.add_done_callback(lambda done: self._forget(session, done))
+
+    def _forget(self, session: Pump, task: Task[Any]) -> None:
+        of_session = self._of.get(session, set())
+        of_session.discard(task)
+        if not of_session:
+            self._of.pop(session, None)
+
     # Calls -----------------------------------------------------------------------------------------------
 
     def dispatch(self, session: Pump, effect: Dispatch) -> None:
@@ -89,16 +126,18 @@ class Dispatcher:
         assert self._tasks is not None
         task = self._tasks.create_task(self._attempt(session, call))
         self._attempts[call.call_id] = task
-        task.add_done_callback(lambda done: self._ended(session, call, done))
+        epoch = self._breakers.began(call.executor or "")
+        task.add_done_callback(lambda done: self._ended(session, call, done, epoch))
+        self._keep(session, task)
 
-    async def _attempt(self, session: Pump, call: OpenCall) -> Answer:
+    async def _attempt(self, session: Pump, call: OpenCall) -> _Tried:
         executor = self._executors.get(call.executor or "")
         if executor is None:
-            return failure(f"The tool {call.tool!r} is no longer available here.")
+            return _Tried(failure(f"The tool {call.tool!r} is no longer available here."), telling=False)
         policy = self._policies[call.executor or ""]
         left = call.deadline_at - self._clock.now()
         if left <= timedelta(0):
-            return NeverSent("no time was left for this attempt")
+            return _Tried(NeverSent("no time was left for this attempt"), telling=False)
         links = self._links(call.call_id)
         request = Request(
             kind="tool.requested",
@@ -116,21 +155,27 @@ class Dispatcher:
         # The dispatcher's edge: whatever an executor does, an outcome comes out. The executor keeps to
         # `timeout`; one that does not is broken off when the call's deadline ends the call.
         try:
-            return await executor.execute(request)
+            answer = await executor.execute(request)
         except Exception as exc:
             log.exception("an executor failed", executor=call.executor, call_id=call.call_id)
-            return Uncertain(f"the executor failed inside the gateway ({type(exc).__name__})")
+            text = f"the executor failed inside the gateway ({type(exc).__name__})"
+            return _Tried(Uncertain(text), telling=False)
+        return _Tried(answer, telling=_is_telling(answer, request, policy))
 
-    def _ended(self, session: Pump, call: OpenCall, task: Task[Answer]) -> None:
+    def _ended(self, session: Pump, call: OpenCall, task: Task[_Tried], epoch: int) -> None:
         if self._attempts.get(call.call_id) is task:
             del self._attempts[call.call_id]
         if call.executor is not None:
             self._slots.release(call.executor, session)
         if task.cancelled():
+            self._tell_breaker(call.executor or "", epoch, None)
             self._metrics.attempt(call.executor or "", "canceled")
             return
         problem = task.exception()
-        answer = Uncertain(f"the attempt failed ({type(problem).__name__})") if problem else task.result()
+        text = f"the attempt failed ({type(problem).__name__})"
+        tried = _Tried(Uncertain(text), telling=False) if problem else task.result()
+        answer = tried.answer
+        self._tell_breaker(call.executor or "", epoch, answer if tried.telling else None)
         self._metrics.attempt(call.executor or "", _result_of(answer))
         if not isinstance(answer, Answered):
             log.info(
@@ -142,6 +187,10 @@ class Dispatcher:
                 reason=getattr(answer, "reason", None),
             )
         session.put(Attempted(call.call_id, call.attempt, answer))
+
+    def _tell_breaker(self, executor: str, epoch: int, answer: Answer | None) -> None:
+        if self._breakers.ended(executor, epoch, answer):
+            self._slots.turn_away(executor)
 
     def release(self, effect: Release) -> None:
         """A call is over, or should be: break its attempt off and tell the executor."""
@@ -167,7 +216,7 @@ class Dispatcher:
     def ask(self, session: Pump, effect: Ask) -> None:
         """Start asking an executor about a routed event."""
         assert self._tasks is not None
-        self._tasks.create_task(self._ask_until_deadline(session, effect))
+        self._keep(session, self._tasks.create_task(self._ask_until_deadline(session, effect)))
 
     async def _ask_until_deadline(self, session: Pump, effect: Ask) -> None:
         answer = await self._ask(effect)
@@ -183,6 +232,10 @@ class Dispatcher:
             left = effect.deadline_at - self._clock.now()
             if left <= timedelta(0):
                 break
+            if not self._breakers.admits(effect.executor):
+                return failure(self._breakers.words(effect.executor) or reason)
+            self._breakers.reserve(effect.executor)
+            epoch = self._breakers.began(effect.executor)
             request = Request(
                 kind=effect.kind,
                 key=effect.key,
@@ -190,15 +243,12 @@ class Dispatcher:
                 attempt=attempt,
                 timeout=min(policy.timeout, left),
             )
+            tried: _Tried | None = None
             try:
-                async with asyncio.timeout((request.timeout + _SLACK).total_seconds()):
-                    answer = await executor.execute(request)
-            except TimeoutError:
-                answer = Uncertain("the executor did not end in time")
-            # The dispatcher's edge, as above.
-            except Exception as exc:
-                log.exception("an executor failed", executor=effect.executor, key=effect.key)
-                answer = Uncertain(f"the executor failed inside the gateway ({type(exc).__name__})")
+                tried = await self._ask_once(executor, request, policy)
+            finally:
+                self._tell_breaker(effect.executor, epoch, tried.answer if tried and tried.telling else None)
+            answer = tried.answer
             self._metrics.attempt(effect.executor, _result_of(answer))
             match answer:
                 case Answered() | Replied():
@@ -215,6 +265,24 @@ class Dispatcher:
                 break
             await asyncio.sleep(wait.total_seconds())
         return failure(reason)
+
+    async def _ask_once(self, executor: Executor, request: Request, policy: RetryPolicy) -> _Tried:
+        try:
+            async with asyncio.timeout((request.timeout + _SLACK).total_seconds()):
+                answer = await executor.execute(request)
+        except TimeoutError:
+            answer = Uncertain("the executor did not end in time")
+        # The dispatcher's edge, as above.
+        except Exception as exc:
+            log.exception("an executor failed", kind=request.kind, key=request.key)
+            text = f"the executor failed inside the gateway ({type(exc).__name__})"
+            return _Tried(Uncertain(text), telling=False)
+        return _Tried(answer, telling=_is_telling(answer, request, policy))
+
+
+def _is_telling(answer: Answer, request: Request, policy: RetryPolicy) -> bool:
+    """Whether an answer says something about the executor: silence only where there was a fair time for an answer."""
+    return not isinstance(answer, Uncertain) or request.timeout >= _FAIR * min(policy.timeout, policy.deadline)
 
 
 def _result_of(answer: Answer) -> AttemptResult:

@@ -39,6 +39,7 @@ from gateway.ports.engine import (
     StoredAnswer,
 )
 from gateway.ports.executor import Answered, Destination, Executor
+from gateway.runtime.breaker import Breakers
 from gateway.runtime.bulletin import Bulletin, follow_interactions, show
 from gateway.runtime.callbacks import Addresses, Callbacks, keep_key
 from gateway.runtime.dispatcher import Dispatcher
@@ -47,7 +48,7 @@ from gateway.runtime.hands import Hands
 from gateway.runtime.limits import Slots
 from gateway.runtime.log import configure
 from gateway.runtime.metrics import Metrics
-from gateway.runtime.policy import changed_paths, declared_tools, policy_of, slot_limits
+from gateway.runtime.policy import breaker_rules, changed_paths, declared_tools, policy_of, slot_limits
 from gateway.runtime.pump import Pump
 from gateway.runtime.rounds import Rounds
 from gateway.runtime.sessions import Sessions
@@ -112,9 +113,10 @@ class Gateway:
         self.version = parts.version
         self._parts = parts
         self._engine = parts.engine
-        self._slots = Slots(per_session=settings.limits.session_concurrency)
         # For jitter only: nobody gains from guessing it.
         self._dice = random.random
+        self._breakers = Breakers(parts.clock, parts.metrics, self._dice)
+        self._slots = Slots(self._breakers, per_session=settings.limits.session_concurrency)
         self._tasks = asyncio.TaskGroup()
         self._callbacks: Callbacks | None = None
         self._policy = policy_of(settings)
@@ -125,6 +127,7 @@ class Gateway:
             clock=parts.clock,
             metrics=parts.metrics,
             slots=self._slots,
+            breakers=self._breakers,
             dice=self._dice,
             links=self._addresses,
         )
@@ -207,6 +210,7 @@ class Gateway:
         policy = policy_of(settings)
         await self._hands.configure(settings)
         self._dispatcher.configure(self._hands.executors, policy.executors)
+        self._breakers.configure(breaker_rules(settings), settings.executors)
         self._slots.configure(slot_limits(settings), per_session=settings.limits.session_concurrency)
         self._parts.metrics.learn(
             runtimes=tuple(settings.runtimes),

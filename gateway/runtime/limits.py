@@ -1,12 +1,22 @@
-"""Who may work now: slots per executor and per session, a rate per executor, fair queues behind them."""
+"""Who may work now: slots per executor and per session, a rate per executor, fair queues behind them.
+
+- A free slot goes to the waiting sessions in turn, and within a session to the call that waited longest.
+- A rate is a bucket of one second's worth (at least one call): so many may come at once after a quiet second.
+- A call that ends while it waits leaves its queue at once. How many calls of a session may wait is bounded where
+  they are opened (`limits.open_calls`), so queues need no bound of their own.
+- While an executor's breaker is not closed nobody waits for it: one call is let through, the others are turned away.
+"""
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.envelope import CallId
+from gateway.runtime.breaker import Breakers
+
+_LEAST_WAIT = 0.001
 
 
 class Waiter(Protocol):
@@ -16,22 +26,32 @@ class Waiter(Protocol):
         """Tell that a slot is now held for this call."""
         ...
 
+    def turned_away(self, call_id: CallId, reason: str) -> None:
+        """Tell that this call is not going to get a slot."""
+        ...
+
+
+# Dictionaries without values: in order of arrival, and a call in the middle is taken out at once.
+_Queue = dict[CallId, None]
+
 
 @dataclass(slots=True)
 class _Executor:
+    name: str
     most: int
     rate: float | None = None
     running: int = 0
     tokens: float = 0.0
     filled_at: float = 0.0
-    queues: "OrderedDict[Waiter, deque[CallId]]" = field(default_factory=OrderedDict["Waiter", deque[CallId]])
+    queues: "OrderedDict[Waiter, _Queue]" = field(default_factory=OrderedDict["Waiter", _Queue])
     timer: asyncio.TimerHandle | None = None
 
 
 class Slots:
     """Counts calls in flight; a free slot goes to the sessions in turn."""
 
-    def __init__(self, *, per_session: int) -> None:
+    def __init__(self, breakers: Breakers, *, per_session: int) -> None:
+        self._breakers = breakers
         self._per_session = per_session
         self._executors: dict[str, _Executor] = {}
         self._sessions: dict[Waiter, int] = {}
@@ -43,9 +63,13 @@ class Slots:
         for name, (most, rate) in limits.items():
             known = self._executors.get(name)
             if known is None:
-                self._executors[name] = _Executor(most, rate, tokens=max(1.0, rate or 1.0))
-            else:
-                known.most, known.rate = most, rate
+                self._executors[name] = _Executor(name, most, rate, tokens=max(1.0, rate or 1.0))
+                continue
+            known.most, known.rate = most, rate
+            if known.timer is not None:
+                # It was set for the old rate.
+                known.timer.cancel()
+                known.timer = None
         for name in list(self._executors):
             self._grant(name)
 
@@ -61,13 +85,40 @@ class Slots:
         self._hold(state, session)
         return True
 
+    def refusal(self, executor: str) -> str | None:
+        """Say why a call that got no slot must not wait for one; None where it may."""
+        return self._breakers.words(executor)
+
     def wait(self, executor: str, session: Waiter, call_id: CallId) -> None:
-        """Queue for a slot; `session.slot_free` tells when it is held."""
+        """Queue for a slot; `session.slot_free` tells when it is held, `session.turned_away` that it will not be."""
         state = self._executors.get(executor)
         if state is None:
+            session.turned_away(call_id, f"executor {executor!r} is no longer configured")
             return
-        state.queues.setdefault(session, deque()).append(call_id)
+        state.queues.setdefault(session, {})[call_id] = None
         self._grant(executor)
+        self.turn_away(executor)
+
+    def withdraw(self, executor: str, session: Waiter, call_id: CallId) -> None:
+        """Take a call that has ended out of its queue, if it is in it."""
+        state = self._executors.get(executor)
+        queue = state.queues.get(session) if state is not None else None
+        if state is None or queue is None:
+            return
+        queue.pop(call_id, None)
+        if not queue:
+            del state.queues[session]
+
+    def turn_away(self, executor: str) -> None:
+        """Let nobody wait for an executor whose breaker is not closed."""
+        state = self._executors.get(executor)
+        words = self._breakers.words(executor)
+        if state is None or words is None:
+            return
+        waiting, state.queues = state.queues, OrderedDict()
+        for session, queue in waiting.items():
+            for call_id in queue:
+                session.turned_away(call_id, words)
 
     def release(self, executor: str, session: Waiter) -> None:
         """Give a slot back."""
@@ -88,10 +139,20 @@ class Slots:
         for state in self._executors.values():
             state.queues.pop(session, None)
 
+    @property
+    def held(self) -> int:
+        """How many slots are held, of all executors."""
+        return sum(state.running for state in self._executors.values())
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for a slot."""
+        return sum(len(queue) for state in self._executors.values() for queue in state.queues.values())
+
     def _fits(self, state: _Executor, session: Waiter) -> bool:
         if self._paused or state.running >= state.most or self._sessions.get(session, 0) >= self._per_session:
             return False
-        return state.rate is None or self._has_token(state)
+        return self._breakers.admits(state.name) and (state.rate is None or self._has_token(state))
 
     def _has_token(self, state: _Executor) -> bool:
         assert state.rate is not None
@@ -105,6 +166,7 @@ class Slots:
         if state.rate is not None:
             state.tokens -= 1.0
         self._sessions[session] = self._sessions.get(session, 0) + 1
+        self._breakers.reserve(state.name)
 
     def _grant(self, executor: str) -> None:
         state = self._executors[executor]
@@ -116,8 +178,12 @@ class Slots:
                     continue
                 granted = True
                 queue = state.queues[session]
-                call_id = queue.popleft()
-                if not queue:
+                call_id = next(iter(queue))
+                del queue[call_id]
+                if queue:
+                    # The next free slot is for another session.
+                    state.queues.move_to_end(session)
+                else:
                     del state.queues[session]
                 self._hold(state, session)
                 session.slot_free(call_id, executor)
@@ -126,8 +192,11 @@ class Slots:
     def _wake_for_rate(self, executor: str, state: _Executor) -> None:
         if state.rate is None or not state.queues or state.timer is not None or state.running >= state.most:
             return
+        if self._has_token(state):
+            # Something else than the rate holds them up, and its end grants anew.
+            return
         loop = asyncio.get_running_loop()
-        wait = max(0.001, (1.0 - state.tokens) / state.rate)
+        wait = max(_LEAST_WAIT, (1.0 - state.tokens) / state.rate)
 
         def again() -> None:
             state.timer = None

@@ -18,6 +18,7 @@ OTHER = "other"
 AttemptResult = Literal["answered", "accepted", "never_sent", "not_processed", "uncertain", "canceled"]
 """How one attempt at an executor ended; the first five are the answers of `gateway.ports.executor`."""
 FrameDirection = Literal["from_runtime", "to_runtime"]
+BreakerState = Literal["closed", "half_open", "open"]
 LossHow = Literal["dropped", "narrowed", "defaulted", "invented"]
 
 _CALL_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -88,6 +89,10 @@ class Metrics:
         self._build_info = Gauge(
             "dragoman_build_info", "Always 1; the label tells the release.", ("version",), registry=here
         )
+        self._breaker_state = Gauge(
+            "dragoman_breaker_state", "0 closed, 1 half open: one call is let through, 2 open: nothing is asked.",
+            ("executor",), registry=here,
+        )  # fmt: skip
         self._sessions = Gauge("dragoman_sessions", "Open sessions.", ("runtime",), registry=here)
         self._frames = Tally("dragoman_frames", "Native messages.", ("runtime", "direction"), registry=here)
         self._rejected = Tally(
@@ -153,6 +158,13 @@ class Metrics:
             self._link_up.remove_by_labels({"runtime": self._runtime(runtime)})
         else:
             self._link_up.labels(self._runtime(runtime)).set(up)
+
+    def breaker(self, executor: str, state: BreakerState | None) -> None:
+        """Say how an executor's breaker stands; None when it has none any more."""
+        if state is None:
+            self._breaker_state.remove_by_labels({"executor": executor})
+        else:
+            self._breaker_state.labels(executor).set(("closed", "half_open", "open").index(state))
 
     def reconnected(self, runtime: str) -> None:
         self._reconnects.add(self._runtime(runtime))

@@ -9,6 +9,7 @@ from gateway.core.council import Policy
 from gateway.core.routing import Route, Routes
 from gateway.core.screening import Screen
 from gateway.ports.adapter import Tool
+from gateway.runtime.breaker import Rule
 from gateway.settings.model import DestinationSpec, ExecutorSpec, PythonSpec, Settings, StaticSpec, WebhookSpec
 
 _MARGIN = timedelta(seconds=20)
@@ -85,6 +86,15 @@ def slot_limits(settings: Settings) -> Mapping[str, tuple[int, float | None]]:
         name: (spec.concurrency, spec.rate if isinstance(spec, WebhookSpec) else None)
         for name, spec in settings.executors.items()
     }
+
+
+def breaker_rules(settings: Settings) -> Mapping[str, Rule | None]:
+    """Say when each executor is left alone; None where never."""
+    rules: dict[str, Rule | None] = {}
+    for name, spec in settings.executors.items():
+        breaker = "off" if isinstance(spec, StaticSpec) else spec.breaker
+        rules[name] = None if breaker == "off" else Rule(breaker.failures, breaker.open_for)
+    return rules
 
 
 def changed_paths(old: Settings, new: Settings) -> tuple[str, ...]:

@@ -72,6 +72,14 @@ class SlotFree:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """A waiting call is not going to get a slot."""
+
+    call_id: CallId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Replied:
     """An executor replied about a routed event."""
 
@@ -172,6 +180,7 @@ Signal = (
     | Attempted
     | AnsweredLate
     | SlotFree
+    | TurnedAway
     | Replied
     | Delivered
     | Tick

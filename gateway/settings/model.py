@@ -202,6 +202,18 @@ class Backoff(Section):
     """Where the doubling ends."""
 
 
+class BreakerSpec(Section):
+    """When an executor that is not there is left alone for a while; agents are told so at once."""
+
+    failures: Annotated[int, Field(ge=1, le=1_000)] = 5
+    """How many attempts in a row must find it missing: no connection, no answer in time, a 5xx."""
+    open_for: Patience = timedelta(seconds=10)
+    """How long until one call is let through to try it (up to a quarter longer, drawn at random)."""
+
+
+BreakerOption = BreakerSpec | Literal["off"]
+
+
 class WebhookSpec(Section):
     """Answers calls by a signed POST to an HTTP backend."""
 
@@ -231,6 +243,8 @@ class WebhookSpec(Section):
     """Calls in flight at once; more wait."""
     rate: Annotated[float, Field(gt=0)] | None = None
     """Calls per second at most; more wait."""
+    breaker: BreakerOption = BreakerSpec()
+    """When it is left alone because it is not answering; `off` asks it always."""
     max_response: Size = ByteSize(1024**2)
     """Largest response body that is read."""
 
@@ -273,6 +287,8 @@ class PythonSpec(Section):
     """True promises that a repeat with the same key does no harm; else what may have begun is never repeated."""
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = 64
     """Calls in flight at once; more wait."""
+    breaker: BreakerOption = BreakerSpec()
+    """When it is left alone because it does not answer in time; `off` asks it always."""
 
 
 ExecutorSpec = Annotated[WebhookSpec | StaticSpec | PythonSpec, Field(discriminator="type")]

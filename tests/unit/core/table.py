@@ -81,6 +81,8 @@ class Table:
         self.step = Step(SessionId("s"))
         self.effects: tuple[Effect, ...] = ()
         self.journal: list[tuple[Any, int]] = []
+        self.missing: str | None = None
+        """What a call is told instead of waiting, while its executor is not there."""
         self._minted = 0
 
     # Moves -----------------------------------------------------------------------------------------------
@@ -92,6 +94,7 @@ class Table:
             now=self.now,
             mint=self._mint,
             take_slot=self._take,
+            refusal=lambda _: self.missing,
             routes=self.council.policy.routes,
             known=self.known,
         )
