@@ -5,7 +5,7 @@ an open call, a pending send or a waiting question still needs.
 """
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
 from gateway.engines.rows import whole_micros
@@ -43,13 +43,30 @@ class Cut(NamedTuple):
 Peek = Callable[[SessionId, int, int], Sequence[Item]]
 """Reads up to n items of a session from a sequence on."""
 
+Chosen = tuple[dict[SessionId, Cut], bool]
+"""What each session may lose, and whether the budget ran out."""
+
 _CHUNK = 200
 
 
 def choose(
     shelves: Sequence[Shelf], peek: Peek, policy: RetentionPolicy, *, now: int, total: int, budget: int
-) -> tuple[dict[SessionId, Cut], bool]:
-    """Say what each session may lose, and whether the budget ran out."""
+) -> Chosen:
+    """Say what may go."""
+    choosing = consider(shelves, policy, now=now, total=total, budget=budget)
+    items: Sequence[Item] | None = None
+    while True:
+        try:
+            wanted = next(choosing) if items is None else choosing.send(items)
+        except StopIteration as end:
+            return end.value
+        items = peek(*wanted)
+
+
+def consider(
+    shelves: Sequence[Shelf], policy: RetentionPolicy, *, now: int, total: int, budget: int
+) -> Generator[tuple[SessionId, int, int], Sequence[Item], Chosen]:
+    """Say what may go, for who cannot answer a `Peek` at once: yields its arguments, is sent its answer."""
     closed_before = now - whole_micros(policy.closed_age)
     open_before = now - whole_micros(policy.open_age)
     over = total - policy.max_bytes
@@ -67,13 +84,13 @@ def choose(
             continue
         if budget == 0:
             return cuts, True
-        items = ahead.get(session_id) or [*reversed(peek(session_id, seq, _CHUNK))]
+        items = ahead.get(session_id) or [*reversed((yield session_id, seq, _CHUNK))]
         if not items:
             continue
         over -= items.pop().size
         budget -= 1
         cuts[session_id] = Cut(shelf.first_seq, seq + 1)
-        items = items or [*reversed(peek(session_id, seq + 1, _CHUNK))]
+        items = items or [*reversed((yield session_id, seq + 1, _CHUNK))]
         ahead[session_id] = items
         if items:
             heapq.heappush(heap, (items[-1].recorded_at, session_id, items[-1].seq))
