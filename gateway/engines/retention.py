@@ -5,7 +5,7 @@ an open call, a pending send or a waiting question still needs.
 """
 
 import heapq
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import NamedTuple
 
 from gateway.engines.rows import whole_micros
@@ -45,6 +45,9 @@ Peek = Callable[[SessionId, int, int], Sequence[Item]]
 
 Chosen = tuple[dict[SessionId, Cut], bool]
 """What each session may lose, and whether the budget ran out."""
+
+PORTION = 500
+"""Events that one transaction erases or removes, so that steps never wait long behind it."""
 
 _CHUNK = 200
 
@@ -95,3 +98,19 @@ def consider(
         if items:
             heapq.heappush(heap, (items[-1].recorded_at, session_id, items[-1].seq))
     return cuts, False
+
+
+def portions(cuts: Mapping[SessionId, Cut]) -> list[dict[SessionId, int]]:
+    """Split what a sweep chose into transactions of a bearable size."""
+    parts: list[dict[SessionId, int]] = []
+    room = 0
+    for session_id, whole in cuts.items():
+        at = whole.first_seq
+        while at < whole.until:
+            if room == 0:
+                parts.append({})
+                room = PORTION
+            reached = min(whole.until, at + room)
+            room -= reached - at
+            parts[-1][session_id] = at = reached
+    return parts

@@ -13,6 +13,7 @@ import orjson
 
 from gateway.engines import sqlite_leases as leases, sqlite_queries as queries, sqlite_upkeep as upkeep
 from gateway.engines.encoding import encode_event
+from gateway.engines.retention import portions
 from gateway.engines.roster import Roster
 from gateway.engines.rows import micros, whole_micros
 from gateway.engines.sqlite_lock import FileLock, check_place
@@ -246,7 +247,7 @@ class SqliteEngine:
         now = micros(self._clock.now())
         cuts, more = await self._read.ask(queries.choose_to_sweep, policy, now, budget)
         events = 0
-        for portion in upkeep.portions(cuts):
+        for portion in portions(cuts):
             events += await self._write.run(upkeep.cut(portion), how="alone")
         before = now - whole_micros(policy.call_age)
         calls: int = await self._write.run(upkeep.drop_calls(before, budget - events), how="alone")

@@ -4,16 +4,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway.engines.encoding import Encoded, strip_about
-from gateway.engines.retention import Cut
+from gateway.engines.retention import PORTION
 from gateway.engines.rows import Head, micros
 from gateway.engines.sqlite_writer import Turn
 from gateway.engines.steps import CLOSED, begin, decide
 from gateway.envelope import SessionId
 from gateway.errors import Conflict, NotFound
 from gateway.ports.engine import StoredAnswer
-
-PORTION = 500
-"""Events that one transaction erases or removes, so that steps never wait long behind it."""
 
 _ADD_SESSION = """
 INSERT INTO sessions (session_id, runtime, protocol, native_id, state, labels, last_seq, min_seq, fence, size,
@@ -200,19 +197,3 @@ def drop_calls(before: int, budget: int) -> Run:
         return execute(_DROP_CALLS, (before, max(budget, 0))).rowcount
 
     return run
-
-
-def portions(cuts: Mapping[SessionId, Cut]) -> list[dict[SessionId, int]]:
-    """Split what a sweep chose into transactions of a bearable size."""
-    parts: list[dict[SessionId, int]] = []
-    room = 0
-    for session_id, whole in cuts.items():
-        at = whole.first_seq
-        while at < whole.until:
-            if room == 0:
-                parts.append({})
-                room = PORTION
-            reached = min(whole.until, at + room)
-            room -= reached - at
-            parts[-1][session_id] = at = reached
-    return parts
