@@ -1,7 +1,8 @@
 """The way out to one runtime session: lanes in order, one sender, and what is known of delivery.
 
 The ledger holds the truth: every outbound row is `pending` until its fate is known. Nothing is kept
-here while the link is down; when it is back, the pending rows are read and planned (core.delivery).
+here while the link is down, nor more than a page while a runtime is slow to read; when there is room, the
+pending rows are read and planned (core.delivery).
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from gateway.core.delivery import plan_resend
 from gateway.core.effects import Transmit
 from gateway.core.state import SessionView
 from gateway.envelope import SessionId
+from gateway.envelope.weight import weight
 from gateway.errors import CannotExpress, EngineUnavailable, LinkLost
 from gateway.ports.adapter import Frame, Link
 from gateway.ports.clock import Clock
@@ -29,8 +31,15 @@ from gateway.runtime.signals import Delivered, Signal
 log = structlog.get_logger(__name__)
 
 _LANES: tuple[Lane, ...] = ("urgent", "turn", "new_work")
-_PAGE = 500
+_PAGE = 200
 _RETRY_LOAD = 1.0
+MOST_QUEUED = 500
+"""Events that wait here for a link that is slow; the ledger alone keeps the next ones."""
+_FEW = 16
+_LARGE = 64 * 1024
+"""Larger events are left to the ledger already where a few wait."""
+MOST_UNCONFIRMED = 10_000
+"""Events that may be on their way without a word on their delivery; the next ones wait."""
 
 
 class Outside(Protocol):
@@ -74,15 +83,18 @@ class Outbox:
         self._begun = False
         self._tried: set[int] = set()
         self._unsure_up_to = view.last_sequence
-        self._lanes: dict[Lane, deque[Transmit]] = {lane: deque() for lane in _LANES}
-        self._unlinked = 0
+        # Made when they are needed, since most sessions are idle most of the time.
+        self._lanes: dict[Lane, deque[Transmit]] = {}
+        self._stored = self._stored_work = 0
+        """Events, and messages among them, that the ledger alone keeps."""
         self._queued: set[int] = set()
         self._again: set[int] = set()
-        self._unconfirmed: deque[_Sent] = deque()
+        self._unconfirmed: deque[_Sent] | None = None
         self._lost: set[int] = set()
         self._link: Link | None = None
         self._sender: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._patience: asyncio.TimerHandle | None = None
         self._waiting_since: float | None = None
         self._loaded = False
         self._more = False
@@ -96,18 +108,31 @@ class Outbox:
         """Send an event that is now on record; kept by the ledger alone while the link is down."""
         if self._waiting_since is None:
             self._waiting_since = self._shared.clock.monotonic()
-        if self._link is not None and not self._more and item.sequence not in self._queued:
+        if item.sequence in self._queued:
+            return
+        if self._link is not None and not self._more and self._has_room_for(item):
             self._queued.add(item.sequence)
-            self._lanes[item.lane].append(item)
+            self._lane(item.lane).append(item)
             self._start()
-        elif self._link is None and item.lane == "new_work":
-            self._unlinked += 1
+            return
+        self._more = self._more or self._link is not None
+        self._stored += 1
+        self._stored_work += item.lane == "new_work"
+
+    def _has_room_for(self, item: Transmit) -> bool:
+        waiting = sum(map(len, self._lanes.values()))
+        if waiting < _FEW:
+            return True
+        return waiting < MOST_QUEUED and all(weight(frame.payload) <= _LARGE for frame in item.frames)
+
+    def _lane(self, name: Lane) -> deque[Transmit]:
+        return self._lanes.setdefault(name, deque())
 
     def again(self, sequence: int) -> None:
         """Offer the recorded outcome under this sequence again."""
         self._shared.metrics.repeated()
         # What has left already is said again; what still waits to leave will be said anyhow.
-        if any(sent.sequence == sequence for sent in self._unconfirmed):
+        if any(sent.sequence == sequence for sent in self._unconfirmed or ()):
             self._queued.discard(sequence)
         if self._link is not None and sequence not in self._queued:
             self._again.add(sequence)
@@ -117,7 +142,12 @@ class Outbox:
     @property
     def new_work(self) -> int:
         """How many messages wait, those included that the ledger alone keeps while there is no link."""
-        return len(self._lanes["new_work"]) + self._unlinked
+        return len(self._lanes.get("new_work", ())) + self._stored_work
+
+    @property
+    def waiting(self) -> int:
+        """How many events are not known to be delivered, those included that the ledger alone keeps."""
+        return sum(map(len, self._lanes.values())) + len(self._unconfirmed or ()) + self._stored
 
     def done(self, sequences: Iterable[int]) -> None:
         """The fate of these rows is on record."""
@@ -150,19 +180,20 @@ class Outbox:
         """Stop sending; whatever is not known to be delivered stays pending."""
         self.refused = self.refused or refused
         self._link = None
-        self._unlinked += len(self._lanes["new_work"])
+        self._stored_work += len(self._lanes.get("new_work", ()))
+        self._stored = self.waiting
         if self._sender is not None:
             self._sender.cancel()
             self._sender = None
-        for lane in self._lanes.values():
-            lane.clear()
+        self._lanes.clear()
         self._queued.clear()
-        self._lost.update(sent.sequence for sent in self._unconfirmed)
-        self._unconfirmed.clear()
+        self._lost.update(sent.sequence for sent in self._unconfirmed or ())
+        self._unconfirmed = None
         self._more = self._begun = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._patience):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._patience = None
 
     def fault(self, code: str | None, message: str) -> None:
         """The runtime reports an error; where silence means delivery it is about the newest send in the window."""
@@ -191,6 +222,8 @@ class Outbox:
     async def _send_all(self) -> None:
         link = self._link
         while link is not None and link is self._link:
+            if self._unconfirmed is not None and len(self._unconfirmed) >= MOST_UNCONFIRMED:
+                return  # goes on when the oldest has ripened
             if not self._loaded:
                 await self._load()
             item = self._next()
@@ -199,6 +232,8 @@ class Outbox:
                 continue
             if item is None:
                 self._waiting_since = None
+                if not any(self._lanes.values()):
+                    self._lanes.clear()
                 return
             if not await self._send(link, item):
                 return
@@ -234,6 +269,8 @@ class Outbox:
         if state is None and self._council.capabilities.delivery != "silence":
             state, reason = "unknown", reason or "the runtime did not confirm it"
         if state is None:
+            if self._unconfirmed is None:
+                self._unconfirmed = deque()
             self._unconfirmed.append(_Sent(item.sequence, self._shared.clock.monotonic()))
             self._arm()
         else:
@@ -243,12 +280,15 @@ class Outbox:
     def _wait_for_turn(self, item: Transmit | None) -> None:
         """Hold new work until the runtime's turn moves, or for a while where it says nothing."""
         if item is not None:
-            self._lanes[item.lane].appendleft(item)
+            self._lane(item.lane).appendleft(item)
         self._begun = True
+        if self._patience is not None:
+            self._patience.cancel()
         patience = self._council.options.turn_timeout.total_seconds()
-        asyncio.get_running_loop().call_later(patience, self._lose_patience)
+        self._patience = asyncio.get_running_loop().call_later(patience, self._lose_patience)
 
     def _lose_patience(self) -> None:
+        self._patience = None
         self._begun = False
         self.poke()
 
@@ -256,7 +296,7 @@ class Outbox:
         for lane in _LANES:
             if lane == "new_work" and self._begun:
                 continue
-            for item in self._lanes[lane]:
+            for item in self._lanes.get(lane, ()):
                 if self._may_leave(item):
                     first = self._asked_first(lane, item)
                     self._lanes[lane].remove(first)
@@ -271,22 +311,27 @@ class Outbox:
         return min(given, key=lambda one: one.caused_by or 0)
 
     async def _load(self) -> None:
-        """Read what is pending and put it in front, in order, without what is queued already."""
+        """Read what is pending and put it in its place, without what is queued already."""
         self._loaded = True
         # What was sent stays pending until it is known to be delivered, and is read again each time.
         limit = _PAGE + len(self._queued)
+        # The fate of some is put on record while the page is read, which may still show them as pending.
+        before, again, stored = set(self._queued), self._again, self._stored
+        self._again = set()
         try:
             rows = await self._shared.engine.pending_sends(session_id=self._session_id, target=RUNTIME, limit=limit)
         except EngineUnavailable as exc:
             log.warning("pending sends cannot be read", session_id=self._session_id, reason=str(exc))
             self._loaded = False
+            self._again |= again
             await asyncio.sleep(_RETRY_LOAD)
             return
-        self._more = len(rows) >= limit
-        self._unlinked = 0
-        known = {sent.sequence for sent in self._unconfirmed} - self._again
-        self._again.clear()
-        waiting = [row for row in rows if row.sequence not in known and row.sequence not in self._queued]
+        # What was left to the ledger meanwhile may have come too late for this page.
+        self._more = len(rows) >= limit or self._stored != stored
+        self._stored_work = 0
+        known = before | self._queued | ({sent.sequence for sent in self._unconfirmed or ()} - again)
+        waiting = [row for row in rows if row.sequence not in known]
+        self._stored = max(0, self._stored - len(waiting)) if self._more else 0
         plans = plan_resend(
             waiting,
             capabilities=self._council.capabilities,
@@ -297,6 +342,7 @@ class Outbox:
         found: list[Transmit] = []
         for plan in plans:
             sequence = plan.row.sequence
+            self._queued.add(sequence)
             if plan.fate != "send":
                 self._post(Delivered((sequence,), RUNTIME, plan.fate, plan.reason))
                 continue
@@ -304,12 +350,13 @@ class Outbox:
             if frames is not None:
                 envelope = plan.row.envelope
                 found.append(Transmit(sequence, plan.row.lane, envelope.event.kind, frames, envelope.caused_by))
-        for item in reversed(found):
-            self._queued.add(item.sequence)
-            self._lanes[item.lane].appendleft(item)
+        for item in found:
+            self._lane(item.lane).append(item)
             if item.sequence <= self._unsure_up_to or item.sequence in self._lost:
                 self._lost.discard(item.sequence)
                 self._shared.metrics.repeated()
+        for lane, items in self._lanes.items():
+            self._lanes[lane] = deque(sorted(items, key=lambda item: item.sequence))
 
     def _frames(self, row: SendRow) -> tuple[Frame, ...] | None:
         try:
@@ -331,8 +378,13 @@ class Outbox:
         self._timer = None
         ripe_before = self._shared.clock.monotonic() - self._council.options.delivery_window.total_seconds()
         ripe: list[int] = []
-        while self._unconfirmed and self._unconfirmed[0].at <= ripe_before:
-            ripe.append(self._unconfirmed.popleft().sequence)
+        sent = self._unconfirmed or deque()
+        while sent and sent[0].at <= ripe_before:
+            ripe.append(sent.popleft().sequence)
+        if not sent:
+            self._unconfirmed = None
         if ripe:
             self._post(Delivered(tuple(ripe), RUNTIME, "delivered"))
         self._arm()
+        if self._more or any(self._lanes.values()):
+            self._start()
