@@ -3,6 +3,8 @@
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
+
 from gateway.conformance.engine_words import (
     ALICE,
     ALL,
@@ -19,6 +21,7 @@ from gateway.conformance.engine_words import (
     settled,
 )
 from gateway.envelope import CallId
+from gateway.errors import Stale
 from gateway.ports.engine import (
     RUNTIME,
     Accept,
@@ -28,6 +31,7 @@ from gateway.ports.engine import (
     Engine,
     MarkCanceling,
     Page,
+    Redriven,
     Requeue,
     Send,
     Step,
@@ -187,6 +191,49 @@ class CallSuite:
         ):
             rows, cursor = await engine.calls(which, ALL)
             assert ([row.call_id for row in rows], cursor) == (expected, None)
+
+    async def test_a_dead_call_is_listed_until_it_is_redriven(self, engine: Engine, clock: FakeClock) -> None:
+        await open_session(engine)
+        await open_call(engine, call_id="lost", executor="cards")
+        await open_call(engine, call_id="done", executor="cards")
+        clock.turn(DAY)
+        await open_call(engine, call_id="later", executor="chat")
+        lost = replace(settled("lost", state="failed", unknown=True), dead=True)
+        await engine.commit(Step(ALICE, (answered(),), calls=(lost,)))
+        await engine.commit(Step(ALICE, (answered(),), calls=(settled("done", state="failed"),)))
+        await engine.commit(Step(ALICE, (answered(),), calls=(replace(settled("later", state="expired"), dead=True),)))
+        for which, expected in (
+            (CallFilter(dead=True), ["later", "lost"]),
+            (CallFilter(dead=False), ["done"]),
+            (CallFilter(dead=True, executor="cards"), ["lost"]),
+            (CallFilter(dead=True, since=START + DAY), ["later"]),
+            (CallFilter(since=START + DAY + SECOND), []),
+        ):
+            rows, _ = await engine.calls(which, ALL)
+            assert [row.call_id for row in rows] == expected
+        row = await engine.call(CallId("lost"))
+        assert row is not None
+        await engine.commit(Step(ALICE, calls=(Redriven(CallId("lost")),)))
+        assert await engine.call(CallId("lost")) == replace(row, dead=False)
+        rows, _ = await engine.calls(CallFilter(dead=True), ALL)
+        assert [row.call_id for row in rows] == ["later"]
+
+    async def test_only_a_call_that_has_ended_can_have_been_redriven(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_call(engine, call_id="open")
+        for call_id in ("open", "unknown"):
+            with pytest.raises(Stale):
+                await engine.commit(Step(ALICE, calls=(Redriven(CallId(call_id)),)))
+
+    async def test_a_call_that_may_have_been_done_stays_unsure_while_it_is_tried_again(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_call(engine, call_id="a")
+        for attempt, unsure in ((2, True), (3, False)):
+            again = Requeue(CallId("a"), START + SECOND, "no answer", unsure=unsure)
+            await engine.commit(Step(ALICE, calls=(again, Claim(CallId("a"), attempt))))
+            row = await engine.call(CallId("a"))
+            assert row is not None
+            assert (row.attempt, row.unknown) == (attempt, True)
 
     async def test_open_calls_are_those_without_an_outcome(self, engine: Engine) -> None:
         await open_session(engine)

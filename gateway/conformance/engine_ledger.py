@@ -1,8 +1,11 @@
 """What every engine must know of deliveries, questions, answers and notes."""
 
 import asyncio
+import json
 from dataclasses import replace
 from datetime import timedelta
+
+import pytest
 
 from gateway.conformance.engine_words import (
     ALICE,
@@ -16,10 +19,14 @@ from gateway.conformance.engine_words import (
     said,
 )
 from gateway.envelope import InteractionId, QuestionAsked
+from gateway.errors import Stale
 from gateway.ports.engine import (
     RUNTIME,
+    DeadFilter,
     Engine,
     InteractionChange,
+    Keep,
+    LastSequence,
     Page,
     Send,
     SendChange,
@@ -151,6 +158,27 @@ class SendSuite:
         rows, cursor = await engine.dead_sends(Page(3, cursor))
         assert ([row.sequence for row in rows], cursor) == ([2], None)
 
+    async def test_dead_sends_are_listed_by_what_is_asked_for(self, engine: Engine, clock: FakeClock) -> None:
+        await open_session(engine)
+        await open_session(engine, BOB, runtime="coder")
+        for session_id, target in ((ALICE, RUNTIME), (ALICE, "destination:x"), (BOB, "destination:x")):
+            done = await engine.commit(Step(session_id, (said(),), sends=(Send(0, target),)))
+            change = SendChange(done.last_sequence, target, "dead", 1)
+            await engine.commit(Step(session_id, send_changes=(change,)))
+            clock.turn(SECOND)
+        for which, expected in (
+            (DeadFilter(), [(BOB, 2), (ALICE, 3), (ALICE, 2)]),
+            (DeadFilter(runtime="finn"), [(ALICE, 3), (ALICE, 2)]),
+            (DeadFilter(target="destination:x"), [(BOB, 2), (ALICE, 3)]),
+            (DeadFilter(target=RUNTIME, runtime="coder"), []),
+            (DeadFilter(since=START + SECOND), [(BOB, 2), (ALICE, 3)]),
+        ):
+            rows, cursor = await engine.dead_sends(ALL, which)
+            assert ([(row.session_id, row.sequence) for row in rows], cursor) == (expected, None)
+        rows, cursor = await engine.dead_sends(Page(1), DeadFilter(target="destination:x"))
+        rows, cursor = await engine.dead_sends(Page(1, cursor), DeadFilter(target="destination:x"))
+        assert ([row.session_id for row in rows], cursor) == ([ALICE], None)
+
 
 class InteractionSuite:
     """Questions to people."""
@@ -218,6 +246,39 @@ class MemorySuite:
         kept = await asyncio.gather(*(engine.remember(key="k", scope="s", answer=answer) for answer in answers))
         assert kept.count(True) == 1
         assert await engine.recall(key="k", scope="s") == answers[kept.index(True)]
+
+    async def test_an_answer_is_kept_with_the_step_that_it_is_about(self, engine: Engine, clock: FakeClock) -> None:
+        await open_session(engine)
+        keep = Keep("k", "s", "sha", START + DAY, events=(0, 2))
+        await engine.commit(Step(ALICE, (said(), said(), said()), keeps=(keep,)))
+        kept = await engine.recall(key="k", scope="s")
+        assert kept is not None
+        assert (kept.request_sha, kept.expires_at) == ("sha", START + DAY)
+        assert json.loads(kept.response) == {"session_id": ALICE, "sequences": [2, 4]}
+        await engine.commit(Step(ALICE, (said(),), keeps=(replace(keep, request_sha="second", events=(0,)),)))
+        assert await engine.recall(key="k", scope="s") == kept
+        clock.turn(DAY)
+        later = replace(keep, request_sha="third", events=(0,), expires_at=START + 2 * DAY)
+        await engine.commit(Step(ALICE, (said(),), keeps=(later,)))
+        kept = await engine.recall(key="k", scope="s")
+        assert kept is not None
+        assert (kept.request_sha, json.loads(kept.response)["sequences"]) == ("third", [6])
+
+    async def test_a_step_that_fails_keeps_no_answer(self, engine: Engine) -> None:
+        await open_session(engine)
+        keep = Keep("k", "s", "sha", START + DAY, events=(0,))
+        with pytest.raises(Stale):
+            await engine.commit(Step(ALICE, (said(),), keeps=(keep,), expects=(LastSequence(7),)))
+        assert await engine.recall(key="k", scope="s") is None
+
+    async def test_an_answer_shows_no_event_that_was_a_repeat(self, engine: Engine) -> None:
+        await open_session(engine)
+        await engine.commit(Step(ALICE, (new(said().event, dedupe_key="d"),)))
+        keep = Keep("k", "s", "sha", START + DAY, events=(0, 1))
+        await engine.commit(Step(ALICE, (new(said().event, dedupe_key="d"), said()), keeps=(keep,)))
+        kept = await engine.recall(key="k", scope="s")
+        assert kept is not None
+        assert json.loads(kept.response)["sequences"] == [3]
 
     async def test_a_note_is_kept_replaced_and_removed(self, engine: Engine) -> None:
         assert await engine.note("destination:x") is None

@@ -20,10 +20,12 @@ from gateway.envelope import CallId, Envelope, InteractionId, SessionId
 from gateway.errors import Conflict, EngineUnavailable, NotFound, Truncated
 from gateway.ports.clock import Clock
 from gateway.ports.engine import (
+    ANY_DEAD,
     OPEN_STATES,
     CallFilter,
     CallRow,
     Committed,
+    DeadFilter,
     EngineHealth,
     Instance,
     InteractionRow,
@@ -224,15 +226,23 @@ class MemoryEngine:
         ]
         return [self._show(record) for record in sorted(found)]
 
-    async def dead_sends(self, page: Page) -> tuple[Sequence[SendRow], str | None]:
+    async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[SendRow], str | None]:
         after = read_cursor(page.after, int, str, int, str) if page.after else None
         found = [
             record
             for record in self._tables.sends.values()
-            if record.state in DEAD_STATES and (after is None or _age(record) < after)
+            if record.state in DEAD_STATES and (after is None or _age(record) < after) and self._wanted(record, which)
         ]
         rows, cursor = _cut(sorted(found, key=_age, reverse=True), page, _age)
         return [self._show(record) for record in rows], cursor
+
+    def _wanted(self, record: SendRecord, which: DeadFilter) -> bool:
+        runtime = self._tables.sessions[record.session_id].head.runtime
+        return (
+            which.runtime in {None, runtime}
+            and which.target in {None, record.target}
+            and (which.since is None or record.created_at >= micros(which.since))
+        )
 
     def _show(self, record: SendRecord) -> SendRow:
         return send_row(record, self._tables.sessions[record.session_id].event(record.seq))
@@ -376,6 +386,9 @@ def _matches(record: CallRecord, which: CallFilter) -> bool:
         and (which.tool is None or record.tool == which.tool)
         and (not which.states or record.state in which.states)
         and (which.unknown is None or bool(record.unknown) == which.unknown)
+        and (which.dead is None or bool(record.dead) == which.dead)
+        and (which.executor is None or record.executor == which.executor)
+        and (which.since is None or record.created_at >= micros(which.since))
     )
 
 

@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 from gateway.engines.encoding import strip_about
 from gateway.engines.retention import Item, Shelf
 from gateway.engines.roster import Roster
-from gateway.engines.rows import CallRecord, EventRecord, Head, InteractionMove, InteractionRecord, SendRecord, moment
+from gateway.engines.rows import (
+    CallRecord,
+    EventRecord,
+    Head,
+    InteractionMove,
+    InteractionRecord,
+    SendRecord,
+    micros,
+    moment,
+)
 from gateway.engines.steps import CLOSED, DedupeKey, Writes
 from gateway.envelope import CallId, InteractionId, SessionId
 from gateway.ports.clock import Clock
@@ -111,6 +120,11 @@ class Tables:
                 )
         for change in writes.interactions:
             self._change_interaction(change)
+        for answer in writes.answers:
+            kept = self.answers.get((answer.scope, answer.key))
+            if kept is None or micros(kept.expires_at) <= now:
+                fresh = StoredAnswer(answer.request_sha, answer.response, moment(answer.expires_at))
+                self.answers[answer.scope, answer.key] = fresh
 
     def _change_interaction(self, change: InteractionRecord | InteractionMove) -> None:
         old = self.interactions.get(change.interaction_id)

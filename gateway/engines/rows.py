@@ -73,6 +73,7 @@ class CallRecord(NamedTuple):
     redrive_of: CallId | None
     deliver: int
     finished_at: int | None
+    dead: int
 
 
 class SendRecord(NamedTuple):
@@ -99,6 +100,16 @@ class SendMove(NamedTuple):
     session_id: SessionId
     seq: int
     target: str
+
+
+class AnswerRecord(NamedTuple):
+    """The remembered answer to an API write."""
+
+    scope: str
+    key: str
+    request_sha: str
+    response: bytes
+    expires_at: int
 
 
 class InteractionRecord(NamedTuple):
@@ -180,6 +191,7 @@ def call_row(record: CallRecord) -> CallRow:
         redrive_of=record.redrive_of,
         deliver=bool(record.deliver),
         finished_at=moment_or_none(record.finished_at),
+        dead=bool(record.dead),
     )
 
 

@@ -23,9 +23,11 @@ from gateway.envelope import CallId, Envelope, InteractionId, SessionId
 from gateway.errors import EngineUnavailable, InvalidRequest, NotFound
 from gateway.ports.clock import Clock
 from gateway.ports.engine import (
+    ANY_DEAD,
     CallFilter,
     CallRow,
     Committed,
+    DeadFilter,
     EngineHealth,
     Instance,
     InteractionRow,
@@ -180,8 +182,8 @@ class SqliteEngine:
     async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[SendRow]:
         return await self._read.ask(queries.list_sends_of, session_id, sequence)
 
-    async def dead_sends(self, page: Page) -> tuple[Sequence[SendRow], str | None]:
-        return await self._read.ask(queries.list_dead_sends, page)
+    async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[SendRow], str | None]:
+        return await self._read.ask(queries.list_dead_sends, page, which)
 
     async def interactions(
         self, page: Page, *, session_id: SessionId | None = None, state: InteractionState | None = None

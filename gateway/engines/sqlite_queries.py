@@ -26,6 +26,7 @@ from gateway.errors import NotFound, Truncated
 from gateway.ports.engine import (
     CallFilter,
     CallRow,
+    DeadFilter,
     InteractionRow,
     InteractionState,
     Page,
@@ -150,7 +151,13 @@ def list_calls(connection: sqlite3.Connection, which: CallFilter, page: Page) ->
     if page.after:
         where.append("id < ?")
         values.append(read_cursor(page.after, int)[0])
-    for column, value in (("session_id", which.session_id), ("runtime", which.runtime), ("tool", which.tool)):
+    wanted = {
+        "session_id": which.session_id,
+        "runtime": which.runtime,
+        "tool": which.tool,
+        "executor": which.executor,
+    }
+    for column, value in wanted.items():
         if value is not None:
             where.append(column + " = ?")
             values.append(value)
@@ -160,6 +167,12 @@ def list_calls(connection: sqlite3.Connection, which: CallFilter, page: Page) ->
     if which.unknown is not None:
         where.append("unknown = ?")
         values.append(int(which.unknown))
+    if which.dead is not None:
+        # Written out, so that SQLite sees that the small index of dead calls will do.
+        where.append("dead = 1" if which.dead else "dead = 0")
+    if which.since is not None:
+        where.append("created_at >= ?")
+        values.append(micros(which.since))
     rows, more = _page(connection, page, _CALLS, where, values, "id DESC")
     return [call_row(CallRecord._make(row[:-1])) for row in rows], write_cursor(rows[-1][-1]) if more else None
 
@@ -202,12 +215,21 @@ def list_sends_of(connection: sqlite3.Connection, session_id: SessionId, sequenc
     return [_send(row) for row in connection.execute(statement, (session_id, sequence))]
 
 
-def list_dead_sends(connection: sqlite3.Connection, page: Page) -> tuple[list[SendRow], str | None]:
+def list_dead_sends(connection: sqlite3.Connection, page: Page, which: DeadFilter) -> tuple[list[SendRow], str | None]:
     where = ["o.state IN ('refused', 'unknown', 'dead')"]
     values: list[Any] = []
     if page.after:
         where.append("(o.created_at, o.session_id, o.seq, o.target) < (?, ?, ?, ?)")
         values += read_cursor(page.after, int, str, int, str)
+    if which.runtime is not None:
+        where.append("EXISTS (SELECT 1 FROM sessions s WHERE s.session_id = o.session_id AND s.runtime = ?)")
+        values.append(which.runtime)
+    if which.target is not None:
+        where.append("o.target = ?")
+        values.append(which.target)
+    if which.since is not None:
+        where.append("o.created_at >= ?")
+        values.append(micros(which.since))
     order = "o.created_at DESC, o.session_id DESC, o.seq DESC, o.target DESC"
     rows, more = _page(connection, page, _SENDS, where, values, order)
     cursor = None

@@ -135,6 +135,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE sessions ADD COLUMN owner TEXT",
         "CREATE INDEX sessions_owned ON sessions (owner, runtime) WHERE state <> 'closed'",
     ),
+    (
+        "ALTER TABLE calls ADD COLUMN dead INTEGER NOT NULL DEFAULT 0",
+        "UPDATE calls SET dead = 1 WHERE unknown = 1",
+        "CREATE INDEX calls_dead ON calls (id) WHERE dead = 1",
+    ),
 )
 
 

@@ -53,7 +53,7 @@ _ADD_CALLS = _in_rows("calls", CallRecord._fields)
 _ADD_SENDS = _in_rows("outbound", SendRecord._fields)
 _MOVE_CALL = """
 UPDATE calls SET state = ?, attempt = ?, deadline_at = ?, due_at = ?, canceling_until = ?, outcome_seq = ?,
-    outcome_sha = ?, unknown = ?, error = ?, finished_at = ?
+    outcome_sha = ?, unknown = ?, error = ?, finished_at = ?, dead = ?
 WHERE call_id = ?
 """
 _MOVE_SEND = """
@@ -77,6 +77,12 @@ WHERE interaction_id = ? AND session_id = ?
 _MOVE_SESSION = """
 UPDATE sessions SET state = ?, last_seq = ?, size = ?, updated_at = ?, cursor = coalesce(?, cursor)
 WHERE session_id = ?
+"""
+_KEEP_ANSWER = """
+INSERT INTO idempotency (scope, key, request_sha, response, expires_at) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (scope, key) DO UPDATE SET
+    request_sha = excluded.request_sha, response = excluded.response, expires_at = excluded.expires_at
+WHERE idempotency.expires_at <= ?
 """
 _KEEP_SNAPSHOT = """
 INSERT INTO snapshots (session_id, snapshot) VALUES (?, ?)
@@ -165,6 +171,8 @@ class Store:
             self.connection.execute(
                 _MOVE_INTERACTION if isinstance(change, InteractionMove) else _ADD_INTERACTION, change
             )
+        if writes.answers:
+            many(_KEEP_ANSWER, [(*answer, now) for answer in writes.answers])
         if writes.snapshots:
             many(_KEEP_SNAPSHOT, writes.snapshots.items())
         cursors = writes.cursors
@@ -215,5 +223,6 @@ def _moved(call: CallRecord) -> tuple[object, ...]:
         call.unknown,
         call.error,
         call.finished_at,
+        call.dead,
         call.call_id,
     )

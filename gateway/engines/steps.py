@@ -9,8 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import orjson
+
 from gateway.engines.encoding import Encoded
 from gateway.engines.rows import (
+    AnswerRecord,
     CallRecord,
     EventRecord,
     Head,
@@ -32,10 +35,12 @@ from gateway.ports.engine import (
     Committed,
     Fence,
     InteractionChange,
+    Keep,
     LastSequence,
     MarkCanceling,
     NewEvent,
     Open,
+    Redriven,
     Requeue,
     Send,
     Settle,
@@ -78,6 +83,8 @@ class Writes:
     interactions: list[InteractionRecord | InteractionMove] = field(
         default_factory=list[InteractionRecord | InteractionMove]
     )
+    answers: list[AnswerRecord] = field(default_factory=list[AnswerRecord])
+    """Answers to keep; one that is kept already and has not expired stays."""
 
 
 def decide(step: Step, events: Sequence[Encoded], *, now: int, known: Known, writes: Writes) -> Committed:
@@ -98,6 +105,7 @@ def decide(step: Step, events: Sequence[Encoded], *, now: int, known: Known, wri
     calls, opened = _change_calls(step, head, numbers, now=now, known=known, writes=writes) if step.calls else _NO_CALLS
     sends = _sends(step.sends, session_id, numbers, now=now) if step.sends else ()
     interactions = _interactions(step.interactions, session_id, numbers) if step.interactions else ()
+    answers = [_answer(keep, session_id, numbers) for keep in step.keeps]
     moves = [
         SendMove(c.state, c.attempt, micros_or_none(c.due_at), c.reason, session_id, c.sequence, c.target)
         for c in step.send_changes
@@ -143,6 +151,7 @@ def decide(step: Step, events: Sequence[Encoded], *, now: int, known: Known, wri
     writes.sends += sends
     writes.interactions += interactions
     writes.send_moves += moves
+    writes.answers += answers
     dropped = () if len(kept) == len(events) else tuple(i for i, number in enumerate(numbers) if number is None)
     return Committed(tuple(envelopes), sequence, dropped)
 
@@ -207,8 +216,9 @@ def _change_calls(
             calls[call_id] = _open(change, head, numbers, now=now)
             opened.append(call_id)
         else:
-            if call is None or call.session_id != head.session_id or call.state not in OPEN_STATES:
-                raise Stale(f"call {call_id!r} is not open")
+            open_now = call is not None and call.state in OPEN_STATES
+            if call is None or call.session_id != head.session_id or open_now is isinstance(change, Redriven):
+                raise Stale(f"call {call_id!r} is {'still' if open_now else 'not'} open")
             calls[call_id] = _change(call, change, numbers, now=now)
     return calls, opened
 
@@ -246,6 +256,7 @@ def _open(change: Open, head: Head, numbers: Sequence[int | None], *, now: int) 
         change.redrive_of,
         int(change.deliver),
         None if change.state in OPEN_STATES else now,
+        0,
     )
 
 
@@ -263,17 +274,27 @@ def _change(call: CallRecord, change: CallChange, numbers: Sequence[int | None],
                 unknown=int(change.unknown),
                 error=change.error,
                 finished_at=now,
+                dead=int(change.dead),
             )
         case Claim():
             return call._replace(state="dispatched", attempt=change.attempt, due_at=None)
         case Accept():
             return call._replace(state="accepted", deadline_at=micros(change.deadline_at))
         case Requeue():
-            return call._replace(state="queued", due_at=micros(change.due_at), error=change.reason)
+            unknown = int(change.unsure or call.unknown)
+            return call._replace(state="queued", due_at=micros(change.due_at), error=change.reason, unknown=unknown)
         case MarkCanceling():
             return call._replace(canceling_until=micros(change.until))
+        case Redriven():
+            return call._replace(dead=0)
         case Open():
             raise AssertionError("an Open is no change of a known call")
+
+
+def _answer(keep: Keep, session_id: SessionId, numbers: Sequence[int | None]) -> AnswerRecord:
+    sequences = [_sequence_of(index, numbers) for index in keep.events]
+    shown = {"session_id": session_id, "sequences": [sequence for sequence in sequences if sequence is not None]}
+    return AnswerRecord(keep.scope, keep.key, keep.request_sha, orjson.dumps(shown), micros(keep.expires_at))
 
 
 def _sends(

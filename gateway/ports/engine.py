@@ -98,6 +98,8 @@ class Requeue:
     call_id: CallId
     due_at: datetime
     reason: str
+    unsure: bool = False
+    """Whether the executor may have done the work already; once so, it stays so until the call ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +120,18 @@ class Settle:
     outcome_index: int | None
     unknown: bool = False
     error: str | None = None
+    dead: bool = False
+    """Whether it ended without an answer of its executor, so that it waits for an operator."""
 
 
-CallChange = Open | Claim | Accept | Requeue | MarkCanceling | Settle
+@dataclass(frozen=True, slots=True)
+class Redriven:
+    """A dead call was tried again as another one, so it waits for an operator no more; it may have ended long ago."""
+
+    call_id: CallId
+
+
+CallChange = Open | Claim | Accept | Requeue | MarkCanceling | Settle | Redriven
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +168,22 @@ class InteractionChange:
     answered_by: str | None = None
     request_sequence: int | None = None
     """Instead of an index, for a question that an earlier step recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """The answer to an API write with an Idempotency-Key, kept in the very step that carries it out.
+
+    What is kept as the response is `{"session_id", "sequences"}` in JSON, since sequences are only known now; the
+    answer is formed again from the events. An answer that is kept already and has not expired stays.
+    """
+
+    key: str
+    scope: str
+    request_sha: str
+    expires_at: datetime
+    events: tuple[int, ...]
+    """Indexes of the events of this step that the answer shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +224,7 @@ class Step:
     sends: tuple[Send, ...] = ()
     send_changes: tuple[SendChange, ...] = ()
     interactions: tuple[InteractionChange, ...] = ()
+    keeps: tuple[Keep, ...] = ()
     cursor: str | None = None
     snapshot: bytes | None = None
     state: str | None = None
@@ -280,6 +308,8 @@ class CallRow:
     redrive_of: CallId | None = None
     deliver: bool = True
     finished_at: datetime | None = None
+    dead: bool = False
+    """Whether it waits for an operator: it ended without an answer of its executor, and was not redriven."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +357,23 @@ class CallFilter:
     tool: str | None = None
     states: frozenset[str] = frozenset()
     unknown: bool | None = None
+    dead: bool | None = None
+    executor: str | None = None
+    since: datetime | None = None
+    """Only calls made at this time or later."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadFilter:
+    """Which dead sends to list; empty members match everything."""
+
+    runtime: str | None = None
+    target: str | None = None
+    since: datetime | None = None
+    """Only sends recorded at this time or later."""
+
+
+ANY_DEAD = DeadFilter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,7 +498,7 @@ class Ledger(Protocol):
         ...
 
     async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[SendRow]: ...
-    async def dead_sends(self, page: Page) -> tuple[Sequence[SendRow], str | None]:
+    async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[SendRow], str | None]:
         """List rows that are refused, unknown or dead, newest first."""
         ...
 
