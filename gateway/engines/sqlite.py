@@ -16,7 +16,7 @@ from gateway.engines.encoding import encode_event
 from gateway.engines.retention import portions
 from gateway.engines.roster import Roster
 from gateway.engines.rows import micros, whole_micros
-from gateway.engines.sqlite_lock import FileLock, check_place
+from gateway.engines.sqlite_lock import FileLock, check_place, locate
 from gateway.engines.sqlite_readers import Readers
 from gateway.engines.sqlite_writer import Writer
 from gateway.envelope import CallId, Envelope, InteractionId, SessionId
@@ -50,9 +50,7 @@ class SqliteEngine:
     """Keep everything in the file at `path`; its folder must exist and be on a local disk."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
-        self._path = path.absolute().parent.resolve() / path.name
-        if self._path.is_symlink():
-            self._path = self._path.resolve()
+        self._path = locate(path)
         self._clock = clock
         self._lock = FileLock(self._path)
         self._opened: tuple[Writer, Readers, Roster] | None = None

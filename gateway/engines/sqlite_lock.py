@@ -59,6 +59,12 @@ class FileLock:
             self._file = None
 
 
+def locate(path: Path) -> Path:
+    """Say the one name of a database, so that it has one lock whatever links lead to it."""
+    place = path.absolute().parent.resolve() / path.name
+    return place.resolve() if place.is_symlink() else place
+
+
 def check_place(path: Path) -> None:
     """Refuse a path where a database cannot be.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from gateway.errors import EngineUnusable, SchemaTooNew
 
 # "Drgm", so that `file` and we can tell our databases from others.
-_APPLICATION = 0x4472676D
+APPLICATION = 0x4472676D
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -200,7 +200,7 @@ def _check_ours(connection: sqlite3.Connection, path: Path) -> None:
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if application != _APPLICATION and (application or version or tables):
+    if application != APPLICATION and (application or version or tables):
         raise EngineUnusable(f"{str(path)!r} is a database of another program: give engine.path another file name")
     if version > len(MIGRATIONS):
         raise SchemaTooNew(
@@ -216,7 +216,7 @@ def _migrate(connection: sqlite3.Connection) -> None:
         try:
             for statement in statements:
                 connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {number}")
             connection.execute("COMMIT")
         finally:

@@ -20,7 +20,10 @@ from gateway.engines.sqlite_lock import FileLock
 
 ROOT = Path(__file__).parents[3]
 STATIC = ROOT / "config/examples/static.yaml"
-COMMANDS = ("serve", "check", "schema", "doctor", "demo", "version", "tail", "send", "answer", "explain")
+COMMANDS = (
+    "serve", "check", "schema", "doctor", "demo", "version", "tail", "send", "answer", "explain", "migrate", "backup",
+    "restore",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

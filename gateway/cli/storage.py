@@ -1,0 +1,122 @@
+"""The commands about the database: migrate, backup, restore."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.status import Status
+
+from gateway import bootstrap
+from gateway.cli.config_file import ConfigOption, choose
+from gateway.cli.explained import RAW, explained
+from gateway.cli.probes import write_bytes
+from gateway.cli.send import Misused
+from gateway.cli.terminal import plural
+from gateway.engines import sqlite_backup as sqlite
+from gateway.engines.sqlite_lock import locate
+from gateway.engines.sqlite_schema import MIGRATIONS
+from gateway.errors import OperatorError
+from gateway.settings.load import load
+from gateway.settings.model import SqliteStore, Store
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(
+        epilog=f"{RAW}Examples:\n  dragoman migrate\n  dragoman migrate --check && dragoman serve\n\n"
+        "`dragoman serve` migrates too; this does it without starting, e.g. before the first of several replicas.\n"
+        "Exit code of --check: 0 when the database is up to date, 1 when migrations wait."
+    )(migrate)
+    app.command(
+        epilog=f"{RAW}Examples:\n  dragoman backup /backups/dragoman-$(date +%F).db\n"
+        "  dragoman backup /backups/latest.db --force\n\n"
+        "The gateway goes on running. The file appears under its name once it is complete and checked."
+    )(backup)
+    app.command(
+        epilog=f"{RAW}Examples:\n  dragoman restore /backups/latest.db\n"
+        "  dragoman restore --bump-fences      after the database was restored by other means\n\n"
+        "Stop the gateway first. The database it had is kept beside the new one as FILE.before-restore.\n"
+        "What was delivered after the backup was made may be delivered again, with the same idempotency keys."
+    )(restore)
+
+
+def migrate(
+    *,
+    config: ConfigOption = None,
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail where migrations wait.")] = False,
+) -> None:
+    """Bring the tables of the database up to date."""
+    with explained():
+        path = _sqlite(_store(config), "migrate")
+        before, after = (sqlite.schema_of(path), len(MIGRATIONS)) if check else sqlite.migrate(path)
+    typer.echo(f"{path}: {_moved(before, after, check=check)}")
+    if check and before != after:
+        raise typer.Exit(1)
+
+
+def backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to put the copy.", show_default=False)],
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE where it exists.")] = False,
+    config: ConfigOption = None,
+) -> None:
+    """Copy the database to a file while the gateway runs."""
+    with explained():
+        path = _sqlite(_store(config), "backup")
+        with _patience(f"copying {path}"):
+            made = sqlite.back_up(path, file, force=force)
+    typer.echo(f"{file}: {_describe(made)}, copied from {path} and checked")
+
+
+def restore(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="The backup to put in its place.", show_default=False)
+    ] = None,
+    *,
+    bump_fences: Annotated[
+        bool, typer.Option("--bump-fences", help="Only make the fences new, in a database restored by other means.")
+    ] = False,
+    config: ConfigOption = None,
+) -> None:
+    """Put a backup in the place of the database."""
+    with explained():
+        if (file is None) != bump_fences:
+            raise Misused("give either FILE or --bump-fences")
+        path = _sqlite(_store(config), "restore")
+        if file is None:
+            sessions = sqlite.bump_fences(path)
+            typer.echo(f"{path}: {plural(sessions, 'session') or 'no session'} under new fences, owned by nobody")
+            return
+        with _patience(f"restoring {file}"):
+            made, aside = sqlite.restore(path, file)
+    typer.echo(f"{path}: {_describe(made)}, restored from {file}, under new fences")
+    if aside is not None:
+        typer.echo(f"{aside}: the database as it was before")
+
+
+def _store(config: Path | None) -> Store:
+    return load(choose(config), adapters=bootstrap.installed_adapters(), env=os.environ).settings.engine
+
+
+def _sqlite(store: Store, command: str) -> Path:
+    if isinstance(store, SqliteStore):
+        return locate(store.path)
+    raise OperatorError(f"the engine of this configuration keeps nothing, so there is nothing to {command}")
+
+
+def _moved(before: int, after: int, *, check: bool) -> str:
+    if before == after:
+        return f"schema {after}, up to date"
+    return f"schema {before or 'none'} -> {after}{', not applied yet' if check else ''}"
+
+
+def _describe(made: sqlite.Contents) -> str:
+    counts = (plural(made.sessions, "session"), plural(made.events, "event"))
+    return f"{', '.join(filter(None, counts)) or 'empty'}, {write_bytes(made.size)}, schema {made.schema}"
+
+
+def _patience(text: str) -> Status:
+    # A terminal shows that something goes on; a log does not.
+    return Console(stderr=True).status(text)
