@@ -185,6 +185,11 @@ class HermLink:
                 self.end(str(exc))
                 raise
 
+    async def prove(self) -> None:
+        """Return while the link stands: each post was answered."""
+        if self._ended.is_set():
+            raise LinkLost(f"the link is closed: {self._reason}", unsent=True)
+
     async def wait_closed(self) -> str:
         """Wait until the connection has ended and say why."""
         await self._ended.wait()

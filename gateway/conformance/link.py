@@ -157,6 +157,21 @@ class LinkSuite:
             with pytest.raises(LinkLost):
                 await within(link.send(self.outbound(1)))
 
+    async def test_a_peer_that_is_there_proves_it_and_one_that_is_gone_does_not(self) -> None:
+        async with (
+            self.serve() as peer,
+            self.connector(peer) as connector,
+            connector.connect(self.native_id, Collector()) as link,
+        ):
+            await within(peer.connected())
+            await within(link.send(self.outbound(1)))
+            for _ in range(3):
+                await within(link.prove())
+            await peer.drop()
+            await within(link.wait_closed())
+            with pytest.raises(LinkLost):
+                await within(link.prove())
+
     async def test_leaving_closes_the_connection(self) -> None:
         async with self.serve() as peer, self.connector(peer) as connector:
             async with connector.connect(self.native_id, Collector()) as link:

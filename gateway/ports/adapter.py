@@ -193,6 +193,17 @@ class Link(Protocol):
         """
         ...
 
+    async def prove(self) -> None:
+        """Return once the peer has surely been reached by everything sent before; it need not have understood it.
+
+        Asked where silence means delivery, before the silence is believed: a connection that is broken without a
+        word is silent too. Where each send is answered there is nothing to add.
+
+        Raises:
+            LinkLost: no sign of the peer came in time; the link is closed then.
+        """
+        ...
+
     async def wait_closed(self) -> str:
         """Wait until the connection has ended and say why."""
         ...

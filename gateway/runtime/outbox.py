@@ -94,6 +94,7 @@ class Outbox:
         self._link: Link | None = None
         self._sender: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._proving: asyncio.Task[None] | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._waiting_since: float | None = None
         self._loaded = False
@@ -185,6 +186,9 @@ class Outbox:
         if self._sender is not None:
             self._sender.cancel()
             self._sender = None
+        if self._proving is not None:
+            self._proving.cancel()
+            self._proving = None
         self._lanes.clear()
         self._queued.clear()
         self._lost.update(sent.sequence for sent in self._unconfirmed or ())
@@ -368,15 +372,26 @@ class Outbox:
     # Delivery --------------------------------------------------------------------------------------------
 
     def _arm(self) -> None:
-        if self._timer is None and self._unconfirmed:
+        if self._timer is None and self._proving is None and self._unconfirmed:
             window = self._council.options.delivery_window.total_seconds()
             wait = self._unconfirmed[0].at + window - self._shared.clock.monotonic()
             self._timer = asyncio.get_running_loop().call_later(max(0.01, wait), self._ripen)
 
     def _ripen(self) -> None:
-        """Nothing was said against these sends within the window: they are delivered."""
+        """Nothing was said against these sends within the window: they are delivered, if the link still stands."""
         self._timer = None
+        if self._link is not None:
+            self._proving = asyncio.get_running_loop().create_task(self._believe(self._link))
+
+    async def _believe(self, link: Link) -> None:
         ripe_before = self._shared.clock.monotonic() - self._council.options.delivery_window.total_seconds()
+        try:
+            await link.prove()
+        except LinkLost as exc:
+            log.info("silence was no delivery", session_id=self._session_id, reason=str(exc))
+            self._drop_link(str(exc))
+            return
+        self._proving = None
         ripe: list[int] = []
         sent = self._unconfirmed or deque()
         while sent and sent[0].at <= ripe_before:

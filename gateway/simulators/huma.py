@@ -94,6 +94,8 @@ class HumaServer:
                 async_handlers=False,
                 max_http_buffer_size=FRAME_LIMIT,
                 cors_allowed_origins=[],
+                ping_interval=self._manners.heartbeat.total_seconds(),
+                ping_timeout=self._manners.heartbeat.total_seconds() * 0.8,
             ),
         )
         self._sockets.on("connect", self._connect)

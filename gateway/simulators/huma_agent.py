@@ -41,6 +41,8 @@ class Manners:
 
     confirmation_timeout: timedelta = timedelta(seconds=30)
     """How long a message's confirmation is waited for; then success is assumed."""
+    heartbeat: timedelta = timedelta(seconds=25)
+    """How often the server pings; a connection that has not answered within nearly as long again is dropped."""
     interrupts: bool = False
     """Whether a triggering update cancels the open tool calls, as a real 0.2.0 agent does."""
 

@@ -107,6 +107,8 @@ class OpenHandsServer:
                 async_handlers=False,
                 max_http_buffer_size=MESSAGE_LIMIT,
                 cors_allowed_origins="*",
+                ping_interval=self._manners.heartbeat.total_seconds(),
+                ping_timeout=self._manners.heartbeat.total_seconds() * 0.8,
                 logger=quiet,
                 engineio_logger=quiet,
             ),

@@ -1,6 +1,7 @@
 """Where a simulated OpenHands agent stands, and how its server behaves where it may choose."""
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Literal
 
 from gateway.simulators.openhands_rules import Frame
@@ -14,6 +15,8 @@ class Manners:
 
     reorders: bool = False
     """Whether live events of one moment swap places, as those of two threads do."""
+    heartbeat: timedelta = timedelta(seconds=25)
+    """How often the server pings; a connection that has not answered within nearly as long again is dropped."""
     recalls: bool = True
     """Whether a message makes the agent recall something first."""
 

@@ -211,6 +211,23 @@ class SocketLink:
             raise LinkLost(problem)
         return Receipt("sent") if ack is None or self._acks is None else await self._acks.wait(ack)
 
+    async def prove(self) -> None:
+        """Let the peer answer a ping of the websocket, which it reads behind everything sent before."""
+        if self._ended.is_set() or self._door.socket is None:
+            raise LinkLost(f"the link is closed: {self._reason}")
+        problem = f"no sign of the peer within {self._target.send_timeout.total_seconds():g} s"
+        try:
+            async with asyncio.timeout(self._target.send_timeout.total_seconds()):
+                await self._door.socket.prove()
+                return
+        except TimeoutError:
+            pass
+        except (aiohttp.ClientError, OSError) as exc:
+            problem = self._mask(f"{type(exc).__name__}: {exc}")
+        self.end(problem)
+        await self._door.drop()
+        raise LinkLost(problem)
+
     def acknowledge(self, packet: str) -> None:
         """Take the peer's acknowledgement of one of our frames."""
         if self._acks is not None:
@@ -254,6 +271,8 @@ class SocketLink:
         if not self._ended.is_set():
             self._reason = self._mask(reason)[:300]
             self._ended.set()
+            if self._door.socket is not None:
+                self._door.socket.end()
             if self._acks is not None:
                 self._acks.end(self._reason)
         self._heard.set()
@@ -333,7 +352,8 @@ class _Door:
 
     async def ws_connect(self, url: str, **options: Any) -> "_Socket":
         try:
-            inner = await self._session.ws_connect(url, **options)
+            # Pings are answered here, so that the answers to ours are seen.
+            inner = await self._session.ws_connect(url, **options, autoping=False)
         except aiohttp.WSServerHandshakeError as exc:
             self.status = exc.status
             self.trouble = f"the server answered the websocket handshake with HTTP {exc.status}"
@@ -357,6 +377,20 @@ class _Socket:
     def __init__(self, inner: Any, link: SocketLink) -> None:
         self._inner = inner
         self._link = link
+        self._pings = 0
+        self._answered = 0
+        self._pong = asyncio.Event()
+
+    async def prove(self) -> None:
+        """Send a ping and wait for its answer."""
+        self._pings += 1
+        mine = self._pings
+        await self._inner.ping(str(mine).encode())
+        while self._answered < mine:
+            self._pong.clear()
+            await self._pong.wait()
+            if self._link.ended is not None:
+                raise ConnectionResetError(self._link.ended)
 
     async def receive(self) -> Any:
         while True:
@@ -371,11 +405,27 @@ class _Socket:
                 case aiohttp.WSMsgType.BINARY:
                     await self._take(read_event(message.data))
                     continue
+                case aiohttp.WSMsgType.PING:
+                    await self._inner.pong(message.data)
+                    continue
+                case aiohttp.WSMsgType.PONG:
+                    self._note_pong(bytes(message.data))
+                    continue
                 case aiohttp.WSMsgType.ERROR:
                     self._link.end(f"the connection broke: {type(message.data).__name__}")
                 case _:
                     self._link.hang_up(f"the server closed the connection ({self._inner.close_code})")
             return message
+
+    def _note_pong(self, said: bytes) -> None:
+        # A peer may also send one unasked, with whatever it likes in it.
+        if said.isdigit() and len(said) < 20 and self._answered < int(said) <= self._pings:
+            self._answered = int(said)
+            self._pong.set()
+
+    def end(self) -> None:
+        """Nothing comes any more."""
+        self._pong.set()
 
     async def _take(self, arrival: Arrival) -> None:
         self._link.take(arrival)

@@ -22,13 +22,13 @@ Script = Callable[[web.WebSocketResponse], Awaitable[None]]
 
 
 @asynccontextmanager
-async def scripted(script: Script | int, **more: Any) -> AsyncGenerator[tuple[Target, Any]]:
+async def scripted(script: Script | int, *, autoping: bool = True, **more: Any) -> AsyncGenerator[tuple[Target, Any]]:
     """Serve one script per websocket, or one HTTP status for all; yield where it is and a session."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         if isinstance(script, int):
             return web.Response(status=script)
-        socket = web.WebSocketResponse(max_msg_size=0)
+        socket = web.WebSocketResponse(max_msg_size=0, autoping=autoping)
         await socket.prepare(request)
         await script(socket)
         await socket.close()
@@ -257,3 +257,46 @@ def test_a_code_is_found_only_where_a_refusal_puts_it() -> None:
         ["UNAUTHORIZED"],
     ):
         assert find_code(other, CODES) is None
+
+
+async def test_a_peer_that_answers_no_ping_has_not_read_what_was_sent_and_loses_the_link() -> None:
+    async def deaf(socket: web.WebSocketResponse) -> None:
+        await let_in(socket)
+        # What nobody asked for proves nothing.
+        for said in (b"", b"7", b"1" * 100):
+            await socket.pong(said)
+        await listen(socket)
+
+    async with (
+        scripted(deaf, autoping=False, send_timeout=timedelta(milliseconds=300)) as (target, session),
+        open_link(target, Collector(), session=session) as link,
+    ):
+        await within(link.send(Frame("message", {"a": 1})))
+        with pytest.raises(LinkLost, match=r"no sign of the peer within 0\.3 s"):
+            await within(link.prove())
+        assert "no sign" in await within(link.wait_closed())
+
+
+async def test_pings_of_the_peer_are_answered_and_its_late_pongs_count() -> None:
+    answers: list[bytes] = []
+
+    async def slow(socket: web.WebSocketResponse) -> None:
+        await let_in(socket)
+        await socket.ping(b"hello")
+        asked: list[bytes] = []
+        async for message in socket:
+            if message.type is WSMsgType.PONG:
+                answers.append(message.data)
+            elif message.type is WSMsgType.PING:
+                asked.append(message.data)
+                if len(asked) == 3:
+                    # The answer to the last one is enough for all.
+                    await socket.pong(asked[-1])
+
+    async with (
+        scripted(slow, autoping=False) as (target, session),
+        open_link(target, Collector(), session=session) as link,
+    ):
+        await within(asyncio.gather(*(link.prove() for _ in range(3))))
+        assert link.ended is None
+    assert answers == [b"hello"]

@@ -161,6 +161,9 @@ class MortalLink:
             self._death.passes("after-emit")
         return receipt
 
+    async def prove(self) -> None:
+        await self._inner.prove()
+
     async def wait_closed(self) -> str:
         return await self._inner.wait_closed()
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from gateway.simulators.huma_rules import Dialect
-from tests.faults.scene import Scene, until
+from tests.faults.ground import until
+from tests.faults.scene import Scene
 
 pytestmark = pytest.mark.faults
 
@@ -15,8 +16,8 @@ class Disk:
     """Lets the files of a running process grow no further: the write fails as it does on a full disk."""
 
     def __init__(self, scene: Scene) -> None:
-        self._pid = scene.pid
-        self._log = scene.database.with_name(scene.database.name + "-wal")
+        self._pid = scene.gateway.pid
+        self._log = scene.folder / "dragoman.db-wal"
         self._limits = resource.prlimit(self._pid, resource.RLIMIT_FSIZE)
 
     def fill(self) -> None:
@@ -29,12 +30,11 @@ class Disk:
 async def refusals(scene: Scene, more: int) -> None:
     """Wait until the gateway is not ready, and the session was refused a write so many more times."""
     line = "the engine is unavailable"
-    before = (scene.folder / "gateway.log").read_text().count(line)
+    before = scene.gateway.whole_log().count(line)
 
     async def so() -> bool:
-        assert scene.process is not None
-        assert scene.process.returncode is None, scene.log()
-        refused = (scene.folder / "gateway.log").read_text().count(line) - before
+        assert scene.gateway.alive, scene.log()
+        refused = scene.gateway.whole_log().count(line) - before
         return refused >= more and (await scene.http.get("/readyz")).status_code == 503
 
     await until(so)

@@ -22,7 +22,7 @@ async def test_a_pause_loses_and_doubles_nothing(tmp_path: Path, dialect: Dialec
         for tool in ("again", "once", "later"):
             await scene.call(tool)
         await scene.witness.wait(lambda seen: seen.kind == "tool.requested", count=3)
-        scene.signal(signal.SIGSTOP)
+        scene.gateway.signal(signal.SIGSTOP)
         scene.witness.open()
         connections = scene.agent.connections
         if link_breaks:
@@ -31,7 +31,7 @@ async def test_a_pause_loses_and_doubles_nothing(tmp_path: Path, dialect: Dialec
             await scene.call("once")
         # The pause itself is the fault; nothing happens that could be waited for.
         await asyncio.sleep(PAUSE)
-        scene.signal(signal.SIGCONT)
+        scene.gateway.signal(signal.SIGCONT)
         await scene.agent.wait_connections(connections + link_breaks)
         await scene.recorded(scene.calls[2], "accepted")
         address = str((await scene.witness.wait(lambda seen: seen.tool == "later"))[0].content["callback_url"])

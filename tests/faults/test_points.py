@@ -41,7 +41,7 @@ async def test_a_call_lost_before_the_first_commit_left_no_trace_and_may_be_aske
     async with Scene(tmp_path, dialect) as scene:
         await play(scene, "before-accept", "once")
         (call,) = scene.calls
-        assert await scene.row_of(call) is None
+        assert await scene.row_of(call.call_id) is None
         assert scene.witness.seen == []
         await scene.agent.call(call.tool, call.arguments, call.call_id)
         await call.result()

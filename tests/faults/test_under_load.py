@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gateway.simulators.huma_rules import Dialect
-from tests.faults.scene import Scene, until
+from tests.faults.ground import until
+from tests.faults.scene import Scene
 
 pytestmark = pytest.mark.faults
 
@@ -33,11 +34,9 @@ async def test_calls_under_load_survive_three_kills(tmp_path: Path, dialect: Dia
                 await scene.witness.wait(lambda _: True, count=len(scene.witness.seen) + dice.randint(1, 40))
                 scene.kill()
                 await scene.dead()
-                on_record = scene.committed()
+                on_record = await scene.store.committed()
                 await scene.run()
-                for call in list(scene.calls):
-                    if call.reading is None and call.call_id not in on_record:
-                        await scene.agent.call(call.tool, call.arguments, call.call_id)
+                await scene.ask_again(on_record)
         await until(scene.ready)
         await scene.settled()
         await scene.verify(strictly=False)

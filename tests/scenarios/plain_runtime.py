@@ -115,6 +115,9 @@ class PlainRuntime:
         self.change.tell()
         return Receipt("delivered")
 
+    async def prove(self) -> None:
+        return
+
     async def wait_closed(self) -> str:
         await asyncio.Event().wait()
         return "never"

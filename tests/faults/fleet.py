@@ -1,0 +1,108 @@
+"""The grounds with a Herm session and with an OpenHands conversation in place of a HUMA agent."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gateway.simulators.herm import Asked, HermServer, Manners as HermManners, SimSession
+from gateway.simulators.openhands import OpenHandsServer, SimConversation
+from gateway.simulators.openhands_progress import Manners as OpenHandsManners
+from tests.faults.ground import Ground
+from tests.faults.judge import Told, Wanted
+
+WORK = "c0ffee"
+
+
+class HermScene(Ground):
+    """The ground with one Herm session, `ada`."""
+
+    runtime = "ada"
+
+    def __init__(self, folder: Path, *, manners: HermManners | None = None, **more: Any) -> None:
+        super().__init__(folder, **more)
+        self.server = HermServer(manners=manners)
+        self.agent: SimSession = self.server.session("session_ada")
+        self.calls: list[Asked] = []
+
+    async def start_runtime(self) -> None:
+        await self.server.start()
+
+    async def stop_runtime(self) -> None:
+        await self.server.stop()
+
+    def runtime_url(self) -> str:
+        return self.server.url
+
+    def runtime_settings(self, url: str) -> dict[str, Any]:
+        return {
+            "adapter": "herm",
+            "url": url,
+            "api_key": self.server.api_key,
+            "session_id": "session_ada",
+            "idle_timeout": "2s",
+            "send_timeout": "2s",
+            "list_timeout": "2s",
+            "connect_timeout": "2s",
+        }
+
+    def links(self) -> tuple[int, bool]:
+        return self.agent.streams_opened, self.agent.streams > 0
+
+    def wanted(self) -> list[Wanted]:
+        return [
+            Wanted(
+                asked.asked_id,
+                str(asked.payload["tool"]),
+                [
+                    Told("failure" if answer.get("is_error") else "success", json.dumps(answer))
+                    for answer in asked.answers
+                ],
+                withdrawn=asked.closed,
+            )
+            for asked in self.calls
+        ]
+
+    def call(self, tool: str, **arguments: Any) -> Asked:
+        """Let the agent ask for a tool."""
+        asked = self.agent.call(tool, {"n": next(self._numbers), **arguments})
+        self.calls.append(asked)
+        return asked
+
+
+class OpenHandsScene(Ground):
+    """The ground with one OpenHands conversation, whose agent runs its tools itself."""
+
+    runtime = "work"
+
+    def __init__(self, folder: Path, *, manners: OpenHandsManners | None = None, **more: Any) -> None:
+        super().__init__(folder, **more)
+        self.server = OpenHandsServer(manners=manners)
+        self.agent: SimConversation = self.server.conversation(WORK)
+
+    async def start_runtime(self) -> None:
+        await self.server.start()
+
+    async def stop_runtime(self) -> None:
+        await self.server.__aexit__()
+
+    def runtime_url(self) -> str:
+        return self.server.url
+
+    def runtime_settings(self, url: str) -> dict[str, Any]:
+        return {
+            "adapter": "openhands",
+            "url": url,
+            "conversation_id": WORK,
+            "ack_timeout": "1s",
+            "connect_timeout": "2s",
+        }
+
+    def links(self) -> tuple[int, bool]:
+        return self.agent.connections, bool(self.agent.sockets)
+
+    def wanted(self) -> list[Wanted]:
+        return []
+
+    def heard(self) -> list[str]:
+        """The messages that reached the agent, in order."""
+        return [one.payload["args"]["content"] for one in self.agent.received if one.payload["action"] == "message"]

@@ -1,0 +1,347 @@
+"""Gateways on one store between a runtime and a witness, and what must hold of all of them at the end."""
+
+import asyncio
+import itertools
+import json
+import signal
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Self, cast
+from urllib.parse import urlsplit
+
+import httpx
+
+from gateway.envelope import SessionId, ToolFinished
+from gateway.ports.engine import Engine, Page
+from gateway.runtime.recovery import load_view
+from gateway.simulators.serving import Served
+from tests.faults.instance import BOUND, START, Instance
+from tests.faults.judge import Entry, Finished, Journal, Request, Rules, Verdict, Wanted, judge
+from tests.faults.observed import observed
+from tests.faults.process import Process
+from tests.faults.proxy import Proxy
+from tests.faults.stores import Store, store_of
+from tests.faults.witness import SECRET, Witness
+
+SETTLED = frozenset({"succeeded", "failed", "canceled", "expired"})
+RULES = Rules(repeatable=frozenset({"again"}), inward=frozenset({"words"}))
+
+
+class Ground:
+    """One runtime (a subclass says which), one backend, one store, and gateway processes."""
+
+    runtime: str
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        store: str = "sqlite",
+        through: Collection[str] = (),
+        copies: bool = False,
+        slots: int = 16,
+        executor: dict[str, Any] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.witness = Witness()
+        self.gateway = Instance(folder)
+        self.through = frozenset(through)
+        """What is reached through a proxy: `runtime`, `executor`, `database`."""
+        self.wires: dict[str, Proxy] = {}
+        self.given_up: set[str] = set()
+        """Native ids of calls whose frames may have died before the first commit."""
+        self._store_kind = store
+        self._copies, self._slots, self._executor = copies, slots, executor or {}
+        self._served = Served(self.witness.app)
+        self._numbers = itertools.count()
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            self.store: Store = await stack.enter_async_context(store_of(self._store_kind, self.folder))
+            await self._served.start()
+            stack.push_async_callback(self._served.stop)
+            await self.start_runtime()
+            stack.push_async_callback(self.stop_runtime)
+            stack.callback(self.witness.open)
+            for name in sorted(self.through):
+                self.wires[name] = await stack.enter_async_context(Proxy(self._target(name)))
+            stack.push_async_callback(self.gateway.close)
+            self.gateway.configure(self.settings(self.gateway))
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._stack.aclose()
+
+    # What a subclass says of its runtime
+
+    async def start_runtime(self) -> None:
+        raise NotImplementedError
+
+    async def stop_runtime(self) -> None:
+        raise NotImplementedError
+
+    def runtime_url(self) -> str:
+        """Where the runtime itself listens."""
+        raise NotImplementedError
+
+    def runtime_settings(self, url: str) -> dict[str, Any]:
+        """The runtime's part of the configuration, reached at a URL."""
+        raise NotImplementedError
+
+    def links(self) -> tuple[int, bool]:
+        """How many links were ever made, and whether one stands."""
+        raise NotImplementedError
+
+    def wanted(self) -> list[Wanted]:
+        """The runtime's own record of its calls."""
+        raise NotImplementedError
+
+    # The gateway's processes
+
+    async def run(self, die_at: str | None = None, *, nth: int = 1) -> None:
+        """Start a gateway that dies at a point, or never by itself, and wait until it has its link."""
+        await self.until_up(self.gateway.fork(die_at, nth=nth))
+
+    async def serve(self) -> None:
+        """Start `python -m gateway serve`, and wait until it has its link."""
+        await self.until_up(await self.gateway.serve())
+
+    def kill(self) -> None:
+        """End the gateway as `kill -9` does."""
+        self.gateway.signal(signal.SIGKILL)
+
+    async def dead(self) -> None:
+        """Wait until the gateway was ended by SIGKILL, and its runtime has noticed."""
+        await self.gateway.died()
+        await self.unlinked()
+
+    async def stop(self) -> None:
+        """End the gateway in the orderly way."""
+        await self.gateway.stop()
+
+    async def until_up(self, process: Process) -> None:
+        """Wait until a new process has made its link and is ready."""
+        before, _ = self.links()
+
+        async def up() -> bool:
+            assert process.returncode is None, self.log()
+            made, stands = self.links()
+            return made > before and stands and await self.gateway.ready()
+
+        await until(up, within=START)
+
+    async def unlinked(self) -> None:
+        """Wait until the runtime has no link."""
+
+        async def down() -> bool:
+            return not self.links()[1]
+
+        await until(down)
+
+    async def relinked(self, more_than: int, *, within: float = BOUND) -> None:
+        """Wait until another link stands."""
+
+        async def up() -> bool:
+            made, stands = self.links()
+            return made > more_than and stands
+
+        await until(up, within=within)
+
+    @property
+    def http(self) -> httpx.AsyncClient:
+        """A client of the gateway."""
+        return self.gateway.http
+
+    def log(self) -> str:
+        """The end of what the gateway has logged."""
+        return self.gateway.log()
+
+    # Asking the gateway
+
+    async def ready(self) -> bool:
+        """Whether the gateway says it is ready."""
+        return await self.gateway.ready()
+
+    async def rows(self, path: str, *, of: Instance | None = None, **query: str | int) -> list[dict[str, Any]]:
+        """All rows of a list of the API."""
+        found: list[dict[str, Any]] = []
+        after: str | int | None = None
+        while True:
+            page = await (of or self.gateway).http.get(
+                path, params={**query, "limit": 200, **({} if after is None else {"after": after})}
+            )
+            assert page.status_code == 200, page.text
+            body = page.json()
+            found += body["data"]
+            after = body["next"]
+            if after is None:
+                return found
+
+    async def row_of(self, native_call_id: str) -> dict[str, Any] | None:
+        """The gateway's record of a call."""
+        rows = [row for row in await self.rows("/v1/calls") if row["native_call_id"] == native_call_id]
+        assert len(rows) <= 1, rows
+        return rows[0] if rows else None
+
+    async def reached(self, native_call_id: str, *states: str) -> dict[str, Any]:
+        """Wait until a call is on record in one of these states; returns its row."""
+        found: list[dict[str, Any]] = []
+
+        async def so() -> bool:
+            row = await self.row_of(native_call_id)
+            found[:] = [row] if row is not None and row["state"] in states else []
+            return bool(found)
+
+        await until(so)
+        return found[0]
+
+    async def session_id(self) -> str:
+        """The one session."""
+        (session,) = await self.rows("/v1/sessions")
+        return str(session["session_id"])
+
+    async def post(self, *events: dict[str, Any]) -> int:
+        """Post events to the session; returns the status."""
+        body = events[0] if len(events) == 1 else {"events": list(events)}
+        answer = await self.gateway.http.post(f"/v1/sessions/{await self.session_id()}/events", json=body)
+        return answer.status_code
+
+    async def call_back(self, body: dict[str, Any], *, number: int = 0) -> int:
+        """Send an outcome to the address that the n-th promised call named; returns the status."""
+        promised = [seen for seen in self.witness.seen if seen.tool == "later"]
+        address = urlsplit(str(promised[number].content["callback_url"]))
+        return (await self.gateway.http.post(f"{address.path}?{address.query}", json=body)).status_code
+
+    async def settled(self, *, within: float = BOUND) -> None:
+        """Wait until every call on record has ended and nothing is on its way to anybody."""
+
+        async def all_settled() -> bool:
+            return {row["state"] for row in await self.rows("/v1/calls")} <= SETTLED
+
+        async def nothing_pending() -> bool:
+            return not await self.store.pending()
+
+        await until(all_settled, within=within)
+        await until(nothing_pending, within=within)
+
+    # What must hold
+
+    async def verify(self) -> dict[str, dict[str, Any]]:
+        """Let the judge compare everybody's records; returns the gateway's rows by native id."""
+        rows = await self.rows("/v1/calls")
+        verdict = self.judged(
+            [Entry(row["call_id"], row["native_call_id"], row["state"], unknown=row["unknown"]) for row in rows],
+            [await self._journal(session["session_id"]) for session in await self.rows("/v1/sessions")],
+        )
+        observed().verdict(verdict)
+        listed = {
+            letter["native_call_id"] for letter in await self.rows("/v1/dead-letters") if letter["type"] == "call"
+        }
+        assert listed == {row["native_call_id"] for row in rows if row["unknown"]}
+        return {row["native_call_id"]: row for row in rows}
+
+    def judged(self, entries: list[Entry], journals: list[Journal]) -> Verdict:
+        """Hold the ledger against what runtime and witness wrote down."""
+        requests = [
+            Request(
+                seen.key,
+                seen.content["native_call_id"],
+                seen.content["tool"],
+                json.dumps(seen.content["arguments"], sort_keys=True),
+            )
+            for seen in self.witness.seen
+            if seen.kind == "tool.requested"
+        ]
+        rules = Rules(RULES.repeatable, RULES.inward, frozenset(self.given_up))
+        try:
+            return judge(self.wanted(), entries, requests, journals, rules).acquit()
+        except AssertionError as exc:
+            raise AssertionError(f"{exc}\n\n{self.log()}") from None
+
+    async def verify_journal(self) -> None:
+        """With the gateway gone: no gaps, one outcome for each call, and two readings give one memory."""
+        async with self.store.engine() as engine:
+            for session in (await engine.sessions(Page()))[0]:
+                await _check_session(engine, session.session_id)
+
+    async def _journal(self, session_id: str) -> Journal:
+        events = await self.rows(f"/v1/sessions/{session_id}/events")
+        outcomes = [
+            Finished(one["event"]["call_id"], json.dumps(one["event"]))
+            for one in events
+            if one["event"]["kind"] == "tool.finished" and one["event"].get("call_id")
+        ]
+        return Journal(session_id, [one["sequence"] for one in events], outcomes)
+
+    # The configuration
+
+    def settings(self, instance: Instance) -> dict[str, Any]:
+        """Write the configuration of one instance."""
+        url = self.wires["executor"].url if "executor" in self.wires else self._served.url
+        webhook: dict[str, Any] = {
+            "type": "webhook",
+            "url": f"{url}/tools",
+            "secret": SECRET,
+            "timeout": "10s",
+            "deadline": "60s",
+            "attempts": 10,
+            "backoff": {"initial": "50ms", "maximum": "200ms"},
+            **self._executor,
+        }
+        runtime = self.wires["runtime"].url if "runtime" in self.wires else self.runtime_url()
+        return {
+            "public_url": instance.url,
+            "engine": self._engine_settings(),
+            "runtimes": {self.runtime: self.runtime_settings(runtime)},
+            "executors": {
+                "again": {**webhook, "idempotent": True},
+                "once": webhook,
+                "words": {"type": "static", "result": "words"},
+                "chat": {**webhook, "url": f"{url}/messages", "idempotent": self.repeats_messages},
+            },
+            "destinations": {
+                "log": {"url": f"{url}/events", "secret": SECRET, "backoff": {"initial": "100ms", "maximum": "1s"}}
+            },
+            "routes": [
+                {"match": {"tool": "again"}, "to": "again"},
+                {"match": {"tool": "words"}, "to": "words"},
+                {"match": {"tool": "*"}, "to": "once"},
+                {"match": {"event": "message.posted"}, "to": "chat"},
+                *([{"match": {"event": "tool.finished"}, "copy_to": ["log"]}] if self._copies else []),
+            ],
+            "limits": {"session_concurrency": self._slots},
+        }
+
+    repeats_messages = True
+    """Whether messages of the agent may be delivered twice."""
+
+    def _engine_settings(self) -> dict[str, Any]:
+        return self.store.settings
+
+    def _target(self, name: str) -> tuple[str, int]:
+        url = {"runtime": self.runtime_url, "executor": lambda: self._served.url}[name]()
+        parts = urlsplit(url)
+        return str(parts.hostname), cast("int", parts.port)
+
+
+async def until(held: Callable[[], Awaitable[bool]], *, within: float = BOUND) -> None:
+    """Ask again and again until something holds."""
+    async with asyncio.timeout(within):
+        # What happens in another process sets no event here.
+        while not await held():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def _check_session(engine: Engine, session_id: SessionId) -> None:
+    events = await engine.read(session_id, limit=100_000)
+    assert [event.sequence for event in events] == list(range(1, len(events) + 1))
+    outcomes: defaultdict[str, int] = defaultdict(int)
+    for event in events:
+        if isinstance(event.event, ToolFinished):
+            outcomes[event.event.call_id or ""] += 1
+    assert set(outcomes.values()) <= {1}, outcomes
+    assert await load_view(engine, session_id) == await load_view(engine, session_id)
