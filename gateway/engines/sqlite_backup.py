@@ -56,7 +56,7 @@ def migrate(path: Path) -> tuple[int, int]:
         EngineUnusable: it cannot be used.
         SchemaTooNew: a newer release has written it.
     """
-    with _alone(path):
+    with alone(path):
         before = schema_of(path)
         open_writer(path).close()
     return before, len(MIGRATIONS)
@@ -94,7 +94,7 @@ def restore(path: Path, backup: Path) -> tuple[Contents, Path | None]:
     """
     if not backup.is_file():
         raise EngineUnusable(f"there is no backup at {str(backup)!r}: check the path")
-    with _alone(path):
+    with alone(path):
         if path.exists() and path.samefile(backup):
             raise OperatorError(f"{str(backup)!r} is the database itself: name a backup, or use --bump-fences")
         with _partial(path) as partial:
@@ -116,7 +116,7 @@ def bump_fences(path: Path) -> int:
         EngineLocked: a gateway uses the database.
         EngineUnusable: there is none, or it cannot be used.
     """
-    with _alone(path):
+    with alone(path):
         if not schema_of(path):
             raise EngineUnusable(f"there is no database at {str(path)!r}")
         return renew(path)
@@ -191,7 +191,7 @@ def _opened(path: Path, mode: str) -> Generator[sqlite3.Connection]:
 
 
 @contextmanager
-def _alone(path: Path) -> Generator[None]:
+def alone(path: Path) -> Generator[None]:
     check_place(path)
     lock = FileLock(path)
     lock.take()
