@@ -91,6 +91,8 @@ class End:
     """The call ends with this."""
 
     answered: Answered
+    dead: bool = False
+    """Whether that is for want of an answer, so that an operator may want to try it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,8 @@ class Retry:
 
     due_at: datetime
     reason: str
+    unsure: bool
+    """Whether this attempt may have done the work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +124,19 @@ def turned_away(reason: str, *, tried: bool = False, unsure: bool = False) -> An
 
 
 def judge(
-    answer: Answer, *, policy: RetryPolicy, attempt: int, deadline_at: datetime, now: datetime, dice: float
+    answer: Answer,
+    *,
+    policy: RetryPolicy,
+    attempt: int,
+    deadline_at: datetime,
+    now: datetime,
+    dice: float,
+    unsure: bool = False,
 ) -> End | Retry | Wait:
-    """Decide what an executor's answer to one attempt leads to (the table of DESIGN.md 7)."""
+    """Decide what an executor's answer to one attempt leads to (the table of DESIGN.md 7).
+
+    `unsure` says that an earlier attempt may have done the work.
+    """
     match answer:
         case Answered():
             return End(answer)
@@ -137,9 +151,10 @@ def judge(
         case Uncertain(reason):
             wait, unknown, again = policy.delay(attempt, dice), True, policy.idempotent
     if not again:
-        return End(failure(f"outcome unknown: {reason}; the tool may have run and was not tried again", unknown=True))
+        text = f"outcome unknown: {reason}; the tool may have run and was not tried again"
+        return End(failure(text, unknown=True), dead=True)
     if attempt >= policy.attempts:
-        return End(failure(f"{reason} (after {attempt} attempts)", unknown=unknown))
+        return End(failure(f"{reason} (after {attempt} attempts)", unknown=unknown or unsure), dead=True)
     if now + wait >= deadline_at:
-        return End(failure(f"{reason} (no time left for another attempt)", unknown=unknown))
-    return Retry(now + wait, reason)
+        return End(failure(f"{reason} (no time left for another attempt)", unknown=unknown or unsure), dead=True)
+    return Retry(now + wait, reason, unknown)

@@ -3,7 +3,7 @@
 The memory already shows what was recorded here, so that one step can carry many decisions in a row.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -24,10 +24,12 @@ from gateway.ports.engine import (
     Expectation,
     Fence,
     InteractionChange,
+    Keep,
     LastSequence,
     MarkCanceling,
     NewEvent,
     Open,
+    Redriven,
     Requeue,
     Send,
     SendChange,
@@ -85,6 +87,7 @@ class Building:
         self._send_changes: list[SendChange] = []
         self._expects: list[Expectation] = []
         self._interactions: list[InteractionChange] = []
+        self._keeps: list[Keep] = []
         self._before: list[tuple[CallId, OpenCall | None]] = []
         """What each change of a call replaced, for going back."""
 
@@ -132,6 +135,11 @@ class Building:
         """Say what became of a question to a person."""
         self._interactions.append(change)
 
+    def keep(self, keep: Keep, sequences: Iterable[int]) -> None:
+        """Keep the answer to a client with the step; it shows the events recorded here under these sequences."""
+        events = tuple(sequence - self.base.last_sequence - 1 for sequence in sequences)
+        self._keeps.append(replace(keep, events=events))
+
     def expect_open(self, call_id: CallId) -> None:
         """Make the step depend on a call being open; one that this very step opens is."""
         if call_id in self.base.calls:
@@ -150,11 +158,16 @@ class Building:
             case Accept(call_id=call_id, deadline_at=deadline_at):
                 self.calls[call_id] = replace(self.calls[call_id], state="accepted", deadline_at=deadline_at)
             case Requeue(call_id=call_id, due_at=due_at):
-                self.calls[call_id] = replace(self.calls[call_id], state="queued", due_at=due_at)
+                call = self.calls[call_id]
+                unsure = call.unsure or change.unsure
+                self.calls[call_id] = replace(call, state="queued", due_at=due_at, unsure=unsure)
             case MarkCanceling(call_id=call_id, until=until):
                 self.calls[call_id] = replace(self.calls[call_id], canceling_until=until)
             case Settle(call_id=call_id):
                 self.calls.pop(call_id, None)
+            case Redriven():
+                # It ended before; only the ledger and operators know of it.
+                pass
 
     def mark(self) -> Mark:
         """Remember this place."""
@@ -214,6 +227,7 @@ class Building:
             sends=tuple(self._sends),
             send_changes=tuple(self._send_changes),
             interactions=tuple(self._interactions),
+            keeps=tuple(self._keeps),
             cursor=self.cursor,
             snapshot=snapshot,
             state=after if after != before else None,
@@ -233,6 +247,7 @@ class Building:
             self._send_changes,
             self._expects,
             self._interactions,
+            self._keeps,
             self.effects,
         )
 

@@ -258,7 +258,7 @@ def _start(
     if refusal is not None:
         settle(council, build, call, life.failure(refusal))
     elif missing is not None:
-        settle(council, build, call, life.turned_away(missing))
+        settle(council, build, call, life.turned_away(missing), dead=True)
     elif leaves_now:
         build.effects.append(Dispatch(call))
     elif executor is not None:

@@ -31,6 +31,7 @@ from gateway.ports.engine import (
     Claim,
     MarkCanceling,
     Open,
+    Redriven,
     Requeue,
     Send,
     Settle,
@@ -48,16 +49,24 @@ def answered(council: Council, build: Building, call_id: CallId, attempt: int, a
             settle(council, build, call, answer)
         return True
     policy = council.policy.executors.get(call.executor or "", life.RetryPolicy())
-    verdict = life.judge(answer, policy=policy, attempt=attempt, deadline_at=call.deadline_at, now=build.now, dice=dice)
+    verdict = life.judge(
+        answer,
+        policy=policy,
+        attempt=attempt,
+        deadline_at=call.deadline_at,
+        now=build.now,
+        dice=dice,
+        unsure=call.unsure,
+    )
     match verdict:
-        case life.End(result):
-            settle(council, build, call, result)
+        case life.End(result, dead):
+            settle(council, build, call, result, dead=dead)
         case life.Wait(deadline_at):
             build.change_call(Accept(call_id, deadline_at))
         case life.Retry() if call.canceling_until is not None:
             settle(council, build, call, Answered(Outcome(outcome="canceled", error="Canceled by an operator.")))
-        case life.Retry(due_at, reason):
-            build.change_call(Requeue(call_id, due_at, reason))
+        case life.Retry(due_at, reason, unsure):
+            build.change_call(Requeue(call_id, due_at, reason, unsure=unsure))
             build.effects.append(Queue(call_id, call.executor or "", due_at))
     return True
 
@@ -109,7 +118,8 @@ def turn_away(council: Council, build: Building, call_id: CallId, reason: str) -
     """End a call that waits for an executor which is not there."""
     call = build.calls.get(call_id)
     if call is not None and call.state == "queued":
-        settle(council, build, call, life.turned_away(reason, tried=call.attempt > 0))
+        told = life.turned_away(reason, tried=call.attempt > 0, unsure=call.unsure)
+        settle(council, build, call, told, dead=True)
 
 
 def cancel(council: Council, build: Building, call_id: CallId, *, reason: str | None) -> bool:
@@ -150,6 +160,8 @@ def redrive(
         native_call_id=row.native_call_id, call_id=row.call_id, data={"redriven_as": call_id, "new_key": new_key}
     )
     build.record(note, "to_runtime", caused_by=row.request_sequence)
+    if row.dead:
+        build.change_call(Redriven(row.call_id))
     call = OpenCall(
         call_id=call_id,
         native_call_id=row.native_call_id,
@@ -181,8 +193,12 @@ def settle(
     *,
     tell_reason: str | None = None,
     moot: bool = False,
+    dead: bool = False,
 ) -> None:
-    """End a call: updates first, then its one outcome, then what must be told."""
+    """End a call: updates first, then its one outcome, then what must be told.
+
+    `dead` calls ended for want of an answer and wait for an operator.
+    """
     outcome = answered.outcome
     if outcome.outcome != "success" and not outcome.error:
         outcome = outcome.model_copy(update={"error": "The tool failed and gave no reason."})
@@ -223,6 +239,7 @@ def settle(
             outcome_index=index,
             unknown=outcome.unknown,
             error=outcome.error,
+            dead=dead,
         )
     )
     if sends:

@@ -68,9 +68,9 @@ def tick(council: Council, build: Building) -> None:
         elif call.deadline_at <= now:
             waited = (now - call.created_at).total_seconds()
             error = f"The tool {call.tool!r} gave no answer within {waited:.0f} s."
-            unknown = call.state != "queued" and call.attempt > 0
+            unknown = call.unsure or (call.state != "queued" and call.attempt > 0)
             expired = Answered(Outcome(outcome="expired", error=error, unknown=unknown))
-            settle(council, build, call, expired, tell_reason="The deadline has passed.")
+            settle(council, build, call, expired, tell_reason="The deadline has passed.", dead=True)
     for waiting in build.memory.confirmations:
         if waiting.posted_at + council.options.confirm_timeout <= now:
             confirm(council, build, waiting, life.failure("not confirmed in time"))
@@ -100,7 +100,8 @@ def recover(council: Council, build: Building, messages: Sequence[Envelope] = ()
     for call in list(build.calls.values()):
         policy = council.policy.executors.get(call.executor or "")
         if policy is None:
-            settle(council, build, call, life.failure(f"The tool {call.tool!r} is no longer available here."))
+            gone = life.failure(f"The tool {call.tool!r} is no longer available here.", unknown=call.unsure)
+            settle(council, build, call, gone, dead=True)
         elif call.state == "queued":
             build.effects.append(Queue(call.call_id, call.executor or "", call.due_at))
         elif call.state == "dispatched":
@@ -113,8 +114,8 @@ def recover(council: Council, build: Building, messages: Sequence[Envelope] = ()
 def _recover_dispatched(council: Council, build: Building, call: OpenCall, policy: life.RetryPolicy) -> None:
     if policy.idempotent and call.attempt < policy.attempts:
         reason = "the gateway restarted while the executor worked"
-        build.change_call(Requeue(call.call_id, build.now, reason))
+        build.change_call(Requeue(call.call_id, build.now, reason, unsure=True))
         build.effects.append(Queue(call.call_id, call.executor or "", build.now))
     else:
         text = "outcome unknown: the gateway restarted while the tool may have been running; it was not tried again"
-        settle(council, build, call, life.failure(text, unknown=True))
+        settle(council, build, call, life.failure(text, unknown=True), dead=True)

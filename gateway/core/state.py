@@ -37,6 +37,8 @@ class OpenCall:
     deliver: bool = True
     size: int = 0
     """What its arguments take."""
+    unsure: bool = False
+    """Whether an earlier attempt may have done the work."""
 
     @property
     def idempotency_key(self) -> str:
@@ -64,6 +66,7 @@ class OpenCall:
             key=row.key,
             redrive_of=row.redrive_of,
             deliver=row.deliver,
+            unsure=row.unknown,
             size=weight(request.arguments),
         )
 

@@ -2,8 +2,9 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 
 import orjson
@@ -13,6 +14,7 @@ from starlette.requests import Request
 from gateway.errors import Conflict, EngineUnavailable
 from gateway.http.errors import Refused
 from gateway.http.reply import Reply, dump
+from gateway.ports.engine import Keep
 from gateway.runtime.gateway import Gateway
 
 KEEP = timedelta(hours=24)
@@ -36,36 +38,66 @@ class Once:
             Refused: the key is not usable, or belongs to another request.
             Conflict: the first request with the key is still under way.
         """
-        key = request.headers.get("idempotency-key")
-        if key is None:
+        if "idempotency-key" not in request.headers:
             return await act()
-        if not 1 <= len(key) <= _LONGEST_KEY or not key.isascii() or not key.isprintable():
-            raise Refused("invalid-request", f"Idempotency-Key must be 1 to {_LONGEST_KEY} printable ASCII characters")
-        scope = f"{request.state.caller.name} {request.method} {request.url.path}"
-        sha = hashlib.sha256(fingerprint).hexdigest()
-        async with self._turn(scope, key):
-            kept = await self._gateway.recall(key=key, scope=scope)
+        place = _place(request, fingerprint)
+        async with self._turn(place):
+            kept = await self._recall(place)
             if kept is not None:
-                if kept.request_sha != sha:
-                    raise Refused("idempotency-conflict", "this Idempotency-Key was used with another body")
-                return _replayed(kept.response)
+                return _replayed(kept)
             answer = await act()
-            await self._keep(answer, key=key, scope=scope, sha=sha)
+            await self._keep(answer, place)
             return answer
 
-    async def _keep(self, answer: Reply, *, key: str, scope: str, sha: str) -> None:
+    async def run_step(
+        self,
+        request: Request,
+        fingerprint: bytes,
+        act: Callable[[Keep | None], Awaitable[Reply]],
+        again: Callable[[Sequence[int]], Awaitable[Reply]],
+    ) -> Reply:
+        """As `run`, for what is one step: its answer is kept in the step, so that no crash comes between the two.
+
+        `act` passes on where to keep it; `again` forms the answer once more, out of the sequences kept.
+
+        Raises:
+            Refused, Conflict: as `run`. Gone: the events were removed meanwhile.
+        """
+        if "idempotency-key" not in request.headers:
+            return await act(None)
+        place = _place(request, fingerprint)
+        async with self._turn(place):
+            kept = await self._recall(place)
+            if kept is None:
+                return await act(self._gateway.keep(key=place.key, scope=place.scope, request_sha=place.sha, keep=KEEP))
+            if b"\n" in kept:
+                # An earlier release has kept the whole answer.
+                return _replayed(kept)
+            return _marked(await again(orjson.loads(kept)["sequences"]))
+
+    async def _recall(self, place: "_Place") -> bytes | None:
+        kept = await self._gateway.recall(key=place.key, scope=place.scope)
+        if kept is not None and kept.request_sha != place.sha:
+            raise Refused("idempotency-conflict", "this Idempotency-Key was used with another body")
+        return None if kept is None else kept.response
+
+    async def _keep(self, answer: Reply, place: "_Place") -> None:
         head = dump({"status": answer.status, "headers": dict(answer.headers)})
         try:
             await self._gateway.remember(
-                key=key, scope=scope, request_sha=sha, response=head + b"\n" + answer.body, keep=KEEP
+                key=place.key,
+                scope=place.scope,
+                request_sha=place.sha,
+                response=head + b"\n" + answer.body,
+                keep=KEEP,
             )
         except EngineUnavailable as exc:
             # The request itself is on record: calling it failed would invite the repeat that the key is to prevent.
             log.warning("answer to an idempotent request not kept", reason=str(exc))
 
     @asynccontextmanager
-    async def _turn(self, scope: str, key: str) -> AsyncGenerator[None]:
-        turn = self._under_way.setdefault((scope, key), _Turn())
+    async def _turn(self, place: "_Place") -> AsyncGenerator[None]:
+        turn = self._under_way.setdefault((place.scope, place.key), _Turn())
         turn.waiting += 1
         try:
             try:
@@ -80,7 +112,7 @@ class Once:
         finally:
             turn.waiting -= 1
             if not turn.waiting:
-                self._under_way.pop((scope, key), None)
+                self._under_way.pop((place.scope, place.key), None)
 
 
 class _Turn:
@@ -91,7 +123,28 @@ class _Turn:
         self.waiting = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an answer is kept, and the request that it belongs to."""
+
+    key: str
+    scope: str
+    sha: str
+
+
+def _place(request: Request, fingerprint: bytes) -> _Place:
+    key = request.headers["idempotency-key"]
+    if not 1 <= len(key) <= _LONGEST_KEY or not key.isascii() or not key.isprintable():
+        raise Refused("invalid-request", f"Idempotency-Key must be 1 to {_LONGEST_KEY} printable ASCII characters")
+    scope = f"{request.state.caller.name} {request.method} {request.url.path}"
+    return _Place(key, scope, hashlib.sha256(fingerprint).hexdigest())
+
+
 def _replayed(kept: bytes) -> Reply:
     head, _, body = kept.partition(b"\n")
     said = orjson.loads(head)
-    return Reply(said["status"], body, {**said["headers"], "idempotency-replayed": "true"})
+    return _marked(Reply(said["status"], body, said["headers"]))
+
+
+def _marked(answer: Reply) -> Reply:
+    return Reply(answer.status, answer.body, {**answer.headers, "idempotency-replayed": "true"})

@@ -91,9 +91,12 @@ def _for_client(desk: Desk, build: Building, signal: s.ClientSignal) -> Any:
     """What an API client or operator asked for."""
     council = desk.council
     match signal:
-        case s.Post(events):
+        case s.Post(events, _, keep):
             _refuse_too_many(desk, build, events)
-            return [posts.post(council, build, event) for event in events]
+            sequences = [posts.post(council, build, event) for event in events]
+            if keep is not None:
+                build.keep(keep, sequences)
+            return sequences
         case s.OutcomeGiven(call_id, answered):
             return outcomes.outcome(council, build, call_id, answered)
         case s.OutcomeLate(row, answered):

@@ -31,6 +31,7 @@ from gateway.ports.engine import (
     Engine,
     InteractionRow,
     InteractionState,
+    Keep,
     Page,
     SendChange,
     SendRow,
@@ -296,10 +297,15 @@ class Gateway:
         if erase:
             await self._engine.erase(session_id)
 
-    async def post(self, session_id: SessionId, events: Sequence[Event]) -> Sequence[Envelope]:
-        """Record client events and send them on; nothing is recorded where one cannot be expressed."""
+    async def post(
+        self, session_id: SessionId, events: Sequence[Event], *, keep: Keep | None = None
+    ) -> Sequence[Envelope]:
+        """Record client events and send them on; nothing is recorded where one cannot be expressed.
+
+        With `keep`, the answer is on record in the same moment as the events.
+        """
         pump = await self._pump(session_id)
-        return await self._wait(pump, Post(events, _reply()))
+        return await self._wait(pump, Post(events, _reply(), keep))
 
     async def read(self, session_id: SessionId, *, after: int, limit: int) -> Sequence[Envelope]:
         try:
@@ -451,6 +457,10 @@ class Gateway:
 
     async def recall(self, *, key: str, scope: str) -> StoredAnswer | None:
         return await self._engine.recall(key=key, scope=scope)
+
+    def keep(self, *, key: str, scope: str, request_sha: str, keep: timedelta) -> Keep:
+        """Make the place under which `post` keeps its answer together with the events."""
+        return Keep(key, scope, request_sha, self._parts.clock.now() + keep, events=())
 
     async def remember(self, *, key: str, scope: str, request_sha: str, response: bytes, keep: timedelta) -> bool:
         answer = StoredAnswer(request_sha, response, self._parts.clock.now() + keep)

@@ -384,6 +384,11 @@ class Pump:
         for effect in effects:
             self._perform(effect)
         for signal, answer in done:
+            if committed is not None and committed.dropped and isinstance(signal, s.Post):
+                # What stands behind a repeat that was left out has moved up.
+                gone = [before.last_sequence + 1 + index for index in committed.dropped]
+                self._finish(signal, [n - sum(one < n for one in gone) for n in answer], envelopes)
+                continue
             self._finish(signal, answer, envelopes)
         if any(isinstance(envelope.event, SessionMoved) for envelope in envelopes):
             self._outbox.turn_moved()

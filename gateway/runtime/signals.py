@@ -8,7 +8,7 @@ from typing import Any
 from gateway.envelope import CallId, Envelope, Event, InteractionId, ToolRequested
 from gateway.envelope.values import dataclass
 from gateway.ports.adapter import Frame, Link
-from gateway.ports.engine import CallRow, SendState
+from gateway.ports.engine import CallRow, Keep, SendState
 from gateway.ports.executor import Answer, Answered
 
 
@@ -114,6 +114,8 @@ class Recover:
 class Post:
     events: Sequence[Event]
     reply: "Future[Sequence[Envelope]]"
+    keep: Keep | None = None
+    """The answer's place under an Idempotency-Key, where the client gave one."""
 
 
 @dataclass(frozen=True, slots=True)

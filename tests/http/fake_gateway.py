@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import orjson
+
 from gateway.envelope import (
     ApprovalAsked,
     CallId,
@@ -29,6 +31,7 @@ from gateway.ports.engine import (
     CallRow,
     InteractionRow,
     InteractionState,
+    Keep,
     Page,
     SendRow,
     SessionRow,
@@ -193,11 +196,18 @@ class MemoryGateway(Gateway):
             self.erased.append(session_id)
         self.rows[session_id] = replace(self.rows[session_id], state="closed")
 
-    async def post(self, session_id: SessionId, events: Sequence[Event]) -> Sequence[Envelope]:
+    async def post(
+        self, session_id: SessionId, events: Sequence[Event], *, keep: Keep | None = None
+    ) -> Sequence[Envelope]:
         self._check("post")
         await self.session(session_id)
         await self.posting.wait()
-        return [self.record(session_id, event, "to_runtime") for event in events]
+        envelopes = [self.record(session_id, event, "to_runtime") for event in events]
+        if keep is not None:
+            response = orjson.dumps({"session_id": session_id, "sequences": [one.sequence for one in envelopes]})
+            answer = StoredAnswer(keep.request_sha, response, keep.expires_at)
+            self.remembered.setdefault((keep.scope, keep.key), answer)
+        return envelopes
 
     async def read(self, session_id: SessionId, *, after: int, limit: int) -> Sequence[Envelope]:
         await self.session(session_id)
@@ -359,6 +369,9 @@ class MemoryGateway(Gateway):
 
     async def recall(self, *, key: str, scope: str) -> StoredAnswer | None:
         return self.remembered.get((scope, key))
+
+    def keep(self, *, key: str, scope: str, request_sha: str, keep: timedelta) -> Keep:
+        return Keep(key, scope, request_sha, START + keep, events=())
 
     async def remember(self, *, key: str, scope: str, request_sha: str, response: bytes, keep: timedelta) -> bool:
         self._check("remember")

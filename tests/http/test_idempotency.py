@@ -1,6 +1,7 @@
 """The same request sent twice is carried out once."""
 
 import asyncio
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -80,11 +81,34 @@ async def test_a_failed_request_is_tried_again(api: httpx.AsyncClient, gateway: 
 
 
 async def test_what_is_recorded_is_not_called_failed_for_want_of_a_memory(
-    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+    api: httpx.AsyncClient, gateway: MemoryGateway
 ) -> None:
     gateway.faults["remember"] = EngineUnavailable("disk full")
-    answer = await api.post(f"/v1/sessions/{session_id}/events", json=HELLO, headers={"idempotency-key": "k"})
-    assert answer.status_code == 202
+    answer = await api.post("/v1/sessions", json={"runtime": "finn"}, headers={"idempotency-key": "k"})
+    assert answer.status_code == 201
+
+
+async def test_a_repeat_after_the_events_were_removed_is_told_so_and_not_done_again(
+    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+) -> None:
+    path = f"/v1/sessions/{session_id}/events"
+    await api.post(path, json=HELLO, headers={"idempotency-key": "k"})
+    gateway.first_sequence = 7
+    again = await api.post(path, json=HELLO, headers={"idempotency-key": "k"})
+    assert again.status_code == 410
+    assert len(gateway.journal[session_id]) == 2
+
+
+async def test_an_answer_that_an_earlier_release_has_kept_is_given_again(
+    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+) -> None:
+    path = f"/v1/sessions/{session_id}/events"
+    await api.post(path, json=HELLO, headers={"idempotency-key": "k"})
+    ((place, kept),) = gateway.remembered.items()
+    old = b'{"status":202,"headers":{"content-type":"application/json"}}\n{"data":[]}'
+    gateway.remembered[place] = replace(kept, response=old)
+    again = await api.post(path, json=HELLO, headers={"idempotency-key": "k"})
+    assert (again.status_code, again.content) == (202, b'{"data":[]}')
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "naïve", "tab\there"])

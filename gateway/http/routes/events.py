@@ -1,9 +1,11 @@
 """Posting events to a session, reading its history, and following it live."""
 
+from collections.abc import Sequence
+
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.envelope import SessionId, dump_event, to_json
+from gateway.envelope import Envelope, SessionId, dump_event, to_json
 from gateway.errors import Gone, InvalidRequest, Truncated
 from gateway.http import examples, shapes
 from gateway.http.body import read_form, read_json, read_query
@@ -14,6 +16,7 @@ from gateway.http.operation import Answer, Operation
 from gateway.http.reply import Reply, dump, listing, reply
 from gateway.http.routes.sessions import KEY_HEADER
 from gateway.http.sse import EventStream, Followers
+from gateway.ports.engine import Keep
 from gateway.runtime.gateway import Gateway
 
 _LARGEST_SEQUENCE = 2**63 - 1
@@ -30,14 +33,21 @@ class EventRoutes:
     async def post(self, request: Request) -> Response:
         events = read_events(await read_json(request))
 
-        async def act() -> Reply:
-            envelopes = await self._gateway.post(SessionId(request.path_params["session_id"]), events)
-            return reply({"data": [to_json(envelope) for envelope in envelopes]}, 202)
+        session_id = SessionId(request.path_params["session_id"])
+
+        async def act(keep: Keep | None = None) -> Reply:
+            return _written(await self._gateway.post(session_id, events, keep=keep))
+
+        async def again(sequences: Sequence[int]) -> Reply:
+            first, last = min(sequences), max(sequences)
+            found = await self._gateway.read(session_id, after=first - 1, limit=last - first + 1)
+            return _written([envelope for envelope in found if envelope.sequence in sequences])
 
         if "idempotency-key" not in request.headers:
             return (await act()).response()
         # The dumped events show secrets as asterisks, so that not even a digest of a secret is kept.
-        return (await self._once.run(request, dump([dump_event(event) for event in events]), act)).response()
+        fingerprint = dump([dump_event(event) for event in events])
+        return (await self._once.run_step(request, fingerprint, act, again)).response()
 
     async def list(self, request: Request) -> Response:
         query = read_query(EventsQuery, request)
@@ -148,6 +158,10 @@ class EventRoutes:
                 body_examples={"copy": {"target": "destination:chat-log"}, "runtime": {"target": "runtime"}},
             ),
         )
+
+
+def _written(envelopes: Sequence[Envelope]) -> Reply:
+    return reply({"data": [to_json(envelope) for envelope in envelopes]}, 202)
 
 
 def _sequence(text: str) -> int:

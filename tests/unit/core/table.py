@@ -99,7 +99,7 @@ class Table:
             known=self.known,
         )
         answer = move(build)
-        self.step, self.effects = build.step(), tuple(build.effects)
+        self.step, self.effects = build.step(fence=0), tuple(build.effects)
         self.journal += [(event, self.view.last_sequence + place) for place, event in enumerate(build.events, 1)]
         self.view = build.view
         return answer
