@@ -1,0 +1,308 @@
+"""The engine for several gateways: PostgreSQL 14 or newer, one schema, nothing acknowledged before it is on its disk.
+
+Steps are committed in batches (`postgres_lanes`), everything else beside them (`postgres_pool`), each exactly
+once (`postgres_once`). A server that is away is waited for: commits up to ten seconds, questions up to
+five, and then EngineUnavailable names the place; nothing is ever written of what was refused.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Self
+
+import orjson
+import structlog
+
+from gateway.engines import postgres_leases as leases, postgres_queries as queries, postgres_upkeep as upkeep
+from gateway.engines.encoding import encode_event
+from gateway.engines.postgres_bell import Bell
+from gateway.engines.postgres_lanes import LANES, PATIENCE, Lanes
+from gateway.engines.postgres_link import Address
+from gateway.engines.postgres_once import FIRST_PAUSE, LONGEST_PAUSE, Line, Once
+from gateway.engines.postgres_pool import Pool
+from gateway.engines.postgres_schema import check, migrate
+from gateway.engines.retention import portions
+from gateway.engines.rows import micros, whole_micros
+from gateway.envelope import CallId, Envelope, InteractionId, SessionId
+from gateway.errors import EngineUnavailable, EngineUnusable, InvalidRequest, NotFound
+from gateway.ports.clock import Clock
+from gateway.ports.engine import (
+    ANY_DEAD,
+    CallFilter,
+    CallRow,
+    Committed,
+    DeadFilter,
+    EngineHealth,
+    Instance,
+    InteractionRow,
+    InteractionState,
+    NewEvent,
+    Page,
+    RetentionPolicy,
+    SendRow,
+    SessionRow,
+    Step,
+    StoredAnswer,
+    Swept,
+)
+
+log = structlog.get_logger(__name__)
+
+_PROBE_SECONDS = 5.0
+RESERVED = LANES + 1
+"""Connections that are not for questions: two write steps, one keeps the lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    lanes: Lanes
+    pool: Pool
+    pulse: Pool
+    """A connection for the lease alone, so that no question delays a heartbeat."""
+    found: Mapping[str, str]
+
+
+class PostgresEngine:
+    """Keep everything in one schema of the database at `dsn`; any number of gateways may share it."""
+
+    def __init__(
+        self,
+        dsn: str,
+        clock: Clock,
+        *,
+        direct_dsn: str | None = None,
+        schema: str = "dragoman",
+        connections: int = 8,
+    ) -> None:
+        self._address = Address(dsn, schema)
+        self._clock = clock
+        self._questions = max(connections - RESERVED, 1)
+        self._bell = Bell(Address(direct_dsn or dsn, schema))
+        self._now_open: _Open | None = None
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        found = await self._prepare()
+        once = Once()
+        async with AsyncExitStack() as stack:
+            pool = Pool(self._address, once, size=self._questions)
+            stack.push_async_callback(pool.close)
+            pulse = Pool(self._address, once, size=1)
+            stack.push_async_callback(pulse.close)
+            lanes = Lanes(self._address, once, self._clock)
+            lanes.start()
+            stack.push_async_callback(lanes.stop)
+            self._bell.start()
+            stack.push_async_callback(self._bell.stop)
+            self._now_open = _Open(lanes, pool, pulse, found)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._now_open = None
+        await self._stack.aclose()
+
+    async def _prepare(self) -> Mapping[str, str]:
+        """Bring the schema up to date, and look at how the server is set."""
+        loop = asyncio.get_running_loop()
+        line, until, pause = Line(self._address), loop.time() + PATIENCE, FIRST_PAUSE
+        try:
+            while True:
+                try:
+                    link = await line.link()
+                    found = await check(link)
+                    number = await migrate(link)
+                    break
+                except EngineUnavailable as exc:
+                    if loop.time() + pause > until:
+                        raise EngineUnusable(str(exc)) from exc
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+        finally:
+            await line.close()
+        place = self._address.place
+        for name, text in found.items():
+            if name.startswith("warning "):
+                log.warning("the database server does not keep what it should", place=place, reason=text)
+        return {
+            "place": place,
+            "schema": self._address.schema,
+            "schema_number": str(number),
+            "pooler": "no" if self._address.direct else "yes",
+            **found,
+        }
+
+    @property
+    def _open(self) -> _Open:
+        if self._now_open is None:
+            raise EngineUnavailable(f"{self._address.place} is not open")
+        return self._now_open
+
+    @property
+    def _pool(self) -> Pool:
+        return self._open.pool
+
+    # Journal
+
+    async def commit(self, step: Step) -> Committed:
+        lanes = self._open.lanes
+        return await lanes.commit(step, [encode_event(new) for new in step.events])
+
+    async def read(self, session_id: SessionId, *, after: int = 0, limit: int = 500) -> Sequence[Envelope]:
+        return await queries.read_events(self._pool, session_id, after, limit)
+
+    # Registry
+
+    async def open_session(
+        self,
+        *,
+        session_id: SessionId,
+        runtime: str,
+        protocol: str,
+        native_id: str,
+        labels: Mapping[str, str],
+        first: NewEvent,
+    ) -> tuple[SessionRow, bool]:
+        try:
+            written = orjson.dumps(dict(labels)).decode()
+        except orjson.JSONEncodeError as exc:
+            raise InvalidRequest(f"the labels cannot be kept: {exc}") from exc
+        found, new = await self._pool.transact(
+            upkeep.open_session(
+                session_id,
+                runtime=runtime,
+                protocol=protocol,
+                native_id=native_id,
+                labels=written,
+                first=encode_event(first),
+                now=micros(self._clock.now()),
+            )
+        )
+        row = await self.session(found)
+        if row is None:
+            raise NotFound(f"no session {found!r}")
+        return row, new
+
+    async def session(self, session_id: SessionId) -> SessionRow | None:
+        return await queries.read_session(self._pool, session_id)
+
+    async def sessions(
+        self, page: Page, *, runtime: str | None = None, open_only: bool = False
+    ) -> tuple[Sequence[SessionRow], str | None]:
+        return await queries.list_sessions(self._pool, page, runtime=runtime, open_only=open_only)
+
+    async def erase(self, session_id: SessionId) -> None:
+        reached: int | None = 0
+        while reached is not None:
+            reached = await self._pool.transact(upkeep.erase(session_id, reached))
+
+    # Ledger
+
+    async def call(self, call_id: CallId) -> CallRow | None:
+        return await queries.read_call(self._pool, call_id)
+
+    async def latest_call(self, session_id: SessionId, native_call_id: str) -> CallRow | None:
+        return await queries.read_latest_call(self._pool, session_id, native_call_id)
+
+    async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[CallRow], str | None]:
+        return await queries.list_calls(self._pool, which, page)
+
+    async def open_calls(self, session_id: SessionId) -> Sequence[CallRow]:
+        return await queries.list_open_calls(self._pool, session_id)
+
+    async def pending_sends(
+        self,
+        *,
+        session_id: SessionId | None = None,
+        target: str,
+        due_before: datetime | None = None,
+        limit: int = 500,
+    ) -> Sequence[SendRow]:
+        return await queries.list_pending_sends(self._pool, session_id, target, due_before, limit)
+
+    async def next_send_due(self, target: str) -> datetime | None:
+        return await queries.read_next_send_due(self._pool, target)
+
+    async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[SendRow]:
+        return await queries.list_sends_of(self._pool, session_id, sequence)
+
+    async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[SendRow], str | None]:
+        return await queries.list_dead_sends(self._pool, page, which)
+
+    async def interactions(
+        self, page: Page, *, session_id: SessionId | None = None, state: InteractionState | None = None
+    ) -> tuple[Sequence[InteractionRow], str | None]:
+        return await queries.list_interactions(self._pool, page, session_id=session_id, state=state)
+
+    async def interaction(self, interaction_id: InteractionId) -> InteractionRow | None:
+        return await queries.read_interaction(self._pool, interaction_id)
+
+    # Memory
+
+    async def recall(self, *, key: str, scope: str) -> StoredAnswer | None:
+        return await queries.read_answer(self._pool, key, scope, micros(self._clock.now()))
+
+    async def remember(self, *, key: str, scope: str, answer: StoredAnswer) -> bool:
+        return await self._pool.transact(upkeep.remember(key, scope, answer, micros(self._clock.now())))
+
+    async def note(self, name: str) -> str | None:
+        return await queries.read_note(self._pool, name)
+
+    async def set_note(self, name: str, value: str | None) -> None:
+        await self._pool.transact(upkeep.set_note(name, value))
+
+    # Leases
+
+    async def beat(self, instance: str, *, url: str, ttl: timedelta) -> bool:
+        return await leases.beat(self._open.pulse, instance, url, ttl)
+
+    async def take(self, instance: str, session_id: SessionId) -> SessionRow | None:
+        return await leases.take(self._pool, instance, session_id)
+
+    async def adopt(self, instance: str, *, runtimes: Collection[str], limit: int) -> Sequence[SessionRow]:
+        return await self._pool.transact(leases.adopt(instance, runtimes, limit))
+
+    async def release(self, instance: str, session_ids: Collection[SessionId] | None = None) -> None:
+        await leases.release(self._pool, instance, session_ids)
+
+    async def owner(self, session_id: SessionId) -> Instance | None:
+        return await leases.owner(self._pool, session_id)
+
+    async def instances(self) -> Sequence[Instance]:
+        return await leases.instances(self._pool)
+
+    async def hold(self, instance: str, name: str) -> bool:
+        return await leases.hold(self._pool, instance, name)
+
+    # Bell
+
+    def ring(self, topic: str) -> None:
+        self._bell.ring(topic)
+
+    def listen(self, heard: Callable[[str | None], None]) -> Callable[[], None]:
+        return self._bell.listen(heard)
+
+    # Upkeep
+
+    async def sweep(self, policy: RetentionPolicy, *, budget: int = 2_000) -> Swept:
+        now = micros(self._clock.now())
+        cuts, more = await queries.choose_to_sweep(self._pool, policy, now, budget)
+        events = 0
+        for portion in portions(cuts):
+            events += await self._pool.transact(upkeep.cut(portion))
+        before = now - whole_micros(policy.call_age)
+        calls = await self._pool.transact(upkeep.drop_calls(before, budget - events, now))
+        return Swept(events=events, calls=calls, more=more or events + calls >= budget)
+
+    async def health(self) -> EngineHealth:
+        try:
+            found = self._open.found
+            async with asyncio.timeout(_PROBE_SECONDS):
+                size = await self._pool.transact(upkeep.probe(self._address.schema))
+        except TimeoutError:
+            return EngineHealth(writable=False, detail=f"{self._address.place} did not answer in {_PROBE_SECONDS:g} s")
+        except EngineUnavailable as exc:
+            return EngineHealth(writable=False, detail=str(exc))
+        return EngineHealth(writable=True, bytes_used=size, extra=found)

@@ -1,0 +1,148 @@
+"""Wakes other gateways by NOTIFY, on a connection of its own and never inside a transaction that writes.
+
+What is rung meanwhile goes out together. A LISTEN connection can go deaf without a word, so it must hear a
+ping of its own every few seconds; where it does not, or is lost, a new one is opened, and everybody is told
+that something may have been missed. Behind a pooler nothing can be heard: others still hear us, and readers
+here find what is new by looking from time to time.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import Any, cast
+
+import orjson
+import structlog
+
+from gateway.engines.postgres_link import Address, Link, connect
+from gateway.engines.postgres_once import FIRST_PAUSE, LONGEST_PAUSE
+from gateway.errors import DragomanError
+
+log = structlog.get_logger(__name__)
+
+PING_EVERY = 3.0
+PING_SECONDS = 5.0
+PAYLOAD = 7_900
+"""Bytes that a payload may have; the server takes less than 8000."""
+TOPICS = 1_000
+"""Topics that may wait to be sent; more of them are sent as `anything`."""
+
+_NOTIFY = "SELECT pg_notify($1, $2)"
+
+Heard = Callable[[str | None], None]
+
+
+class Bell:
+    """Rings and listens: `start`, then `ring` and `listen`, then `stop`."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._channel = f"dragoman:{address.schema}"
+        self._me = secrets.token_hex(8)
+        self._listeners: dict[object, Heard] = {}
+        self._topics: set[str] = set()
+        self._news = asyncio.Event()
+        self._pinged = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._said = False
+
+    def start(self) -> None:
+        # A task of the engine's own and not of a group: entering and leaving may be two tasks' doing.
+        self._task = asyncio.create_task(self._run(), name="dragoman-postgres-bell")
+
+    async def stop(self) -> None:
+        """End; what was rung last may be lost, as any ring may."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def ring(self, topic: str) -> None:
+        if self._task is not None and len(self._topics) <= TOPICS:
+            self._topics.add(topic)
+            self._news.set()
+
+    def listen(self, heard: Heard) -> Callable[[], None]:
+        key = object()
+        self._listeners[key] = heard
+        return lambda: self._forget(key)
+
+    def _forget(self, key: object) -> None:
+        self._listeners.pop(key, None)
+
+    def _tell(self, topic: str | None) -> None:
+        for heard in [*self._listeners.values()]:
+            heard(topic)
+
+    async def _run(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                link = await connect(self._address)
+            except DragomanError as exc:
+                log.warning("the bell cannot be reached", reason=str(exc))
+            else:
+                try:
+                    await self._serve(link)
+                except DragomanError as exc:
+                    log.warning("the bell was lost", reason=str(exc))
+                    pause = FIRST_PAUSE
+                finally:
+                    link.drop()
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _serve(self, link: Link) -> None:
+        """Send what is rung, and listen, until the connection fails."""
+        listens = self._address.direct
+        if listens:
+            await link.listen(self._channel, self._hear)
+            self._tell(None)
+        elif not self._said:
+            self._said = True
+            log.warning(
+                "rings of other gateways cannot be heard through a pooler, so news from them come up to a second"
+                " later; give engine.direct_dsn a way to the server itself"
+            )
+        while True:
+            try:
+                async with asyncio.timeout(PING_EVERY):
+                    await self._news.wait()
+            except TimeoutError:
+                await self._ping(link, listens=listens)
+            else:
+                self._news.clear()
+                topics, self._topics = self._topics, set()
+                await link.ask(_NOTIFY, self._channel, self._payload(topics), seconds=PING_SECONDS)
+
+    async def _ping(self, link: Link, *, listens: bool) -> None:
+        self._pinged.clear()
+        payload = orjson.dumps([self._me, []]).decode()
+        await link.ask(_NOTIFY, self._channel, payload, seconds=PING_SECONDS)
+        if listens:
+            try:
+                async with asyncio.timeout(PING_SECONDS):
+                    await self._pinged.wait()
+            except TimeoutError:
+                raise link.deaf(f"no ring was heard for {PING_SECONDS:g} s") from None
+
+    def _payload(self, topics: set[str]) -> str:
+        payload = orjson.dumps([self._me, sorted(topics)])
+        if len(topics) > TOPICS or len(payload) > PAYLOAD:
+            payload = orjson.dumps([self._me, None])
+        return payload.decode()
+
+    def _hear(self, payload: str) -> None:
+        try:
+            told: Any = orjson.loads(payload)
+            who, topics = told
+        except (orjson.JSONDecodeError, TypeError, ValueError):
+            # Somebody else uses our channel: what it means is not known, so that everything may be new.
+            who, topics = None, None
+        if who == self._me:
+            self._pinged.set()
+        elif isinstance(topics, list):
+            for topic in cast("list[object]", topics):
+                self._tell(str(topic))
+        else:
+            self._tell(None)

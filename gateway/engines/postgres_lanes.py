@@ -1,0 +1,182 @@
+"""Commits steps in batches that share a transaction, in two lanes by session.
+
+A batch is whatever queued while the one before it was committing. Futures resolve after COMMIT has
+returned. A step that SQL refuses fails alone: its batch is undone and tried again in halves.
+
+While the server is away steps wait: up to WAITING in the queue, and who comes later for room in it. Who has
+waited for PATIENCE is told EngineUnavailable, with the certainty that nothing was written; only a batch whose
+connection was lost in COMMIT waits for as long as it takes to find out. The pump tells its clients, and
+comes again with everything else.
+"""
+
+import asyncio
+import zlib
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from gateway.engines.encoding import Encoded
+from gateway.engines.postgres_link import Address
+from gateway.engines.postgres_once import Line, Once, Turn
+from gateway.engines.postgres_store import Held, lock, write
+from gateway.engines.rows import micros
+from gateway.engines.steps import Writes, decide
+from gateway.errors import DragomanError, EngineUnavailable, InvalidRequest
+from gateway.ports.clock import Clock
+from gateway.ports.engine import Committed, Step
+
+LANES = 2
+BATCH = 256
+WAITING = 1_024
+PATIENCE = 10.0
+CLOSING = 15.0
+"""Seconds that what is queued may still take when the engine is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A step to decide and write."""
+
+    step: Step
+    events: Sequence[Encoded]
+    future: asyncio.Future[Committed]
+    since: float
+
+
+Verdict = tuple[Job, Committed | None, DragomanError | None]
+
+
+class Lanes:
+    """Takes steps from the event loop: `start`, then `commit`, then `stop`."""
+
+    def __init__(self, address: Address, once: Once, clock: Clock) -> None:
+        self._address = address
+        self._room = asyncio.Semaphore(WAITING)
+        self._lanes = [_Lane(address, once, clock, self._room) for _ in range(LANES)]
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closing = False
+
+    def start(self) -> None:
+        # Tasks of the engine's own and not of a group: entering and leaving may be two tasks' doing.
+        self._tasks = [asyncio.create_task(lane.run(), name="dragoman-postgres-lane") for lane in self._lanes]
+
+    async def stop(self) -> None:
+        """Write what is queued, and end; what cannot be written in time is refused."""
+        self._closing = True
+        for lane in self._lanes:
+            lane.close()
+        _, late = await asyncio.wait(self._tasks, timeout=CLOSING)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def commit(self, step: Step, events: Sequence[Encoded]) -> Committed:
+        loop = asyncio.get_running_loop()
+        since = loop.time()
+        self._check_open()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._room.acquire()
+        except TimeoutError as exc:
+            raise EngineUnavailable(f"{self._address.place} is too slow: {WAITING} steps wait already") from exc
+        if self._closing:
+            self._room.release()
+            self._check_open()
+        job = Job(step, events, loop.create_future(), since)
+        self._lanes[zlib.crc32(step.session_id.encode(errors="replace")) % LANES].put(job)
+        return await job.future
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise EngineUnavailable(f"{self._address.place} is closed")
+
+
+class _Lane:
+    def __init__(self, address: Address, once: Once, clock: Clock, room: asyncio.Semaphore) -> None:
+        self._line = Line(address)
+        self._once = once
+        self._clock = clock
+        self._room = room
+        self._waiting: deque[Job] = deque()
+        self._news = asyncio.Event()
+        self._closing = False
+
+    def put(self, job: Job) -> None:
+        self._waiting.append(job)
+        self._news.set()
+
+    def close(self) -> None:
+        self._closing = True
+        self._news.set()
+
+    async def run(self) -> None:
+        batch: list[Job] = []
+        try:
+            while True:
+                await self._news.wait()
+                batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH))]
+                if batch:
+                    self._resolve(await self._process(batch))
+                    batch = []
+                elif self._closing:
+                    return
+                else:
+                    self._news.clear()
+        finally:
+            # Also when this task fails: nobody may wait for ever.
+            self._closing = True
+            left = [*batch, *self._waiting]
+            self._waiting.clear()
+            text = f"the writer of {self._line.address.place} has stopped"
+            self._resolve([(job, None, EngineUnavailable(text)) for job in left])
+            await self._line.close()
+
+    def _resolve(self, verdicts: Sequence[Verdict]) -> None:
+        for job, value, error in verdicts:
+            self._room.release()
+            # Who was canceled while waiting no longer wants to know; the write stands.
+            if job.future.done():
+                continue
+            if value is not None:
+                job.future.set_result(value)
+            else:
+                job.future.set_exception(error or EngineUnavailable("no answer"))
+
+    async def _process(self, batch: Sequence[Job]) -> list[Verdict]:
+        try:
+            begin = lock({job.step.session_id for job in batch})
+            until = min(job.since for job in batch) + PATIENCE
+            return await self._once.run(self._line, partial(self._attempt, batch), begin=begin, until=until)
+        except EngineUnavailable as exc:
+            return [(job, None, exc) for job in batch]
+        except (InvalidRequest, ValueError, TypeError, OverflowError) as exc:
+            if len(batch) == 1:
+                return [(batch[0], None, _refused(exc))]
+        half = len(batch) // 2
+        return [*await self._process(batch[:half]), *await self._process(batch[half:])]
+
+    async def _attempt(self, batch: Sequence[Job], turn: Turn) -> list[Verdict]:
+        held, writes = Held(), Writes()
+        await held.fetch(turn.link, (job.step for job in batch))
+        now = micros(self._clock.now())
+        verdicts: list[Verdict] = []
+        for job in batch:
+            try:
+                verdicts.append((job, decide(job.step, job.events, now=now, known=held, writes=writes), None))
+            except DragomanError as exc:
+                verdicts.append((job, None, exc))
+        if writes.heads:
+            await write(turn.link, writes, now, token=turn.token, spent=turn.spent)
+            turn.marked = True
+        else:
+            turn.idle = True
+        return verdicts
+
+
+def _refused(exc: Exception) -> DragomanError:
+    if isinstance(exc, DragomanError):
+        return exc
+    error = InvalidRequest(f"the step cannot be kept: {exc}")
+    error.__cause__ = exc
+    return error

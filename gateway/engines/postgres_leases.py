@@ -1,0 +1,165 @@
+"""Who lives and who owns what in PostgreSQL, by the database's own clock alone.
+
+One row per instance says how long it lives; it is never revived. Whoever changes an owner locks the sessions
+first and looks in a statement of its own, so that it sees what others decided before they let go.
+"""
+
+from collections.abc import Collection, Sequence
+from datetime import timedelta
+from typing import Any
+
+from gateway.engines.postgres_once import Turn, Work
+from gateway.engines.postgres_pool import Pool
+from gateway.engines.postgres_queries import SESSION_COLUMNS, session_row
+from gateway.engines.postgres_store import lock
+from gateway.engines.roster import room_for
+from gateway.envelope import SessionId
+from gateway.ports.engine import Instance, SessionRow
+
+_BEAT = """
+INSERT INTO @instances AS i (instance, url, expires_at) VALUES ($1, $2, clock_timestamp() + $3::interval)
+ON CONFLICT (instance) DO UPDATE SET url = excluded.url, expires_at = clock_timestamp() + $3::interval
+WHERE i.expires_at > clock_timestamp()
+RETURNING 1
+"""
+_LIVES = "EXISTS (SELECT 1 FROM @instances WHERE instance = $1 AND expires_at > clock_timestamp())"
+_OWNER_LIVES = "EXISTS (SELECT 1 FROM @instances i WHERE i.instance = s.owner AND i.expires_at > clock_timestamp())"
+_TAKE = f"""
+UPDATE @sessions s SET owner = $1, fence = s.fence + 1
+WHERE s.session_id = $2 AND s.state <> 'closed' AND s.owner IS DISTINCT FROM $1 AND {_LIVES} AND NOT {_OWNER_LIVES}
+"""
+_OWN = f"""
+SELECT {SESSION_COLUMNS}, p.snapshot FROM @sessions s LEFT JOIN @snapshots p ON p.session_id = s.session_id
+WHERE s.session_id = ANY ($2::text[]) AND s.owner = $1 AND s.state <> 'closed' AND {_LIVES} ORDER BY s.id
+"""
+_ROLL = f"""
+SELECT {_LIVES}, (SELECT count(*) FROM @instances WHERE expires_at > clock_timestamp()),
+    ARRAY(SELECT instance FROM @instances WHERE expires_at <= clock_timestamp())
+"""
+_IS_ORPHAN = "s.state <> 'closed' AND s.runtime = ANY ($1::text[]) AND (s.owner IS NULL OR s.owner = ANY ($2::text[]))"
+_ANY_ORPHAN = f"SELECT 1 FROM @sessions s WHERE {_IS_ORPHAN} LIMIT 1"
+_COUNT = """
+SELECT count(*), count(*) FILTER (WHERE owner = $1) FROM @sessions WHERE state <> 'closed'
+"""
+_LOCK_ORPHANS = f"""
+SELECT s.session_id FROM @sessions s WHERE {_IS_ORPHAN} ORDER BY s.id LIMIT $3 FOR UPDATE SKIP LOCKED
+"""
+_ADOPT = "UPDATE @sessions SET owner = $1, fence = fence + 1 WHERE session_id = ANY ($2::text[])"
+_RELEASE = "UPDATE @sessions SET owner = NULL WHERE owner = $1 AND session_id = ANY ($2::text[])"
+_LOCK_OWN = "SELECT session_id FROM @sessions WHERE owner = $1 AND state <> 'closed' ORDER BY session_id FOR UPDATE"
+_END = "UPDATE @instances SET expires_at = least(expires_at, clock_timestamp()) WHERE instance = $1"
+_INSTANCES = """
+WITH owned AS (
+    SELECT owner, count(*) AS n FROM @sessions WHERE state <> 'closed' AND owner IS NOT NULL GROUP BY owner
+)
+SELECT i.instance, i.url, i.expires_at > clock_timestamp(), coalesce(o.n, 0)
+FROM @instances i LEFT JOIN owned o ON o.owner = i.instance
+WHERE i.expires_at > clock_timestamp() OR o.n > 0 ORDER BY i.instance
+"""
+_OWNER = """
+SELECT i.instance, i.url, true,
+    (SELECT count(*) FROM @sessions o WHERE o.owner = i.instance AND o.state <> 'closed')
+FROM @sessions s JOIN @instances i ON i.instance = s.owner
+WHERE s.session_id = $1 AND i.expires_at > clock_timestamp()
+"""
+_HOLDER_LIVES = "EXISTS (SELECT 1 FROM @instances i WHERE i.instance = h.instance AND i.expires_at > clock_timestamp())"
+_HOLDER = f"""
+SELECT h.instance, {_HOLDER_LIVES}, {_LIVES} FROM (SELECT 1) AS one LEFT JOIN @holds h ON h.name = $2
+"""
+_BEGIN_HOLD = "INSERT INTO @holds (name, instance) VALUES ($2, $1) ON CONFLICT (name) DO NOTHING"
+_LOCK_HOLD = "SELECT 1 FROM @holds WHERE name = $1 FOR UPDATE"
+_HOLD = f"""
+UPDATE @holds h SET instance = $1
+WHERE h.name = $2 AND {_LIVES} AND (h.instance = $1 OR NOT {_HOLDER_LIVES})
+RETURNING 1
+"""
+
+
+async def beat(pool: Pool, instance: str, url: str, ttl: timedelta) -> bool:
+    """Begin or renew a lease; one statement, that may be repeated."""
+    return bool(await pool.ask(_BEAT, instance, url, ttl))
+
+
+async def take(pool: Pool, instance: str, session_id: SessionId) -> SessionRow | None:
+    """Own one open session, where nobody who lives does."""
+
+    async def work(turn: Turn) -> SessionRow | None:
+        await turn.link.ask(_TAKE, instance, session_id)
+        rows = await turn.link.ask(_OWN, instance, [session_id])
+        turn.idle = not rows
+        return session_row(rows[0]) if rows else None
+
+    return await pool.transact(work, begin=lock([session_id]))
+
+
+def adopt(instance: str, runtimes: Collection[str], limit: int) -> Work[Sequence[SessionRow]]:
+    """Own open sessions that nobody who lives owns, up to a limit and to a fair share of all."""
+
+    async def work(turn: Turn) -> Sequence[SessionRow]:
+        rows = await _adopt(turn, instance, [*runtimes], limit)
+        turn.idle = not rows
+        return [session_row(row) for row in rows]
+
+    return work
+
+
+async def _adopt(turn: Turn, instance: str, runtimes: Sequence[str], limit: int) -> Sequence[Any]:
+    ask = turn.link.ask
+    ((lives, living, dead),) = await ask(_ROLL, instance)
+    # Counting all sessions is the costly part, and most of the time there is no orphan.
+    if not lives or limit <= 0 or not await ask(_ANY_ORPHAN, runtimes, dead):
+        return []
+    ((total, owned),) = await ask(_COUNT, instance)
+    room = room_for(limit, owned=owned, total=total, living=living)
+    found = [row[0] for row in await ask(_LOCK_ORPHANS, runtimes, dead, room)]
+    if not found:
+        return []
+    await ask(_ADOPT, instance, found)
+    return await ask(_OWN, instance, found)
+
+
+async def release(pool: Pool, instance: str, session_ids: Collection[SessionId] | None) -> None:
+    """Give up some sessions, or everything and the lease."""
+    if session_ids is not None:
+        if session_ids:
+            await pool.transact(_release_some(instance, [*session_ids]), begin=lock(session_ids))
+        return
+
+    async def work(turn: Turn) -> None:
+        ask = turn.link.ask
+        await ask(_END, instance)
+        await ask(_RELEASE, instance, [row[0] for row in await ask(_LOCK_OWN, instance)])
+        await ask("DELETE FROM @holds WHERE instance = $1", instance)
+
+    await pool.transact(work)
+
+
+def _release_some(instance: str, session_ids: Sequence[SessionId]) -> Work[None]:
+    async def work(turn: Turn) -> None:
+        await turn.link.ask(_RELEASE, instance, session_ids)
+
+    return work
+
+
+async def owner(pool: Pool, session_id: SessionId) -> Instance | None:
+    rows = await pool.ask(_OWNER, session_id)
+    return Instance(*rows[0]) if rows else None
+
+
+async def instances(pool: Pool) -> Sequence[Instance]:
+    return [Instance(*row) for row in await pool.ask(_INSTANCES)]
+
+
+async def hold(pool: Pool, instance: str, name: str) -> bool:
+    """Take or keep a name; keeping it, the usual case, writes nothing."""
+    ((holder, holder_lives, lives),) = await pool.ask(_HOLDER, instance, name)
+    if not lives or holder_lives:
+        return lives and holder == instance
+
+    async def work(turn: Turn) -> bool:
+        ask = turn.link.ask
+        await ask(_BEGIN_HOLD, instance, name)
+        await ask(_LOCK_HOLD, name)
+        return bool(await ask(_HOLD, instance, name))
+
+    return await pool.transact(work)

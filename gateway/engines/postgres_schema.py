@@ -1,0 +1,116 @@
+"""Brings the tables of a PostgreSQL schema up to date, and looks whether the server keeps what it promises."""
+
+import zlib
+from typing import Any
+
+from gateway.engines.postgres_link import Link
+from gateway.engines.postgres_tables import MIGRATIONS, OURS
+from gateway.errors import EngineUnusable, SchemaTooNew
+
+OLDEST = 140_000
+"""The oldest server_version_num that is supported."""
+
+_LOCK = "SELECT pg_advisory_xact_lock($1)"
+_TABLES = "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1"
+_VERSION = f"SELECT max(n) FROM @{OURS}"
+_MIGRATION_SECONDS = 600.0
+
+_SETTINGS = """
+SELECT current_setting('server_version'), current_setting('server_version_num')::int, current_setting('fsync'),
+    current_setting('full_page_writes'), current_setting('synchronous_commit'),
+    current_setting('transaction_read_only'), pg_is_in_recovery(), current_setting('synchronous_standby_names'),
+    (SELECT count(*) FROM pg_stat_replication)
+"""
+
+
+async def check(link: Link) -> dict[str, str]:
+    """Look at how the server is set; answers what a person should know, doubts under `warning …`.
+
+    Raises:
+        EngineUnusable: it is too old, or only reads.
+        EngineUnavailable: it does not answer.
+    """
+    (row,) = await link.ask(_SETTINGS)
+    version, number, fsync, full_pages, commits, read_only, standby, names, replicas = row
+    place = link.address.place
+    if number < OLDEST:
+        raise EngineUnusable(f"{place} runs PostgreSQL {version}: upgrade it to 14 or newer")
+    if standby or read_only == "on":
+        why = "is a standby" if standby else "only reads (default_transaction_read_only)"
+        raise EngineUnusable(f"{place} {why}: point engine.dsn at a primary that takes writes")
+    found = {"version": version, "synchronous_commit": commits, "replicas": str(replicas)}
+    if fsync != "on":
+        found["warning fsync"] = "fsync is off, so that a crash of the server's machine loses or spoils everything"
+    if full_pages != "on":
+        found["warning full_page_writes"] = (
+            "full_page_writes is off, so that a crash of the server's machine may spoil pages"
+        )
+    if commits in {"off", "local"}:
+        found["warning synchronous_commit"] = (
+            "synchronous_commit is off for this role; the gateway's own writes switch it on"
+            if commits == "off"
+            else "synchronous_commit is local for this role, so that a failover may lose acknowledged writes"
+        )
+    if replicas and not names:
+        found["warning synchronous_standby_names"] = (
+            f"{replicas} replicas are attached and none is synchronous, so that a failover may lose acknowledged"
+            " writes; name one in synchronous_standby_names"
+        )
+    return found
+
+
+async def migrate(link: Link) -> int:
+    """Make the schema or bring it up to date; answers its number. Several processes may do it at once.
+
+    Raises:
+        EngineUnusable: the schema holds tables of another program, or may not be made.
+        SchemaTooNew: a newer release has written it.
+        EngineUnavailable: the server does not answer.
+    """
+    if await _reached(link) == len(MIGRATIONS):
+        return len(MIGRATIONS)
+    schema = link.address.schema
+    await link.run("BEGIN ISOLATION LEVEL READ COMMITTED")
+    try:
+        await link.ask(_LOCK, _number(schema), seconds=_MIGRATION_SECONDS)
+        done = await _reached(link)
+        script: list[str] = []
+        if done is None:
+            # Only made where it is missing, since that needs a right which nothing else does.
+            if not await link.ask("SELECT 1 FROM pg_namespace WHERE nspname = $1", schema):
+                script.append(f'CREATE SCHEMA "{schema}"')
+            script.append(f"CREATE TABLE @{OURS} (n bigint PRIMARY KEY, at timestamptz NOT NULL)")
+        for number, statements in enumerate(MIGRATIONS[done or 0 :], start=(done or 0) + 1):
+            script += statements
+            script.append(f"INSERT INTO @{OURS} VALUES ({number}, clock_timestamp())")
+        if script:
+            await link.run(";\n".join(script), seconds=_MIGRATION_SECONDS)
+        await link.run("COMMIT")
+    except BaseException:
+        # Whatever it was, the server undoes the transaction together with the connection.
+        link.drop()
+        raise
+    return len(MIGRATIONS)
+
+
+async def _reached(link: Link) -> int | None:
+    schema, place = link.address.schema, link.address.place
+    tables = {row[0] for row in await link.ask(_TABLES, schema)}
+    if not tables:
+        return None
+    if OURS not in tables:
+        raise EngineUnusable(
+            f"the schema {schema!r} of {place} holds tables of another program: give engine.schema another name"
+        )
+    done: Any = (await link.ask(_VERSION))[0][0] or 0
+    if done > len(MIGRATIONS):
+        raise SchemaTooNew(
+            f"the schema {schema!r} of {place} has number {done} and this release knows {len(MIGRATIONS)}: "
+            "run the newer release again, or restore a backup made before the upgrade"
+        )
+    return int(done)
+
+
+def _number(schema: str) -> int:
+    # A lock of our own among those of other programs in the same database.
+    return (0x4472676D << 32) | zlib.crc32(schema.encode())

@@ -1,0 +1,154 @@
+"""The tables in PostgreSQL, as numbered migrations that are never changed once released. Pure.
+
+A table is written `@events`; the schema's name is put there. Texts that are compared by order carry the
+collation "C", so that every engine sorts alike. Bodies are bytea, because text refuses NUL.
+"""
+
+_TEXT = 'text COLLATE "C"'
+_BUSY = "autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 1"
+"""What is changed all the time is cleaned often, or its dead rows slow down every look."""
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        # Owner and fence are in the row that every commit touches anyway; room is left for its next versions.
+        f"""
+        CREATE TABLE @sessions (
+            id bigint GENERATED ALWAYS AS IDENTITY UNIQUE,
+            session_id {_TEXT} PRIMARY KEY,
+            runtime {_TEXT} NOT NULL,
+            protocol text NOT NULL,
+            native_id {_TEXT} NOT NULL,
+            state text NOT NULL,
+            labels text NOT NULL,
+            last_seq bigint NOT NULL,
+            min_seq bigint NOT NULL,
+            fence bigint NOT NULL,
+            owner {_TEXT},
+            size bigint NOT NULL,
+            cursor text,
+            opened_at bigint NOT NULL,
+            updated_at bigint NOT NULL,
+            UNIQUE (runtime, native_id)
+        ) WITH (fillfactor = 70, {_BUSY})
+        """,
+        "CREATE INDEX sessions_owned ON @sessions (owner, id) WHERE state <> 'closed'",
+        f"CREATE TABLE @snapshots (session_id {_TEXT} PRIMARY KEY, snapshot bytea NOT NULL)",
+        f"""
+        CREATE TABLE @events (
+            session_id {_TEXT} NOT NULL,
+            seq bigint NOT NULL,
+            event_id text NOT NULL,
+            kind text NOT NULL,
+            direction text NOT NULL,
+            dedupe_key {_TEXT},
+            recorded_at bigint NOT NULL,
+            body bytea,
+            about bytea,
+            PRIMARY KEY (session_id, seq)
+        )
+        """,
+        """
+        CREATE UNIQUE INDEX events_once ON @events (session_id, direction, dedupe_key)
+        WHERE dedupe_key IS NOT NULL
+        """,
+        f"""
+        CREATE TABLE @calls (
+            id bigint GENERATED ALWAYS AS IDENTITY UNIQUE,
+            call_id {_TEXT} PRIMARY KEY,
+            session_id {_TEXT} NOT NULL,
+            runtime {_TEXT} NOT NULL,
+            native_call_id {_TEXT} NOT NULL,
+            n bigint NOT NULL,
+            tool text NOT NULL,
+            args_sha text NOT NULL,
+            state text NOT NULL,
+            attempt bigint NOT NULL,
+            created_at bigint NOT NULL,
+            deadline_at bigint NOT NULL,
+            request_seq bigint NOT NULL,
+            executor text,
+            key text,
+            due_at bigint,
+            canceling_until bigint,
+            outcome_seq bigint,
+            outcome_sha text,
+            unknown bigint NOT NULL,
+            error text,
+            redrive_of text,
+            deliver bigint NOT NULL,
+            finished_at bigint,
+            dead bigint NOT NULL
+        ) WITH (fillfactor = 80, {_BUSY})
+        """,
+        "CREATE INDEX calls_native ON @calls (session_id, native_call_id, n) WHERE redrive_of IS NULL",
+        "CREATE INDEX calls_open ON @calls (session_id, id) WHERE state IN ('queued', 'dispatched', 'accepted')",
+        "CREATE INDEX calls_unknown ON @calls (id) WHERE unknown = 1",
+        "CREATE INDEX calls_dead ON @calls (id) WHERE dead = 1",
+        f"""
+        CREATE TABLE @outbound (
+            session_id {_TEXT} NOT NULL,
+            seq bigint NOT NULL,
+            target {_TEXT} NOT NULL,
+            lane text NOT NULL,
+            state text NOT NULL,
+            attempt bigint NOT NULL,
+            due_at bigint,
+            reason text,
+            created_at bigint NOT NULL,
+            PRIMARY KEY (session_id, seq, target)
+        ) WITH (fillfactor = 80, {_BUSY})
+        """,
+        "CREATE INDEX outbound_pending ON @outbound (target, session_id, seq) WHERE state = 'pending'",
+        """
+        CREATE INDEX outbound_dead ON @outbound (created_at, session_id, seq, target)
+        WHERE state IN ('refused', 'unknown', 'dead')
+        """,
+        f"""
+        CREATE TABLE @interactions (
+            id bigint GENERATED ALWAYS AS IDENTITY UNIQUE,
+            interaction_id {_TEXT} PRIMARY KEY,
+            session_id {_TEXT} NOT NULL,
+            kind text NOT NULL,
+            state text NOT NULL,
+            request_seq bigint NOT NULL,
+            expires_at bigint,
+            answered_by text
+        )
+        """,
+        "CREATE INDEX interactions_of ON @interactions (session_id, id)",
+        "CREATE INDEX interactions_waiting ON @interactions (session_id) WHERE state = 'waiting'",
+        f"""
+        CREATE TABLE @idempotency (
+            scope {_TEXT} NOT NULL,
+            key {_TEXT} NOT NULL,
+            request_sha text NOT NULL,
+            response bytea NOT NULL,
+            expires_at bigint NOT NULL,
+            PRIMARY KEY (scope, key)
+        )
+        """,
+        "CREATE INDEX idempotency_expiry ON @idempotency (expires_at)",
+        f"CREATE TABLE @notes (name {_TEXT} PRIMARY KEY, value text NOT NULL)",
+        f"""
+        CREATE TABLE @instances (
+            instance {_TEXT} PRIMARY KEY,
+            url text NOT NULL,
+            expires_at timestamptz NOT NULL
+        ) WITH (fillfactor = 50, {_BUSY})
+        """,
+        f"CREATE TABLE @holds (name {_TEXT} PRIMARY KEY, instance {_TEXT} NOT NULL)",
+        # One row per transaction whose fate somebody may still ask about: see postgres_writer.
+        f"""
+        CREATE TABLE @commits (
+            token {_TEXT} PRIMARY KEY,
+            fate text NOT NULL,
+            asked bigint NOT NULL,
+            at timestamptz NOT NULL
+        ) WITH ({_BUSY})
+        """,
+        "CREATE TABLE @probe (id bigint PRIMARY KEY CHECK (id = 1), tried_at timestamptz NOT NULL)",
+    ),
+)
+
+OURS = "schema_version"
+"""The table that says which migrations a schema has had."""

@@ -1,0 +1,218 @@
+"""A PostgreSQL server for tests: the one that is there, or one of our own that can be killed and started again.
+
+`DRAGOMAN_TEST_POSTGRES_DSN` names a server to use; else the local one is tried, else one is started from the
+installed programs. Where there is none, the tests are skipped and say what to install; with
+`DRAGOMAN_TEST_NO_SKIPS` set, that is a failure.
+"""
+
+import atexit
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import NoReturn
+
+import asyncpg
+import pytest
+
+_PATIENCE = 30.0
+_MISSING = "there is no PostgreSQL server and none can be started: apt-get install postgresql"
+_LOCAL = (
+    "postgresql://postgres@127.0.0.1:5432/postgres",
+    "postgresql:///postgres?host=/var/run/postgresql&user=postgres",
+    "postgresql:///postgres?host=/var/run/postgresql",
+)
+_NUMBERS = count(1)
+
+
+class OwnServer:
+    """A server in a folder of its own, on one port for all its life; `start` it."""
+
+    def __init__(self, folder: Path) -> None:
+        programs = find_programs()
+        if programs is None:
+            _give_up()
+        self._programs = programs
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = _free_port()
+        self.dsn = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+        folder.mkdir(parents=True, exist_ok=True)
+        _let_through(folder)
+        self._run("initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
+
+    @property
+    def _data(self) -> str:
+        return str(self._folder / "data")
+
+    def start(self, **settings: str) -> None:
+        """Start it, or start it again, and wait until it answers."""
+        given = {"port": str(self.port), "listen_addresses": "127.0.0.1", "unix_socket_directories": "", **settings}
+        options = [part for name, value in given.items() for part in ("-c", f"{name}={value}")]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                _as_server([str(self._programs / "postgres"), "-D", self._data, *options]),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        end = time.monotonic() + _PATIENCE
+        while subprocess.run(self._ready, capture_output=True, check=False, timeout=_PATIENCE).returncode:
+            if time.monotonic() > end or self._process.poll() is not None:
+                raise AssertionError(f"the server does not start: {(self._folder / 'log').read_text()[-2000:]}")
+            time.sleep(0.05)
+
+    @property
+    def _ready(self) -> list[str]:
+        return [str(self._programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port), "-d", "postgres"]
+
+    def stop(self) -> None:
+        """Stop it in order, as an upgrade does: clients are told to go."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(signal.SIGINT)
+            process.wait(_PATIENCE)
+
+    def kill(self) -> None:
+        """Kill all its processes at once."""
+        process, self._process = self._process, None
+        if process is not None:
+            os.kill(process.pid, signal.SIGSTOP)
+            for pid in _children(process.pid):
+                os.kill(pid, signal.SIGKILL)
+            process.kill()
+            process.wait(_PATIENCE)
+
+    def freeze(self) -> None:
+        """Stop all its processes where they are: connections stay up, and nobody answers."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        for pid in (self._process.pid, *_children(self._process.pid)):
+            os.kill(pid, number)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = _as_server([str(self._programs / program), *arguments])
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        if done.returncode:
+            raise AssertionError(f"{program} failed: {done.stderr}")
+
+
+@contextmanager
+def start_own_server(folder: Path, **settings: str) -> Generator[OwnServer]:
+    """Start a server of our own in a folder, and kill it at the end."""
+    server = OwnServer(folder)
+    try:
+        server.start(**settings)
+        yield server
+    finally:
+        server.kill()
+
+
+@cache
+def dsn() -> str:
+    """Find a server for the tests of this process, or start one; or skip the test."""
+    named = os.environ.get("DRAGOMAN_TEST_POSTGRES_DSN")
+    if named:
+        return named
+    for local in _LOCAL:
+        if _answers(local):
+            return local
+    folder = Path(tempfile.mkdtemp(prefix="dragoman-postgres-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    server = OwnServer(folder)
+    atexit.register(server.kill)
+    server.start()
+    return server.dsn
+
+
+def new_schema() -> str:
+    """Name a schema that no other test uses."""
+    return f"test_{os.getpid()}_{next(_NUMBERS)}"
+
+
+async def drop_schema(schema: str, *, server: str | None = None) -> None:
+    """Remove a schema with everything in it."""
+    connection = await asyncpg.connect(server or dsn())
+    try:
+        await connection.execute(f'SET client_min_messages = warning; DROP SCHEMA IF EXISTS "{schema}" CASCADE')
+    finally:
+        await connection.close()
+
+
+def find_programs() -> Path | None:
+    """Find the folder of the newest installed server programs."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda one: int(one.parent.name), reverse=True)
+    on_path = shutil.which("postgres")
+    folders = [*found, *([Path(on_path).resolve().parent] if on_path else [])]
+    return next((folder for folder in folders if (folder / "initdb").exists()), None)
+
+
+def _answers(server: str) -> bool:
+    # By a program of its own, since this may be asked from inside an event loop.
+    psql = shutil.which("psql")
+    if psql is None:
+        return False
+    command = [psql, "--no-psqlrc", "--no-password", "-qtAc", "SELECT 1", server]
+    environment = {**os.environ, "PGCONNECT_TIMEOUT": "3"}
+    return subprocess.run(command, capture_output=True, check=False, timeout=30, env=environment).returncode == 0
+
+
+def _give_up() -> NoReturn:
+    if os.environ.get("DRAGOMAN_TEST_NO_SKIPS"):
+        pytest.fail(_MISSING)
+    pytest.skip(_MISSING)
+
+
+def _server_user() -> pwd.struct_passwd | None:
+    # PostgreSQL refuses to run as root.
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise AssertionError("there is no user to run PostgreSQL as: useradd postgres")
+
+
+def _as_server(command: list[str]) -> list[str]:
+    user = _server_user()
+    if user is None:
+        return command
+    return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", *command]
+
+
+def _let_through(folder: Path) -> None:
+    user = _server_user()
+    if user is None:
+        return
+    os.chown(folder, user.pw_uid, user.pw_gid)
+    for parent in folder.resolve().parents:
+        mode = parent.stat().st_mode
+        if not mode & 0o001:
+            parent.chmod(mode | 0o011)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
