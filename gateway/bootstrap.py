@@ -50,6 +50,9 @@ log = structlog.get_logger(__name__)
 VERSION = version("dragoman")
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8080
 
+_ALONE = frozenset({"sqlite", "memory"})
+"""Stores that one process has for itself."""
+
 ADAPTER_GROUP = "dragoman.adapters"
 
 # What importing somebody else's module can raise; a bug of any kind in a plug-in is the operator's to see.
@@ -157,8 +160,9 @@ async def serve(config: Path, *, host: str | None = None, port: int | None = Non
         log.warning("configuration", path=problem.path, line=problem.line, problem=problem.message)
     listener = _listen(host or DEFAULT_HOST, DEFAULT_PORT if port is None else port, guarded=bool(settings.api.keys))
     with listener:
+        url = own_url(settings, listener)
         async with Gateway(
-            settings, parts_for(settings, reread=lambda: read_configuration(config).settings)
+            settings, parts_for(settings, reread=lambda: read_configuration(config).settings, url=url)
         ) as gateway:
             server = make_server(build_app(gateway), drain=settings.limits.drain)
             stop = _handle_signals(gateway)
@@ -201,8 +205,8 @@ def secrets_in(value: object) -> Iterator[str]:
             return
 
 
-def parts_for(settings: Settings, *, reread: Callable[[], Settings]) -> Parts:
-    """Pick the concrete pieces that a configuration asks for."""
+def parts_for(settings: Settings, *, reread: Callable[[], Settings], url: str = "http://127.0.0.1") -> Parts:
+    """Pick the concrete pieces that a configuration asks for; `url` is where other instances reach this one."""
     clock = SystemClock()
     return Parts(
         engine=make_engine(settings.engine, clock),
@@ -214,6 +218,8 @@ def parts_for(settings: Settings, *, reread: Callable[[], Settings]) -> Parts:
         metrics=Metrics(version=VERSION),
         reread=reread,
         version=VERSION,
+        url=url,
+        shared=settings.engine.type not in _ALONE,
     )
 
 
@@ -257,6 +263,15 @@ def _listen(host: str, port: int, *, guarded: bool) -> socket.socket:
         listener.close()
         raise OperatorError(f"cannot listen on {host}:{port}: {exc.strerror}; choose another with --port") from exc
     return listener
+
+
+def own_url(settings: Settings, listener: socket.socket) -> str:
+    """Say where other instances reach this one: as configured, or where it listens."""
+    if settings.instance.url is not None:
+        return str(settings.instance.url)
+    where, port = listener.getsockname()[:2]
+    host = socket.gethostname() if ip_address(where).is_unspecified else where
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _tune_the_interpreter() -> None:

@@ -21,6 +21,7 @@ DragomanError
 │   ├── LinkLost             a connection to a runtime broke
 │   ├── LinkRefused          a runtime turned us away
 │   ├── EngineUnavailable    the store cannot be written or read now
+│   ├── Elsewhere            another instance carries the session, or none yet
 │   └── Overloaded           a queue or limit is full
 ├── Stale                    a step's expectation failed: decide again on fresh state
 │   └── Fenced               another instance owns the session by now: stop speaking for it
@@ -173,6 +174,18 @@ class LinkRefused(DownstreamError):
 
 class EngineUnavailable(DownstreamError):
     """The store cannot be written or read now (disk full, server away)."""
+
+
+class Elsewhere(DownstreamError):
+    """The session is not carried here.
+
+    `unsure` means that it changed hands while the request was decided, so that it may be on record already.
+    """
+
+    def __init__(self, session_id: str, detail: str, *, unsure: bool = False) -> None:
+        super().__init__(detail)
+        self.session_id = session_id
+        self.unsure = unsure
 
 
 class Overloaded(DownstreamError):

@@ -14,6 +14,7 @@ from gateway.http.docs import write_openapi
 from gateway.http.edge import Edge
 from gateway.http.errors import Refused, problem_of, problem_reply
 from gateway.http.operation import Answer, Operation, route_of
+from gateway.http.relay import Forwarding
 from gateway.http.reply import dump
 from gateway.http.routes import all_operations
 from gateway.http.sse import Followers
@@ -33,8 +34,8 @@ def build_app(gateway: Gateway) -> FastAPI:
     )
     app.state.followers = Followers()
     operations = (*all_operations(gateway, app.state.followers), _document(app))
-    gate = Gate(gateway)
-    app.router.routes.extend(route_of(operation, gate.admit) for operation in operations)
+    gate, forwarding = Gate(gateway), Forwarding(gateway)
+    app.router.routes.extend(route_of(operation, gate.admit, forwarding.run) for operation in operations)
     app.state.operations = operations
     app.add_middleware(Edge, gateway=gateway)
     for raised in (DragomanError, Refused, HTTPException):

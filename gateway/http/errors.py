@@ -195,6 +195,16 @@ _ROWS = (
         detail="the store cannot be written or read now",
     ),
     ProblemKind(
+        "elsewhere",
+        503,
+        "The session is changing hands",
+        "No instance that lives carries the session, or the one that does cannot be reached, or it changed hands in "
+        "the middle of the request: `detail` says which, and whether the request may be on record.",
+        "Try again in some seconds, with the same Idempotency-Key; GET /v1/instances shows who lives.",
+        level="warning",
+        retry_after=2,
+    ),
+    ProblemKind(
         "overloaded",
         503,
         "Too much is waiting already",
@@ -234,6 +244,7 @@ EXCEPTIONS: dict[type[BaseException], str] = {
     errors.LinkRefused: "runtime-refused",
     errors.LinkLost: "runtime-unreachable",
     errors.EngineUnavailable: "unavailable",
+    errors.Elsewhere: "elsewhere",
     errors.Overloaded: "overloaded",
     errors.Stale: "busy",
 }

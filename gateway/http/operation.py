@@ -47,14 +47,16 @@ class Operation:
     """Name, description and example of request headers with a meaning of their own."""
 
 
-def route_of(operation: Operation, admit: Callable[[Request, str], None]) -> APIRoute:
-    """Make the route: admit, then run. Bodies and parameters are read by the operation itself."""
+def route_of(
+    operation: Operation, admit: Callable[[Request, str], None], run: Callable[[Request, Run], Awaitable[Response]]
+) -> APIRoute:
+    """Make the route: admit, then run, here or elsewhere. Bodies and parameters are read by the operation itself."""
 
     class Route(APIRoute):
         def get_route_handler(self) -> Callable[[Request], Any]:
             async def admitted(request: Request) -> Response:
                 admit(request, operation.name)
-                return await operation.run(request)
+                return await run(request, operation.run)
 
             return admitted
 

@@ -1,41 +1,72 @@
 """What the followers of questions to people see: a bounded list of which ones changed, and a bell.
 
-Only ids are kept. A follower reads the row as it is when its turn comes, so a question that changed
-twice meanwhile is shown once, as it stands; one that falls behind begins again with all that wait.
+Changes at other instances come by their rings, and by a look from time to time. Only ids are kept. A follower
+reads the row as it is when its turn comes, so a question that changed twice meanwhile is shown once, as it
+stands; one that falls behind begins again with all that wait.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+
+import structlog
 
 from gateway.envelope import InteractionId
-from gateway.errors import Truncated
+from gateway.errors import EngineUnavailable, Truncated
 from gateway.ports.engine import Engine, InteractionRow, Page
 from gateway.runtime.follow import something_new
 from gateway.runtime.views import Heartbeat, InteractionItem, InteractionShown, Missed
 
 TAIL = 1_000
 _PAGE = 200
+_LOOK, _LOOK_UNFOLLOWED = 1.0, 5.0
+
+log = structlog.get_logger(__name__)
 
 
 class Bulletin:
-    """Keeps which interactions changed last, over all sessions of this process."""
+    """Keeps which interactions changed last, over all sessions."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell_others: Callable[[Collection[InteractionId]], None] | None = None) -> None:
+        """Start an empty list; `tell_others` takes what changed here to other instances."""
+        self._tell_others = tell_others
+        self._followers = 0
         self._ids: deque[InteractionId] = deque(maxlen=TAIL)
         self._count = 0
         self._bell = asyncio.Event()
 
     @property
-    def place(self) -> int:
-        """Where the list ends now."""
+    def followed(self) -> bool:
+        """Whether anybody follows here."""
+        return self._followers > 0
+
+    def join(self) -> int:
+        """Start to follow; returns the place to read from."""
+        self._followers += 1
         return self._count
 
-    def tell(self, changed: Iterable[InteractionId]) -> None:
-        """Take note that these changed; their rows are written already."""
+    def leave(self) -> None:
+        """Stop following."""
+        self._followers -= 1
+
+    def tell(self, changed: Collection[InteractionId]) -> None:
+        """Take note that these changed here; their rows are written already."""
+        if changed:
+            self.hear(changed)
+            if self._tell_others is not None:
+                self._tell_others(changed)
+
+    def hear(self, changed: Iterable[InteractionId]) -> None:
+        """Take note that these changed, wherever that was."""
         for interaction_id in changed:
             self._ids.append(interaction_id)
             self._count += 1
+        self._bell.set()
+
+    def miss(self) -> None:
+        """Let all followers begin again: something may have changed unheard."""
+        self._ids.clear()
+        self._count += 1
         self._bell.set()
 
     def since(self, place: int) -> tuple[list[InteractionId], int, bool]:
@@ -63,32 +94,55 @@ async def follow_interactions(
     engine: Engine, bulletin: Bulletin, *, heartbeat: float, ended: asyncio.Event
 ) -> AsyncIterator[InteractionItem]:
     """Yield all that wait, then each that changes as it then is, and heartbeats in between."""
-    place = bulletin.place
-    async for waiting in _waiting(engine):
-        yield waiting
-    while not ended.is_set():
-        changed, place, missed = bulletin.since(place)
-        if missed:
-            yield Missed()
-            async for waiting in _waiting(engine):
-                yield waiting
-            continue
-        for interaction_id in changed:
-            row = await engine.interaction(interaction_id)
-            shown = await show(engine, row) if row is not None else None
-            if shown is not None:
-                yield shown
-        if not await something_new(bulletin, place, heartbeat, ended):
-            yield Heartbeat()
+    place = bulletin.join()
+    try:
+        async for waiting in _waiting(engine):
+            yield waiting
+        while not ended.is_set():
+            changed, place, missed = bulletin.since(place)
+            if missed:
+                yield Missed()
+                async for waiting in _waiting(engine):
+                    yield waiting
+                continue
+            for interaction_id in changed:
+                row = await engine.interaction(interaction_id)
+                shown = await show(engine, row) if row is not None else None
+                if shown is not None:
+                    yield shown
+            if not await something_new(bulletin, place, heartbeat, ended):
+                yield Heartbeat()
+    finally:
+        bulletin.leave()
 
 
-async def _waiting(engine: Engine) -> AsyncIterator[InteractionShown]:
+async def watch_others(engine: Engine, bulletin: Bulletin) -> None:
+    """Look from time to time which questions wait, so that a lost ring of another instance only costs a wait."""
+    known: set[InteractionId] | None = None
+    while True:
+        try:
+            waiting = {row.interaction_id async for row in _rows_waiting(engine)}
+        except EngineUnavailable as exc:
+            log.warning("questions of other instances cannot be looked for", reason=str(exc))
+        else:
+            if known is not None:
+                bulletin.hear(known ^ waiting)
+            known = waiting
+        await asyncio.sleep(_LOOK if bulletin.followed else _LOOK_UNFOLLOWED)
+
+
+async def _rows_waiting(engine: Engine) -> AsyncIterator[InteractionRow]:
     after: str | None = None
     while True:
         rows, after = await engine.interactions(Page(_PAGE, after), state="waiting")
         for row in rows:
-            shown = await show(engine, row)
-            if shown is not None:
-                yield shown
+            yield row
         if after is None:
             return
+
+
+async def _waiting(engine: Engine) -> AsyncIterator[InteractionShown]:
+    async for row in _rows_waiting(engine):
+        shown = await show(engine, row)
+        if shown is not None:
+            yield shown

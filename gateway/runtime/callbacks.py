@@ -2,13 +2,17 @@
 
 import hmac
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from hashlib import sha256
 
 from gateway.envelope import CallId
+from gateway.errors import EngineUnavailable
 from gateway.ports.clock import Ids
-from gateway.ports.engine import Engine
+from gateway.ports.engine import Engine, StoredAnswer
 
 _NOTE = "callback-key"
+_SCOPE = "gateway"
+_NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 _LETTERS = 40
 
 
@@ -46,9 +50,18 @@ class Callbacks:
 
 
 async def keep_key(engine: Engine, ids: Ids) -> bytes:
-    """Read the key of this store, or make one."""
+    """Read the key of this store, or make one; of several instances that start at once, one makes it for all.
+
+    Raises:
+        EngineUnavailable: the store keeps none.
+    """
     known = await engine.note(_NOTE)
-    if known is None:
-        known = ids.token()
-        await engine.set_note(_NOTE, known)
-    return known.encode()
+    if known is not None:
+        return known.encode()
+    # The store keeps one answer per key, whoever comes first; a note would be the last one's.
+    made = StoredAnswer("", ids.token().encode(), _NEVER)
+    await engine.remember(key=_NOTE, scope=_SCOPE, answer=made)
+    kept = await engine.recall(key=_NOTE, scope=_SCOPE)
+    if kept is None:
+        raise EngineUnavailable("the store did not keep the key of callback addresses")
+    return kept.response

@@ -16,7 +16,6 @@ from gateway.ports.executor import Copied, Destination
 log = structlog.get_logger(__name__)
 
 _PAGE = 100
-_LONGEST_SLEEP = 30.0
 _OFF = "off"
 
 
@@ -43,8 +42,11 @@ class Courier:
         engine: Engine,
         clock: Clock,
         dice: Callable[[], float],
+        longest_sleep: float,
     ) -> None:
+        """Prepare; it looks for copies that nobody rang about at least each `longest_sleep` seconds."""
         self._name = name
+        self._longest_sleep = longest_sleep
         self._destination = destination
         self._policy = policy
         self._concurrency = concurrency
@@ -84,8 +86,8 @@ class Courier:
     async def _sleep_time(self) -> float:
         due = await self._engine.next_send_due(target_of(self._name))
         if due is None or await self._engine.note(note_of(self._name)) == _OFF:
-            return _LONGEST_SLEEP
-        return min(_LONGEST_SLEEP, max(0.05, (due - self._clock.now()).total_seconds()))
+            return self._longest_sleep
+        return min(self._longest_sleep, max(0.05, (due - self._clock.now()).total_seconds()))
 
     async def _deliver(self, rows: Sequence[SendRow]) -> None:
         """Send copies side by side, but those of one session in order."""

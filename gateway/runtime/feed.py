@@ -1,4 +1,4 @@
-"""What the followers of one session see: a bounded tail of recent items and a bell.
+"""What the followers of one session see: a tail of recent items, bounded by count and bytes, and a bell.
 
 A follower keeps its own place. One that falls behind the tail reads the journal instead, so nobody
 is sent less than everything that is on record, and a slow follower costs nobody else anything.
@@ -6,11 +6,13 @@ is sent less than everything that is on record, and a slow follower costs nobody
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from gateway.envelope import Envelope, Live
+from gateway.envelope.weight import weight
 
 TAIL = 1_000
+TAIL_BYTES = 4 * 1024 * 1024
 
 
 class Feed:
@@ -19,51 +21,95 @@ class Feed:
     def __init__(self, last_sequence: int) -> None:
         self.last_sequence = last_sequence
         self.closed = False
-        self._items: deque[Envelope | Live] = deque(maxlen=TAIL)
+        # Made for the first follower, since most sessions have none.
+        self._items: deque[tuple[Envelope | Live, int]] | None = None
+        self._bell: asyncio.Event | None = None
+        self._bytes = 0
         self._count = 0
-        self._bell = asyncio.Event()
         self._followers = 0
+        self._others: Callable[[], None] | None = None
+        self._others_until = 0.0
+
+    @property
+    def followed(self) -> bool:
+        """Whether anybody follows here."""
+        return self._followers > 0
 
     def join(self) -> int:
         """Start to follow; returns the place to read from. Without followers the tail is not kept."""
         self._followers += 1
+        if self._bell is None:
+            self._items, self._bell = deque(), asyncio.Event()
         return self._count
 
     def leave(self) -> None:
         """Stop following."""
         self._followers -= 1
         if self._followers == 0:
-            self._items.clear()
+            self._items = self._bell = None
+            self._bytes = 0
 
     def extend(self, envelopes: Iterable[Envelope]) -> None:
         """Show newly recorded events."""
+        before = self.last_sequence
         for envelope in envelopes:
             self.last_sequence = envelope.sequence
             self._show(envelope)
+        if self._others is not None and self.last_sequence > before:
+            self._tell_others(self._others)
 
     def tell(self, live: Live) -> None:
         """Show something that is not recorded."""
         self._show(live)
 
+    def tell_others(self, tell: Callable[[], None], *, seconds: float) -> None:
+        """Call this after whatever is recorded in the next seconds: somebody follows at another instance."""
+        self._others = tell
+        self._others_until = asyncio.get_running_loop().time() + seconds
+
+    def _tell_others(self, tell: Callable[[], None]) -> None:
+        if asyncio.get_running_loop().time() > self._others_until:
+            self._others = None
+        else:
+            tell()
+
+    def skip_to(self, sequence: int) -> None:
+        """Let all followers read the journal: what comes before this sequence was removed."""
+        self.last_sequence = max(self.last_sequence, sequence)
+        self._items.clear()
+        self._count += 1
+        self._bell.set()
+
+    def ends_with(self, kind: str) -> bool:
+        """Whether the last item kept is a recorded event of this kind."""
+        last = self._items[-1] if self._items else None
+        return isinstance(last, Envelope) and last.event.kind == kind
+
     def close(self) -> None:
         """Let all followers end."""
         self.closed = True
-        self._bell.set()
+        if self._bell is not None:
+            self._bell.set()
 
     def since(self, place: int) -> tuple[list[Envelope | Live], int, bool]:
         """Read what came after a place: the items, the new place, and whether some were missed."""
-        missed = self._count - len(self._items) > place
-        skip = max(0, place - (self._count - len(self._items)))
-        return list(self._items)[skip:], self._count, missed
+        items = self._items or ()
+        first = self._count - len(items)
+        return [item for item, _ in list(items)[max(0, place - first) :]], self._count, first > place
 
     async def wait(self, place: int) -> None:
-        """Wait for something behind a place, or the end."""
-        while self._count <= place and not self.closed:
+        """Wait, having joined, for something behind a place, or the end."""
+        while self._bell is not None and self._count <= place and not self.closed:
             self._bell.clear()
             await self._bell.wait()
 
     def _show(self, item: Envelope | Live) -> None:
-        if self._followers:
-            self._items.append(item)
-            self._count += 1
-            self._bell.set()
+        if self._items is None or self._bell is None:
+            return
+        size = weight(item.event)
+        self._items.append((item, size))
+        self._count += 1
+        self._bytes += size
+        while len(self._items) > TAIL or self._bytes > TAIL_BYTES:
+            self._bytes -= self._items.popleft()[1]
+        self._bell.set()

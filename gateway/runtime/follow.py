@@ -1,10 +1,13 @@
-"""Following a session: history from the journal, then what happens, then heartbeats in between."""
+"""Following a session: history from the journal, then what happens, then heartbeats in between.
+
+Where the session is carried may change in the middle: the place in the journal is what a follower keeps.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from gateway.envelope import Live, SessionId
+from gateway.envelope import Envelope, Live, SessionId
 from gateway.errors import Truncated
 from gateway.ports.engine import Engine
 from gateway.runtime.feed import Feed
@@ -13,10 +16,17 @@ from gateway.runtime.views import Gap, Heartbeat, StreamItem
 _PAGE = 200
 
 
+class Feeds(Protocol):
+    """Whoever has the feeds of sessions, wherever these are carried."""
+
+    def here(self, session_id: SessionId) -> Feed | None: ...
+    async def elsewhere(self, session_id: SessionId) -> Feed | None: ...
+
+
 async def follow(
     engine: Engine,
     session_id: SessionId,
-    feed: Feed | None,
+    feeds: Feeds,
     *,
     after: int | None,
     heartbeat: float,
@@ -24,41 +34,62 @@ async def follow(
 ) -> AsyncIterator[StreamItem]:
     """Yield everything on record behind `after` without gap or repeat, and live events as they come.
 
-    A session without a feed (closed, or not carried here) yields its history and ends.
+    A closed session yields its history and ends.
     """
-    place = feed.join() if feed is not None else 0
-    try:
-        if after is not None:
-            last = after
-        elif feed is not None:
+    last = after
+    while True:
+        # Without a wait where it is carried here, so that nothing that is only live is missed.
+        feed = feeds.here(session_id) or await feeds.elsewhere(session_id)
+        if feed is None:
+            if last is not None:
+                async for item in _history(engine, session_id, last):
+                    yield item
+            return
+        if last is None:
             # What is recorded from this moment on is news, also before the first read of the journal.
             last = feed.last_sequence
-        else:
-            row = await engine.session(session_id)
-            last = row.last_sequence if row is not None else 0
-        async for item in _history(engine, session_id, last):
-            last = item.first_sequence - 1 if isinstance(item, Gap) else last
-            last = getattr(item, "sequence", last)
+        # The feed is joined here, before anybody else runs.
+        async for item in _from_feed(engine, session_id, feed, last, heartbeat=heartbeat, ended=ended):
+            last = _place_of(item, last)
             yield item
-        while feed is not None:
-            items, place, missed = feed.since(place)
-            if missed:
+        if ended.is_set():
+            return
+
+
+async def _from_feed(
+    engine: Engine, session_id: SessionId, feed: Feed, last: int, *, heartbeat: float, ended: asyncio.Event
+) -> AsyncIterator[StreamItem]:
+    """Yield what is behind `last` until the feed is closed."""
+    place = feed.join()
+    try:
+        missed = True
+        while True:
+            items, place, behind = feed.since(place)
+            if missed or behind:
                 async for item in _history(engine, session_id, last):
-                    last = getattr(item, "sequence", last)
+                    last = _place_of(item, last)
                     yield item
+                missed = False
             for item in items:
-                if isinstance(item, Live):
-                    yield item
-                elif item.sequence > last:
-                    last = item.sequence
+                if isinstance(item, Live) or item.sequence > last:
+                    last = _place_of(item, last)
                     yield item
             if feed.closed or ended.is_set():
                 return
             if not await something_new(feed, place, heartbeat, ended):
                 yield Heartbeat()
     finally:
-        if feed is not None:
-            feed.leave()
+        feed.leave()
+
+
+def _place_of(item: StreamItem, last: int) -> int:
+    match item:
+        case Envelope():
+            return item.sequence
+        case Gap():
+            return item.first_sequence - 1
+        case _:
+            return last
 
 
 async def _history(engine: Engine, session_id: SessionId, after: int) -> AsyncIterator[StreamItem]:

@@ -14,6 +14,7 @@ from gateway.core.calls import outcome_fingerprint
 from gateway.envelope import CallId, Envelope, Event, InteractionId, SessionId, ToolRequested
 from gateway.errors import (
     Conflict,
+    Elsewhere,
     EngineUnavailable,
     Gone,
     InvalidConfiguration,
@@ -26,9 +27,11 @@ from gateway.errors import (
 from gateway.ports.adapter import Adapter, RuntimeOptions
 from gateway.ports.clock import Clock, Ids
 from gateway.ports.engine import (
+    RUNTIME,
     CallFilter,
     CallRow,
     Engine,
+    Instance,
     InteractionRow,
     InteractionState,
     Keep,
@@ -48,9 +51,11 @@ from gateway.runtime.follow import follow
 from gateway.runtime.hands import Hands
 from gateway.runtime.limits import Slots
 from gateway.runtime.log import configure
+from gateway.runtime.membership import Membership
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.policy import breaker_rules, changed_paths, declared_tools, policy_of, slot_limits
 from gateway.runtime.pump import Pump
+from gateway.runtime.rings import Rings
 from gateway.runtime.rounds import Rounds
 from gateway.runtime.sessions import Sessions
 from gateway.runtime.shared import Shared
@@ -66,6 +71,7 @@ from gateway.runtime.signals import (
     RedriveOrdered,
 )
 from gateway.runtime.stories import list_dead_letters, tell_story
+from gateway.runtime.tenure import Tenure
 from gateway.runtime.views import (
     CallStory as CallStory,
     Gap as Gap,
@@ -100,6 +106,10 @@ class Parts:
     reread: Callable[[], Settings]
     """Read the configuration again; raises InvalidConfiguration."""
     version: str
+    url: str
+    """Where other instances reach this one's API."""
+    shared: bool
+    """Whether other instances may be on the same store."""
 
 
 class Gateway:
@@ -122,7 +132,15 @@ class Gateway:
         self._callbacks: Callbacks | None = None
         self._policy = policy_of(settings)
         self._draining = asyncio.Event()
-        self._bulletin = Bulletin()
+        self._rings = Rings(parts.engine)
+        self._tenure = Tenure(
+            parts.engine,
+            parts.clock,
+            parts.metrics,
+            url=parts.url,
+            lease=settings.instance.lease if parts.shared else None,
+        )
+        self._bulletin = Bulletin(lambda changed: self._rings.tell("interaction", changed))
         self._reloading = asyncio.Lock()
         self._dispatcher = Dispatcher(
             clock=parts.clock,
@@ -132,7 +150,15 @@ class Gateway:
             dice=self._dice,
             links=self._addresses,
         )
-        self._hands = Hands(parts.make_executor, parts.make_destination, parts.engine, parts.clock, self._dice)
+        self._hands = Hands(
+            parts.make_executor,
+            parts.make_destination,
+            parts.engine,
+            parts.clock,
+            self._dice,
+            tenure=self._tenure,
+            rings=self._rings,
+        )
         self._sessions = Sessions(
             Shared(
                 engine=parts.engine,
@@ -145,12 +171,26 @@ class Gateway:
                 copied=self._hands.ring,
                 bulletin=self._bulletin,
             ),
+            tenure=self._tenure,
+            rings=self._rings,
             tasks=self._tasks,
             inbound_frames=settings.limits.inbound_frames,
             inbound_bytes=settings.limits.inbound_bytes,
             changed=self._link_changed,
         )
-        self._rounds = Rounds(self._engine, parts.metrics, self._sessions)
+        self._membership = Membership(
+            parts.engine,
+            parts.clock,
+            parts.metrics,
+            tenure=self._tenure,
+            rings=self._rings,
+            sessions=self._sessions,
+            bulletin=self._bulletin,
+            tasks=self._tasks,
+            dice=self._dice,
+        )
+        self.relay = self._membership.relay
+        self._rounds = Rounds(self._engine, parts.metrics, self._sessions, self._tenure)
 
     # Life ------------------------------------------------------------------------------------------------
 
@@ -159,6 +199,7 @@ class Gateway:
         try:
             await self._start()
         except BaseException:
+            await self._membership.stop()
             await self._engine.__aexit__(None, None, None)
             raise
         return self
@@ -166,11 +207,13 @@ class Gateway:
     async def _start(self) -> None:
         self._callbacks = Callbacks(await keep_key(self._engine, self._parts.ids), None)
         await self._tasks.__aenter__()
+        await self._membership.start()
         self._dispatcher.start(self._tasks)
         await self._hands.start(self._tasks)
         await self._configure(self.settings)
         for name in self.settings.runtimes:
             await self._start_runtime(name)
+        await self._membership.take_part()
         self._rounds.start(self._tasks, lambda: self.settings.retention)
         log.info("gateway started", version=self.version, runtimes=len(self.settings.runtimes))
 
@@ -182,6 +225,7 @@ class Gateway:
         await self._sessions.end()
         await self._hands.stop()
         self._dispatcher.stop()
+        await self._membership.stop()
         await self._tasks.__aexit__(None, None, None)
         await self._engine.__aexit__(None, None, None)
         log.info("gateway stopped")
@@ -189,7 +233,8 @@ class Gateway:
     async def drain(self) -> None:
         """Start nothing new, let calls in flight end and their outcomes leave, then close the links.
 
-        Calls that arrive meanwhile are put on record and start with the next process.
+        Calls that arrive meanwhile are put on record and start with the next process. Where another instance
+        lives, each session goes to it as soon as it has nothing under way.
         """
         if self._draining.is_set():
             return
@@ -198,13 +243,17 @@ class Gateway:
         log.info("draining", in_flight=self._dispatcher.in_flight)
         patience = self.settings.limits.drain.total_seconds()
         started = self._parts.clock.monotonic()
+        hands_over = await self._membership.hands_over()
         while self._parts.clock.monotonic() - started < patience:
+            if hands_over:
+                await self._sessions.hand_over(self._sessions.ready_to_go())
             if self._dispatcher.in_flight == 0 and all(c.pump.settled for c in self._sessions.all()):
                 break
             await asyncio.sleep(0.02)
         else:
             log.warning("drain ended with calls in flight", in_flight=self._dispatcher.in_flight)
         await self._sessions.let_go_of_links()
+        await self._membership.leave()
 
     async def _configure(self, settings: Settings) -> None:
         """Take over what may change while running: executors, destinations, routes, tools, limits, logging."""
@@ -237,9 +286,10 @@ class Gateway:
         """Read the configuration file again; a bad one changes nothing and raises InvalidConfiguration."""
         async with self._reloading:
             old, new = self.settings, self._parts.reread()
-            if new.engine != old.engine:
-                fault = Problem(path="engine", message="cannot change while the gateway runs; restart it")
-                raise InvalidConfiguration("reload", (fault,))
+            for fixed in ("engine", "instance"):
+                if getattr(new, fixed) != getattr(old, fixed):
+                    fault = Problem(path=fixed, message="cannot change while the gateway runs; restart it")
+                    raise InvalidConfiguration("reload", (fault,))
             if old.api.keys and not new.api.keys:
                 # The address was bound for an API behind keys; without them it would be open to whoever reaches it.
                 fault = Problem(path="api.keys", message="cannot all be taken away while the gateway runs; restart it")
@@ -251,6 +301,7 @@ class Gateway:
             for name in new.runtimes:
                 if name not in self._sessions.runtimes:
                     await self._start_runtime(name)
+            await self._membership.adoption.take_all()
             log.info("configuration reloaded", changed=list(changed))
             return Reloaded(changed)
 
@@ -293,7 +344,7 @@ class Gateway:
             await self._wait(carried.pump, CloseOrdered("closed by a client", _reply()))
             await asyncio.wait(carried.tasks, timeout=_REPLY)
         elif row.state != "closed":
-            raise Conflict(f"the runtime {row.runtime!r} of this session is not configured, so it cannot be closed")
+            raise await self._not_here(row)
         if erase:
             await self._engine.erase(session_id)
 
@@ -317,12 +368,11 @@ class Gateway:
     def follow(self, session_id: SessionId, *, after: int | None) -> AsyncIterator[StreamItem]:
         """Yield history behind `after`, then what happens; None begins with what happens next.
 
-        Ends when the session is closed or the gateway stops.
+        Ends when the session is closed or the gateway stops. What is only live is shown by the instance that
+        carries the session.
         """
-        carried = self._sessions.carried(session_id)
-        heartbeat = self.settings.api.heartbeat.total_seconds()
-        feed = carried.pump.feed if carried is not None else None
-        return follow(self._engine, session_id, feed, after=after, heartbeat=heartbeat, ended=self._draining)
+        heartbeat, feeds = self.settings.api.heartbeat.total_seconds(), self._membership.mirrors
+        return follow(self._engine, session_id, feeds, after=after, heartbeat=heartbeat, ended=self._draining)
 
     # Calls -----------------------------------------------------------------------------------------------
 
@@ -387,13 +437,15 @@ class Gateway:
 
     async def redeliver(self, session_id: SessionId, sequence: int, target: str) -> None:
         """Send one event copy or outbound event again."""
-        await self.session(session_id)
+        session = await self.session(session_id)
         if all(row.target != target for row in await self._engine.sends_of(session_id, sequence)):
             raise NotFound(f"event {sequence} was never meant for {target!r}")
+        carried = self._sessions.carried(session_id)
+        if target == RUNTIME and carried is None and session.state != "closed":
+            raise await self._not_here(session)
         change = SendChange(sequence=sequence, target=target, state="pending", due_at=self._parts.clock.now())
         await self._engine.commit(Step(session_id=session_id, send_changes=(change,)))
         self._hands.ring()
-        carried = self._sessions.carried(session_id)
         if carried is not None:
             carried.pump.send_again(sequence)
 
@@ -424,6 +476,10 @@ class Gateway:
         assert answered is not None
         return answered
 
+    async def instances(self) -> Sequence[Instance]:
+        """List the processes on this store."""
+        return await self._engine.instances()
+
     async def enable_destination(self, name: str) -> None:
         """Switch a destination on again that had answered 410."""
         await self._hands.enable(name)
@@ -453,6 +509,8 @@ class Gateway:
             engine = str(exc)
         process = "draining" if self._draining.is_set() else "ok"
         checks = {"engine": engine, "configuration": "ok", "process": process}
+        if self._tenure.shared:
+            checks["lease"] = "ok" if self._tenure.term is not None else "no lease runs, so no session is carried"
         return Readiness(ready=all(value == "ok" for value in checks.values()), checks=checks)
 
     async def recall(self, *, key: str, scope: str) -> StoredAnswer | None:
@@ -485,7 +543,12 @@ class Gateway:
         row = await self.session(session_id)
         if row.state == "closed":
             raise Conflict("the session is closed")
-        raise Conflict(f"the runtime {row.runtime!r} of this session is not configured")
+        raise await self._not_here(row)
+
+    async def _not_here(self, row: SessionRow) -> Conflict | Elsewhere:
+        if row.runtime not in self._sessions.runtimes and await self._engine.owner(row.session_id) is None:
+            return Conflict(f"the runtime {row.runtime!r} of this session is not configured")
+        return Elsewhere(row.session_id, "another instance carries the session, or none yet")
 
     async def _wait(self, pump: Pump, signal: ClientSignal) -> Any:
         """Put a signal in and wait for what became of it."""
@@ -499,6 +562,8 @@ class Gateway:
         if reply.done():
             return reply.result()
         if pump.closed.is_set():
+            if pump.lost:
+                raise Elsewhere(pump.view.session_id, "the session has changed hands meanwhile")
             raise Conflict("the session is closed")
         reply.cancel()
         raise Overloaded(f"the session did not get to this within {_REPLY:.0f} s")

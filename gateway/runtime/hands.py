@@ -1,23 +1,28 @@
 """The executors and destinations of the configuration: opened, swapped on reload, closed."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
 
-from gateway.errors import InvalidConfiguration, NotFound, OperatorError, Problem
+from gateway.errors import EngineUnavailable, InvalidConfiguration, NotFound, OperatorError, Problem
 from gateway.ports.clock import Clock
 from gateway.ports.engine import Engine
 from gateway.ports.executor import Destination, Executor
-from gateway.runtime.copies import Courier, note_of
+from gateway.runtime.copies import Courier, note_of, target_of
 from gateway.runtime.policy import copying_of, retry_of
+from gateway.runtime.rings import Rings
+from gateway.runtime.tenure import Tenure, Term
 from gateway.settings.model import DestinationSpec, ExecutorSpec, Settings
 
 log = structlog.get_logger(__name__)
 
 _OVERLAP = 10.0
+_HOLD_AGAIN = 1.0
+_LOOK, _LOOK_ALONE = 2.0, 30.0
+"""Seconds after which copies are looked for that nobody rang about, among others and alone."""
 _Spec = TypeVar("_Spec")
 _Part = TypeVar("_Part")
 
@@ -40,7 +45,11 @@ class Hands:
         engine: Engine,
         clock: Clock,
         dice: Callable[[], float],
+        tenure: Tenure,
+        rings: Rings,
     ) -> None:
+        self._tenure = tenure
+        self._rings = rings
         self._make_executor = make_executor
         self._make_destination = make_destination
         self._engine = engine
@@ -50,6 +59,10 @@ class Hands:
         self._executors: dict[str, tuple[ExecutorSpec, Executor]] = {}
         self._deliveries: dict[str, _Delivery] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._held: set[str] = set()
+        """The destinations that this instance, and no other, delivers to."""
+        rings.on("copies", self._hear)
+        rings.on_missed(lambda: self._hear(tuple(self._deliveries)))
 
     async def start(self, tasks: asyncio.TaskGroup) -> None:
         """Run couriers in this group."""
@@ -97,13 +110,54 @@ class Hands:
                 engine=self._engine,
                 clock=self._clock,
                 dice=self._dice,
+                longest_sleep=_LOOK if self._tenure.shared else _LOOK_ALONE,
             )
-            self._deliveries[name] = _Delivery(spec, destination, courier, self._tasks.create_task(courier.run()))
+            task = self._tasks.create_task(self._deliver(name, courier))
+            self._deliveries[name] = _Delivery(spec, destination, courier, task)
+
+    async def _deliver(self, name: str, courier: Courier) -> None:
+        """Let a courier run while this instance holds its destination."""
+        while True:
+            term = self._tenure.term
+            if term is not None and await self._may_hold(name):
+                self._held.add(name)
+                try:
+                    await self._while_held(name, term, courier)
+                finally:
+                    self._held.discard(name)
+            await asyncio.sleep(_HOLD_AGAIN * (0.5 + self._dice()))
+
+    async def _while_held(self, name: str, term: Term, courier: Courier) -> None:
+        async with asyncio.TaskGroup() as group:
+            work = group.create_task(courier.run())
+            while not term.over.is_set() and (not self._tenure.shared or await self._may_hold(name)):
+                try:
+                    async with asyncio.timeout(_HOLD_AGAIN if self._tenure.shared else None):
+                        await term.over.wait()
+                except TimeoutError:
+                    continue
+            work.cancel()
+
+    async def _may_hold(self, name: str) -> bool:
+        try:
+            return await self._tenure.hold(target_of(name))
+        except EngineUnavailable as exc:
+            log.warning("a destination cannot be held now", destination=name, reason=str(exc))
+            # What is held stays so as long as the lease runs.
+            return name in self._held
 
     def ring(self) -> None:
-        """There may be new copies to deliver."""
-        for delivery in self._deliveries.values():
-            delivery.courier.ring()
+        """There may be new copies to deliver, here or by whoever holds their destination."""
+        for name, delivery in self._deliveries.items():
+            if name in self._held:
+                delivery.courier.ring()
+            elif self._tenure.shared:
+                self._rings.tell("copies", [name])
+
+    def _hear(self, names: Sequence[str]) -> None:
+        for name in names:
+            if name in self._held and name in self._deliveries:
+                self._deliveries[name].courier.ring()
 
     async def enable(self, name: str) -> None:
         """Switch a destination on again."""
@@ -111,7 +165,7 @@ class Hands:
             known = ", ".join(sorted(self._deliveries)) or "none"
             raise NotFound(f"no destination is named {name!r}; configured: {known}")
         await self._engine.set_note(note_of(name), None)
-        self._deliveries[name].courier.ring()
+        self.ring()
         log.info("destination enabled", destination=name)
 
     async def stop(self) -> None:

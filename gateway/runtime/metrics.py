@@ -4,7 +4,7 @@ Every method is one happening. Whatever the configuration does not name is count
 cannot make the number of series grow.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from math import nan
 from typing import Literal
 
@@ -19,6 +19,8 @@ AttemptResult = Literal["answered", "accepted", "never_sent", "not_processed", "
 """How one attempt at an executor ended; the first five are the answers of `gateway.ports.executor`."""
 FrameDirection = Literal["from_runtime", "to_runtime"]
 BreakerState = Literal["closed", "half_open", "open"]
+ForwardResult = Literal["answered", "unreachable", "unsure", "nobody"]
+"""answered: by the owner; unreachable: surely not sent; unsure: sent, without an answer; nobody: no owner lives."""
 LossHow = Literal["dropped", "narrowed", "defaulted", "invented"]
 
 _CALL_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -42,6 +44,7 @@ class Metrics:
         disable_created_metrics()
         self.registry = CollectorRegistry(auto_describe=True)
         self._make()
+        self._make_shares()
         self._runtimes: frozenset[str] = frozenset()
         self._build_info.labels(version=version).set(1)
         # Not a number until somebody has looked: an alert on too little must not fire before that.
@@ -102,6 +105,24 @@ class Metrics:
             "dragoman_links_reconnects", "Links that came back after a loss.", ("runtime",), registry=here
         )
 
+    def _make_shares(self) -> None:
+        """Make what tells of several instances on one store."""
+        here = self.registry
+        self._lease = Gauge(
+            "dragoman_lease_seconds_left", "How long this instance may carry sessions without another beat.",
+            registry=here,
+        )  # fmt: skip
+        self._lease.set(nan)
+        self._owned = Gauge("dragoman_sessions_owned", "Sessions that this instance carries.", registry=here)
+        self._adopted = Tally("dragoman_adoptions", "Sessions that nobody carried, taken up here.", registry=here)
+        self._takeovers = Tally("dragoman_takeovers", "Of those, the ones that had been carried before.", registry=here)
+        self._leases_lost = Tally("dragoman_leases_lost", "Leases that ended before they were given up.", registry=here)
+        self._fenced = Tally("dragoman_fenced", "Sessions let go because they had changed hands.", registry=here)
+        self._forwards = Tally(
+            "dragoman_forwards", "Requests for sessions of other instances, by how they ended.", ("result",),
+            registry=here,
+        )  # fmt: skip
+
     def learn(
         self,
         *,
@@ -119,6 +140,26 @@ class Metrics:
         for gauge in (self._link_up, self._outbox_oldest, self._sessions):
             for runtime in gone:
                 gauge.remove_by_labels({"runtime": runtime})
+
+    def watch_lease(self, seconds_left: Callable[[], float], owned: Callable[[], int]) -> None:
+        """Read these when the page is asked for."""
+        self._lease.set_function(seconds_left)
+        self._owned.set_function(owned)
+
+    def lease_lost(self) -> None:
+        self._leases_lost.add()
+
+    def fenced(self) -> None:
+        """Count a session that turned out to be owned elsewhere."""
+        self._fenced.add()
+
+    def adopted(self, *, takeover: bool) -> None:
+        self._adopted.add()
+        if takeover:
+            self._takeovers.add()
+
+    def forwarded(self, result: ForwardResult) -> None:
+        self._forwards.add(result)
 
     def call_settled(self, runtime: str, tool: str, *, outcome: OutcomeKind, seconds: float) -> None:
         self._calls.add(self._runtime(runtime), tool if tool in self._tools else OTHER, outcome)

@@ -9,6 +9,7 @@ from gateway.errors import EngineUnavailable
 from gateway.ports.engine import CallFilter, Engine, Page, RetentionPolicy
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.sessions import Sessions
+from gateway.runtime.tenure import Tenure
 from gateway.settings.model import Retention
 
 log = structlog.get_logger(__name__)
@@ -21,8 +22,9 @@ _DEAD_COUNTED = 1_000
 class Rounds:
     """Two small loops in the gateway's task group."""
 
-    def __init__(self, engine: Engine, metrics: Metrics, sessions: Sessions) -> None:
+    def __init__(self, engine: Engine, metrics: Metrics, sessions: Sessions, tenure: Tenure) -> None:
         self._engine = engine
+        self._tenure = tenure
         self._metrics = metrics
         self._sessions = sessions
         self._running: list[asyncio.Task[None]] = []
@@ -62,9 +64,11 @@ class Rounds:
         while True:
             await asyncio.sleep(_SWEEP)
             try:
+                if not await self._tenure.hold("sweep"):
+                    continue
                 policy = _policy(retention())
                 swept = await self._engine.sweep(policy)
-                while swept.more:
+                while swept.more and await self._tenure.hold("sweep"):
                     await asyncio.sleep(0.05)
                     swept = await self._engine.sweep(policy)
             except EngineUnavailable as exc:

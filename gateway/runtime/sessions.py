@@ -1,7 +1,7 @@
 """Every session this process carries: its pump, its link, and the runtime it belongs to."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
@@ -10,18 +10,21 @@ import structlog
 from gateway.core.council import Council, Policy
 from gateway.core.state import SessionView
 from gateway.envelope import SessionId, SessionOpened, session_id as name_session
-from gateway.errors import DragomanError, EngineUnavailable, NotFound
+from gateway.errors import DragomanError, EngineUnavailable, Fenced, NotFound
 from gateway.ports.adapter import Adapter, Connector, RuntimeOptions, Tool
 from gateway.ports.engine import NewEvent, Page, SessionRow
 from gateway.runtime.pump import Pump
 from gateway.runtime.recovery import load_view, read_unconfirmed
+from gateway.runtime.rings import Rings
 from gateway.runtime.shared import Shared
 from gateway.runtime.signals import LinkDown, Recover
 from gateway.runtime.supervisor import Supervisor
+from gateway.runtime.tenure import Tenure
 
 log = structlog.get_logger(__name__)
 
-_PAGE = 200
+_AT_ONCE = 16
+"""Sessions that are read from the store side by side."""
 _STOP = 5.0
 _PAUSE = 1.0
 _FAULT_PAUSE = 30.0
@@ -56,6 +59,8 @@ class Sessions:
         self,
         shared: Shared,
         *,
+        tenure: Tenure,
+        rings: Rings,
         tasks: asyncio.TaskGroup,
         inbound_frames: int,
         inbound_bytes: int,
@@ -63,19 +68,24 @@ class Sessions:
     ) -> None:
         self.runtimes: dict[str, Runtime] = {}
         self._shared = shared
+        self._tenure = tenure
+        self._rings = rings
         self._tasks = tasks
         self._inbound_frames = inbound_frames
         self._inbound_bytes = inbound_bytes
         self._changed = changed
         self._carried: dict[SessionId, Carried] = {}
-        self._starting = asyncio.Lock()
+        self._starting: set[SessionId] = set()
+        self._ending: dict[SessionId, set[asyncio.Task[None]]] = {}
+        """What is left of sessions that were let go: links that still close."""
+        self._leaving = False
 
     # Runtimes --------------------------------------------------------------------------------------------
 
     async def start_runtime(
         self, name: str, adapter: Adapter, options: RuntimeOptions, *, tools: tuple[Tool, ...], policy: Policy
     ) -> None:
-        """Connect a runtime and take up all its open sessions, the one its options name among them."""
+        """Connect a runtime and open the session its options name; its other sessions are for whoever adopts them."""
         runtime = await self._connect(name, adapter, options, tools=tools, policy=policy)
         await self._populate(runtime)
 
@@ -121,33 +131,37 @@ class Sessions:
         name, options = runtime.name, runtime.options
         if options.native_id is not None:
             await self.open(name, options.native_id, labels=options.labels)
-        after: str | None = None
-        while True:
-            rows, after = await self._shared.engine.sessions(
-                Page(limit=_PAGE, after=after), runtime=name, open_only=True
-            )
-            for row in rows:
-                await self._take_up(runtime, row)
-            if after is None:
-                break
-        if options.autostart and options.creates and not any(self.of_runtime(name)):
+        if options.autostart and options.creates:
             self._tasks.create_task(self._autostart(runtime))
 
     async def _autostart(self, runtime: Runtime) -> None:
         """Create the runtime's one session; a failure is told and left to the operator's next try."""
         try:
-            created = await runtime.connector.create(runtime.options.labels)
-            await self.open(runtime.name, created.native_id, labels=runtime.options.labels)
+            # Whoever is first may die before it has created one; after that nobody else need look again.
+            until = self._shared.clock.monotonic() + 3 * self._tenure.lease.total_seconds()
+            while not await self._tenure.hold(f"autostart:{runtime.name}"):
+                if await self._has_session(runtime.name) or self._shared.clock.monotonic() > until:
+                    return
+                await asyncio.sleep(_PAUSE)
+            if not await self._has_session(runtime.name):
+                created = await runtime.connector.create(runtime.options.labels)
+                await self.open(runtime.name, created.native_id, labels=runtime.options.labels)
         except DragomanError as exc:
             # The reason is the peer's or the operator's; a traceback of ours would tell them nothing.
             log.error("a session could not be created at start", runtime=runtime.name, reason=str(exc))  # noqa: TRY400
 
+    async def _has_session(self, runtime: str) -> bool:
+        rows, _ = await self._shared.engine.sessions(Page(limit=1), runtime=runtime, open_only=True)
+        return bool(rows)
+
     async def stop_runtime(self, name: str) -> None:
         """Let go of a runtime's links; its sessions stay on record."""
         runtime = self.runtimes.pop(name)
-        for carried in list(self.of_runtime(name)):
+        mine = list(self.of_runtime(name))
+        for carried in mine:
             await self._let_go(carried)
         await runtime.stack.aclose()
+        await self._release([carried.pump.view.session_id for carried in mine])
         self._changed(name)
 
     def change_policy(self, policy: Policy) -> None:
@@ -187,8 +201,15 @@ class Sessions:
                 origin=None,
             ),
         )
-        await self._take_up(runtime, row)
-        return row, new
+        if self._leaving:
+            return row, new
+        taken = await self._tenure.take(session_id)
+        if taken is None:
+            # Whoever owns it carries it; where that was a closed session's last owner, it must hear of this.
+            self._rings.tell("orphans", [session_id])
+        else:
+            await self.take_up([taken])
+        return taken or row, new
 
     async def create(self, runtime_name: str, *, labels: dict[str, str]) -> tuple[SessionRow, bool]:
         """Make a native session as the options say, and attach to it."""
@@ -198,18 +219,49 @@ class Sessions:
             log.warning("not all could be told on creation", runtime=runtime_name, path=loss.path, note=loss.note)
         return await self.open(runtime_name, created.native_id, labels=labels)
 
-    async def _take_up(self, runtime: Runtime, row: SessionRow) -> None:
-        async with self._starting:
-            if row.session_id in self._carried:
-                return
-            view = await load_view(self._shared.engine, row.session_id)
-            recover = Recover(await read_unconfirmed(self._shared.engine, view))
-            self._carry(runtime, view, recover)
+    async def take_up(self, rows: Sequence[SessionRow]) -> None:
+        """Carry sessions that this instance owns; those that cannot be read now are taken up later."""
+        gate = asyncio.Semaphore(_AT_ONCE)
 
-    def _carry(self, runtime: Runtime, view: SessionView, recover: Recover) -> None:
+        async def one(row: SessionRow) -> None:
+            async with gate:
+                try:
+                    await self._take_up(row)
+                except EngineUnavailable as exc:
+                    log.warning("a session cannot be taken up yet", session_id=row.session_id, reason=str(exc))
+                    self._tasks.create_task(self._take_up_again(row.session_id))
+
+        async with asyncio.TaskGroup() as group:
+            for row in rows:
+                group.create_task(one(row))
+
+    async def _take_up(self, row: SessionRow) -> None:
+        """Read a session under its fence, which keeps everybody else from writing, and set it to work."""
+        session_id, term = row.session_id, self._tenure.term
+        if session_id in self._carried or session_id in self._starting:
+            return
+        self._starting.add(session_id)
+        try:
+            if leftover := self._ending.get(session_id):
+                await asyncio.wait(leftover, timeout=_STOP)
+            view = await load_view(self._shared.engine, session_id)
+            recover = Recover(await read_unconfirmed(self._shared.engine, view))
+            # Looked up by name: each reload makes the runtime anew.
+            runtime = self.runtimes.get(row.runtime)
+            if term is None or term is not self._tenure.term:
+                return
+            if runtime is None or self._leaving:
+                await self._release([session_id])
+            else:
+                self._carry(runtime, view, recover, fence=row.fence)
+        finally:
+            self._starting.discard(session_id)
+
+    def _carry(self, runtime: Runtime, view: SessionView, recover: Recover, *, fence: int) -> None:
         session_id = view.session_id
         pump = Pump(
             view,
+            fence=fence,
             council=runtime.council,
             shared=self._shared,
             inbound_frames=self._inbound_frames,
@@ -219,10 +271,10 @@ class Sessions:
         )
         supervisor = self._supervisor(runtime, pump)
         pump.put(recover)
-        guarded = self._guard(runtime.name, pump)
+        guarded = self._guard(pump)
         tasks = (self._tasks.create_task(guarded), self._tasks.create_task(self._keep_linked(supervisor)))
         self._carried[session_id] = Carried(pump, supervisor, runtime, tasks)
-        tasks[0].add_done_callback(lambda _: self._ended(session_id))
+        tasks[0].add_done_callback(lambda _: self._ended(pump))
 
     def _supervisor(self, runtime: Runtime, pump: Pump) -> Supervisor:
         return Supervisor(
@@ -246,36 +298,114 @@ class Sessions:
             else:
                 return
 
-    async def _guard(self, runtime: str, pump: Pump) -> None:
+    async def _guard(self, pump: Pump) -> None:
         """Run a pump; a fault of ours ends this session's work, which is then taken up anew from the store."""
+        session_id = pump.view.session_id
         try:
             await pump.run()
+        except Fenced as exc:
+            self._shared.metrics.fenced()
+            carried = self._carried.get(session_id)
+            if carried is not None and carried.pump is pump:
+                self.lose(carried, str(exc))
         except Exception:
             # One session's fault must not end the process, which every other session shares.
-            log.exception("a session failed and is taken up again", session_id=pump.view.session_id)
-            self._tasks.create_task(self._take_up_again(runtime, pump.view.session_id))
+            log.exception("a session failed and is taken up again", session_id=session_id)
+            # What is under way would report to nobody; recovery decides about it by the calls' rows.
+            self._shared.workshop.abandon(pump)
+            self._tasks.create_task(self._take_up_again(session_id))
 
-    async def _take_up_again(self, name: str, session_id: SessionId) -> None:
-        while True:
+    async def _take_up_again(self, session_id: SessionId) -> None:
+        while not self._leaving:
             await asyncio.sleep(_PAUSE)
-            # Looked up by name: each reload makes the runtime anew.
-            runtime = self.runtimes.get(name)
-            if runtime is None:
-                return
             try:
-                row = await self._shared.engine.session(session_id)
+                row = await self._tenure.take(session_id)
                 if row is not None:
-                    await self._take_up(runtime, row)
+                    await self._take_up(row)
             except EngineUnavailable as exc:
                 log.warning("a session cannot be taken up yet", session_id=session_id, reason=str(exc))
             else:
                 return
 
-    def _ended(self, session_id: SessionId) -> None:
+    def _ended(self, pump: Pump) -> None:
+        session_id = pump.view.session_id
         carried = self._carried.get(session_id)
-        if carried is not None and carried.pump.closed.is_set():
+        if carried is not None and carried.pump is pump and pump.closed.is_set():
             del self._carried[session_id]
             self._changed(carried.runtime.name)
+
+    # Letting go ------------------------------------------------------------------------------------------
+
+    def lose(self, carried: Carried, reason: str) -> None:
+        """Let go of a session at once: somebody else speaks for it, or may do so soon."""
+        session_id = carried.pump.view.session_id
+        if self._carried.get(session_id) is carried:
+            del self._carried[session_id]
+        log.warning("a session is let go", session_id=session_id, runtime=carried.runtime.name, reason=reason)
+        self._drop(carried)
+        self._changed(carried.runtime.name)
+
+    def lose_all(self) -> None:
+        """Let go of everything at once: the lease is lost."""
+        everyone, self._carried = self.all(), {}
+        for carried in everyone:
+            self._drop(carried)
+        for name in self.runtimes:
+            self._changed(name)
+
+    def _drop(self, carried: Carried) -> None:
+        session_id = carried.pump.view.session_id
+        carried.pump.lose()
+        self._shared.workshop.abandon(carried.pump)
+        left = {task for task in carried.tasks if not task.done() and task is not asyncio.current_task()}
+        self._ending.setdefault(session_id, set()).update(left)
+        for task in left:
+            task.cancel()
+            task.add_done_callback(lambda done: self._gone(session_id, done))
+
+    def _gone(self, session_id: SessionId, task: asyncio.Task[None]) -> None:
+        left = self._ending.get(session_id, set())
+        left.discard(task)
+        if not left:
+            self._ending.pop(session_id, None)
+
+    def stop_taking_up(self) -> None:
+        """Carry nothing new from now on: the process is about to end."""
+        self._leaving = True
+
+    async def hand_over(self, some: Sequence[Carried], *, force: bool = False) -> int:
+        """Close links, and let others carry these sessions; returns how many were ready for that.
+
+        One that has got something to do meanwhile is kept, unless it must go.
+        """
+        links = {carried.tasks[1] for carried in some}
+        for task in links:
+            task.cancel()
+        if links:
+            await asyncio.wait(links, timeout=_STOP)
+        ready = [carried for carried in some if force or self._may_go(carried)]
+        for carried in ready:
+            self._carried.pop(carried.pump.view.session_id, None)
+            self._drop(carried)
+            self._changed(carried.runtime.name)
+        if ready:
+            await asyncio.wait({carried.tasks[0] for carried in ready}, timeout=_STOP)
+            await self._release([carried.pump.view.session_id for carried in ready])
+        return len(ready)
+
+    def ready_to_go(self) -> list[Carried]:
+        """List the sessions that have nothing under way."""
+        return [carried for carried in self.all() if self._may_go(carried)]
+
+    def _may_go(self, carried: Carried) -> bool:
+        return carried.pump.settled and not self._shared.workshop.busy(carried.pump)
+
+    async def _release(self, session_ids: Sequence[SessionId]) -> None:
+        try:
+            await self._tenure.release(session_ids)
+        except EngineUnavailable as exc:
+            log.warning("sessions are free when the lease has run out", reason=str(exc))
+        self._rings.tell("orphans", session_ids)
 
     async def _let_go(self, carried: Carried) -> None:
         for task in reversed(carried.tasks):

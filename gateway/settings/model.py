@@ -72,6 +72,18 @@ def _some_time(span: timedelta) -> timedelta:
     return span
 
 
+def _plain_origin(url: AnyHttpUrl) -> AnyHttpUrl:
+    if url.username or url.password or url.query or url.fragment or (url.path or "/") != "/":
+        raise ValueError("must be scheme, host and port only, e.g. http://10.0.0.7:8080")
+    return url
+
+
+def _lease_time(span: timedelta) -> timedelta:
+    if not timedelta(seconds=1) <= span <= timedelta(seconds=60):
+        raise ValueError("must be from 1s to 60s; much less than the default of 6s loses leases to short pauses")
+    return span
+
+
 def _function_path(path: str) -> str:
     if not re.fullmatch(PATH, path):
         raise ValueError("must be the path of an async function: package.module:function")
@@ -182,6 +194,15 @@ Store = Annotated[
     # A discriminator wants its key even where a default would do.
     BeforeValidator(_sqlite_unless_said),
 ]
+
+
+class InstanceSpec(Section):
+    """This process among others on one store; a process that has its store for itself needs none of this."""
+
+    url: Annotated[AnyHttpUrl, AfterValidator(_plain_origin)] | None = None
+    """Where the other instances reach this one's API; by default http, the name of this machine and the port."""
+    lease: Annotated[Duration, AfterValidator(_lease_time)] = timedelta(seconds=6)
+    """How long after its last sign of life the others take its sessions over, 1s to 60s; the same for all."""
 
 
 class ToolSpec(Section):
@@ -399,6 +420,8 @@ class Settings(Section):
     """The HTTP API: keys and limits."""
     engine: Store = SqliteStore()
     """Where everything is recorded."""
+    instance: InstanceSpec = InstanceSpec()
+    """This process among several on one store."""
     tools: dict[ToolName, ToolSpec] = {}
     """Tools the agents may call, declared once for all runtimes."""
     runtimes: dict[Name, SerializeAsAny[RuntimeOptions]] = {}

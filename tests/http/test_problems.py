@@ -27,6 +27,7 @@ RAISED: list[tuple[Exception, int, str]] = [
     (errors.LinkLost("x"), 502, "runtime-unreachable"),
     (errors.EngineUnavailable("/data/dragoman.db: no space left"), 503, "unavailable"),
     (errors.Overloaded("x"), 503, "overloaded"),
+    (errors.Elsewhere("s", "x", unsure=True), 503, "elsewhere"),
     (errors.Stale("x"), 503, "busy"),
     (errors.EngineLocked("x"), 500, "internal"),
     (ValueError("x"), 500, "internal"),
@@ -54,10 +55,10 @@ def test_every_leaf_of_the_tree_that_a_client_can_meet_is_in_the_table() -> None
 
 
 def test_an_unlisted_subclass_is_told_as_its_parent() -> None:
-    class Elsewhere(errors.NotFound):
+    class Missing(errors.NotFound):
         pass
 
-    assert problem_of(Elsewhere("x")).name == "not-found"
+    assert problem_of(Missing("x")).name == "not-found"
 
 
 async def test_all_problems_are_listed_and_explained(stranger: httpx.AsyncClient) -> None:

@@ -26,6 +26,13 @@ DOCUMENTED = {
     "dragoman_frames_total": {"runtime", "direction"},
     "dragoman_frames_rejected_total": {"runtime"},
     "dragoman_links_reconnects_total": {"runtime"},
+    "dragoman_lease_seconds_left": set[str](),
+    "dragoman_sessions_owned": set[str](),
+    "dragoman_adoptions_total": set[str](),
+    "dragoman_takeovers_total": set[str](),
+    "dragoman_leases_lost_total": set[str](),
+    "dragoman_fenced_total": set[str](),
+    "dragoman_forwards_total": {"result"},
 }
 
 
@@ -54,6 +61,11 @@ def touch_all(metrics: Metrics) -> None:
     metrics.queue_bytes(100)
     metrics.queue_bytes(-40)
     metrics.disk_free(10**9)
+    metrics.watch_lease(lambda: 4.5, lambda: 3)
+    metrics.adopted(takeover=True)
+    metrics.lease_lost()
+    metrics.fenced()
+    metrics.forwarded("answered")
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

@@ -1,0 +1,105 @@
+"""Requests for sessions that another instance carries: passed on to it as they came, and its answer passed back.
+
+The caller was let in here already; its own key or callback token lets the request in there. What is passed on
+is marked, so that it is never passed on twice: two instances that disagree answer instead of asking each other.
+"""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.envelope import SessionId
+from gateway.errors import Elsewhere
+from gateway.http.errors import problem_of, problem_reply
+from gateway.http.operation import Run
+from gateway.runtime.gateway import Gateway
+from gateway.runtime.relay import Letter, Passed, Unreached
+
+FORWARDED = "dragoman-forwarded"
+NOT_HERE = "dragoman-not-here"
+"""Marks an answer of an instance that did nothing, because it does not carry the session."""
+
+# Of one connection only (RFC 9110, 7.6.1), or written anew for the next one.
+_OF_A_HOP = frozenset(
+    {
+        "connection", "content-length", "expect", "host", "keep-alive", "proxy-authenticate", "proxy-authorization",
+        "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
+    }
+)  # fmt: skip
+# The page that sent it was checked here; there, the host it would be compared with is another one.
+_OF_THE_DOOR = frozenset({"origin", FORWARDED})
+_OF_THE_EDGE = frozenset({"date", "server", "x-content-type-options", "referrer-policy"})
+
+
+class Forwarding:
+    """Runs operations here or where they belong."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def run(self, request: Request, operation: Run) -> Response:
+        """Carry an operation out; its body is read at most once, and kept by the request.
+
+        Raises:
+            Elsewhere: nobody took the session up in time, or the owner's answer was lost.
+        """
+        until: float | None = None
+        while True:
+            try:
+                return await operation(request)
+            except Elsewhere as exc:
+                if exc.unsure:
+                    raise
+                until = until or self._gateway.relay.patience()
+                response = await self._pass_on(request, SessionId(exc.session_id), until)
+                if response is not None:
+                    return response
+
+    async def _pass_on(self, request: Request, session_id: SessionId, until: float) -> Response | None:
+        """Ask the owner; None where the operation is to be tried here again."""
+        relay = self._gateway.relay
+        while True:
+            owner = await relay.owner(session_id, until=until)
+            if owner is None:
+                return None
+            if FORWARDED in request.headers:
+                return _not_here(request, session_id)
+            letter = Letter(request.method, _target(request), self._headers(request), await request.body())
+            try:
+                passed = await relay.ask(owner, session_id, letter)
+            except Unreached:
+                await relay.pause(session_id, until=until)
+                continue
+            if passed.status != 503 or all(name.lower() != NOT_HERE for name, _ in passed.headers):
+                return _response(passed)
+            await relay.pause(session_id, until=until)
+
+    def _headers(self, request: Request) -> list[tuple[str, str]]:
+        named = {name.strip().lower() for name in request.headers.get("connection", "").split(",")}
+        kept = [
+            (name, value)
+            for name, value in request.headers.items()
+            if name not in _OF_A_HOP and name not in _OF_THE_DOOR and name not in named
+        ]
+        return [*kept, (FORWARDED, self._gateway.relay.instance)]
+
+
+def _target(request: Request) -> str:
+    path = request.scope["raw_path"].decode("latin-1")
+    query = request.scope["query_string"].decode("latin-1")
+    return f"{path}?{query}" if query else path
+
+
+def _not_here(request: Request, session_id: SessionId) -> Response:
+    exc = Elsewhere(session_id, "another instance carries the session by now")
+    request.state.problem = problem_of(exc)
+    response = problem_reply(exc).response()
+    response.headers[NOT_HERE] = "1"
+    return response
+
+
+def _response(passed: Passed) -> Response:
+    response = Response(passed.body, passed.status)
+    for name, value in passed.headers:
+        if name.lower() not in _OF_A_HOP | _OF_THE_EDGE:
+            response.headers.append(name, value)
+    return response

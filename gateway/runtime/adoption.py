@@ -1,0 +1,135 @@
+"""Takes up what nobody carries: at the start, when an instance has died or left, and when somebody says so."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from gateway.envelope import SessionId
+from gateway.errors import EngineUnavailable
+from gateway.ports.engine import Engine, Page
+from gateway.runtime.metrics import Metrics
+from gateway.runtime.rings import Rings
+from gateway.runtime.sessions import Sessions
+from gateway.runtime.tenure import Tenure
+
+log = structlog.get_logger(__name__)
+
+PORTION = 100
+"""Sessions adopted at once; each of them makes a link."""
+_PAUSE = 0.1
+_LOOK = 1.0
+_COMPARE = 10
+"""Looks after which the store is asked whether it and this process agree about who carries what."""
+_PAGE = 500
+_MOST_NAMED = 10_000
+
+
+class Adoption:
+    """Looks for orphans about once a second, and whenever it is woken."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tenure: Tenure,
+        sessions: Sessions,
+        rings: Rings,
+        *,
+        metrics: Metrics,
+        dice: Callable[[], float],
+    ) -> None:
+        self._engine = engine
+        self._tenure = tenure
+        self._sessions = sessions
+        self._metrics = metrics
+        self._dice = dice
+        self._wake = asyncio.Event()
+        self._named: dict[SessionId, None] = {}
+        self._doubt = False
+        self._task: asyncio.Task[None] | None = None
+        rings.on("orphans", self._hear)
+        rings.on_missed(self._wake.set)
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Look from now on; where the store is this process's alone, there is nothing to look for."""
+        if self._tenure.shared:
+            self._task = tasks.create_task(self._look())
+
+    def stop(self) -> None:
+        """Adopt nothing more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def wake(self) -> None:
+        """Look now."""
+        self._wake.set()
+
+    async def take_all(self, *, pause: float = 0.0) -> None:
+        """Take up, in portions, whatever this instance may."""
+        while True:
+            rows = await self._tenure.adopt(self._sessions.runtimes.keys(), limit=PORTION)
+            if not rows:
+                return
+            for row in rows:
+                self._metrics.adopted(takeover=row.fence > 1)
+            if pause:
+                log.info("sessions adopted", count=len(rows))
+            await self._sessions.take_up(rows)
+            await asyncio.sleep(pause * (0.5 + self._dice()))
+
+    def _hear(self, names: Sequence[str]) -> None:
+        for name in names[: _MOST_NAMED - len(self._named)]:
+            self._named[SessionId(name)] = None
+        self._wake.set()
+
+    async def _look(self) -> None:
+        looks = 0
+        while True:
+            try:
+                async with asyncio.timeout(_LOOK * (0.5 + self._dice())):
+                    await self._wake.wait()
+            except TimeoutError:
+                looks += 1
+            self._wake.clear()
+            try:
+                # A part of what is left of a leaving instance: the store's fair share still counts that one.
+                await self._take_named()
+                await self.take_all(pause=_PAUSE)
+                if self._doubt or looks >= _COMPARE:
+                    looks, self._doubt = 0, False
+                    await self._compare()
+            except EngineUnavailable as exc:
+                # An answer that was lost may have made this instance the owner of something.
+                self._doubt = True
+                log.warning("orphans cannot be looked for", reason=str(exc))
+
+    async def _take_named(self) -> None:
+        while self._named:
+            session_id = next(iter(self._named))
+            row = await self._tenure.take(session_id)
+            del self._named[session_id]
+            if row is not None and self._sessions.carried(session_id) is None:
+                self._metrics.adopted(takeover=row.fence > 1)
+                await self._sessions.take_up([row])
+
+    async def _compare(self) -> None:
+        """Mend what is owned and not carried, or carried and not owned, which only lost answers can have caused."""
+        term = self._tenure.term
+        if term is None:
+            return
+        shown = await self._engine.instances()
+        owned = next((one.sessions for one in shown if one.instance_id == term.instance), 0)
+        if owned == len(self._sessions.all()):
+            return
+        after: str | None = None
+        while True:
+            rows, after = await self._engine.sessions(Page(_PAGE, after), open_only=True)
+            for row in rows:
+                carried = self._sessions.carried(row.session_id)
+                if row.owner == term.instance and carried is None:
+                    log.warning("a session was owned and not carried", session_id=row.session_id)
+                    await self._sessions.take_up([row])
+                elif carried is not None and carried.pump.fence < row.fence:
+                    self._sessions.lose(carried, "it is owned elsewhere")
+            if after is None or self._tenure.term is not term:
+                return

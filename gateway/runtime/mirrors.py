@@ -1,0 +1,138 @@
+"""Feeds of sessions that another instance carries: one reader of the journal for all their followers here.
+
+A reader asks the owner to ring for this session, and looks by itself as well: each second while there is news,
+each five seconds on a quiet session. What is only live (pieces of text, typing) never reaches the journal, so
+it reaches only those who follow at the owner.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+import structlog
+
+from gateway.envelope import SessionId
+from gateway.errors import EngineUnavailable, Truncated
+from gateway.ports.engine import Engine
+from gateway.runtime.feed import Feed
+from gateway.runtime.rings import Rings
+
+log = structlog.get_logger(__name__)
+
+_PAGE = 200
+_LOOK = 1.0
+_LOOK_IDLE = 5.0
+_IDLE_AFTER = 30.0
+_SAY_AGAIN = 10.0
+_INTEREST = 25.0
+"""Seconds for which an owner rings after it was asked; asked again sooner, it goes on."""
+
+
+class Carrying(Protocol):
+    """Whoever knows the feeds of the sessions that are carried here."""
+
+    def feed(self, session_id: SessionId) -> Feed | None: ...
+
+
+class Mirrors:
+    """Keeps a feed for each session that is followed here and carried elsewhere, or by nobody."""
+
+    def __init__(self, engine: Engine, here: Carrying, rings: Rings, tasks: asyncio.TaskGroup) -> None:
+        self._engine = engine
+        self._here = here
+        self._rings = rings
+        self._tasks = tasks
+        self._mirrors: dict[SessionId, tuple[Feed, asyncio.Event]] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        rings.on("session", self._hear)
+        rings.on("follow", self._ring_for)
+        rings.on_missed(self._look_all)
+
+    def here(self, session_id: SessionId) -> Feed | None:
+        """Find the feed of a session that is carried here."""
+        feed = self._here.feed(session_id)
+        return None if feed is None or feed.closed else feed
+
+    async def elsewhere(self, session_id: SessionId) -> Feed | None:
+        """Make or find the feed of one that is not; None where the session is closed or unknown."""
+        found = self._mirrors.get(session_id)
+        if found is None:
+            row = await self._engine.session(session_id)
+            if row is None or row.state == "closed":
+                return None
+            found = self._mirrors.get(session_id)
+            if found is None:
+                found = Feed(row.last_sequence), asyncio.Event()
+                self._mirrors[session_id] = found
+                task = self._tasks.create_task(self._read(session_id, *found))
+                self._running.add(task)
+                task.add_done_callback(self._running.discard)
+        return found[0]
+
+    def stop(self) -> None:
+        """End all readers."""
+        for task in self._running:
+            task.cancel()
+
+    # Rings -----------------------------------------------------------------------------------------------
+
+    def _hear(self, names: Sequence[str]) -> None:
+        for name in names:
+            if found := self._mirrors.get(SessionId(name)):
+                found[1].set()
+
+    def _look_all(self) -> None:
+        for _, wake in self._mirrors.values():
+            wake.set()
+
+    def _ring_for(self, names: Sequence[str]) -> None:
+        """Others follow these sessions; ring after each commit for a while, where they are carried here."""
+        for name in names:
+            feed = self._here.feed(SessionId(name))
+            if feed is not None:
+                feed.tell_others(lambda name=name: self._rings.tell("session", [name]), seconds=_INTEREST)
+
+    # Reading ---------------------------------------------------------------------------------------------
+
+    async def _read(self, session_id: SessionId, feed: Feed, wake: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+        news_at, said_at = loop.time(), 0.0
+        try:
+            while feed.followed and self.here(session_id) is None:
+                if loop.time() - said_at > _SAY_AGAIN:
+                    self._rings.tell("follow", [session_id])
+                    said_at = loop.time()
+                wake.clear()
+                try:
+                    if await self._catch_up(session_id, feed):
+                        news_at = loop.time()
+                        if await self._is_closed(session_id, feed):
+                            return
+                except EngineUnavailable as exc:
+                    log.warning("a followed session cannot be read", session_id=session_id, reason=str(exc))
+                try:
+                    async with asyncio.timeout(_LOOK if loop.time() - news_at < _IDLE_AFTER else _LOOK_IDLE):
+                        await wake.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            del self._mirrors[session_id]
+            feed.close()
+
+    async def _catch_up(self, session_id: SessionId, feed: Feed) -> bool:
+        began = feed.last_sequence
+        while True:
+            try:
+                page = await self._engine.read(session_id, after=feed.last_sequence, limit=_PAGE)
+            except Truncated as exc:
+                feed.skip_to(exc.first_sequence - 1)
+                continue
+            feed.extend(page)
+            if len(page) < _PAGE:
+                return feed.last_sequence > began
+
+    async def _is_closed(self, session_id: SessionId, feed: Feed) -> bool:
+        if not feed.ends_with("session.closed"):
+            return False
+        row = await self._engine.session(session_id)
+        return row is None or row.state == "closed"

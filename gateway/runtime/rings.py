@@ -1,0 +1,95 @@
+"""Rings between instances: gathered for a moment, many names in one ring, and taken apart by whoever hears it.
+
+A ring is a kind and some names, `session:ID,ID`. None of them carries truth: everybody also looks from time
+to time, so that a lost ring costs a wait and a repeated one a look.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+from gateway.ports.engine import Bell
+
+Kind = Literal["orphans", "session", "follow", "interaction", "copies"]
+
+_GATHER = 0.02
+_MOST_LETTERS = 2_000
+_MOST_WAITING = 10_000
+"""Names that wait to be rung; what is over must find its way by being looked for."""
+
+
+class Rings:
+    """Rings for this instance, and tells its parts what others rang."""
+
+    def __init__(self, bell: Bell) -> None:
+        self._bell = bell
+        self._waiting: dict[Kind, dict[str, None]] = {}
+        self._count = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._rung_at = 0.0
+        self._heard: dict[str, Callable[[Sequence[str]], None]] = {}
+        self._missed: list[Callable[[], None]] = []
+        self._stop: Callable[[], None] | None = None
+
+    def on(self, kind: Kind, heard: Callable[[Sequence[str]], None]) -> None:
+        """Call this with the names of each ring of a kind."""
+        self._heard[kind] = heard
+
+    def on_missed(self, missed: Callable[[], None]) -> None:
+        """Call this when rings may have been missed."""
+        self._missed.append(missed)
+
+    def start(self) -> None:
+        """Listen from now on."""
+        self._stop = self._bell.listen(self._hear)
+
+    def stop(self) -> None:
+        """Ring what waits, and listen no longer."""
+        self._flush()
+        if self._stop is not None:
+            self._stop()
+
+    def tell(self, kind: Kind, names: Iterable[str]) -> None:
+        """Ring soon: at once where nothing was rung just now."""
+        waiting = self._waiting.setdefault(kind, {})
+        for name in names:
+            if self._count < _MOST_WAITING and name not in waiting:
+                waiting[name] = None
+                self._count += 1
+        if self._timer is None and self._count:
+            loop = asyncio.get_running_loop()
+            wait = max(0.0, self._rung_at + _GATHER - loop.time())
+            self._timer = loop.call_later(wait, self._flush)
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._rung_at = asyncio.get_running_loop().time()
+        waiting, self._waiting, self._count = self._waiting, {}, 0
+        for kind, names in waiting.items():
+            for topic in _topics(kind, names):
+                self._bell.ring(topic)
+
+    def _hear(self, topic: str | None) -> None:
+        if topic is None:
+            for missed in self._missed:
+                missed()
+            return
+        kind, _, names = topic.partition(":")
+        heard = self._heard.get(kind)
+        if heard is not None and names:
+            heard(names.split(","))
+
+
+def _topics(kind: Kind, names: Iterable[str]) -> Iterable[str]:
+    some: list[str] = []
+    letters = 0
+    for name in names:
+        if letters + len(name) > _MOST_LETTERS and some:
+            yield f"{kind}:{','.join(some)}"
+            some, letters = [], 0
+        some.append(name)
+        letters += len(name) + 1
+    if some:
+        yield f"{kind}:{','.join(some)}"
