@@ -137,8 +137,8 @@ class Relay:
         exchange = asyncio.ensure_future(self._exchange(owner, letter))
         try:
             while not (await asyncio.wait({exchange}, timeout=_WATCH))[0]:
-                if await self._engine.owner(session_id) != owner:
-                    exchange.cancel()
+                now = await self._engine.owner(session_id)
+                if now is None or now.instance_id != owner.instance_id:
                     raise self._unsure(owner, session_id, "it carries the session no longer")
             passed = exchange.result()
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as exc:

@@ -14,6 +14,8 @@ Kind = Literal["orphans", "session", "follow", "interaction", "copies"]
 
 _GATHER = 0.02
 _MOST_LETTERS = 2_000
+_MOST_TOPICS = 3
+"""Rings at once, so that together they fit into whatever carries them; the other names wait for the next time."""
 _MOST_WAITING = 10_000
 """Names that wait to be rung; what is over must find its way by being looked for."""
 
@@ -44,8 +46,12 @@ class Rings:
         self._stop = self._bell.listen(self._hear)
 
     def stop(self) -> None:
-        """Ring what waits, and listen no longer."""
-        self._flush()
+        """Ring what waits, as far as it fits, and listen no longer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._flush()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._stop is not None:
             self._stop()
 
@@ -62,14 +68,32 @@ class Rings:
             self._timer = loop.call_later(wait, self._flush)
 
     def _flush(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-            self._rung_at = asyncio.get_running_loop().time()
-        waiting, self._waiting, self._count = self._waiting, {}, 0
-        for kind, names in waiting.items():
-            for topic in _topics(kind, names):
-                self._bell.ring(topic)
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        self._rung_at = loop.time()
+        for _ in range(_MOST_TOPICS):
+            if self._count:
+                self._bell.ring(self._next())
+        if self._count:
+            self._timer = loop.call_later(_GATHER, self._flush)
+
+    def _next(self) -> str:
+        """Take out as many names of one kind as fit into a ring."""
+        kind: Kind = next(kind for kind in self._waiting if self._waiting[kind])
+        names = self._waiting.pop(kind)
+        some: list[str] = []
+        letters = 0
+        for name in names:
+            letters += len(name) + 1
+            if some and letters > _MOST_LETTERS:
+                break
+            some.append(name)
+        for name in some:
+            del names[name]
+        self._count -= len(some)
+        # What else waits is of other kinds first.
+        self._waiting[kind] = names
+        return f"{kind}:{','.join(some)}"
 
     def _hear(self, topic: str | None) -> None:
         if topic is None:
@@ -80,16 +104,3 @@ class Rings:
         heard = self._heard.get(kind)
         if heard is not None and names:
             heard(names.split(","))
-
-
-def _topics(kind: Kind, names: Iterable[str]) -> Iterable[str]:
-    some: list[str] = []
-    letters = 0
-    for name in names:
-        if letters + len(name) > _MOST_LETTERS and some:
-            yield f"{kind}:{','.join(some)}"
-            some, letters = [], 0
-        some.append(name)
-        letters += len(name) + 1
-    if some:
-        yield f"{kind}:{','.join(some)}"
