@@ -17,6 +17,7 @@ import structlog
 from pydantic import BaseModel, SecretStr
 
 from gateway.engines.memory import MemoryEngine
+from gateway.engines.postgres import PostgresEngine
 from gateway.engines.sqlite import SqliteEngine
 from gateway.errors import DragomanError, OperatorError
 from gateway.executors.destination import WebhookDestination
@@ -37,6 +38,7 @@ from gateway.settings.load import Loaded, load
 from gateway.settings.model import (
     ExecutorSpec,
     MemoryStore,
+    PostgresStore,
     PythonSpec,
     Settings,
     SqliteStore,
@@ -228,6 +230,14 @@ def make_engine(spec: Store, clock: Clock) -> Engine:
     match spec:
         case SqliteStore(path=path):
             return SqliteEngine(path, clock)
+        case PostgresStore():
+            return PostgresEngine(
+                spec.dsn.get_secret_value(),
+                clock,
+                direct_dsn=spec.direct_dsn.get_secret_value() if spec.direct_dsn else None,
+                schema=spec.schema_name,
+                connections=spec.connections,
+            )
         case MemoryStore():
             return MemoryEngine(clock)
 

@@ -117,7 +117,7 @@ def _word(fault: Fault, written: Any, schema: Schema) -> str | None:
     shown = _quote(written, fault.place, here)
     last = str(fault.place[-1]) if fault.place else ""
     match fault.type:
-        case "webhook_secret":
+        case "webhook_secret" | "postgres_url":
             return fault.message
         case "extra_forbidden":
             known = {key for variant in parent for key in variant.get("properties", {})}

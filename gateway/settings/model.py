@@ -8,6 +8,7 @@ import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -66,6 +67,18 @@ def _sendable(headers: dict[str, str]) -> dict[str, str]:
     return headers
 
 
+def _postgres_url(dsn: SecretStr) -> SecretStr:
+    try:
+        scheme = urlsplit(dsn.get_secret_value()).scheme
+    except ValueError:
+        scheme = ""
+    if scheme not in {"postgres", "postgresql"}:
+        # A type of its own says that this text quotes nothing and may be shown.
+        mend = "must be a URL such as postgresql://user:password@host:5432/database"
+        raise PydanticCustomError("postgres_url", mend)
+    return dsn
+
+
 def _some_time(span: timedelta) -> timedelta:
     if not span:
         raise ValueError("must be longer than 0s")
@@ -102,6 +115,9 @@ Secrets = Annotated[
     ),
 ]
 """One secret, or [new, old] while rotating; the first signs, all verify."""
+
+Dsn = Annotated[SecretStr, AfterValidator(_postgres_url)]
+"""The URL of a PostgreSQL database; a secret, because it holds the password."""
 
 Headers = Annotated[dict[str, str], AfterValidator(_sendable)]
 """Extra request headers, apart from those that the webhook contract uses."""
@@ -177,6 +193,21 @@ class SqliteStore(Section):
     """The database file; its folder must exist and be on a local disk."""
 
 
+class PostgresStore(Section):
+    """Everything in one schema of a PostgreSQL database, which any number of gateways may share."""
+
+    type: Literal["postgres"]
+    """`postgres`: a server of version 14 or newer."""
+    dsn: Dsn
+    """postgresql://user:password@host:5432/database; PgBouncer may stand in between, also in transaction mode."""
+    direct_dsn: Dsn | None = None
+    """A way past PgBouncer to the server itself, so that news of other gateways are heard at once."""
+    schema_name: Annotated[str, Field(alias="schema", pattern=r"^[a-z_][a-z0-9_]{0,47}$")] = "dragoman"
+    """The schema that holds the tables; it is made where it is missing."""
+    connections: Annotated[int, Field(ge=4, le=100)] = 8
+    """Connections at most: two write steps, one keeps the lease, the rest answers questions. One more listens."""
+
+
 class MemoryStore(Section):
     """Everything in memory."""
 
@@ -189,7 +220,7 @@ def _sqlite_unless_said(given: object) -> object:
 
 
 Store = Annotated[
-    SqliteStore | MemoryStore,
+    SqliteStore | PostgresStore | MemoryStore,
     Field(discriminator="type"),
     # A discriminator wants its key even where a default would do.
     BeforeValidator(_sqlite_unless_said),

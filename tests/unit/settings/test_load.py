@@ -122,7 +122,13 @@ def test_an_executor_that_cannot_be_read_is_not_also_called_missing(complaints: 
         ("runtimes: {a b: {adapter: pigeon, url: x, api_key: k}}\n",
          ("1: runtimes['a b']: 'a b' cannot be a name here; use letters, digits, '.', '_' and '-', at most 64,"
          " beginning with a letter or digit")),
-        ("engine: {type: postgres}\n", "1: engine: 'type' is not a known one; write type: sqlite or type: memory"),
+        ("engine: {type: redis}\n",
+         "1: engine: 'type' is not a known one; write type: sqlite, type: postgres or type: memory"),
+        ("engine: {type: postgres}\n",
+         ("1: engine.dsn: this key is required: postgresql://user:password@host:5432/database; PgBouncer may stand in"
+          " between, also in transaction mode.")),
+        ("engine: {type: postgres, dsn: 'mysql://u:SECRET@h/d'}\n",
+         "1: engine.dsn: must be a URL such as postgresql://user:password@host:5432/database"),
         ("executors: {c: {url: x}}\n",
          "1: executors.c: 'type' is missing; write type: webhook, type: static or type: python"),
         ("executors:\n  c:\n    type: webhook\n", "2: executors.c.url: this key is required: Where calls are POSTed."),
