@@ -1,12 +1,15 @@
-"""The commands about the database: migrate, backup, restore."""
+"""The commands about the database: migrate, backup, restore, copy."""
 
+import asyncio
 import os
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.status import Status
+from rich.text import Text
 
 from gateway import bootstrap
 from gateway.cli.config_file import ConfigOption, choose
@@ -17,6 +20,8 @@ from gateway.cli.terminal import plural
 from gateway.engines import sqlite_backup as sqlite
 from gateway.engines.sqlite_lock import locate
 from gateway.engines.sqlite_schema import MIGRATIONS
+from gateway.engines.sqlite_transfer import sqlite_source, sqlite_target
+from gateway.engines.transfer import Moved, Side, move
 from gateway.errors import OperatorError
 from gateway.settings.load import load
 from gateway.settings.model import SqliteStore, Store
@@ -40,6 +45,11 @@ def register(app: typer.Typer) -> None:
         "Stop the gateway first. The database it had is kept beside the new one as FILE.before-restore.\n"
         "What was delivered after the backup was made may be delivered again, with the same idempotency keys."
     )(restore)
+    app.command(
+        epilog=f"{RAW}Examples:\n  dragoman copy gateway.yaml gateway-postgres.yaml\n\n"
+        "Stop the gateways of both first. Rows keep their ids, sequences, keys and fences; each table is read again\n"
+        "at its new place and compared. Unless all of it arrived, nothing is kept there."
+    )(copy)
 
 
 def migrate(
@@ -96,6 +106,42 @@ def restore(
         typer.echo(f"{aside}: the database as it was before")
 
 
+def copy(
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="The configuration whose database is copied.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="The configuration whose database is empty.")],
+) -> None:
+    """Copy everything to the empty database of another configuration."""
+    with explained():
+        source, target = _store(old), _store(new)
+        if source == target:
+            raise Misused("OLD and NEW name the same database")
+        moved = asyncio.run(_copy(_source(source), _target(target)))
+    width = max(len(one.table) for one in moved)
+    for one in moved:
+        for place, found in (("old", one.source), ("new", one.target)):
+            typer.echo(f"{one.table:<{width}}  {place}  {found.rows:>10} rows  sha256 {found.digest}")
+    typer.echo(f"ok: {new} has everything that {old} has")
+
+
+async def _copy(source: AbstractAsyncContextManager[Side], target: AbstractAsyncContextManager[Side]) -> list[Moved]:
+    status = _patience("opening both databases")
+
+    def tell(what: str, done: int, total: int) -> None:
+        status.update(f"{what}: {done} of {total} rows")
+
+    with status:
+        async with source as old, target as new:
+            return await move(old, new, tell=tell)
+
+
+def _source(store: Store) -> AbstractAsyncContextManager[Side]:
+    return sqlite_source(_sqlite(store, "copy"))
+
+
+def _target(store: Store) -> AbstractAsyncContextManager[Side]:
+    return sqlite_target(_sqlite(store, "copy to"))
+
+
 def _store(config: Path | None) -> Store:
     return load(choose(config), adapters=bootstrap.installed_adapters(), env=os.environ).settings.engine
 
@@ -119,4 +165,4 @@ def _describe(made: sqlite.Contents) -> str:
 
 def _patience(text: str) -> Status:
     # A terminal shows that something goes on; a log does not.
-    return Console(stderr=True).status(text)
+    return Console(stderr=True).status(Text(text))

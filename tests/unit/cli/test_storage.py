@@ -1,0 +1,191 @@
+"""The commands about the database say what they did, or in one line why they did not."""
+
+import asyncio
+import json
+import os
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gateway.cli.commands import app
+from gateway.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said
+from gateway.engines.sqlite import SqliteEngine
+from gateway.engines.sqlite_backup import FENCES
+from gateway.engines.sqlite_lock import FileLock
+from gateway.engines.sqlite_schema import MIGRATIONS
+from gateway.ports.engine import SessionRow, Step
+
+FIRST = Path(__file__).parents[2] / "engines/schema_1.sql"
+NOW = len(MIGRATIONS)
+
+
+@pytest.fixture(autouse=True)
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a configuration, and where its database will be."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DRAGOMAN_CONFIG", raising=False)
+    Path("gateway.yaml").write_text("engine: {path: my.db}\n")
+    return tmp_path / "my.db"
+
+
+def _run(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words), prog_name="dragoman")
+
+
+def _fill(path: Path) -> None:
+    async def fill() -> None:
+        async with SqliteEngine(path, FakeClock()) as engine:
+            await open_session(engine)
+            await engine.commit(Step(ALICE, (said(),)))
+
+    asyncio.run(fill())
+
+
+def _row(path: Path) -> SessionRow:
+    async def look() -> SessionRow:
+        async with SqliteEngine(path, FakeClock()) as engine:
+            return await row_of(engine)
+
+    return asyncio.run(look())
+
+
+def _complains(result: Result, *parts: str, code: int = 1) -> None:
+    assert result.exit_code == code
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1 or code == 2
+    for part in parts:
+        assert part in result.stderr
+
+
+# migrate
+
+
+def test_migrate_makes_the_tables_and_says_from_where_to_where(database: Path) -> None:
+    result = _run("migrate", "--check")
+    assert (result.exit_code, result.stdout) == (1, f"{database}: schema none -> {NOW}, not applied yet\n")
+    assert not database.exists()
+    assert _run("migrate").stdout == f"{database}: schema none -> {NOW}\n"
+    for words in (("migrate",), ("migrate", "--check")):
+        result = _run(*words)
+        assert (result.exit_code, result.stdout) == (0, f"{database}: schema {NOW}, up to date\n")
+
+
+def test_migrate_brings_an_earlier_database_up_to_date(database: Path) -> None:
+    with closing(sqlite3.connect(database)) as old:
+        old.executescript(FIRST.read_text(encoding="utf-8"))
+    before = database.read_bytes()
+    assert _run("migrate", "--check").stdout == f"{database}: schema 1 -> {NOW}, not applied yet\n"
+    assert database.read_bytes() == before
+    assert _run("migrate").stdout == f"{database}: schema 1 -> {NOW}\n"
+    assert _row(database).state == "running"
+
+
+# backup and restore
+
+
+def test_a_backup_is_described_and_kept_unless_forced(database: Path) -> None:
+    _fill(database)
+    result = _run("backup", "copy.db")
+    assert result.exit_code == 0
+    told = (
+        rf"copy\.db: 1 session, 2 events, \d+ KiB, schema {NOW}, copied from {re.escape(str(database))} and checked\n"
+    )
+    assert re.fullmatch(told, result.stdout)
+    assert result.stderr == ""
+    _complains(_run("backup", "copy.db"), "'copy.db' exists", "--force")
+    assert _run("backup", "copy.db", "--force").exit_code == 0
+
+
+def test_a_backup_is_restored_under_new_fences(database: Path) -> None:
+    _fill(database)
+    assert _run("backup", "copy.db").exit_code == 0
+    database.unlink()
+    result = _run("restore", "copy.db")
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"{database}: 1 session, 2 events, ")
+    assert result.stdout.endswith("restored from copy.db, under new fences\n")
+    assert _row(database).fence == FENCES
+    result = _run("restore", "copy.db")
+    assert result.stdout.splitlines()[1] == f"{database}.before-restore: the database as it was before"
+
+
+def test_fences_are_made_new_without_a_backup(database: Path) -> None:
+    _fill(database)
+    result = _run("restore", "--bump-fences")
+    assert (result.exit_code, result.stdout) == (0, f"{database}: 1 session under new fences, owned by nobody\n")
+    assert _row(database).fence == FENCES
+
+
+@pytest.mark.parametrize("words", [(), ("copy.db", "--bump-fences")])
+def test_restore_wants_a_file_or_to_bump_fences(words: tuple[str, ...]) -> None:
+    _complains(_run("restore", *words), "give either FILE or --bump-fences", code=2)
+
+
+def test_the_database_is_locked_under_its_own_name_also_behind_a_link(database: Path, tmp_path: Path) -> None:
+    _fill(database)
+    assert _run("backup", "copy.db").exit_code == 0
+    (tmp_path / "link.db").symlink_to(database)
+    Path("link.yaml").write_text("engine: {path: link.db}\n")
+    lock = FileLock(database)
+    lock.take()
+    try:
+        for words in (("restore", "copy.db"), ("restore", "--bump-fences"), ("migrate",)):
+            for config in ("gateway.yaml", "link.yaml"):
+                result = _run(*words, "--config", config)
+                _complains(result, f"process {os.getpid()} uses the database", "stop that gateway")
+        _complains(_run("copy", "gateway.yaml", "gateway.yaml"), "the same database", code=2)
+    finally:
+        lock.free()
+    assert _run("restore", "copy.db", "--config", "link.yaml").exit_code == 0
+    assert (tmp_path / "link.db").is_symlink()
+    assert _row(database).fence == FENCES
+
+
+def test_what_is_missing_or_of_another_kind_is_said_in_one_line(database: Path) -> None:
+    _complains(_run("backup", "copy.db"), f"there is no database at {str(database)!r}")
+    _fill(database)
+    _complains(_run("backup", "no/copy.db"), "the folder 'no' does not exist")
+    _complains(_run("restore", "copy.db"), "there is no backup at 'copy.db'")
+    _complains(_run("restore", "gateway.yaml"), "'gateway.yaml'", "is it a database of Dragoman")
+    _complains(_run("restore", "my.db"), "the database itself")
+
+
+def test_an_engine_that_keeps_nothing_has_nothing_to_look_after() -> None:
+    Path("memory.yaml").write_text("engine: {type: memory}\n")
+    for words in (("migrate",), ("backup", "copy.db"), ("restore", "copy.db")):
+        _complains(_run(*words, "--config", "memory.yaml"), "keeps nothing", words[0])
+    _complains(_run("copy", "gateway.yaml", "memory.yaml"), "keeps nothing")
+
+
+# copy
+
+
+def test_a_copy_shows_both_sides_of_every_table(database: Path, tmp_path: Path) -> None:
+    _fill(database)
+    Path("new.yaml").write_text("engine: {path: new.db}\n")
+    result = _run("copy", "gateway.yaml", "new.yaml")
+    assert result.exit_code == 0
+    *lines, last = result.stdout.splitlines()
+    sums: dict[str, set[tuple[str, str]]] = {}
+    for line in lines:
+        found = re.fullmatch(r"(\w+) +(old|new) +(\d+) rows  sha256 ([0-9a-f]{64})", line)
+        assert found is not None, line
+        sums.setdefault(found[1], set()).add((found[3], found[4]))
+    assert len(lines) == 2 * len(sums)
+    assert {name: len(both) for name, both in sums.items()} == dict.fromkeys(sums, 1)
+    assert next(iter(sums["events"]))[0] == "2"
+    assert last == "ok: new.yaml has everything that gateway.yaml has"
+    assert _row(tmp_path / "new.db") == _row(database)
+    _complains(_run("copy", "gateway.yaml", "new.yaml"), "is not empty (table sessions)")
+
+
+def test_a_copy_needs_a_source_of_this_release(database: Path) -> None:
+    Path("new.yaml").write_text(json.dumps({"engine": {"path": "new.db"}}))
+    _complains(_run("copy", "gateway.yaml", "new.yaml"), "there is no database")
+    with closing(sqlite3.connect(database)) as old:
+        old.executescript(FIRST.read_text(encoding="utf-8"))
+    _complains(_run("copy", "gateway.yaml", "new.yaml"), f"has schema 1, not {NOW}", "dragoman migrate")
