@@ -1,6 +1,7 @@
 """Events as server-sent events: one bounded, coalescing stream per follower over plain ASGI."""
 
 import asyncio
+from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from datetime import timedelta
@@ -11,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.envelope import Envelope, Live, dump_event, to_json
-from gateway.errors import DragomanError
+from gateway.errors import DragomanError, Overloaded
 from gateway.http.reply import dump
 from gateway.http.views import interaction_view
 from gateway.runtime.gateway import Gap, Heartbeat, InteractionItem, InteractionShown, Missed, StreamItem
@@ -19,6 +20,7 @@ from gateway.runtime.gateway import Gap, Heartbeat, InteractionItem, Interaction
 _FIRST = b"retry: 1000\n\n"
 _HEARTBEAT = b": heartbeat\n\n"
 _BURST_BYTES = 64 * 1024
+"""What leaves in one write; the server keeps no more of it than this for a client that does not read."""
 _SEND_DEADLINE = timedelta(seconds=30)
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -75,15 +77,31 @@ class Followers:
     def __init__(self) -> None:
         self.frames = Frames()
         self._streams: set[EventStream] = set()
+        self._of: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._streams)
 
+    def admit(self, about: str, *, most: int, most_each: int) -> None:
+        """Check that there is room for one more stream about something.
+
+        Raises:
+            Overloaded: there is not.
+        """
+        if len(self._streams) >= most:
+            raise Overloaded(f"{most} event streams are open already; close some, or share one")
+        if self._of[about] >= most_each:
+            raise Overloaded(f"{most_each} event streams of this session are open already; close some, or share one")
+
     def join(self, stream: "EventStream") -> None:
         self._streams.add(stream)
+        self._of[stream.about] += 1
 
     def leave(self, stream: "EventStream") -> None:
         self._streams.discard(stream)
+        self._of[stream.about] -= 1
+        if not self._of[stream.about]:
+            del self._of[stream.about]
 
     def end_all(self) -> None:
         """End all streams; clients come back with their `Last-Event-ID`."""
@@ -100,7 +118,11 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, items: AsyncIterator[StreamItem | InteractionItem], followers: Followers) -> None:
+    def __init__(
+        self, items: AsyncIterator[StreamItem | InteractionItem], followers: Followers, *, about: str, buffer: int
+    ) -> None:
+        """Make the response; `about` is what limits count by, `buffer` the bytes that may wait for the client."""
+        self.about = about
         self.status_code = 200
         self.background = None
         self.body = b""
@@ -111,8 +133,9 @@ class EventStream(Response):
         ]
         self._items = items
         self._followers = followers
-        self._pending: list[bytes] = [_FIRST]
-        self._pending_bytes = 0
+        self._most_bytes = buffer
+        self._pending: deque[bytes] = deque((_FIRST,))
+        self._pending_bytes = len(_FIRST)
         self._ended = False
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
@@ -153,7 +176,7 @@ class EventStream(Response):
                     self._pending.append(frame)
                     self._pending_bytes += len(frame)
                     self._wake.set()
-                    if self._pending_bytes >= _BURST_BYTES:
+                    if self._pending_bytes >= self._most_bytes:
                         self._room.clear()
                         await self._room.wait()
         except DragomanError as exc:
@@ -164,20 +187,30 @@ class EventStream(Response):
         while (await receive())["type"] != "http.disconnect":
             pass
         self._pending.clear()
+        self._pending_bytes = 0
         self.end()
 
     async def _write(self, send: Send) -> bool:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            burst, self._pending, self._pending_bytes = b"".join(self._pending), [], 0
-            self._room.set()
-            if burst:
+            while self._pending:
                 try:
                     async with asyncio.timeout(_SEND_DEADLINE.total_seconds()):
-                        await send({"type": "http.response.body", "body": burst, "more_body": True})
+                        await send({"type": "http.response.body", "body": self._take_burst(), "more_body": True})
                 except TimeoutError:
                     log.info("follower cut off", reason="it did not read for 30 s")
                     return False
-            if self._ended and not self._pending:
+            if self._ended:
                 return True
+
+    def _take_burst(self) -> bytes:
+        burst: list[bytes] = []
+        size = 0
+        while self._pending and size < _BURST_BYTES:
+            burst.append(self._pending.popleft())
+            size += len(burst[-1])
+        self._pending_bytes -= size
+        if self._pending_bytes < self._most_bytes:
+            self._room.set()
+        return b"".join(burst)

@@ -76,13 +76,15 @@ class Feed:
     def skip_to(self, sequence: int) -> None:
         """Let all followers read the journal: what comes before this sequence was removed."""
         self.last_sequence = max(self.last_sequence, sequence)
-        self._items.clear()
-        self._count += 1
-        self._bell.set()
+        if self._items is not None and self._bell is not None:
+            self._items.clear()
+            self._bytes = 0
+            self._count += 1
+            self._bell.set()
 
     def ends_with(self, kind: str) -> bool:
         """Whether the last item kept is a recorded event of this kind."""
-        last = self._items[-1] if self._items else None
+        last = self._items[-1][0] if self._items else None
         return isinstance(last, Envelope) and last.event.kind == kind
 
     def close(self) -> None:

@@ -67,7 +67,11 @@ class EventRoutes:
             after = _sequence(given)
         session_id = SessionId(request.path_params["session_id"])
         await self._gateway.session(session_id)
-        return EventStream(self._gateway.follow(session_id, after=after), self._followers)
+        limits = self._gateway.settings.limits
+        self._followers.admit(session_id, most=limits.followers, most_each=limits.session_followers)
+        buffer = int(self._gateway.settings.api.follower_buffer)
+        items = self._gateway.follow(session_id, after=after)
+        return EventStream(items, self._followers, about=session_id, buffer=buffer)
 
     async def redeliver(self, request: Request) -> Response:
         form = read_form(Redeliver, await read_json(request))

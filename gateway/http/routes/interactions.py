@@ -33,7 +33,10 @@ class InteractionRoutes:
 
     async def stream(self, request: Request) -> Response:
         del request
-        return EventStream(self._gateway.follow_interactions(), self._followers)
+        most = self._gateway.settings.limits.followers
+        self._followers.admit("interactions", most=most, most_each=most)
+        buffer = int(self._gateway.settings.api.follower_buffer)
+        return EventStream(self._gateway.follow_interactions(), self._followers, about="interactions", buffer=buffer)
 
     async def answer(self, request: Request) -> Response:
         form = read_form(AnswerInteraction, await read_json(request))
