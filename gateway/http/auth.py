@@ -60,6 +60,7 @@ ACCESS: dict[str, Access] = {
     "listDeadLetters": Access("read"),
     "enableDestination": Access("operate"),
     "reloadConfiguration": Access("operate"),
+    "listInstances": Access("read"),
     "listRuntimes": Access("read"),
     "listCapabilities": Access("read"),
     "getHealth": Access(None),

@@ -16,6 +16,14 @@ SESSION: dict[str, Any] = {
     "last_sequence": 4,
     "opened_at": "2026-11-20T12:00:00+00:00",
     "updated_at": "2026-11-20T12:00:07+00:00",
+    "owner": "7b0c6e1e-8f0f-4b1c-9a55-0d6f2f6f2d55",
+}
+
+INSTANCE: dict[str, Any] = {
+    "instance_id": "7b0c6e1e-8f0f-4b1c-9a55-0d6f2f6f2d55",
+    "url": "http://10.0.0.7:8080",
+    "alive": True,
+    "sessions": 12,
 }
 
 POSTED: dict[str, Any] = {

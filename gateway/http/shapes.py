@@ -82,6 +82,17 @@ class Session(Shape):
     last_sequence: int
     opened_at: datetime
     updated_at: datetime
+    owner: str | None
+    """The instance that carries it, or carried it last."""
+
+
+class Instance(Shape):
+    instance_id: str
+    url: str
+    """Where the other instances reach it."""
+    alive: bool
+    sessions: int
+    """How many open sessions it owns."""
 
 
 class Call(Shape):

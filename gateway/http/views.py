@@ -7,7 +7,7 @@ from typing import Any, cast
 from gateway.core.adapt import said_as
 from gateway.envelope import CLIENT_KINDS, Envelope, dump_event, to_json
 from gateway.ports.adapter import Capabilities
-from gateway.ports.engine import CallRow, InteractionRow, SendRow, SessionRow
+from gateway.ports.engine import CallRow, Instance, InteractionRow, SendRow, SessionRow
 from gateway.runtime.gateway import CallStory, LinkStatus, RuntimeStatus
 
 
@@ -24,7 +24,13 @@ def session_view(row: SessionRow) -> dict[str, Any]:
         "last_sequence": row.last_sequence,
         "opened_at": row.opened_at.isoformat(),
         "updated_at": row.updated_at.isoformat(),
+        "owner": row.owner,
     }
+
+
+def instance_view(one: Instance) -> dict[str, Any]:
+    """Show a process on the store."""
+    return {"instance_id": one.instance_id, "url": one.url, "alive": one.alive, "sessions": one.sessions}
 
 
 def call_view(row: CallRow) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from gateway.ports.adapter import Capabilities
 from gateway.ports.engine import (
     CallFilter,
     CallRow,
+    Instance,
     InteractionRow,
     InteractionState,
     Keep,
@@ -347,6 +348,9 @@ class MemoryGateway(Gateway):
         if name != "log":
             raise NotFound(f"no destination is called {name[:50]!r}")
         self.enabled.append(name)
+
+    async def instances(self) -> Sequence[Instance]:
+        return [Instance("here", "http://127.0.0.1:8080", alive=True, sessions=len(self.rows))]
 
     def runtimes(self) -> Sequence[RuntimeStatus]:
         able = Capabilities(

@@ -8,7 +8,7 @@ from gateway.http.body import read_query
 from gateway.http.forms import ListQuery
 from gateway.http.operation import Answer, Operation
 from gateway.http.reply import listing, reply
-from gateway.http.views import capabilities_view, dead_letter_view, runtime_view
+from gateway.http.views import capabilities_view, dead_letter_view, instance_view, runtime_view
 from gateway.ports.engine import Page
 from gateway.runtime.gateway import Gateway
 
@@ -32,6 +32,10 @@ class OperatingRoutes:
     async def reload(self, request: Request) -> Response:
         del request
         return reply({"changed": list((await self._gateway.reload()).changed)}).response()
+
+    async def instances(self, request: Request) -> Response:
+        del request
+        return listing([instance_view(one) for one in await self._gateway.instances()], None).response()
 
     async def runtimes(self, request: Request) -> Response:
         del request
@@ -86,13 +90,32 @@ class OperatingRoutes:
                 problems=("invalid-configuration",),
             ),
             Operation(
+                name="listInstances",
+                method="GET",
+                path="/v1/instances",
+                run=self.instances,
+                tag="operating",
+                summary="List the processes on this store",
+                description="Those that live, and those that own sessions though they have died: the others take these "
+                "over when the lease has run out.",
+                answers=(
+                    Answer(
+                        200,
+                        "All of them.",
+                        {"data": [examples.INSTANCE], "next": None},
+                        shapes.Listing[shapes.Instance],
+                    ),
+                ),
+            ),
+            Operation(
                 name="listRuntimes",
                 method="GET",
                 path="/v1/runtimes",
                 run=self.runtimes,
                 tag="operating",
                 summary="List runtimes and their links",
-                description="The runtimes of the configuration and the state of each session's connection.",
+                description="The runtimes of the configuration, and the state of the connection of each session that "
+                "this instance carries.",
                 answers=(
                     Answer(
                         200, "All of them.", {"data": [examples.RUNTIME], "next": None}, shapes.Listing[shapes.Runtime]
