@@ -142,6 +142,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
 )
 
+_CHECKPOINT_BYTES = 16 * 1024 * 1024
+
 
 def open_writer(path: Path) -> sqlite3.Connection:
     """Open the one connection that writes: WAL, each commit on disk before it returns, tables up to date.
@@ -154,6 +156,8 @@ def open_writer(path: Path) -> sqlite3.Connection:
     try:
         connection = _connect(path)
         _check_ours(connection, path)
+        # Only a new file takes it: half as many pages to sum up, write and check-point for the same events.
+        connection.execute("PRAGMA page_size = 8192")
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise EngineUnusable(f"the file system of {str(path)!r} cannot hold a write-ahead log: use a local disk")
@@ -161,7 +165,8 @@ def open_writer(path: Path) -> sqlite3.Connection:
         # What is freed is overwritten, or erased texts could still be read out of the file.
         connection.execute("PRAGMA secure_delete = ON")
         # Fewer, larger checkpoints write each page of the file less often; the log is cut back after a burst.
-        connection.execute("PRAGMA wal_autocheckpoint = 4000")
+        page_size = connection.execute("PRAGMA page_size").fetchone()[0]
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_BYTES // page_size}")
         connection.execute("PRAGMA journal_size_limit = 67108864")
         _migrate(connection)
     except sqlite3.Error as exc:
