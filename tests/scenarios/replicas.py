@@ -1,0 +1,136 @@
+"""Several gateways of one process on one store in memory, each with an HTTP face of its own."""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from gateway.bootstrap import parts_for, read_configuration
+from gateway.engines.memory import MemoryEngine
+from gateway.engines.memory_tables import SharedMemory
+from gateway.errors import EngineUnavailable
+from gateway.http.app import build_app
+from gateway.http.server import make_server
+from gateway.ports.engine import Committed, SessionRow, Step
+from gateway.runtime.clock import SystemClock
+from gateway.runtime.gateway import Gateway
+from tests.scenarios.hooks import PATIENCE
+from tests.scenarios.house import API_KEY, Running, Scene, plain_http, until
+
+LEASE = 1.2
+
+
+class Faulty(MemoryEngine):
+    """The store as one instance sees it: it can be cut off, and its rings can get lost."""
+
+    def __init__(self, clock: SystemClock, shared: SharedMemory) -> None:
+        super().__init__(clock, shared)
+        self.cut_off = False
+        self.deaf = False
+
+    def _reach(self) -> None:
+        if self.cut_off:
+            raise EngineUnavailable("the store is out of reach")
+
+    async def commit(self, step: Step) -> Committed:
+        self._reach()
+        return await super().commit(step)
+
+    async def beat(self, instance: str, *, url: str, ttl: timedelta) -> bool:
+        self._reach()
+        return await super().beat(instance, url=url, ttl=ttl)
+
+    async def adopt(self, instance: str, *, runtimes: Collection[str], limit: int) -> Sequence[SessionRow]:
+        self._reach()
+        return await super().adopt(instance, runtimes=runtimes, limit=limit)
+
+    def ring(self, topic: str) -> None:
+        if not self.deaf:
+            super().ring(topic)
+
+
+@dataclass
+class Replica(Running):
+    """One of several gateways at work."""
+
+    store: Faulty | None = None
+
+    @property
+    def faults(self) -> Faulty:
+        assert self.store is not None
+        return self.store
+
+    async def owner(self, session_id: str) -> str | None:
+        return (await self.get(f"/v1/sessions/{session_id}"))["owner"]
+
+    async def carries(self, session_id: str) -> bool:
+        """Whether it has the session's link, as it says itself."""
+        links = [link for one in (await self.get("/v1/runtimes"))["data"] for link in one["links"]]
+        return any(link["session_id"] == session_id and link["state"] == "up" for link in links)
+
+    async def wait_carries(self, session_id: str, *, within: float = PATIENCE) -> None:
+        await until(lambda: self.carries(session_id), within=within)
+
+
+@dataclass
+class Cluster:
+    """A store in memory and the gateways on it."""
+
+    scene: Scene
+    shared: SharedMemory
+
+    @asynccontextmanager
+    async def replica(
+        self, *, lease: float = LEASE, prepare: Callable[[Faulty], None] | None = None, **settings: Any
+    ) -> AsyncGenerator[Replica]:
+        """Run one more gateway."""
+        self.scene.configure(
+            {"engine": {"type": "memory", "path": None}, "instance": {"lease": f"{round(lease * 1000)}ms"}, **settings}
+        )
+        config = read_configuration(self.scene.config).settings
+        engine = Faulty(SystemClock(), self.shared)
+        if prepare is not None:
+            prepare(engine)
+        listener = socket.create_server(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        made = parts_for(config, reread=lambda: read_configuration(self.scene.config).settings, url=url)
+        parts = replace(made, engine=engine, shared=True)
+        with listener:
+            async with Gateway(config, parts) as gateway:
+                server = make_server(build_app(gateway), drain=config.limits.drain)
+                serving = asyncio.create_task(server.serve(sockets=[listener]))
+                http = plain_http()
+                http.base_url, http.headers = url, {"authorization": f"Bearer {API_KEY}"}
+                async with http:
+                    try:
+                        async with asyncio.timeout(PATIENCE):
+                            # Uvicorn has no event for it.
+                            while not server.started:  # noqa: ASYNC110
+                                await asyncio.sleep(0)
+                        yield Replica(gateway, url, http, store=engine)
+                    finally:
+                        await gateway.drain()
+                        server.should_exit = True
+                        async with asyncio.timeout(2 * PATIENCE):
+                            await serving
+
+
+def cluster(scene: Scene) -> Cluster:
+    """Make an empty store for gateways of a scene; all of them know the same callback address."""
+    scene.configure({"public_url": "http://127.0.0.1:9"})
+    return Cluster(scene, SharedMemory(SystemClock()))
+
+
+async def carrier(session_id: str, replicas: Sequence[Replica]) -> tuple[Replica, Replica]:
+    """Wait until one of two replicas carries a session, and return it with the other one."""
+
+    async def look() -> tuple[Replica, Replica] | None:
+        for number, one in enumerate(replicas):
+            if await one.carries(session_id):
+                return one, replicas[1 - number]
+        return None
+
+    return await until(look)

@@ -1,0 +1,147 @@
+"""Followers and destinations where several gateways share a store: nothing is missed, nothing comes twice."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway.runtime import mirrors
+from tests.scenarios.hooks import SECRET
+from tests.scenarios.house import GOOD, EventSource, Scene, ended, until
+from tests.scenarios.replicas import LEASE, Faulty, Replica, carrier, cluster
+
+MESSAGE = {"kind": "message.posted", "content": "Your turn, Finn!"}
+
+
+async def collect(source: EventSource, upto: str, times: int = 1) -> list[int]:
+    """Read on until a kind has come so often; returns the sequences."""
+    found: list[int] = []
+    while times:
+        item = await source.next()
+        if "id" in item:
+            found.append(int(item["id"]))
+            times -= item["event"] == upto
+    return found
+
+
+async def test_a_follower_at_the_other_instance_sees_everything_as_it_happens(newer: Scene) -> None:
+    store = cluster(newer)
+    async with store.replica(lease=20) as a, store.replica(lease=20) as b:
+        session_id = await a.session()
+        _, other = await carrier(session_id, [a, b])
+        async with other.stream(session_id, after=0) as source:
+            seen = await collect(source, "link.changed")
+            # Its interest has reached the carrier.
+            await asyncio.sleep(0.2)
+            loop = asyncio.get_running_loop()
+            for _ in range(3):
+                began = loop.time()
+                assert (await ended(await newer.agent.call("free", {}))).outcome == "success"
+                seen += await collect(source, "tool.finished")
+                # By a ring; a look comes only after a second.
+                assert loop.time() - began < 0.8
+        assert seen == list(range(1, len(seen) + 1))
+
+
+async def test_when_every_ring_is_lost_news_come_late_and_whole(newer: Scene) -> None:
+    store = cluster(newer)
+    async with store.replica(prepare=_deafen) as a, store.replica(prepare=_deafen) as b:
+        session_id = await a.session()
+        one, other = await carrier(session_id, [a, b])
+        async with other.stream(session_id, after=0) as source:
+            seen = await collect(source, "link.changed")
+            for _ in range(3):
+                await ended(await newer.agent.call("free", {}))
+                seen += await collect(source, "tool.finished")
+        assert seen == list(range(1, len(seen) + 1))
+        await one.gateway.drain()
+        await other.wait_carries(session_id, within=4 * LEASE)
+        assert (await ended(await newer.agent.call("free", {}))).outcome == "success"
+
+
+async def test_a_follower_stays_whole_while_the_session_changes_hands(newer: Scene) -> None:
+    store = cluster(newer)
+    async with store.replica() as a, store.replica() as b:
+        session_id = await a.session()
+        one, other = await carrier(session_id, [a, b])
+        async with other.stream(session_id, after=0) as there, one.stream(session_id, after=0) as here:
+            await ended(await newer.agent.call("free", {}))
+            seen = {"there": await collect(there, "tool.finished"), "here": await collect(here, "tool.finished")}
+            # From one to the other and back; both followers stay connected.
+            for loser, winner in ((one, other), (other, one)):
+                loser.faults.cut_off = True
+                await winner.wait_carries(session_id, within=4 * LEASE)
+                loser.faults.cut_off = False
+                await ended(await newer.agent.call("ask", GOOD))
+                seen["there"] += await collect(there, "tool.finished")
+                seen["here"] += await collect(here, "tool.finished")
+                await _lives(loser)
+            assert seen["there"] == seen["here"] == list(range(1, len(seen["here"]) + 1))
+            assert (await other.http.delete(f"/v1/sessions/{session_id}")).status_code == 204
+            for source in (there, here):
+                await collect(source, "session.closed")
+                with pytest.raises(AssertionError, match="the stream has ended"):
+                    await source.next()
+
+
+async def test_a_quiet_follower_elsewhere_has_no_reader_once_it_left(
+    newer: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirrors, "_LOOK", 0.05)
+    store = cluster(newer)
+    async with store.replica() as a, store.replica() as b:
+        session_id = await a.session()
+        _, other = await carrier(session_id, [a, b])
+        before = len(asyncio.all_tasks())
+        for _ in range(5):
+            async with other.stream(session_id):
+                pass
+
+        async def gone() -> bool:
+            return len(asyncio.all_tasks()) <= before
+
+        await until(gone)
+
+
+async def test_copies_leave_once_wherever_they_were_made(newer: Scene) -> None:
+    store = cluster(newer)
+    newer.huma.agent("gill")
+    settings: dict[str, Any] = {
+        "destinations": {"log": {"url": f"{newer.hooks.url}/events", "secret": SECRET}},
+        "routes": [
+            {"match": {"tool": "*"}, "to": "cards"},
+            {"match": {"event": "tool.finished"}, "copy_to": "log"},
+        ],
+    }
+    async with store.replica(**settings) as a, store.replica(**settings) as b:
+        opened = await b.post("/v1/sessions", {"runtime": "finn", "native_id": "gill"}, status=201)
+        await b.wait_carries(opened["session_id"])
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for _ in range(5):
+            for name in ("finn", "gill"):
+                await ended(await newer.huma.agent(name).call("free", {}))
+        await newer.hooks.wait_for(10, name="tool.finished")
+        assert loop.time() - began < 1.8
+        # Whoever holds the destination leaves; the other one goes on with it.
+        session_id = (await a.get("/v1/sessions"))["data"][0]["session_id"]
+        await a.gateway.drain()
+        await b.wait_carries(session_id)
+        for _ in range(5):
+            await ended(await newer.agent.call("free", {}))
+        await newer.hooks.wait_for(15, name="tool.finished")
+        await asyncio.sleep(0.3)
+        copies = [asked for asked in newer.hooks.asked if asked.kind == "tool.finished"]
+        assert len(copies) == len({copy.key for copy in copies}) == 15
+
+
+async def _lives(one: Replica) -> None:
+    async def look() -> bool:
+        shown = (await one.get("/v1/instances"))["data"]
+        return any(row["url"] == one.url and row["alive"] for row in shown)
+
+    await until(look)
+
+
+def _deafen(engine: Faulty) -> None:
+    engine.deaf = True

@@ -1,0 +1,256 @@
+"""Two gateways on one store: one of them carries each session, and a client may ask either."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import httpx
+from fastapi import Response
+
+from gateway.engines.memory import MemoryEngine
+from gateway.engines.memory_tables import SharedMemory
+from gateway.runtime.callbacks import keep_key
+from gateway.runtime.clock import SystemClock, SystemIds
+from tests.scenarios.hooks import Gate, success
+from tests.scenarios.house import GOOD, Scene, ended, plain_http, until
+from tests.scenarios.replicas import LEASE, carrier, cluster
+
+MESSAGE = {"kind": "message.posted", "content": "Your turn, Finn!"}
+
+
+async def test_one_of_two_carries_a_session_and_both_show_it(newer: Scene) -> None:
+    store = cluster(newer)
+    async with store.replica() as a, store.replica() as b:
+        session_id = await a.session()
+        one, other = await carrier(session_id, [a, b])
+        assert newer.agent.connections == 1
+        assert not await other.carries(session_id)
+        assert await a.owner(session_id) == await b.owner(session_id)
+        shown = (await b.get("/v1/instances"))["data"]
+        assert {row["url"]: (row["alive"], row["sessions"]) for row in shown} == {
+            one.url: (True, 1),
+            other.url: (True, 0),
+        }
+        assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"
+        opened = await other.post("/v1/sessions", {"runtime": "finn", "native_id": "finn"}, status=200)
+        assert opened["session_id"] == session_id
+        assert not await other.carries(session_id)
+        assert newer.agent.connections == 1
+        series = await one.metrics()
+        assert series["dragoman_sessions_owned"] == 1
+        assert 0 < series["dragoman_lease_seconds_left"] <= LEASE
+        assert (await one.get("/readyz"))["checks"]["lease"] == "ok"
+
+
+async def test_a_session_opened_at_one_is_carried_there(newer: Scene) -> None:
+    store = cluster(newer)
+    newer.huma.agent("gill")
+    async with store.replica() as a, store.replica() as b:
+        for here, there, name in ((a, b, "gill"), (b, a, "gus")):
+            newer.huma.agent(name)
+            opened = await here.post("/v1/sessions", {"runtime": "finn", "native_id": name}, status=201)
+            await here.wait_carries(opened["session_id"])
+            assert not await there.carries(opened["session_id"])
+        # Closed at one and opened at the other: whoever owned it last hears of it.
+        session_id = opened["session_id"]
+        assert (await b.http.delete(f"/v1/sessions/{session_id}")).status_code == 204
+        await a.post("/v1/sessions", {"runtime": "finn", "native_id": "gus"}, status=200)
+        await carrier(session_id, [a, b])
+
+
+async def test_every_request_that_needs_the_carrier_may_be_sent_to_the_other(newer: Scene) -> None:
+    store = cluster(newer)
+    gate = Gate()
+    async with store.replica() as a, store.replica() as b:
+        session_id = await a.session()
+        one, other = await carrier(session_id, [a, b])
+
+        posted = await other.post(f"/v1/sessions/{session_id}/events", MESSAGE, status=202)
+        assert posted["data"][0]["event"]["kind"] == "message.posted"
+
+        newer.hooks.scripts["ask"] = Response(status_code=202)
+        call = await newer.agent.call("ask", GOOD)
+        row = await other.wait_call(call.call_id, "accepted")
+        [asked] = await newer.hooks.wait_for(name="ask")
+        await other.post(f"/v1/calls/{row['call_id']}/progress", {"percent": 40}, status=202)
+        target = httpx.URL(asked.data["callback_url"]).raw_path.decode()
+        async with plain_http() as http:
+            answer = await http.post(other.url + target, json=success("by callback"))
+            assert (answer.status_code, answer.json()["state"]) == (200, "succeeded")
+            again = await http.post(other.url + target, json=success("by callback"))
+            assert again.status_code == 200
+            late = await http.post(other.url + target, json=success("another one"))
+            assert late.status_code == 409
+            assert late.headers["content-type"] == "application/problem+json"
+            assert (await http.post(other.url + target + "x", json=success())).status_code == 401
+        sequence = answer.json()["outcome_sequence"]
+        assert (await ended(call)).result == "by callback"
+
+        fresh = await other.post(f"/v1/calls/{row['call_id']}/redrive", {"new_key": True}, status=202)
+        assert fresh["redrive_of"] == row["call_id"]
+
+        newer.hooks.scripts["free"] = gate.answering(success())
+        held = await newer.agent.call("free", {})
+        row = await other.wait_call(held.call_id, "dispatched")
+        canceled = await other.post(f"/v1/calls/{row['call_id']}/cancel", {"reason": "enough"}, status=202)
+        assert canceled["canceling_until"] is not None
+        gate.open()
+        await ended(held)
+
+        await other.post(f"/v1/sessions/{session_id}/events/{sequence}/redeliver", {"target": "runtime"}, status=202)
+        refused = await other.http.post(f"/v1/sessions/{session_id}/events", json={"kind": "turn.mistaken"})
+        assert refused.status_code == 400
+
+        assert (await other.http.delete(f"/v1/sessions/{session_id}", params={"erase": "true"})).status_code == 204
+        assert (await one.get(f"/v1/sessions/{session_id}"))["state"] == "closed"
+        assert all(event["event"]["kind"] == "opaque" for event in (await one.events(session_id))[1:2])
+        series = await other.metrics()
+        assert series['dragoman_forwards_total{result="answered"}'] >= 8
+        assert 'dragoman_forwards_total{result="answered"}' not in await one.metrics()
+
+
+async def test_a_write_with_a_key_is_carried_out_once_wherever_it_is_sent(newer: Scene) -> None:
+    store = cluster(newer)
+    async with store.replica() as a, store.replica() as b:
+        session_id = await a.session()
+        await carrier(session_id, [a, b])
+        path = f"/v1/sessions/{session_id}/events"
+        answers = await asyncio.gather(
+            *(one.http.post(path, json=MESSAGE, headers={"idempotency-key": "k1"}) for one in (a, b, a, b))
+        )
+        assert {answer.status_code for answer in answers} == {202}
+        assert len({answer.content for answer in answers}) == 1
+        assert sum("idempotency-replayed" in answer.headers for answer in answers) == 3
+        assert len(await a.events(session_id, kind="message.posted")) == 1
+
+
+async def test_a_request_is_passed_on_once_and_waits_for_an_owner_in_vain(newer: Scene) -> None:
+    store = cluster(newer)
+    async with store.replica() as a, store.replica() as b:
+        session_id = await a.session()
+        one, other = await carrier(session_id, [a, b])
+        path = f"/v1/sessions/{session_id}/events"
+        answer = await other.http.post(path, json=MESSAGE, headers={"dragoman-forwarded": "somebody"})
+        assert (answer.status_code, answer.json()["type"]) == (503, "/problems/elsewhere")
+        assert answer.headers["dragoman-not-here"] == "1"
+        assert answer.headers["retry-after"]
+        # Somebody who lives and answers nobody owns it from now on.
+        owner = await one.owner(session_id)
+        assert owner is not None
+        await _steal(store.shared, session_id, owner, lives=20.0)
+        answer = await other.http.post(path, json=MESSAGE)
+        assert (answer.status_code, answer.json()["type"]) == (503, "/problems/elsewhere")
+        assert (await other.metrics())['dragoman_forwards_total{result="unreachable"}'] > 1
+
+
+async def test_a_session_that_changed_hands_is_let_go_before_anything_is_said(newer: Scene) -> None:
+    store = cluster(newer)
+    async with store.replica() as a:
+        session_id = await a.session()
+        await a.wait_carries(session_id)
+        owner = await a.owner(session_id)
+        assert owner is not None
+        await _steal(store.shared, session_id, owner, lives=1.0)
+        connections = newer.agent.connections
+        # It waits until the thief is dead and the session is carried here again.
+        await a.post(f"/v1/sessions/{session_id}/events", MESSAGE, status=202)
+        assert newer.agent.connections > connections
+        assert len(await a.events(session_id, kind="message.posted")) == 1
+        series = await a.metrics()
+        assert series["dragoman_fenced_total"] == 1
+        assert series["dragoman_takeovers_total"] >= 1
+        assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"
+
+
+async def test_who_cannot_renew_its_lease_lets_go_in_time_and_begins_again(newer: Scene) -> None:
+    store = cluster(newer)
+    async with store.replica() as a, store.replica() as b:
+        session_id = await a.session()
+        one, other = await carrier(session_id, [a, b])
+        first = await one.owner(session_id)
+        one.faults.cut_off = True
+        await newer.agent.wait_disconnected()
+        assert not await other.carries(session_id)
+        await other.wait_carries(session_id, within=3 * LEASE)
+        assert newer.agent.connections == 2
+        assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"
+        one.faults.cut_off = False
+
+        async def lives_again() -> bool:
+            shown = (await other.get("/v1/instances"))["data"]
+            return any(row["url"] == one.url and row["alive"] and row["instance_id"] != first for row in shown)
+
+        await until(lives_again)
+        assert (await one.metrics())["dragoman_leases_lost_total"] == 1
+        await one.post(f"/v1/sessions/{session_id}/events", MESSAGE, status=202)
+        assert await other.carries(session_id)
+
+
+async def test_a_call_in_flight_when_a_lease_is_lost_ends_as_after_a_crash(newer: Scene) -> None:
+    store = cluster(newer)
+    gate = Gate()
+    newer.configure({"executors": {"cards": {"idempotent": False}}})
+    newer.hooks.scripts["ask"] = gate.answering(success("too late"))
+    async with store.replica() as a, store.replica() as b:
+        session_id = await a.session()
+        one, other = await carrier(session_id, [a, b])
+        call = await newer.agent.call("ask", GOOD)
+        await newer.hooks.wait_for(name="ask")
+        one.faults.cut_off = True
+        await other.wait_carries(session_id, within=3 * LEASE)
+        row = await other.wait_call(call.call_id, "failed")
+        assert row["unknown"]
+        assert "unknown" in ((await ended(call)).error or "")
+        gate.open()
+        one.faults.cut_off = False
+        assert [asked.kind for asked in newer.hooks.asked if asked.name == "ask"] == ["tool.requested"]
+
+
+async def test_a_leaving_instance_hands_its_sessions_over_at_once(newer: Scene) -> None:
+    store = cluster(newer)
+    async with store.replica(lease=30) as b:
+        newer.configure({"runtimes": {"finn": {"agent_id": "finn"}}})
+        names = [f"agent-{number}" for number in range(12)]
+        for name in names:
+            newer.huma.agent(name)
+        async with store.replica(lease=30) as a:
+            ids: list[str] = []
+            for name in names:
+                opened = await a.post("/v1/sessions", {"runtime": "finn", "native_id": name}, status=201)
+                ids.append(opened["session_id"])
+            for session_id in ids:
+                await a.wait_carries(session_id)
+            gate = Gate()
+            newer.hooks.scripts["ask"] = gate.answering(success("to the end"))
+            busy = newer.huma.agent(names[0])
+            call = await busy.call("ask", GOOD)
+            await newer.hooks.wait_for(name="ask")
+            leaving = asyncio.create_task(a.gateway.drain())
+            for session_id in ids[1:]:
+                await b.wait_carries(session_id, within=2)
+            # The busy one stays where its call is until that has ended.
+            assert not await b.carries(ids[0])
+            gate.open()
+            assert (await ended(call)).result == "to the end"
+            await b.wait_carries(ids[0], within=2)
+            await leaving
+            # What still comes to the leaving one is passed on.
+            await a.post(f"/v1/sessions/{ids[3]}/events", MESSAGE, status=202)
+        assert (await b.metrics())["dragoman_fenced_total"] == 0
+
+
+async def test_two_first_starts_agree_on_the_key_of_callbacks() -> None:
+    clock = SystemClock()
+    shared = SharedMemory(clock)
+    async with MemoryEngine(clock, shared) as one, MemoryEngine(clock, shared) as other:
+        keys = await asyncio.gather(*(keep_key(engine, SystemIds(clock)) for engine in (one, other, one)))
+        assert len(set(keys)) == 1
+        assert await keep_key(other, SystemIds(clock)) == keys[0]
+
+
+async def _steal(shared: SharedMemory, session_id: Any, owner: str, *, lives: float) -> None:
+    """Let an instance that nobody can reach own a session."""
+    async with MemoryEngine(SystemClock(), shared) as thief:
+        await thief.release(owner, {session_id})
+        await thief.beat("thief", url="http://127.0.0.1:1", ttl=timedelta(seconds=lives))
+        assert await thief.take("thief", session_id) is not None
