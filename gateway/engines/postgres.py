@@ -23,6 +23,7 @@ from gateway.engines.postgres_link import Address
 from gateway.engines.postgres_once import FIRST_PAUSE, LONGEST_PAUSE, Line, Once
 from gateway.engines.postgres_pool import Pool
 from gateway.engines.postgres_schema import check, migrate
+from gateway.engines.postgres_tables import MIGRATIONS
 from gateway.engines.retention import portions
 from gateway.engines.rows import micros, whole_micros
 from gateway.envelope import CallId, Envelope, InteractionId, SessionId
@@ -61,7 +62,6 @@ class _Open:
     pool: Pool
     pulse: Pool
     """A connection for the lease alone, so that no question delays a heartbeat."""
-    found: Mapping[str, str]
 
 
 class PostgresEngine:
@@ -81,10 +81,11 @@ class PostgresEngine:
         self._questions = max(connections - RESERVED, 1)
         self._bell = Bell(Address(direct_dsn or dsn, schema))
         self._now_open: _Open | None = None
+        self._doubts: set[str] = set()
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        found = await self._prepare()
+        await self._prepare()
         once = Once()
         async with AsyncExitStack() as stack:
             pool = Pool(self._address, once, size=self._questions)
@@ -96,7 +97,7 @@ class PostgresEngine:
             stack.push_async_callback(lanes.stop)
             self._bell.start()
             stack.push_async_callback(self._bell.stop)
-            self._now_open = _Open(lanes, pool, pulse, found)
+            self._now_open = _Open(lanes, pool, pulse)
             self._stack = stack.pop_all()
         return self
 
@@ -104,8 +105,12 @@ class PostgresEngine:
         self._now_open = None
         await self._stack.aclose()
 
-    async def _prepare(self) -> Mapping[str, str]:
-        """Bring the schema up to date, and look at how the server is set."""
+    async def _prepare(self) -> None:
+        """Look at how the server is set, and bring the schema up to date.
+
+        Raises:
+            EngineUnusable, SchemaTooNew: a person must act, or the server is away for longer than we wait.
+        """
         loop = asyncio.get_running_loop()
         line, until, pause = Line(self._address), loop.time() + PATIENCE, FIRST_PAUSE
         try:
@@ -113,7 +118,7 @@ class PostgresEngine:
                 try:
                     link = await line.link()
                     found = await check(link)
-                    number = await migrate(link)
+                    await migrate(link)
                     break
                 except EngineUnavailable as exc:
                     if loop.time() + pause > until:
@@ -122,14 +127,17 @@ class PostgresEngine:
                 pause = min(pause * 2, LONGEST_PAUSE)
         finally:
             await line.close()
-        place = self._address.place
-        for name, text in found.items():
-            if name.startswith("warning "):
-                log.warning("the database server does not keep what it should", place=place, reason=text)
+        self._show(found)
+
+    def _show(self, found: Mapping[str, str]) -> Mapping[str, str]:
+        """Say in the log, once, what is doubtful about the server; answers everything for an operator's eyes."""
+        doubts = {text for name, text in found.items() if name.startswith("warning ")}
+        for reason in sorted(doubts - self._doubts):
+            log.warning("the database server may break promises", place=self._address.place, reason=reason)
+        self._doubts = doubts
         return {
-            "place": place,
-            "schema": self._address.schema,
-            "schema_number": str(number),
+            "place": self._address.place,
+            "schema": f"{self._address.schema} {len(MIGRATIONS)}",
             "pooler": "no" if self._address.direct else "yes",
             **found,
         }
@@ -298,11 +306,10 @@ class PostgresEngine:
 
     async def health(self) -> EngineHealth:
         try:
-            found = self._open.found
             async with asyncio.timeout(_PROBE_SECONDS):
-                size = await self._pool.transact(upkeep.probe(self._address.schema))
+                size, found = await self._pool.transact(upkeep.probe(self._address.schema))
         except TimeoutError:
             return EngineHealth(writable=False, detail=f"{self._address.place} did not answer in {_PROBE_SECONDS:g} s")
-        except EngineUnavailable as exc:
+        except (EngineUnavailable, EngineUnusable) as exc:
             return EngineHealth(writable=False, detail=str(exc))
-        return EngineHealth(writable=True, bytes_used=size, extra=found)
+        return EngineHealth(writable=True, bytes_used=size, extra=self._show(found))

@@ -12,6 +12,10 @@ class Lost(EngineUnavailable):
     """The connection is gone, and with it what it was doing, as far as that had not been committed."""
 
 
+class ReadOnly(EngineUnavailable):
+    """The server takes no writes, perhaps because another one is the primary by now."""
+
+
 class Again(EngineUnavailable):
     """The server undid the transaction for reasons of the moment, and asks for another try."""
 
@@ -20,7 +24,7 @@ _LOST = frozenset(
     {
         "25P03",  # the server ended an idle transaction, and the connection with it
         "26000", "42P05", "0A000",  # a pooler or a migration made a prepared statement useless
-        "57P01", "57P02", "57P03", "57P04", "57P05",
+        "53300", "57P01", "57P02", "57P03", "57P04", "57P05",
     }
 )  # fmt: skip
 _AGAIN = frozenset({"40001", "40P01", "55P03", "57014"})
@@ -70,9 +74,11 @@ def translate(exc: BaseException, place: str) -> DragomanError:
     elif isinstance(exc, UnicodeError | OverflowError) or (isinstance(code, str) and code.startswith(_OF_THE_STEP)):
         error = InvalidRequest(f"the step cannot be kept: {_without_values(reason)}")
     elif code is None or code in _LOST or code.startswith("08"):
-        error = Lost(f"{place} cannot be reached: {reason}")
+        mend = _MENDS.get(code or "", "check that the server runs and that the network lets us through")
+        error = Lost(f"{place} cannot be reached: {reason}; {mend}")
     else:
-        error = EngineUnavailable(f"{place}: {reason}; {_MENDS.get(code, 'see the log of the server')}")
+        kind = ReadOnly if code == "25006" else EngineUnavailable
+        error = kind(f"{place}: {reason}; {_MENDS.get(code, 'see the log of the server')}")
     error.__cause__ = exc
     return error
 

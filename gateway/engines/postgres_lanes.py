@@ -28,6 +28,8 @@ from gateway.ports.engine import Committed, Step
 
 LANES = 2
 BATCH = 256
+BATCH_BYTES = 8 * 1024**2
+"""What the events of a batch may weigh together; a single step may weigh more."""
 WAITING = 1_024
 PATIENCE = 10.0
 CLOSING = 15.0
@@ -115,7 +117,7 @@ class _Lane:
         try:
             while True:
                 await self._news.wait()
-                batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH))]
+                batch = _take(self._waiting)
                 if batch:
                     self._resolve(await self._process(batch))
                     batch = []
@@ -172,6 +174,17 @@ class _Lane:
         else:
             turn.idle = True
         return verdicts
+
+
+def _take(waiting: deque[Job]) -> list[Job]:
+    batch: list[Job] = []
+    weight = 0
+    while waiting and len(batch) < BATCH:
+        weight += sum(len(event.body) + len(event.about or b"") for event in waiting[0].events)
+        if batch and weight > BATCH_BYTES:
+            break
+        batch.append(waiting.popleft())
+    return batch
 
 
 def _refused(exc: Exception) -> DragomanError:

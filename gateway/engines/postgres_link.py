@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import asyncpg
 
-from gateway.engines.postgres_faults import Lost, place_of, translate
+from gateway.engines.postgres_faults import Lost, ReadOnly, place_of, translate
 from gateway.errors import EngineUnusable
 
 CONNECT_SECONDS = 5.0
@@ -133,7 +133,8 @@ class Link:
 
     def _failed(self, exc: Exception) -> Exception:
         error = translate(exc, self.address.place)
-        if isinstance(error, Lost):
+        # A name may lead to another server by now, which takes writes.
+        if isinstance(error, Lost | ReadOnly):
             self.drop()
         return error
 
@@ -186,14 +187,18 @@ def _read_text(text: str) -> str:
     return text.replace(_ESCAPE + "0", _NUL).replace(_ESCAPE + "1", _ESCAPE)
 
 
-def _written(value: object) -> object:
-    if isinstance(value, str):
-        return write_text(value)
-    if isinstance(value, list | tuple):
-        column = cast("Sequence[Any]", value)
-        if any(one.__class__ is str and (_NUL in one or _ESCAPE in one) for one in column):
-            return [_written(one) for one in column]
-    return value
+def _written(value: Any) -> Any:
+    match value:
+        case str():
+            return write_text(value)
+        case list() | tuple() if any(_is_odd(one) for one in cast("Sequence[Any]", value)):
+            return [_written(one) for one in cast("Sequence[Any]", value)]
+        case _:
+            return value
+
+
+def _is_odd(value: Any) -> bool:
+    return value.__class__ is str and (_NUL in value or _ESCAPE in value)
 
 
 def _read_row(row: Any) -> Any:

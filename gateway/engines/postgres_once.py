@@ -20,12 +20,10 @@ from typing import TypeVar
 from gateway.engines.postgres_faults import Again, Lost
 from gateway.engines.postgres_link import Address, Link, connect
 from gateway.engines.postgres_store import BEGIN, MARK
-from gateway.errors import EngineUnavailable
+from gateway.errors import DragomanError, EngineUnavailable
 
 T = TypeVar("T")
 
-COMMIT_SECONDS = 30.0
-"""What a COMMIT may take (it may wait for a replica) before its connection is given up and its fate asked for."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
 _SETTLE = """
@@ -161,8 +159,9 @@ class Once:
     async def _commit(self, line: Line, turn: Turn) -> bool:
         try:
             # A transaction that the server has given up answers COMMIT with ROLLBACK.
-            return await turn.link.run("COMMIT", seconds=COMMIT_SECONDS) == "COMMIT"
-        except EngineUnavailable:
+            return await turn.link.run("COMMIT") == "COMMIT"
+        except DragomanError:
+            # Also one that waits for its replica: entering the token waits for it as well.
             line.drop()
             return await self._settle(line, turn.token)
 
@@ -175,7 +174,7 @@ class Once:
                 await link.run(BEGIN)
                 ((fate,),) = await link.ask(_SETTLE, token)
                 # It has always written something, so its own COMMIT waits for whatever the other one waited for.
-                if await link.run("COMMIT", seconds=COMMIT_SECONDS) == "COMMIT":
+                if await link.run("COMMIT") == "COMMIT":
                     return fate == "committed"
             except EngineUnavailable:
                 line.drop()

@@ -19,7 +19,7 @@ _SETTINGS = """
 SELECT current_setting('server_version'), current_setting('server_version_num')::int, current_setting('fsync'),
     current_setting('full_page_writes'), current_setting('synchronous_commit'),
     current_setting('transaction_read_only'), pg_is_in_recovery(), current_setting('synchronous_standby_names'),
-    (SELECT count(*) FROM pg_stat_replication)
+    (SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming')
 """
 
 
@@ -67,13 +67,13 @@ async def migrate(link: Link) -> int:
         SchemaTooNew: a newer release has written it.
         EngineUnavailable: the server does not answer.
     """
-    if await _reached(link) == len(MIGRATIONS):
+    if await reached(link) == len(MIGRATIONS):
         return len(MIGRATIONS)
     schema = link.address.schema
     await link.run("BEGIN ISOLATION LEVEL READ COMMITTED")
     try:
         await link.ask(_LOCK, _number(schema), seconds=_MIGRATION_SECONDS)
-        done = await _reached(link)
+        done = await reached(link)
         script: list[str] = []
         if done is None:
             # Only made where it is missing, since that needs a right which nothing else does.
@@ -93,7 +93,13 @@ async def migrate(link: Link) -> int:
     return len(MIGRATIONS)
 
 
-async def _reached(link: Link) -> int | None:
+async def reached(link: Link) -> int | None:
+    """Say which migration the tables have had; None where there are none.
+
+    Raises:
+        EngineUnusable: the schema holds tables of another program.
+        SchemaTooNew: a newer release has written it.
+    """
     schema, place = link.address.schema, link.address.place
     tables = {row[0] for row in await link.ask(_TABLES, schema)}
     if not tables:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from gateway.engines.encoding import Encoded, strip_about
 from gateway.engines.postgres_faults import Again
 from gateway.engines.postgres_once import Turn, Work
+from gateway.engines.postgres_schema import check
 from gateway.engines.postgres_store import KEEP_ANSWER, Held, write
 from gateway.engines.retention import PORTION
 from gateway.engines.rows import Head, micros
@@ -147,12 +148,13 @@ def set_note(name: str, value: str | None) -> Work[None]:
     return work
 
 
-def probe(schema: str) -> Work[int]:
-    """Write something; answers how large everything is."""
+def probe(schema: str) -> Work[tuple[int, dict[str, str]]]:
+    """Write something; answers how large everything is, and how the server is set."""
 
-    async def work(turn: Turn) -> int:
+    async def work(turn: Turn) -> tuple[int, dict[str, str]]:
+        found = await check(turn.link)
         await turn.link.ask(_PROBE)
-        return (await turn.link.ask(_SIZE, schema))[0][0]
+        return (await turn.link.ask(_SIZE, schema))[0][0], found
 
     return work
 
