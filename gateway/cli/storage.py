@@ -4,7 +4,7 @@ import asyncio
 import os
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -16,15 +16,17 @@ from gateway.cli.config_file import ConfigOption, choose
 from gateway.cli.explained import RAW, explained
 from gateway.cli.probes import write_bytes
 from gateway.cli.send import Misused
-from gateway.cli.terminal import plural
-from gateway.engines import sqlite_backup as sqlite
+from gateway.cli.terminal import complain, plural
+from gateway.engines import postgres_operations as postgres, sqlite_backup as sqlite
+from gateway.engines.postgres_link import Address
+from gateway.engines.postgres_tables import MIGRATIONS as POSTGRES_MIGRATIONS
 from gateway.engines.sqlite_lock import locate
-from gateway.engines.sqlite_schema import MIGRATIONS
+from gateway.engines.sqlite_schema import MIGRATIONS as SQLITE_MIGRATIONS
 from gateway.engines.sqlite_transfer import sqlite_source, sqlite_target
 from gateway.engines.transfer import Moved, Side, move
 from gateway.errors import OperatorError
 from gateway.settings.load import load
-from gateway.settings.model import SqliteStore, Store
+from gateway.settings.model import MemoryStore, PostgresStore, SqliteStore, Store
 
 
 def register(app: typer.Typer) -> None:
@@ -59,9 +61,20 @@ def migrate(
 ) -> None:
     """Bring the tables of the database up to date."""
     with explained():
-        path = _sqlite(_store(config), "migrate")
-        before, after = (sqlite.schema_of(path), len(MIGRATIONS)) if check else sqlite.migrate(path)
-    typer.echo(f"{path}: {_moved(before, after, check=check)}")
+        match _store(config):
+            case SqliteStore(path=path):
+                place, newest = str(locate(path)), len(SQLITE_MIGRATIONS)
+                before, after = (sqlite.schema_of(locate(path)), newest) if check else sqlite.migrate(locate(path))
+            case PostgresStore() as store:
+                address = _address(store)
+                place, newest = _name(address), len(POSTGRES_MIGRATIONS)
+                if check:
+                    before, after = asyncio.run(postgres.schema_of(address)), newest
+                else:
+                    before, after = asyncio.run(postgres.bring_up_to_date(address))
+            case MemoryStore():
+                raise _nothing_to("migrate")
+    typer.echo(f"{place}: {_moved(before, after, check=check)}")
     if check and before != after:
         raise typer.Exit(1)
 
@@ -74,10 +87,16 @@ def backup(
 ) -> None:
     """Copy the database to a file while the gateway runs."""
     with explained():
-        path = _sqlite(_store(config), "backup")
-        with _patience(f"copying {path}"):
-            made = sqlite.back_up(path, file, force=force)
-    typer.echo(f"{file}: {_describe(made)}, copied from {path} and checked")
+        match _store(config):
+            case SqliteStore(path=path):
+                path = locate(path)
+                with _patience(f"copying {path}"):
+                    made = sqlite.back_up(path, file, force=force)
+                typer.echo(f"{file}: {_describe(made)}, copied from {path} and checked")
+            case PostgresStore() as store:
+                _leave_to("pg_dump", postgres.dump_command(_address(store), file))
+            case MemoryStore():
+                raise _nothing_to("back up")
 
 
 def restore(
@@ -94,16 +113,33 @@ def restore(
     with explained():
         if (file is None) != bump_fences:
             raise Misused("give either FILE or --bump-fences")
-        path = _sqlite(_store(config), "restore")
-        if file is None:
-            sessions = sqlite.bump_fences(path)
-            typer.echo(f"{path}: {plural(sessions, 'session') or 'no session'} under new fences, owned by nobody")
-            return
-        with _patience(f"restoring {file}"):
-            made, aside = sqlite.restore(path, file)
+        match _store(config):
+            case SqliteStore(path=path):
+                path = locate(path)
+                if file is None:
+                    _show_bumped(str(path), sqlite.bump_fences(path))
+                else:
+                    _restore(path, file)
+            case PostgresStore() as store:
+                address = _address(store)
+                if file is None:
+                    _show_bumped(_name(address), asyncio.run(postgres.bump_fences(address)))
+                else:
+                    _leave_to("pg_restore", postgres.restore_command(address, file))
+            case MemoryStore():
+                raise _nothing_to("restore")
+
+
+def _restore(path: Path, file: Path) -> None:
+    with _patience(f"restoring {file}"):
+        made, aside = sqlite.restore(path, file)
     typer.echo(f"{path}: {_describe(made)}, restored from {file}, under new fences")
     if aside is not None:
         typer.echo(f"{aside}: the database as it was before")
+
+
+def _show_bumped(place: str, sessions: int) -> None:
+    typer.echo(f"{place}: {plural(sessions, 'session') or 'no session'} under new fences, owned by nobody")
 
 
 def copy(
@@ -115,7 +151,7 @@ def copy(
         source, target = _store(old), _store(new)
         if source == target:
             raise Misused("OLD and NEW name the same database")
-        moved = asyncio.run(_copy(_source(source), _target(target)))
+        moved = asyncio.run(_copy(_side(source, filled=True), _side(target, filled=False)))
     width = max(len(one.table) for one in moved)
     for one in moved:
         for place, found in (("old", one.source), ("new", one.target)):
@@ -134,22 +170,39 @@ async def _copy(source: AbstractAsyncContextManager[Side], target: AbstractAsync
             return await move(old, new, tell=tell)
 
 
-def _source(store: Store) -> AbstractAsyncContextManager[Side]:
-    return sqlite_source(_sqlite(store, "copy"))
-
-
-def _target(store: Store) -> AbstractAsyncContextManager[Side]:
-    return sqlite_target(_sqlite(store, "copy to"))
+def _side(store: Store, *, filled: bool) -> AbstractAsyncContextManager[Side]:
+    match store:
+        case SqliteStore(path=path):
+            return sqlite_source(locate(path)) if filled else sqlite_target(locate(path))
+        case PostgresStore():
+            return postgres.postgres_side(_address(store), filled=filled)
+        case MemoryStore():
+            raise _nothing_to("copy")
 
 
 def _store(config: Path | None) -> Store:
     return load(choose(config), adapters=bootstrap.installed_adapters(), env=os.environ).settings.engine
 
 
-def _sqlite(store: Store, command: str) -> Path:
-    if isinstance(store, SqliteStore):
-        return locate(store.path)
-    raise OperatorError(f"the engine of this configuration keeps nothing, so there is nothing to {command}")
+def _address(store: PostgresStore) -> Address:
+    # Past a pooler where there is a way, since this keeps one connection for long.
+    return Address((store.direct_dsn or store.dsn).get_secret_value(), store.schema_name)
+
+
+def _name(address: Address) -> str:
+    return f"{address.place}, schema {address.schema}"
+
+
+def _nothing_to(what: str) -> OperatorError:
+    return OperatorError(f"the engine of this configuration keeps nothing, so there is nothing to {what}")
+
+
+def _leave_to(program: str, command: str) -> NoReturn:
+    complain(
+        f"PostgreSQL has {program} for this, or the backups of whoever runs the server",
+        f"{command}\nThe password goes into PGPASSWORD or ~/.pgpass.",
+    )
+    raise typer.Exit(2)
 
 
 def _moved(before: int, after: int, *, check: bool) -> str:

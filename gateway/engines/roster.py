@@ -11,6 +11,9 @@ from typing import NamedTuple
 from gateway.ports.clock import Clock
 from gateway.ports.engine import Instance
 
+RESTORED = 1_000_000
+"""How far a restore moves fences: beyond each one that was given out after the backup was made."""
+
 
 class Lease(NamedTuple):
     """How long an instance lives; an ended lease stays on the list, so that it is never revived."""

@@ -12,12 +12,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.engines.roster import RESTORED
 from gateway.engines.sqlite_lock import FileLock, check_place
 from gateway.engines.sqlite_schema import APPLICATION, MIGRATIONS, open_writer
 from gateway.errors import EngineUnusable, OperatorError, SchemaTooNew
-
-FENCES = 1_000_000
-"""How far a restore moves fences: beyond each one that was given out after the backup was made."""
 
 _SIDES = ("", "-wal", "-shm")
 _STEPS_BETWEEN_SIGNALS = 100_000
@@ -126,7 +124,7 @@ def renew(path: Path) -> int:
     """Bring a database up to date, and let nobody own its sessions; it is one file afterwards."""
     connection = open_writer(path)
     try:
-        count = connection.execute(_RENEW, (FENCES,)).rowcount
+        count = connection.execute(_RENEW, (RESTORED,)).rowcount
         connection.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as exc:
         raise EngineUnusable(f"cannot write {str(path)!r} ({exc}): has the disk space?") from exc

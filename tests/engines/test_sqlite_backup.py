@@ -16,8 +16,9 @@ from time import monotonic, sleep
 import pytest
 
 from gateway.conformance.engine_words import ALICE, BOB, FakeClock, close_session, open_session, row_of, said, texts
+from gateway.engines.roster import RESTORED
 from gateway.engines.sqlite import SqliteEngine
-from gateway.engines.sqlite_backup import FENCES, back_up, bump_fences, migrate, restore, schema_of
+from gateway.engines.sqlite_backup import back_up, bump_fences, migrate, restore, schema_of
 from gateway.engines.sqlite_schema import MIGRATIONS
 from gateway.envelope import SessionId
 from gateway.errors import EngineLocked, EngineUnusable, Fenced, OperatorError, SchemaTooNew
@@ -218,8 +219,8 @@ async def test_a_restored_database_is_the_backup_under_fences_that_nobody_has(pa
     async with SqliteEngine(path, FakeClock()) as engine:
         assert await texts(engine) == ["kept"]
         row = await row_of(engine)
-        assert (row.owner, row.fence, row.snapshot) == (None, fence + FENCES, b"folded")
-        assert (await row_of(engine, BOB)).fence == FENCES
+        assert (row.owner, row.fence, row.snapshot) == (None, fence + RESTORED, b"folded")
+        assert (await row_of(engine, BOB)).fence == RESTORED
         await engine.beat("after", url="http://after", ttl=HOUR)
         taken = await engine.take("after", ALICE)
         assert taken is not None
@@ -341,7 +342,7 @@ async def test_fences_of_a_database_restored_by_other_means_are_made_new(path: P
     assert bump_fences(path) == 2
     async with SqliteEngine(path, FakeClock()) as engine:
         row = await row_of(engine)
-        assert (row.owner, row.fence) == (None, fence + FENCES)
+        assert (row.owner, row.fence) == (None, fence + RESTORED)
         with pytest.raises(Fenced):
             await engine.commit(Step(ALICE, (said("of the past"),), expects=(Fence(fence),)))
     with pytest.raises(EngineUnusable, match="no database"):

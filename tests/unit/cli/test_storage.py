@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 
 from gateway.cli.commands import app
 from gateway.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said
+from gateway.engines.roster import RESTORED
 from gateway.engines.sqlite import SqliteEngine
-from gateway.engines.sqlite_backup import FENCES
 from gateway.engines.sqlite_lock import FileLock
 from gateway.engines.sqlite_schema import MIGRATIONS
 from gateway.ports.engine import SessionRow, Step
@@ -108,7 +108,7 @@ def test_a_backup_is_restored_under_new_fences(database: Path) -> None:
     assert result.exit_code == 0
     assert result.stdout.startswith(f"{database}: 1 session, 2 events, ")
     assert result.stdout.endswith("restored from copy.db, under new fences\n")
-    assert _row(database).fence == FENCES
+    assert _row(database).fence == RESTORED
     result = _run("restore", "copy.db")
     assert result.stdout.splitlines()[1] == f"{database}.before-restore: the database as it was before"
 
@@ -117,7 +117,7 @@ def test_fences_are_made_new_without_a_backup(database: Path) -> None:
     _fill(database)
     result = _run("restore", "--bump-fences")
     assert (result.exit_code, result.stdout) == (0, f"{database}: 1 session under new fences, owned by nobody\n")
-    assert _row(database).fence == FENCES
+    assert _row(database).fence == RESTORED
 
 
 @pytest.mark.parametrize("words", [(), ("copy.db", "--bump-fences")])
@@ -142,7 +142,7 @@ def test_the_database_is_locked_under_its_own_name_also_behind_a_link(database: 
         lock.free()
     assert _run("restore", "copy.db", "--config", "link.yaml").exit_code == 0
     assert (tmp_path / "link.db").is_symlink()
-    assert _row(database).fence == FENCES
+    assert _row(database).fence == RESTORED
 
 
 def test_what_is_missing_or_of_another_kind_is_said_in_one_line(database: Path) -> None:
@@ -157,7 +157,7 @@ def test_what_is_missing_or_of_another_kind_is_said_in_one_line(database: Path) 
 def test_an_engine_that_keeps_nothing_has_nothing_to_look_after() -> None:
     Path("memory.yaml").write_text("engine: {type: memory}\n")
     for words in (("migrate",), ("backup", "copy.db"), ("restore", "copy.db")):
-        _complains(_run(*words, "--config", "memory.yaml"), "keeps nothing", words[0])
+        _complains(_run(*words, "--config", "memory.yaml"), "keeps nothing, so there is nothing to")
     _complains(_run("copy", "gateway.yaml", "memory.yaml"), "keeps nothing")
 
 
