@@ -17,10 +17,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    file = cast("Path | None", config.getoption("--faults"))
+    file = cast("Path | None", config.getoption("--faults", default=None))
     # Workers send their reports to the one process that writes.
     if file is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Writer(file))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest) -> str:
+    """The kind of store that a gateway is tried on."""
+    return str(request.param)
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
-from gateway.bootstrap import parts_for, read_configuration
+from gateway.bootstrap import own_url, parts_for, read_configuration
 from gateway.envelope import ContextUpdated, MessageConfirmed, MessagePosted
 from gateway.http.app import build_app
 from gateway.http.server import make_server
@@ -227,10 +227,11 @@ async def serve(config: Path, port: int, death: Death) -> None:
     """Serve until SIGTERM, as bootstrap does, or until death comes."""
     settings = read_configuration(config).settings
     configure(level=settings.logging.level, format="json")
-    parts = mortal(parts_for(settings, reread=lambda: read_configuration(config).settings), death)
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
+    url = own_url(settings, listener)
+    parts = mortal(parts_for(settings, reread=lambda: read_configuration(config).settings, url=url), death)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with Gateway(settings, parts) as gateway:

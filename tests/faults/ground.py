@@ -6,7 +6,7 @@ import json
 import signal
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any, Self, cast
 from urllib.parse import urlsplit
@@ -26,6 +26,8 @@ from tests.faults.stores import Store, store_of
 from tests.faults.witness import SECRET, Witness
 
 SETTLED = frozenset({"succeeded", "failed", "canceled", "expired"})
+LEASE = 2.0
+"""Seconds of a lease; short, since each process after a kill has to wait for the end of the last one's."""
 RULES = Rules(repeatable=frozenset({"again"}), inward=frozenset({"words"}))
 
 
@@ -38,7 +40,7 @@ class Ground:
         self,
         folder: Path,
         *,
-        store: str = "sqlite",
+        store: str | AbstractAsyncContextManager[Store] = "sqlite",
         through: Collection[str] = (),
         copies: bool = False,
         slots: int = 16,
@@ -52,7 +54,7 @@ class Ground:
         self.wires: dict[str, Proxy] = {}
         self.given_up: set[str] = set()
         """Native ids of calls whose frames may have died before the first commit."""
-        self._store_kind = store
+        self._store = store_of(store, folder) if isinstance(store, str) else store
         self._copies, self._slots, self._executor = copies, slots, executor or {}
         self._served = Served(self.witness.app)
         self._numbers = itertools.count()
@@ -60,7 +62,7 @@ class Ground:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            self.store: Store = await stack.enter_async_context(store_of(self._store_kind, self.folder))
+            self.store: Store = await stack.enter_async_context(self._store)
             await self._served.start()
             stack.push_async_callback(self._served.stop)
             await self.start_runtime()
@@ -295,7 +297,8 @@ class Ground:
         runtime = self.wires["runtime"].url if "runtime" in self.wires else self.runtime_url()
         return {
             "public_url": instance.url,
-            "engine": self._engine_settings(),
+            "engine": self.store.settings,
+            "instance": {"url": instance.url, "lease": LEASE},
             "runtimes": {self.runtime: self.runtime_settings(runtime)},
             "executors": {
                 "again": {**webhook, "idempotent": True},
@@ -318,9 +321,6 @@ class Ground:
 
     repeats_messages = True
     """Whether messages of the agent may be delivered twice."""
-
-    def _engine_settings(self) -> dict[str, Any]:
-        return self.store.settings
 
     def _target(self, name: str) -> tuple[str, int]:
         url = {"runtime": self.runtime_url, "executor": lambda: self._served.url}[name]()

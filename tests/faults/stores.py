@@ -7,9 +7,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+import asyncpg
+
+from gateway.engines.postgres import PostgresEngine
 from gateway.engines.sqlite import SqliteEngine
 from gateway.ports.engine import Engine
 from gateway.runtime.clock import SystemClock
+from tests.engines import postgres_server
 
 
 class Store(Protocol):
@@ -69,12 +73,52 @@ class SqliteFile:
         return SqliteEngine(self.path, SystemClock())
 
 
+class PostgresSchema:
+    """A schema of its own on a server, which a gateway may reach by another way than the test."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self.reached = dsn
+        """The dsn in the configuration."""
+        self.schema = postgres_server.new_schema()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"type": "postgres", "dsn": self.reached, "schema": self.schema}
+
+    async def fetch(self, query: str, *values: object) -> list[Any]:
+        """Ask the server itself; `@` stands before the names of our tables."""
+        connection = await asyncpg.connect(self.dsn, timeout=10)
+        try:
+            return await connection.fetch(query.replace("@", f'"{self.schema}".'), *values, timeout=10)
+        finally:
+            await connection.close(timeout=5)
+
+    async def pending(self) -> int:
+        return int((await self.fetch("SELECT count(*) FROM @outbound WHERE state = 'pending'"))[0][0])
+
+    async def committed(self) -> set[str]:
+        return {row[0] for row in await self.fetch("SELECT native_call_id FROM @calls")}
+
+    def engine(self) -> Engine:
+        return PostgresEngine(self.dsn, SystemClock(), schema=self.schema)
+
+
 def store_of(kind: str, folder: Path) -> AbstractAsyncContextManager[Store]:
     """Make an empty store of a kind; what it left is removed in the end."""
-    assert kind == "sqlite", kind
-    return _sqlite(folder)
+    return _sqlite(folder) if kind == "sqlite" else postgres(postgres_server.dsn())
 
 
 @asynccontextmanager
 async def _sqlite(folder: Path) -> AsyncGenerator[Store]:
     yield SqliteFile(folder)
+
+
+@asynccontextmanager
+async def postgres(dsn: str) -> AsyncGenerator[PostgresSchema]:
+    """Make an empty schema on a server, and remove it in the end."""
+    store = PostgresSchema(dsn)
+    try:
+        yield store
+    finally:
+        await postgres_server.drop_schema(store.schema, server=dsn)

@@ -9,7 +9,7 @@ from gateway.simulators.huma_rules import Dialect
 from tests.faults.ground import until
 from tests.faults.scene import Scene
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.fault("Files that may grow no further (a quota)")]
 
 
 class Disk:

@@ -11,12 +11,15 @@ from tests.faults.scene import Scene
 
 pytestmark = pytest.mark.faults
 
+MESSAGE = pytest.mark.fault("SIGKILL between an agent's message and its confirmation")
 
+
+@MESSAGE
 @pytest.mark.parametrize("point", ["after-message", "after-request", "after-confirmation"])
 async def test_a_message_is_confirmed_by_the_next_process_where_delivering_twice_does_no_harm(
-    tmp_path: Path, point: str
+    tmp_path: Path, point: str, store: str
 ) -> None:
-    async with Scene(tmp_path, "0.2") as scene:
+    async with Scene(tmp_path, "0.2", store=store) as scene:
         await scene.run(point)
         saying = await scene.say(["one", "two"])
         await scene.dead()
@@ -32,9 +35,12 @@ async def test_a_message_is_confirmed_by_the_next_process_where_delivering_twice
         await scene.verify_journal()
 
 
+@MESSAGE
 @pytest.mark.parametrize("point", ["after-message", "after-request"])
-async def test_a_message_that_may_not_be_delivered_twice_is_confirmed_as_unknown(tmp_path: Path, point: str) -> None:
-    async with Scene(tmp_path, "0.2", idempotent_chat=False) as scene:
+async def test_a_message_that_may_not_be_delivered_twice_is_confirmed_as_unknown(
+    tmp_path: Path, point: str, store: str
+) -> None:
+    async with Scene(tmp_path, "0.2", store=store, idempotent_chat=False) as scene:
         await scene.run(point)
         saying = await scene.say(["one", "two"])
         await scene.dead()
@@ -47,11 +53,14 @@ async def test_a_message_that_may_not_be_delivered_twice_is_confirmed_as_unknown
         assert scene.agent.violations == []
 
 
-@pytest.mark.parametrize(("dialect", "arrives"), [("0.1", False), ("0.2", True)])
+@pytest.mark.fault("SIGKILL after a client's event, before its 202")
+@pytest.mark.parametrize(
+    ("dialect", "store", "arrives"), [("0.1", "sqlite", False), ("0.1", "postgres", False), ("0.2", "postgres", True)]
+)
 async def test_a_message_of_a_client_is_on_record_even_if_the_client_never_heard_so(
-    tmp_path: Path, dialect: Dialect, *, arrives: bool
+    tmp_path: Path, dialect: Dialect, store: str, *, arrives: bool
 ) -> None:
-    async with Scene(tmp_path, dialect) as scene:
+    async with Scene(tmp_path, dialect, store=store) as scene:
         await scene.run("after-post")
         session_id = await scene.session_id()
         event = {"kind": "message.posted", "content": "Hello, Finn"}
@@ -76,9 +85,10 @@ async def test_a_message_of_a_client_is_on_record_even_if_the_client_never_heard
             assert [letter["state"] for letter in letters] == ["unknown"]
 
 
+@pytest.mark.fault("SIGKILL around a copy to a destination")
 @pytest.mark.parametrize("point", ["after-outcome", "after-copy", "after-copied"])
-async def test_a_copy_is_sent_at_least_once_and_always_under_its_own_id(tmp_path: Path, point: str) -> None:
-    async with Scene(tmp_path, "0.2", copies=True) as scene:
+async def test_a_copy_is_sent_at_least_once_and_always_under_its_own_id(tmp_path: Path, point: str, store: str) -> None:
+    async with Scene(tmp_path, "0.2", store=store, copies=True) as scene:
         await scene.run(point)
         call = await scene.call("once")
         await scene.dead()

@@ -9,14 +9,16 @@ import pytest
 from gateway.simulators.huma_rules import Dialect
 from tests.faults.scene import Scene
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.fault("SIGSTOP for seconds, then SIGCONT")]
 
 PAUSE = 3.0
 
 
-@pytest.mark.parametrize(("dialect", "link_breaks"), [("0.1", True), ("0.2", False)])
-async def test_a_pause_loses_and_doubles_nothing(tmp_path: Path, dialect: Dialect, *, link_breaks: bool) -> None:
-    async with Scene(tmp_path, dialect) as scene:
+@pytest.mark.parametrize(("dialect", "store", "link_breaks"), [("0.1", "sqlite", True), ("0.2", "sqlite", False)])
+async def test_a_pause_loses_and_doubles_nothing(
+    tmp_path: Path, dialect: Dialect, store: str, *, link_breaks: bool
+) -> None:
+    async with Scene(tmp_path, dialect, store=store) as scene:
         await scene.serve()
         scene.witness.close("tools")
         for tool in ("again", "once", "later"):

@@ -14,7 +14,23 @@ from tests.faults.witness import success_of
 
 pytestmark = pytest.mark.faults
 
-both = pytest.mark.parametrize("dialect", ["0.1", "0.2"])
+stores = pytest.mark.parametrize(("dialect", "store"), [("0.1", "sqlite"), ("0.2", "postgres")])
+"""What a dialect does and what a store does have nothing to do with each other, so two of the four pairs will do."""
+
+BEFORE_REQUEST = pytest.mark.fault("SIGKILL after the first commit, before the request")
+AFTER_REQUEST = pytest.mark.fault("SIGKILL after the answer, before the outcome's commit")
+BEFORE_EMIT = pytest.mark.fault("SIGKILL after the outcome's commit, before it is sent")
+AFTER_EMIT = pytest.mark.fault("SIGKILL after an outcome was sent, before it is known to be delivered")
+
+points = pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("after-accept", marks=BEFORE_REQUEST),
+        pytest.param("before-request", marks=BEFORE_REQUEST),
+        pytest.param("after-request", marks=AFTER_REQUEST),
+        pytest.param("before-outcome", marks=AFTER_REQUEST),
+    ],
+)
 
 
 async def play(scene: Scene, point: str, tool: str, *, nth: int = 1) -> None:
@@ -34,11 +50,12 @@ async def finish(scene: Scene) -> None:
     await scene.verify_journal()
 
 
-@both
+@pytest.mark.fault("SIGKILL before the first commit")
+@stores
 async def test_a_call_lost_before_the_first_commit_left_no_trace_and_may_be_asked_again(
-    tmp_path: Path, dialect: Dialect
+    tmp_path: Path, dialect: Dialect, store: str
 ) -> None:
-    async with Scene(tmp_path, dialect) as scene:
+    async with Scene(tmp_path, dialect, store=store) as scene:
         await play(scene, "before-accept", "once")
         (call,) = scene.calls
         assert await scene.row_of(call.call_id) is None
@@ -50,12 +67,12 @@ async def test_a_call_lost_before_the_first_commit_left_no_trace_and_may_be_aske
         await finish(scene)
 
 
-@pytest.mark.parametrize(
-    ("dialect", "point"),
-    [("0.1", "after-accept"), ("0.2", "before-request"), ("0.2", "after-request"), ("0.1", "before-outcome")],
-)
-async def test_a_repeatable_call_is_asked_again_with_the_same_id(tmp_path: Path, dialect: Dialect, point: str) -> None:
-    async with Scene(tmp_path, dialect) as scene:
+@stores
+@points
+async def test_a_repeatable_call_is_asked_again_with_the_same_id(
+    tmp_path: Path, dialect: Dialect, store: str, point: str
+) -> None:
+    async with Scene(tmp_path, dialect, store=store) as scene:
         await play(scene, point, "again")
         (call,) = scene.calls
         await call.result()
@@ -67,14 +84,12 @@ async def test_a_repeatable_call_is_asked_again_with_the_same_id(tmp_path: Path,
         assert len(scene.witness.seen) == asked
 
 
-@pytest.mark.parametrize(
-    ("dialect", "point"),
-    [("0.2", "after-accept"), ("0.1", "before-request"), ("0.1", "after-request"), ("0.2", "before-outcome")],
-)
+@stores
+@points
 async def test_an_unrepeatable_call_is_told_to_have_an_unknown_outcome(
-    tmp_path: Path, dialect: Dialect, point: str
+    tmp_path: Path, dialect: Dialect, store: str, point: str
 ) -> None:
-    async with Scene(tmp_path, dialect) as scene:
+    async with Scene(tmp_path, dialect, store=store) as scene:
         await play(scene, point, "once")
         (call,) = scene.calls
         await call.result()
@@ -85,8 +100,9 @@ async def test_an_unrepeatable_call_is_told_to_have_an_unknown_outcome(
         assert len(scene.witness.seen) == (0 if point in {"after-accept", "before-request"} else 1)
 
 
-async def test_an_answer_out_of_the_configuration_is_given_by_the_next_process(tmp_path: Path) -> None:
-    async with Scene(tmp_path, "0.2") as scene:
+@AFTER_REQUEST
+async def test_an_answer_out_of_the_configuration_is_given_by_the_next_process(tmp_path: Path, store: str) -> None:
+    async with Scene(tmp_path, "0.2", store=store) as scene:
         await play(scene, "after-request", "words")
         (call,) = scene.calls
         await call.result()
@@ -95,12 +111,13 @@ async def test_an_answer_out_of_the_configuration_is_given_by_the_next_process(t
         await finish(scene)
 
 
-@both
+@pytest.mark.fault("SIGKILL after the request, before its answer")
+@stores
 @pytest.mark.parametrize("tool", ["again", "once"])
 async def test_a_gateway_killed_while_the_executor_works_keeps_its_promise(
-    tmp_path: Path, dialect: Dialect, tool: str
+    tmp_path: Path, dialect: Dialect, store: str, tool: str
 ) -> None:
-    async with Scene(tmp_path, dialect) as scene:
+    async with Scene(tmp_path, dialect, store=store) as scene:
         await scene.run()
         scene.witness.close("tools")
         scene.witness.on_request = lambda seen: scene.kill() if seen.attempt == 1 else None
@@ -115,10 +132,19 @@ async def test_a_gateway_killed_while_the_executor_works_keeps_its_promise(
         assert len(scene.witness.seen) == (2 if tool == "again" else 1)
 
 
-@both
-@pytest.mark.parametrize("point", ["after-outcome", "before-emit", "after-emit"])
-async def test_a_recorded_outcome_is_sent_by_the_next_process(tmp_path: Path, dialect: Dialect, point: str) -> None:
-    async with Scene(tmp_path, dialect) as scene:
+@stores
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("after-outcome", marks=BEFORE_EMIT),
+        pytest.param("before-emit", marks=BEFORE_EMIT),
+        pytest.param("after-emit", marks=AFTER_EMIT),
+    ],
+)
+async def test_a_recorded_outcome_is_sent_by_the_next_process(
+    tmp_path: Path, dialect: Dialect, store: str, point: str
+) -> None:
+    async with Scene(tmp_path, dialect, store=store) as scene:
         await play(scene, point, "once")
         (call,) = scene.calls
         await call.result()
@@ -128,12 +154,13 @@ async def test_a_recorded_outcome_is_sent_by_the_next_process(tmp_path: Path, di
         assert len(scene.witness.seen) == 1
 
 
-@both
+@AFTER_EMIT
+@stores
 async def test_a_result_that_has_arrived_but_is_not_marked_is_repeated_word_for_word(
-    tmp_path: Path, dialect: Dialect
+    tmp_path: Path, dialect: Dialect, store: str
 ) -> None:
     # Long enough for the kill to come in time.
-    async with Scene(tmp_path, dialect, window="1s") as scene:
+    async with Scene(tmp_path, dialect, store=store, window="1s") as scene:
         await scene.run()
         call = await scene.call("once")
         await call.result()
@@ -146,9 +173,10 @@ async def test_a_result_that_has_arrived_but_is_not_marked_is_repeated_word_for_
         assert len(scene.witness.seen) == 1
 
 
-@both
-async def test_a_delivered_result_is_not_repeated(tmp_path: Path, dialect: Dialect) -> None:
-    async with Scene(tmp_path, dialect) as scene:
+@pytest.mark.fault("SIGKILL after the delivery")
+@stores
+async def test_a_delivered_result_is_not_repeated(tmp_path: Path, dialect: Dialect, store: str) -> None:
+    async with Scene(tmp_path, dialect, store=store) as scene:
         await scene.run()
         call = await scene.call("once")
         await call.result()
@@ -161,19 +189,16 @@ async def test_a_delivered_result_is_not_repeated(tmp_path: Path, dialect: Diale
         assert len(call.results) == 1
 
 
+@pytest.mark.fault("SIGKILL before and after the claim of a queued call")
+@stores
 @pytest.mark.parametrize(
-    ("dialect", "point", "tool", "succeeds"),
-    [
-        ("0.1", "before-claim", "once", True),
-        ("0.2", "before-claim", "again", True),
-        ("0.2", "after-claim", "once", False),
-        ("0.1", "after-claim", "again", True),
-    ],
+    ("point", "tool", "succeeds"),
+    [("before-claim", "once", True), ("after-claim", "once", False), ("after-claim", "again", True)],
 )
 async def test_a_call_that_waited_for_a_slot_survives_its_claim(
-    tmp_path: Path, dialect: Dialect, point: str, tool: str, *, succeeds: bool
+    tmp_path: Path, dialect: Dialect, store: str, point: str, tool: str, *, succeeds: bool
 ) -> None:
-    async with Scene(tmp_path, dialect, slots=1) as scene:
+    async with Scene(tmp_path, dialect, store=store, slots=1) as scene:
         await scene.run(point)
         scene.witness.close("tools")
         first = await scene.call("again")

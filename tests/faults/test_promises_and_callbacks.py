@@ -11,9 +11,9 @@ from gateway.simulators.huma_rules import Dialect
 from tests.faults.scene import Scene
 from tests.faults.witness import success_of
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.fault("SIGKILL around a 202 and its callback")]
 
-both = pytest.mark.parametrize("dialect", ["0.1", "0.2"])
+stores = pytest.mark.parametrize(("dialect", "store"), [("0.1", "sqlite"), ("0.2", "postgres")])
 
 
 async def call_back(scene: Scene, body: dict[str, Any]) -> httpx.Response:
@@ -22,11 +22,11 @@ async def call_back(scene: Scene, body: dict[str, Any]) -> httpx.Response:
     return await scene.http.post(f"{address.path}?{address.query}", json=body)
 
 
-@both
+@stores
 async def test_an_accepted_call_outlives_its_gateway_and_takes_its_callback_from_the_next(
-    tmp_path: Path, dialect: Dialect
+    tmp_path: Path, dialect: Dialect, store: str
 ) -> None:
-    async with Scene(tmp_path, dialect) as scene:
+    async with Scene(tmp_path, dialect, store=store) as scene:
         await scene.run()
         call = await scene.call("later")
         await scene.recorded(call, "accepted")
@@ -45,9 +45,9 @@ async def test_an_accepted_call_outlives_its_gateway_and_takes_its_callback_from
         await scene.verify_journal()
 
 
-@both
-async def test_a_callback_whose_gateway_died_may_be_sent_again(tmp_path: Path, dialect: Dialect) -> None:
-    async with Scene(tmp_path, dialect) as scene:
+@stores
+async def test_a_callback_whose_gateway_died_may_be_sent_again(tmp_path: Path, dialect: Dialect, store: str) -> None:
+    async with Scene(tmp_path, dialect, store=store) as scene:
         await scene.run("after-outcome")
         call = await scene.call("later")
         await scene.recorded(call, "accepted")
@@ -64,11 +64,11 @@ async def test_a_callback_whose_gateway_died_may_be_sent_again(tmp_path: Path, d
         await scene.verify_journal()
 
 
-@pytest.mark.parametrize("dialect", ["0.2"])
+@stores
 async def test_a_promise_that_was_not_recorded_is_an_unknown_outcome_and_its_callback_is_ignored(
-    tmp_path: Path, dialect: Dialect
+    tmp_path: Path, dialect: Dialect, store: str
 ) -> None:
-    async with Scene(tmp_path, dialect) as scene:
+    async with Scene(tmp_path, dialect, store=store) as scene:
         await scene.run("before-promise")
         call = await scene.call("later")
         await scene.dead()

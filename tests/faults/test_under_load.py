@@ -10,16 +10,18 @@ from gateway.simulators.huma_rules import Dialect
 from tests.faults.ground import until
 from tests.faults.scene import Scene
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.fault("SIGKILL at random moments under load")]
 
 CALLS, IN_FLIGHT, KILLS = 200, 16, 3
 
 
-@pytest.mark.parametrize(("dialect", "seed"), [("0.1", 1), ("0.2", 2)])
-async def test_calls_under_load_survive_three_kills(tmp_path: Path, dialect: Dialect, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("dialect", "store", "seed"), [("0.1", "sqlite", 1), ("0.2", "sqlite", 2), ("0.2", "postgres", 3)]
+)
+async def test_calls_under_load_survive_three_kills(tmp_path: Path, dialect: Dialect, store: str, seed: int) -> None:
     dice = random.Random(seed)
     tools = iter([dice.choice(["again", "once"]) for _ in range(CALLS)])
-    async with Scene(tmp_path, dialect, slots=dice.choice([4, IN_FLIGHT])) as scene:
+    async with Scene(tmp_path, dialect, store=store, slots=dice.choice([4, IN_FLIGHT])) as scene:
 
         async def work() -> None:
             for tool in tools:

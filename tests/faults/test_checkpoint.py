@@ -1,0 +1,51 @@
+"""SIGKILL in the middle of a write to the database file itself, which SQLite only does while it checkpoints."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults import shim
+from tests.faults.scene import Scene
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.skipif(shim.missing() is not None, reason=shim.missing() or ""),
+    pytest.mark.fault("SIGKILL in a checkpoint of the write-ahead log, one page torn"),
+]
+
+LARGE = "x" * 900_000
+"""Some twenty calls of this size make SQLite's log long enough for a checkpoint."""
+
+
+@pytest.mark.parametrize("nth", [1, 700])
+async def test_a_checkpoint_cut_in_the_middle_of_a_page_loses_nothing(tmp_path: Path, nth: int) -> None:
+    async with Scene(tmp_path, "0.2", slots=4) as scene:
+        await scene.run()
+        await (await scene.call("once")).result()
+        await scene.settled()
+        scene.kill()
+        await scene.dead()
+        # Not before the next start: making the tables is a write to the file as well.
+        scene.gateway.environment = await shim.preload(tmp_path) | shim.death_in(tmp_path / "dragoman.db", nth)
+        await scene.serve()
+        for _ in range(40):
+            if not scene.gateway.alive:
+                break
+            call = await scene.call("again", text=LARGE)
+            try:
+                await call.result(2)
+            except TimeoutError:
+                break
+        await scene.dead()
+        scene.given_up = {call.call_id for call in scene.calls if call.reading is None}
+        on_record = await scene.store.committed()
+        assert len(on_record) > 5
+        scene.gateway.environment = {}
+        await scene.serve()
+        await scene.ask_again(on_record)
+        for call in scene.calls:
+            await call.result()
+        await scene.settled()
+        await scene.verify(strictly=False)
+        await scene.stop()
+        await scene.verify_journal()

@@ -1,0 +1,80 @@
+"""The wall clock of a gateway jumps an hour: no deadline, signature or lease notices."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.faults import shim
+from tests.faults.scene import Scene
+from tests.faults.witness import success_of
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.skipif(shim.missing() is not None, reason=shim.missing() or ""),
+    pytest.mark.fault("Wall clock of a gateway jumps by an hour"),
+]
+
+HOUR = 3600.0
+
+
+@pytest.mark.parametrize("steps", [(HOUR, 0.0), (-HOUR, 0.0), (HOUR, -HOUR)], ids=["ahead", "back", "both"])
+async def test_an_hour_forth_or_back_ends_no_call_before_its_time(
+    tmp_path: Path, store: str, steps: tuple[float, ...]
+) -> None:
+    clock = shim.Clock(tmp_path)
+    async with Scene(tmp_path, "0.2", store=store) as scene:
+        scene.gateway.environment = await shim.preload(tmp_path) | clock.environment
+        await scene.serve()
+        scene.witness.close("tools")
+        for tool in ("again", "once", "later"):
+            await scene.call(tool)
+        await scene.witness.wait(lambda _: True, count=3)
+        for step in steps:
+            clock.step(step)
+            # Timers that looked at the wall clock would fire now.
+            await asyncio.sleep(0.7)
+            assert {row["state"] for row in await scene.rows("/v1/calls")} == {"dispatched"}
+            assert await scene.ready()
+        scene.witness.open()
+        for call in scene.calls[:2]:
+            await call.result()
+        await scene.recorded(scene.calls[2], "accepted")
+        clock.step(steps[0])
+        await asyncio.sleep(0.3)
+        # Signatures are checked by the witness against the true time, and the callback's token still stands.
+        assert await scene.call_back(success_of({"n": 2})) == 200
+        await (await scene.call("once")).result()
+        for call in scene.calls:
+            await call.result()
+            assert call.reading is not None
+            assert call.reading.outcome == "success"
+        await scene.settled()
+        await scene.verify()
+        assert len(scene.witness.seen) == 4
+        await scene.stop()
+
+
+async def test_a_gateway_that_restarts_under_a_wrong_clock_ends_no_call_and_loses_none(
+    tmp_path: Path, store: str
+) -> None:
+    clock = shim.Clock(tmp_path)
+    async with Scene(tmp_path, "0.1", store=store, executor={"accepted_deadline": "3h"}) as scene:
+        scene.gateway.environment = await shim.preload(tmp_path) | clock.environment
+        await scene.serve()
+        call = await scene.call("later")
+        await scene.recorded(call, "accepted")
+        scene.kill()
+        await scene.dead()
+        clock.step(HOUR)
+        await scene.serve()
+        assert await scene.call_back(success_of({"n": 0})) == 200
+        await call.result()
+        scene.kill()
+        await scene.dead()
+        clock.step(-HOUR)
+        await scene.serve()
+        await scene.settled()
+        await scene.verify()
+        await scene.stop()
+        await scene.verify_journal()
