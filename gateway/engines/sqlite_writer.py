@@ -16,6 +16,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Literal
 
+from gateway.engines.byte_room import ByteRoom
 from gateway.engines.encoding import Encoded
 from gateway.engines.rows import micros
 from gateway.engines.sqlite_schema import open_writer
@@ -28,6 +29,8 @@ from gateway.ports.engine import Committed, Step
 BATCH = 256
 WAITING = 1_024
 """Jobs that may wait for the writer; who comes later waits for room."""
+WAITING_BYTES = 64 * 1024 * 1024
+"""What the events of waiting steps may take; who comes later waits for room."""
 
 # The surroundings are at fault (disk, memory, permissions), not what was to be written.
 _SURROUNDINGS = frozenset(
@@ -92,6 +95,7 @@ class Writer:
         self._queue: SimpleQueue[list[Job] | None] = SimpleQueue()
         self._tick: list[Job] = []
         self._room = asyncio.Semaphore(WAITING)
+        self._weight = ByteRoom(WAITING_BYTES)
         self._closing = False
         self._thread = threading.Thread(target=self._work, name="dragoman-sqlite-writer", daemon=True)
         self._store: Store | None = None
@@ -125,10 +129,11 @@ class Writer:
             self._thread.join()
 
     async def commit(self, step: Step, events: Sequence[Encoded]) -> Committed:
-        await self._enter()
-        job = StepJob(step, events, self._loop.create_future())
-        self._put(job)
-        return await job.future
+        async with self._weight.held(sum([len(event.body) for event in events])):
+            await self._enter()
+            job = StepJob(step, events, self._loop.create_future())
+            self._put(job)
+            return await job.future
 
     async def run(self, run: Callable[[Turn], Any], *, how: How = "shared") -> Any:
         await self._enter()

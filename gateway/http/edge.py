@@ -1,17 +1,22 @@
-"""The outermost layer of every request: size limit, headers, one log line, and the last net for mistakes."""
+"""The outermost layer of every request: limits of size and time, headers, one log line, the last net for mistakes."""
 
+import asyncio
 import time
+from collections.abc import Callable
+from datetime import timedelta
 
 import structlog
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.errors import TooLarge
+from gateway.errors import Overloaded, TooLarge
 from gateway.http.errors import PROBLEMS, ProblemKind, problem_reply
 from gateway.runtime.gateway import Gateway
 
 _QUIET = ("/healthz", "/readyz", "/metrics")
 _CLIENT_LEFT = 499
+_ANSWER_DEADLINE = timedelta(seconds=90)
+"""How long a request may take until its answer begins, whatever it waits for; most waits are much shorter."""
 _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 _NO_STORE = (b"cache-control", b"no-store")
 
@@ -24,6 +29,14 @@ class Edge:
     def __init__(self, app: ASGIApp, *, gateway: Gateway) -> None:
         self._app = app
         self._gateway = gateway
+        self._bodies = 0
+        """Bytes of the request bodies under way."""
+
+    def _weigh(self, size: int) -> None:
+        most = int(self._gateway.settings.api.body_memory)
+        if size > 0 and self._bodies and self._bodies + size > most:
+            raise Overloaded(f"the request bodies under way take {most} bytes already; try again later")
+        self._bodies += size
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -31,31 +44,45 @@ class Edge:
             return
         began = time.perf_counter()
         state = scope.setdefault("state", {})
-        outgoing = _Outgoing(send)
         mistake: Exception | None = None
+        limited = _Limited(receive, scope, limit=int(self._gateway.settings.api.max_body), weigh=self._weigh)
+        deadline = asyncio.timeout(_ANSWER_DEADLINE.total_seconds())
+        outgoing = _Outgoing(send, deadline)
         try:
-            limited = _Limited(receive, scope, limit=int(self._gateway.settings.api.max_body))
-            await self._app(scope, limited.receive, outgoing.send)
+            async with deadline:
+                try:
+                    await self._app(scope, limited.receive, outgoing.send)
+                finally:
+                    outgoing.deadline = None
         except ClientDisconnect:
             outgoing.status = _CLIENT_LEFT
+        except TimeoutError:
+            state["problem"] = PROBLEMS["overloaded"]
+            late = Overloaded(f"nothing came of it within {_ANSWER_DEADLINE.total_seconds():g} s; it may still be done")
+            await problem_reply(late).response()(scope, receive, outgoing.send)
         # This is the edge: what nobody foresaw is told as a 500 without details and logged once, below.
         except Exception as exc:  # noqa: BLE001
             mistake = exc
             if outgoing.status is None:
                 await problem_reply(exc).response()(scope, receive, outgoing.send)
+        finally:
+            limited.let_go()
         _write_line(scope, status=outgoing.status, problem=state.get("problem"), began=began, mistake=mistake)
 
 
 class _Outgoing:
-    """Notes the status and adds the headers that all responses have."""
+    """Notes the status and adds the headers that all responses have; an answer that has begun may take its time."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, deadline: asyncio.Timeout) -> None:
         self._send = send
+        self.deadline: asyncio.Timeout | None = deadline
         self.status: int | None = None
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            if self.deadline is not None:
+                self.deadline.reschedule(None)
             headers = [*message.get("headers", ()), *_HEADERS]
             if all(name != b"cache-control" for name, _ in headers):
                 headers.append(_NO_STORE)
@@ -66,9 +93,10 @@ class _Outgoing:
 class _Limited:
     """Counts the body while it arrives, whether its length was announced or not."""
 
-    def __init__(self, receive: Receive, scope: Scope, *, limit: int) -> None:
+    def __init__(self, receive: Receive, scope: Scope, *, limit: int, weigh: Callable[[int], None]) -> None:
         self._receive = receive
         self._limit = limit
+        self._weigh = weigh
         self._seen = 0
         announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         self._announced = int(announced) if announced.isdigit() else 0
@@ -78,10 +106,17 @@ class _Limited:
             raise TooLarge(f"the body has {self._announced} bytes; at most {self._limit} are allowed")
         message = await self._receive()
         if message["type"] == "http.request":
-            self._seen += len(message.get("body", b""))
+            size = len(message.get("body", b""))
+            self._weigh(size)
+            self._seen += size
             if self._seen > self._limit:
                 raise TooLarge(f"the body is larger than the {self._limit} bytes that are allowed")
         return message
+
+    def let_go(self) -> None:
+        """The body is needed no more."""
+        self._weigh(-self._seen)
+        self._seen = 0
 
 
 def _write_line(

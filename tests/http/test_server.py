@@ -1,10 +1,13 @@
 """The server's own walls: the size of request heads, and rude clients."""
 
 import asyncio
+from datetime import timedelta
 
 import httpx
 import pytest
 
+from gateway.http import edge
+from gateway.runtime.gateway import Readiness
 from tests.http.fake_gateway import MemoryGateway
 
 
@@ -82,3 +85,37 @@ async def test_paths_with_odd_bytes_are_unknown_paths(url: str) -> None:
         answer = await exchange(port_of(url), b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 404"), path
         assert b"x-a" not in answer.lower().split(b"\r\n\r\n")[0]
+
+
+async def test_bodies_that_take_more_memory_together_than_allowed_are_refused_until_one_is_done(
+    url: str, wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+) -> None:
+    api = gateway.settings.api.model_copy(update={"body_memory": 100_000})
+    gateway.settings = gateway.settings.model_copy(update={"api": api})
+    path = f"/v1/sessions/{session_id}/events"
+    event = {"kind": "message.posted", "content": "x" * 60_000}
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer all-of-it\r\n"
+    _, writer = await asyncio.open_connection("127.0.0.1", port_of(url))
+    writer.write(f"{head}Content-Type: application/json\r\nContent-Length: 90000\r\n\r\n".encode() + b" " * 80_000)
+    await writer.drain()
+    async with asyncio.timeout(5):
+        while (answer := await wire.post(path, json=event)).status_code != 503:
+            continue
+    assert answer.json()["type"].endswith("/overloaded")
+    writer.close()
+    async with asyncio.timeout(5):
+        while (await wire.post(path, json=event)).status_code != 202:
+            continue
+
+
+async def test_a_request_that_gets_no_answer_is_told_so_in_the_end(
+    wire: httpx.AsyncClient, gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never() -> Readiness:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(edge, "_ANSWER_DEADLINE", timedelta(milliseconds=50))
+    monkeypatch.setattr(gateway, "ready", never)
+    answer = await wire.get("/readyz")
+    assert (answer.status_code, answer.json()["type"].rsplit("/", 1)[1]) == (503, "overloaded")
