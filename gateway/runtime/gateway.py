@@ -320,6 +320,9 @@ class Gateway:
     ) -> tuple[SessionRow, bool]:
         """Attach to a native session, or create one where no id is given; says whether it is new."""
         merged = {**self._sessions.runtime(runtime).options.labels, **labels}
+        known = native_id is not None and self._sessions.carries(runtime, native_id)
+        if not known and self._sessions.count >= self.settings.limits.sessions:
+            raise Overloaded(f"{self._sessions.count} sessions are carried here already; close some")
         if native_id is not None:
             return await self._sessions.open(runtime, native_id, labels=merged)
         if not self._sessions.runtime(runtime).options.creates:

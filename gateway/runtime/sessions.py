@@ -442,6 +442,15 @@ class Sessions:
             raise NotFound(f"no runtime is named {name!r}; configured: {known}")
         return runtime
 
+    @property
+    def count(self) -> int:
+        """How many sessions are at work here."""
+        return len(self._carried)
+
+    def carries(self, runtime: str, native_id: str) -> bool:
+        """Whether a native session is at work here."""
+        return name_session(runtime=runtime, native_session_id=native_id) in self._carried
+
     def carried(self, session_id: SessionId) -> Carried | None:
         """Find a session that is at work here."""
         return self._carried.get(session_id)
