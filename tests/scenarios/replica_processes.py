@@ -1,0 +1,124 @@
+"""Gateway processes on one PostgreSQL schema: started, killed, cut off from their database."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import yaml
+
+from gateway.runtime.gateway import Gateway
+from tests.engines.postgres_server import drop_schema, dsn, new_schema
+from tests.faults.proxy import Proxy
+from tests.scenarios.house import API_KEY, Running, Scene, merge, plain_http, until
+
+ROOT = Path(__file__).parents[2]
+START = 20.0
+
+
+@dataclass
+class Serving(Running):
+    """One gateway process; `gateway` is not at hand."""
+
+    process: asyncio.subprocess.Process | None = None
+    log: Path = field(default_factory=Path)
+    wire: Proxy | None = None
+    """What its connections to the database go through, where it was asked for."""
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        os.killpg(self.process.pid, number)
+
+    async def ended(self) -> int:
+        assert self.process is not None
+        async with asyncio.timeout(START):
+            return await self.process.wait()
+
+    async def carries(self, session_id: str) -> bool:
+        links = [link for one in (await self.get("/v1/runtimes"))["data"] for link in one["links"]]
+        return any(link["session_id"] == session_id and link["state"] == "up" for link in links)
+
+    async def wait_carries(self, session_id: str, *, within: float = START) -> None:
+        await until(lambda: self.carries(session_id), within=within)
+
+    async def wait_log(self, words: str, *, within: float = START) -> None:
+        async def look() -> bool:
+            return words in self.log.read_text()
+
+        await until(look, within=within)
+
+
+@dataclass
+class Fleet:
+    """A schema of its own and the processes on it."""
+
+    scene: Scene
+    schema: str
+    stack: AsyncExitStack
+    lease: str
+
+    async def serve(self, name: str, *, through_wire: bool = False, **settings: Any) -> Serving:
+        """Start a process, and wait until it is ready."""
+        server, wire = dsn(), None
+        if through_wire:
+            at = urlsplit(server)
+            wire = await self.stack.enter_async_context(Proxy((at.hostname or "127.0.0.1", at.port or 5432)))
+            server = at._replace(netloc=f"{at.username}@127.0.0.1:{wire.port}").geturl()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        config = self.scene.folder / f"{name}.yaml"
+        engine = {"type": "postgres", "dsn": server, "schema": self.schema}
+        written = {**self.scene.settings, "engine": engine, "instance": {"lease": self.lease}}
+        config.write_text(yaml.safe_dump(merge(written, settings)))
+        log = self.scene.folder / f"{name}.log"
+        with log.open("wb") as out:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "gateway", "serve", "--config", str(config), "--port", str(port)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                cwd=ROOT,
+                start_new_session=True,
+            )
+        http = await self.stack.enter_async_context(plain_http())
+        http.base_url, http.headers = f"http://127.0.0.1:{port}", {"authorization": f"Bearer {API_KEY}"}
+        # The gateway itself is in another process.
+        made = Serving(cast("Gateway", None), str(http.base_url), http, process=process, log=log, wire=wire)
+        self.stack.push_async_callback(_end, made)
+
+        async def ready() -> bool:
+            assert process.returncode is None, log.read_text()
+            with socket.socket() as knock:
+                if knock.connect_ex(("127.0.0.1", port)):
+                    return False
+            return (await http.get("/readyz")).status_code == 200
+
+        await until(ready, within=START)
+        return made
+
+
+@asynccontextmanager
+async def fleet(scene: Scene, *, lease: str = "2s") -> AsyncGenerator[Fleet]:
+    """Make an empty schema; all processes are gone at the end."""
+    schema = new_schema()
+    scene.configure({"public_url": "http://127.0.0.1:9"})
+    try:
+        async with AsyncExitStack() as stack:
+            yield Fleet(scene, schema, stack, lease)
+    finally:
+        await drop_schema(schema)
+
+
+async def _end(one: Serving) -> None:
+    assert one.process is not None
+    if one.process.returncode is None:
+        one.signal(signal.SIGKILL)
+        await one.process.wait()

@@ -1,0 +1,127 @@
+"""Two real processes on PostgreSQL: killed, stopped in order, and cut off from the database."""
+
+import asyncio
+import signal
+
+import httpx
+from fastapi import Response
+
+from tests.scenarios.hooks import Gate, success
+from tests.scenarios.house import GOOD, Scene, ended, until
+from tests.scenarios.replica_processes import Fleet, Serving, fleet
+
+MESSAGE = {"kind": "message.posted", "content": "Your turn, Finn!"}
+LEASE = 2.0
+
+
+async def pair(ground: Fleet, *, through_wire: bool = False) -> tuple[str, Serving, Serving]:
+    """Start two processes; the first one carries the session."""
+    one = await ground.serve("one", through_wire=through_wire)
+    await ground.scene.agent.wait_connected()
+    session_id = await one.session()
+    await one.wait_carries(session_id)
+    return session_id, one, await ground.serve("two")
+
+
+async def test_a_killed_process_is_replaced_within_two_leases_and_its_calls_end(newer: Scene) -> None:
+    gate = Gate()
+    newer.hooks.scripts["ask"] = gate.answering(success("done again"))
+    async with fleet(newer) as ground:
+        session_id, one, two = await pair(ground)
+        assert not await two.carries(session_id)
+        async with two.stream(session_id, after=0) as source:
+            call = await newer.agent.call("ask", GOOD)
+            await newer.hooks.wait_for(name="ask")
+            loop = asyncio.get_running_loop()
+            killed = loop.time()
+            one.signal(signal.SIGKILL)
+            # Who asks meanwhile waits for the next owner.
+            posting = asyncio.create_task(two.post(f"/v1/sessions/{session_id}/events", MESSAGE, status=202))
+            await two.wait_carries(session_id)
+            assert loop.time() - killed < 2 * LEASE
+            gate.open()
+            assert (await ended(call, within=10)).result == "done again"
+            await posting
+            seen = [int(item["id"]) for item in await source.until("tool.finished") if "id" in item]
+            assert seen == list(range(1, len(seen) + 1))
+        attempts = newer.hooks.of("ask")
+        assert {asked.key for asked in attempts} == {(await two.call_of(call.call_id))["call_id"]}
+        assert len(call.results) == 1
+        shown = (await two.get("/v1/instances"))["data"]
+        assert [row["sessions"] for row in shown if row["alive"]] == [1]
+
+
+async def test_a_process_that_is_stopped_hands_over_before_anybody_notices(newer: Scene) -> None:
+    async with fleet(newer, lease="20s") as ground:
+        session_id, one, two = await pair(ground)
+        loop = asyncio.get_running_loop()
+        one.signal(signal.SIGTERM)
+        await newer.agent.wait_disconnected()
+        down = loop.time()
+        await newer.agent.wait_connections(2)
+        assert loop.time() - down < 0.5
+        print(f"handed over in {(loop.time() - down) * 1000:.0f} ms")  # noqa: T201
+        assert (await ended(await newer.agent.call("free", {}))).outcome == "success"
+        assert await one.ended() == 0
+        assert "Traceback" not in one.log.read_text()
+        assert await two.carries(session_id)
+
+
+async def test_a_process_cut_off_from_the_database_lets_go_before_another_one_takes_over(newer: Scene) -> None:
+    async with fleet(newer) as ground:
+        session_id, one, two = await pair(ground, through_wire=True)
+        assert one.wire is not None
+        first = (await two.get(f"/v1/sessions/{session_id}"))["owner"]
+        one.wire.half_open()
+        await newer.agent.wait_disconnected()
+        assert not await two.carries(session_id)
+        await two.wait_carries(session_id, within=2 * LEASE)
+        assert newer.agent.connections == 2
+        assert "the lease is lost" in one.log.read_text()
+        assert (await ended(await newer.agent.call("free", {}))).outcome == "success"
+        one.wire.heal()
+
+        async def lives_again() -> bool:
+            shown = (await two.get("/v1/instances"))["data"]
+            return any(row["url"] == one.url and row["alive"] and row["instance_id"] != first for row in shown)
+
+        await until(lives_again, within=20)
+        await one.post(f"/v1/sessions/{session_id}/events", MESSAGE, status=202)
+        assert await two.carries(session_id)
+        assert newer.agent.connections == 2
+
+
+async def test_an_outcome_that_is_called_back_to_the_other_process_is_taken(newer: Scene) -> None:
+    async with fleet(newer, lease="20s") as ground:
+        _, _, two = await pair(ground)
+        newer.hooks.scripts["ask"] = Response(status_code=202)
+        call = await newer.agent.call("ask", GOOD)
+        [asked] = await newer.hooks.wait_for(name="ask")
+        await two.wait_call(call.call_id, "accepted")
+        target = httpx.URL(asked.data["callback_url"]).raw_path.decode()
+        answer = await two.http.post(target, json=success("called back"), headers={"authorization": ""})
+        assert answer.status_code == 200, answer.text
+        assert (await ended(call)).result == "called back"
+
+
+async def test_no_session_is_adopted_twice(newer: Scene) -> None:
+    names = [f"agent-{number}" for number in range(40)]
+    agents = [newer.huma.agent(name) for name in names]
+    async with fleet(newer) as ground:
+        one = await ground.serve("one")
+        ids: list[str] = []
+        for name in names:
+            opened = await one.post("/v1/sessions", {"runtime": "finn", "native_id": name}, status=201)
+            ids.append(opened["session_id"])
+        for agent in agents:
+            await agent.wait_connected()
+        others = [await ground.serve(name) for name in ("two", "three")]
+        one.signal(signal.SIGKILL)
+        for agent in agents:
+            await agent.wait_connections(2)
+        shown = {row["url"]: row["sessions"] for row in (await others[0].get("/v1/instances"))["data"] if row["alive"]}
+        assert sorted(shown.values()) == [20, 21]
+        assert all(agent.connections == 2 for agent in agents)
+        rows = [await other.metrics() for other in others]
+        assert sum(row["dragoman_sessions_owned"] for row in rows) == 41
+        assert all(row["dragoman_fenced_total"] == 0 for row in rows)
