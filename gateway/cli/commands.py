@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from gateway import bootstrap
-from gateway.cli import explain, storage, talking
+from gateway.cli import dead_letters, explain, storage, talking
 from gateway.cli.config_file import DEFAULT_FILES, SHOWN_DEFAULT, ConfigOption, choose
 from gateway.cli.doctor import examine
 from gateway.cli.explained import RAW, explained
@@ -133,6 +133,7 @@ def version() -> None:
 talking.register(app)
 explain.register(app)
 storage.register(app)
+app.add_typer(dead_letters.group)
 
 
 def _version() -> str:

@@ -94,11 +94,13 @@ def read_query(model: type[Form], request: Request) -> Form:
     try:
         return model.model_validate(given)
     except ValidationError as exc:
-        found = [{"parameter": str(error["loc"][0])[:50], "detail": error["msg"][:300]} for error in _first_errors(exc)]
+        found = [
+            {"parameter": str((error["loc"] or ("",))[0])[:50], "detail": error["msg"][:300]}
+            for error in _first_errors(exc)
+        ]
         first = found[0]
-        raise Refused(
-            "invalid-request", f"query parameter {first['parameter']!r}: {first['detail']}", errors=found
-        ) from exc
+        named = f"query parameter {first['parameter']!r}" if first["parameter"] else "the query parameters"
+        raise Refused("invalid-request", f"{named}: {first['detail']}", errors=found) from exc
 
 
 def misfit(problem: str, exc: ValidationError, body: Any, *, at: str = "") -> Refused:

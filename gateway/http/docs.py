@@ -43,6 +43,7 @@ _PATH_PARAMETERS = {
     "session_id": "The session's id.",
     "call_id": "The call's id, ours, as in `webhook-id`.",
     "interaction_id": "The interaction's id.",
+    "letter": "The dead letter's id: a call_id, or SESSION:SEQUENCE:TARGET.",
     "sequence": "The sequence of an event in the session.",
     "name": "The name.",
 }

@@ -91,6 +91,7 @@ CALL: dict[str, Any] = {
     "outcome_sequence": 6,
     "redrive_of": None,
     "deliver": True,
+    "dead": False,
 }
 
 DELIVERY: dict[str, Any] = {
@@ -106,8 +107,22 @@ DELIVERY: dict[str, Any] = {
 
 STORY: dict[str, Any] = {**CALL, "events": [REQUESTED], "deliveries": [DELIVERY]}
 
+DEAD_CALL: dict[str, Any] = {
+    "type": "call",
+    "id": CALL_ID,
+    "advice": f"Nobody knows whether executor 'cards' has done this. Look there for the webhook-id {CALL_ID}: if it "
+    "was not done, or if a repeat does no harm, redrive it.",
+    **CALL,
+    "state": "failed",
+    "unknown": True,
+    "error": "outcome unknown: no answer within 20 s; the tool may have run and was not tried again",
+    "dead": True,
+}
+
 DEAD_DELIVERY: dict[str, Any] = {
     "type": "delivery",
+    "id": f"{SESSION_ID}:4:destination:chat-log",
+    "advice": "It was given up after all attempts. Redrive it once the receiver takes events again.",
     **DELIVERY,
     "sequence": 4,
     "target": "destination:chat-log",

@@ -1,12 +1,14 @@
 """What clients may send: the bodies and query parameters of all operations, with their limits. Pure."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from gateway.ports.engine import CallState, InteractionState
+from gateway.runtime.dead_letters import Which
 
 Label = Annotated[str, Field(max_length=256)]
+TARGET = r"^(runtime|destination:[A-Za-z0-9][A-Za-z0-9._-]{0,63})$"
 LabelName = Annotated[str, Field(min_length=1, max_length=64)]
 
 
@@ -37,8 +39,42 @@ class RedriveCall(Body):
     """Send the outcome to the runtime as well."""
 
 
+class Letters(BaseModel):
+    """Which dead letters are meant: the filters of lists and of redriving many."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    kind: Literal["call", "delivery"] | None = None
+    runtime: Annotated[str, Field(max_length=64)] | None = None
+    executor: Annotated[str, Field(max_length=64)] | None = None
+    """Only calls that went to this executor."""
+    target: Annotated[str, Field(pattern=TARGET)] | None = None
+    """Only deliveries to `runtime`, or to `destination:NAME`."""
+    since: Annotated[AwareDatetime, Field(strict=False)] | None = None
+    """Only what was asked or said at this time or later, e.g. 2026-11-20T12:00:00Z."""
+
+    @model_validator(mode="after")
+    def _not_both(self) -> Self:
+        if self.executor is not None and (self.target is not None or self.kind == "delivery"):
+            raise ValueError("`executor` is about calls, which have no `target`")
+        if self.target is not None and self.kind == "call":
+            raise ValueError("`target` is about deliveries, so `kind` cannot be call")
+        return self
+
+    def which(self) -> Which:
+        """Say what is meant."""
+        return Which(self.kind, self.runtime, self.executor, self.target, self.since)
+
+
+class RedriveMany(Letters, RedriveCall):
+    limit: Annotated[int, Field(ge=1, le=500)] = 100
+    """How many to try at most."""
+    dry_run: bool = False
+    """Only say what would be tried."""
+
+
 class Redeliver(Body):
-    target: Annotated[str, Field(pattern=r"^(runtime|destination:[A-Za-z0-9][A-Za-z0-9._-]{0,63})$")]
+    target: Annotated[str, Field(pattern=TARGET)]
     """`runtime`, or `destination:NAME`."""
 
 
@@ -77,6 +113,10 @@ class ListQuery(Query):
     """How many rows to answer at most."""
     after: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     """The `next` of the page before."""
+
+
+class DeadLettersQuery(Letters, ListQuery):
+    pass
 
 
 class SessionsQuery(ListQuery):

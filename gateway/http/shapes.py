@@ -117,6 +117,8 @@ class Call(Shape):
     outcome_sequence: int | None
     redrive_of: str | None
     deliver: bool
+    dead: bool
+    """Whether it waits for an operator among the dead letters."""
 
 
 class Delivery(Shape):
@@ -143,16 +145,59 @@ class Progressed(Shape):
 
 class DeadCall(Call):
     type: Literal["call"]
+    id: str
+    """The call_id."""
+    advice: str
+    """What is known of it, and what an operator should do."""
+
+
+class DeadCallWithStory(DeadCall, CallWithStory):
+    pass
 
 
 class DeadDelivery(Delivery):
     type: Literal["delivery"]
+    id: str
+    """`SESSION:SEQUENCE:TARGET`."""
+    advice: str
     envelope: Envelope
 
 
 class DeadLetters(Shape):
     data: list[Annotated[DeadCall | DeadDelivery, Field(discriminator="type")]]
     next: str | None
+
+
+DeadLetter = Annotated[DeadCallWithStory | DeadDelivery, Field(discriminator="type")]
+
+
+class RedrivenCall(Call):
+    type: Literal["call"]
+
+
+class RedrivenDelivery(Delivery):
+    type: Literal["delivery"]
+
+
+Redriven = Annotated[RedrivenCall | RedrivenDelivery, Field(discriminator="type")]
+
+
+class NotRedriven(Shape):
+    id: str
+    reason: str
+
+
+class RedrivenMany(Shape):
+    found: int
+    """How many the filters match, up to the limit."""
+    redriven: int
+    failed: list[NotRedriven]
+    """Those that could not be tried, the first hundred."""
+    more: bool
+    """Whether the filters match more than the limit."""
+    dry_run: bool
+    ids: list[str]
+    """The letters that were meant."""
 
 
 class Interaction(Shape):

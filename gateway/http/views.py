@@ -8,6 +8,7 @@ from gateway.core.adapt import said_as
 from gateway.envelope import CLIENT_KINDS, Envelope, dump_event, to_json
 from gateway.ports.adapter import Capabilities
 from gateway.ports.engine import CallRow, Instance, InteractionRow, SendRow, SessionRow
+from gateway.runtime.dead_letters import advise, id_of
 from gateway.runtime.gateway import CallStory, LinkStatus, RuntimeStatus
 
 
@@ -56,6 +57,7 @@ def call_view(row: CallRow) -> dict[str, Any]:
         "outcome_sequence": row.outcome_sequence,
         "redrive_of": row.redrive_of,
         "deliver": row.deliver,
+        "dead": row.dead,
     }
 
 
@@ -84,11 +86,19 @@ def delivery_view(row: SendRow) -> dict[str, Any]:
 
 def dead_letter_view(row: CallRow | SendRow) -> dict[str, Any]:
     """Show one dead letter; `type` says whether it is a call or a delivery."""
+    known = {"id": id_of(row), "advice": advise(row)}
     match row:
         case CallRow():
-            return {"type": "call", **call_view(row)}
+            return {"type": "call", **known, **call_view(row)}
         case SendRow():
-            return {"type": "delivery", **delivery_view(row), "envelope": to_json(row.envelope)}
+            return {"type": "delivery", **known, **delivery_view(row), "envelope": to_json(row.envelope)}
+
+
+def dead_letter_story_view(found: CallStory | SendRow) -> dict[str, Any]:
+    """Show one dead letter, a call with all that happened to it."""
+    if isinstance(found, SendRow):
+        return dead_letter_view(found)
+    return {**dead_letter_view(found.row), **story_view(found)}
 
 
 def interaction_view(row: InteractionRow, asked: Envelope | None = None) -> dict[str, Any]:

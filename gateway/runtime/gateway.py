@@ -37,7 +37,6 @@ from gateway.ports.engine import (
     Keep,
     Page,
     SendChange,
-    SendRow,
     SessionRow,
     Step,
     StoredAnswer,
@@ -46,6 +45,7 @@ from gateway.ports.executor import Answered, Destination, Executor
 from gateway.runtime.breaker import Breakers
 from gateway.runtime.bulletin import Bulletin, follow_interactions, show
 from gateway.runtime.callbacks import Addresses, Callbacks, keep_key
+from gateway.runtime.dead_letters import DeadLetters
 from gateway.runtime.dispatcher import Dispatcher
 from gateway.runtime.follow import follow
 from gateway.runtime.hands import Hands
@@ -70,7 +70,7 @@ from gateway.runtime.signals import (
     ProgressGiven,
     RedriveOrdered,
 )
-from gateway.runtime.stories import list_dead_letters, tell_story
+from gateway.runtime.stories import tell_story
 from gateway.runtime.tenure import Tenure
 from gateway.runtime.views import (
     CallStory as CallStory,
@@ -124,6 +124,7 @@ class Gateway:
         self.version = parts.version
         self._parts = parts
         self._engine = parts.engine
+        self.dead_letters = DeadLetters(parts.engine, redrive=self.redrive, redeliver=self.redeliver)
         # For jitter only: nobody gains from guessing it.
         self._dice = random.random
         self._breakers = Breakers(parts.clock, parts.metrics, self._dice)
@@ -433,10 +434,6 @@ class Gateway:
         order = RedriveOrdered(row, request, new_key=new_key, deliver=deliver, reply=_reply())
         fresh: CallId = await self._wait(pump, order)
         return await self._call(fresh)
-
-    async def dead_letters(self, page: Page) -> tuple[Sequence[CallRow | SendRow], str | None]:
-        """List calls whose outcome is unknown, then sends that will not be tried again."""
-        return await list_dead_letters(self._engine, page)
 
     async def redeliver(self, session_id: SessionId, sequence: int, target: str) -> None:
         """Send one event copy or outbound event again."""

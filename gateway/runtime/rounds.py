@@ -54,8 +54,8 @@ class Rounds:
 
     async def _measure_store(self) -> None:
         dead, _ = await self._engine.dead_sends(Page(limit=_DEAD_COUNTED))
-        unknown, _ = await self._engine.calls(CallFilter(unknown=True), Page(limit=_DEAD_COUNTED))
-        self._metrics.dead_letters(len(dead) + len(unknown))
+        calls, _ = await self._engine.calls(CallFilter(dead=True), Page(limit=_DEAD_COUNTED))
+        self._metrics.dead_letters(len(dead) + len(calls))
         free = (await self._engine.health()).extra.get("disk_free_bytes")
         if free is not None:
             self._metrics.disk_free(int(free))

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
@@ -27,8 +27,11 @@ from gateway.envelope import (
 from gateway.errors import Conflict, Gone, NotFound
 from gateway.ports.adapter import Capabilities
 from gateway.ports.engine import (
+    ANY_DEAD,
     CallFilter,
     CallRow,
+    DeadFilter,
+    Engine,
     Instance,
     InteractionRow,
     InteractionState,
@@ -39,6 +42,7 @@ from gateway.ports.engine import (
     StoredAnswer,
 )
 from gateway.ports.executor import Answered
+from gateway.runtime.dead_letters import DeadLetters
 from gateway.runtime.gateway import (
     CallStory,
     Gap,
@@ -59,12 +63,42 @@ START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 STATES = {"success": "succeeded", "failure": "failed", "canceled": "canceled", "expired": "expired"}
 
 
+class _DeadStore:
+    """What dead letters are looked up in: the unknown calls, and one dead copy of each session's first event."""
+
+    def __init__(self, gateway: "MemoryGateway") -> None:
+        self._gateway = gateway
+
+    async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[CallRow], str | None]:
+        rows, _ = await self._gateway.calls(replace(which, dead=None, unknown=True), page)
+        return [replace(row, dead=True) for row in rows], None
+
+    async def call(self, call_id: CallId) -> CallRow | None:
+        row = self._gateway.call_rows.get(call_id)
+        return None if row is None else replace(row, dead=row.unknown)
+
+    async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[SendRow], str | None]:
+        del page
+        found = [row for name in self._gateway.journal for row in await self.sends_of(SessionId(name), 1)]
+        return [row for row in found if which.target in {None, row.target}], None
+
+    async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[SendRow]:
+        first = self._gateway.journal.get(session_id, [])[:1] if sequence == 1 else []
+        target, reason = "destination:log", "answered 500"
+        return [SendRow(session_id, 1, target, "turn", "dead", 10, START, reason, one) for one in first]
+
+    async def read(self, session_id: SessionId, *, after: int, limit: int) -> Sequence[Envelope]:
+        return self._gateway.journal[session_id][after : after + limit]
+
+
 class MemoryGateway(Gateway):
     """Does what the contract says, without runtimes and without a store."""
 
     def __init__(self, settings: Settings) -> None:
         self.version = "9.9.9"
         self.settings = settings
+        store = cast("Engine", _DeadStore(self))
+        self.dead_letters = DeadLetters(store, redrive=self.redrive, redeliver=self.redeliver)
         self.faults: dict[str, Exception] = {}
         """Raised by the method of this name."""
         self.journal: dict[str, list[Envelope]] = {}
@@ -301,17 +335,6 @@ class MemoryGateway(Gateway):
             deliver=deliver,
             key=None if new_key else call_id,
         )
-
-    async def dead_letters(self, page: Page) -> tuple[Sequence[CallRow | SendRow], str | None]:
-        del page
-        rows: list[CallRow | SendRow] = [row for row in self.call_rows.values() if row.unknown]
-        for session_id, envelopes in self.journal.items():
-            rows.append(
-                SendRow(
-                    SessionId(session_id), 1, "destination:log", "turn", "dead", 10, START, "answered 500", envelopes[0]
-                )
-            )
-        return rows, None
 
     async def redeliver(self, session_id: SessionId, sequence: int, target: str) -> None:
         await self.session(session_id)

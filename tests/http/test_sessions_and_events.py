@@ -2,6 +2,7 @@
 
 import httpx
 import pytest
+from pydantic import TypeAdapter
 
 from gateway.errors import Inexpressible, InvalidConfiguration, Problem
 from gateway.http import shapes
@@ -211,6 +212,54 @@ async def test_an_empty_answer_skips_a_question(
 async def test_dead_letters_are_calls_and_deliveries(api: httpx.AsyncClient, session_id: str) -> None:
     answer = shapes.DeadLetters.model_validate((await api.get("/v1/dead-letters")).json())
     assert [(letter.type, letter.session_id) for letter in answer.data] == [("delivery", session_id)]
+
+
+async def test_dead_letters_are_filtered_by_kind_and_target(api: httpx.AsyncClient, session_id: str) -> None:
+    for query, count in (("kind=call", 0), ("target=destination:log", 1), ("target=runtime", 0), ("executor=cards", 0)):
+        answer = shapes.DeadLetters.model_validate((await api.get(f"/v1/dead-letters?{query}")).json())
+        assert len(answer.data) == count, query
+
+
+@pytest.mark.parametrize(
+    "query", ["kind=event", "target=chat", "executor=a&target=runtime", "since=yesterday", "since=2026-11-20T12:00:00"]
+)
+async def test_a_filter_that_means_nothing_is_refused(api: httpx.AsyncClient, query: str) -> None:
+    assert (await api.get(f"/v1/dead-letters?{query}")).status_code == 400
+
+
+async def test_a_dead_letter_is_shown_and_redriven_by_its_id(
+    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+) -> None:
+    [letter] = (await api.get("/v1/dead-letters")).json()["data"]
+    assert letter["id"] == f"{session_id}:1:destination:log"
+    shown = await api.get(f"/v1/dead-letters/{letter['id']}")
+    assert shown.json() == letter
+    answer = await api.post(f"/v1/dead-letters/{letter['id']}/redrive")
+    assert (answer.status_code, answer.json()["state"]) == (202, "pending")
+    TypeAdapter(shapes.Redriven).validate_python(answer.json())
+    assert gateway.redelivered == [(session_id, 1, "destination:log")]
+
+
+@pytest.mark.parametrize("letter", ["nope", "s:1:destination:log", "s:x:y", "s:1", "a:b:c:d", "%00"])
+async def test_an_unknown_dead_letter_is_not_found(api: httpx.AsyncClient, session_id: str, letter: str) -> None:
+    del session_id
+    assert (await api.get(f"/v1/dead-letters/{letter}")).status_code == 404
+    assert (await api.post(f"/v1/dead-letters/{letter}/redrive")).status_code == 404
+
+
+async def test_many_are_redriven_or_only_looked_at(
+    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+) -> None:
+    looked = await api.post("/v1/dead-letters/redrive", json={"target": "destination:log", "dry_run": True})
+    shapes.RedrivenMany.model_validate(looked.json())
+    assert (looked.json()["found"], looked.json()["redriven"], gateway.redelivered) == (1, 0, [])
+    none = await api.post("/v1/dead-letters/redrive", json={"kind": "call"})
+    assert (none.json()["found"], gateway.redelivered) == (0, [])
+    done = await api.post("/v1/dead-letters/redrive")
+    assert (done.json()["found"], done.json()["redriven"], done.json()["failed"]) == (1, 1, [])
+    assert gateway.redelivered == [(session_id, 1, "destination:log")]
+    for body in ({"limit": 0}, {"limit": 501}, {"kind": "both"}, {"keys": 1}, {"executor": "a", "target": "runtime"}):
+        assert (await api.post("/v1/dead-letters/redrive", json=body)).status_code == 400
 
 
 async def test_one_event_is_sent_again(api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str) -> None:

@@ -3,6 +3,7 @@
 from gateway.http.idempotency import Once
 from gateway.http.operation import Operation
 from gateway.http.routes.calls import CallRoutes
+from gateway.http.routes.dead_letters import DeadLetterRoutes
 from gateway.http.routes.events import EventRoutes
 from gateway.http.routes.interactions import InteractionRoutes
 from gateway.http.routes.operating import OperatingRoutes
@@ -19,6 +20,7 @@ def all_operations(gateway: Gateway, followers: Followers) -> tuple[Operation, .
         *SessionRoutes(gateway, once).operations(),
         *EventRoutes(gateway, once, followers).operations(),
         *CallRoutes(gateway).operations(),
+        *DeadLetterRoutes(gateway).operations(),
         *InteractionRoutes(gateway, followers).operations(),
         *OperatingRoutes(gateway).operations(),
         *PageRoutes(gateway).operations(),

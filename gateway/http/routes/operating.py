@@ -1,15 +1,12 @@
-"""What operators look after: dead letters, destinations, reload, runtimes and their capabilities."""
+"""What operators look after: destinations, reload, runtimes and their capabilities."""
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.http import examples, shapes
-from gateway.http.body import read_query
-from gateway.http.forms import ListQuery
 from gateway.http.operation import Answer, Operation
 from gateway.http.reply import listing, reply
-from gateway.http.views import capabilities_view, dead_letter_view, instance_view, runtime_view
-from gateway.ports.engine import Page
+from gateway.http.views import capabilities_view, instance_view, runtime_view
 from gateway.runtime.gateway import Gateway
 
 
@@ -18,11 +15,6 @@ class OperatingRoutes:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-
-    async def dead_letters(self, request: Request) -> Response:
-        query = read_query(ListQuery, request)
-        rows, after = await self._gateway.dead_letters(Page(query.limit, query.after))
-        return listing([dead_letter_view(row) for row in rows], after).response()
 
     async def enable(self, request: Request) -> Response:
         name: str = request.path_params["name"]
@@ -48,25 +40,6 @@ class OperatingRoutes:
     def operations(self) -> tuple[Operation, ...]:
         """List them with their documentation."""
         return (
-            Operation(
-                name="listDeadLetters",
-                method="GET",
-                path="/v1/dead-letters",
-                run=self.dead_letters,
-                tag="operating",
-                summary="List what did not get through",
-                description="Calls whose outcome is unknown or could not be delivered (mend: redrive), and deliveries "
-                "that will not be tried again (mend: redeliver).",
-                answers=(
-                    Answer(
-                        200,
-                        "One page.",
-                        {"data": [{"type": "call", **examples.CALL}, examples.DEAD_DELIVERY], "next": None},
-                        shapes.DeadLetters,
-                    ),
-                ),
-                query=ListQuery,
-            ),
             Operation(
                 name="enableDestination",
                 method="POST",

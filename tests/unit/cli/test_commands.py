@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 STATIC = ROOT / "config/examples/static.yaml"
 COMMANDS = (
     "serve", "check", "schema", "doctor", "demo", "version", "tail", "send", "answer", "explain", "migrate", "backup",
-    "restore", "copy",
+    "restore", "copy", "dead-letters",
 )  # fmt: skip
 
 
