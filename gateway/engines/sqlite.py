@@ -43,6 +43,7 @@ from gateway.ports.engine import (
 )
 
 _PROBE_SECONDS = 5.0
+_LOG_TRIES, _LOG_PAUSE = 100, 0.1
 _SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 
 
@@ -148,7 +149,15 @@ class SqliteEngine:
         reached: int | None = 0
         while reached is not None:
             reached = await self._write.run(upkeep.erase(session_id, reached), how="alone")
-        await self._write.run(upkeep.empty_log, how="outside")
+        tries = 0
+        while not await self._write.run(upkeep.empty_log, how="outside"):
+            tries += 1
+            if tries == _LOG_TRIES:
+                raise EngineUnavailable(
+                    f"another process reads {str(self._path)!r} (a backup?), so that its log still holds "
+                    "what was erased: erase it again later"
+                )
+            await asyncio.sleep(_LOG_PAUSE)
 
     # Ledger
 

@@ -12,6 +12,9 @@ from gateway.errors import EngineUnusable, SchemaTooNew
 # "Drgm", so that `file` and we can tell our databases from others.
 APPLICATION = 0x4472676D
 
+PATIENCE = 5_000
+"""Milliseconds that a statement waits for another connection."""
+
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """
@@ -194,7 +197,7 @@ def _connect(path: Path, *, any_thread: bool = False) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path, timeout=5.0, isolation_level=None, check_same_thread=not any_thread, cached_statements=256
     )
-    connection.execute("PRAGMA busy_timeout = 5000")
+    connection.execute(f"PRAGMA busy_timeout = {PATIENCE}")
     connection.execute("PRAGMA foreign_keys = OFF")
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute("PRAGMA cache_size = -16384")

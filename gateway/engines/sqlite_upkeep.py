@@ -6,6 +6,7 @@ from typing import Any
 from gateway.engines.encoding import Encoded, strip_about
 from gateway.engines.retention import PORTION
 from gateway.engines.rows import Head, micros
+from gateway.engines.sqlite_schema import PATIENCE
 from gateway.engines.sqlite_writer import Turn
 from gateway.engines.steps import CLOSED, begin, decide
 from gateway.envelope import SessionId
@@ -152,9 +153,18 @@ def erase(session_id: SessionId, after: int) -> Run:
     return run
 
 
-def empty_log(turn: Turn) -> None:
-    """Move everything out of the write-ahead log and cut it to nothing, so that it keeps no erased body."""
-    turn.store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+def empty_log(turn: Turn) -> bool:
+    """Move everything out of the write-ahead log and cut it to nothing, so that it keeps no erased body.
+
+    False where somebody reads what is in it (a backup does so for as long as it takes); steps do not wait for that.
+    """
+    execute = turn.store.connection.execute
+    execute("PRAGMA busy_timeout = 0")
+    try:
+        busy = execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+    finally:
+        execute(f"PRAGMA busy_timeout = {PATIENCE}")
+    return not busy
 
 
 def cut(firsts: Mapping[SessionId, int]) -> Run:

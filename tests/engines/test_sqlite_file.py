@@ -25,6 +25,7 @@ from gateway.conformance.engine_words import (
     said,
     texts,
 )
+from gateway.engines import sqlite as sqlite_engine
 from gateway.engines.sqlite import SqliteEngine
 from gateway.engines.sqlite_lock import file_system_of
 from gateway.engines.sqlite_schema import MIGRATIONS
@@ -75,6 +76,35 @@ async def test_an_erased_text_is_in_none_of_the_files(path: Path) -> None:
         await engine.erase(ALICE)
         assert found() == 0
         assert await texts(engine, BOB) == ["to keep"] * 300
+
+
+async def test_erasing_waits_for_whoever_reads_the_log_but_steps_do_not(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with SqliteEngine(path, FakeClock()) as engine:
+        await open_session(engine)
+        await open_session(engine, BOB)
+        await engine.commit(Step(ALICE, (said("a word to forget"),), state="closed"))
+        backup = sqlite3.connect(path, isolation_level=None)
+        backup.execute("BEGIN")
+        backup.execute("SELECT count(*) FROM events").fetchone()
+        erasing = asyncio.ensure_future(engine.erase(ALICE))
+        for number in range(50):
+            async with asyncio.timeout(1):
+                await engine.commit(Step(BOB, (said(str(number)),)))
+            await asyncio.sleep(0.005)
+        assert not erasing.done()
+        backup.execute("COMMIT")
+        await asyncio.wait_for(erasing, 5)
+        assert sum(file.read_bytes().count(b"a word to forget") for file in path.parent.glob("dragoman.db*")) == 0
+        backup.execute("BEGIN")
+        backup.execute("SELECT count(*) FROM events").fetchone()
+        await engine.commit(Step(BOB, (said("more"),)))
+        monkeypatch.setattr(sqlite_engine, "_LOG_TRIES", 2)
+        with pytest.raises(EngineUnavailable, match="erase it again later"):
+            await engine.erase(ALICE)
+        backup.close()
+        await engine.erase(ALICE)
 
 
 # Steps that SQL itself refuses
