@@ -154,13 +154,11 @@ async def connect(address: Address) -> Link:
         EngineUnusable: the DSN cannot be read.
     """
     try:
-        connection = await _open(address, cached=address.direct)
-        backend = await connection.fetchval("SELECT pg_backend_pid()", timeout=CONNECT_SECONDS)
-        direct = backend == connection.get_server_pid()
-        if direct is not address.direct:
+        connection = await _open(address)
+        if await _is_direct(connection) is not address.direct:
             connection.terminate()
-            address.direct = direct
-            connection = await _open(address, cached=direct)
+            address.direct = not address.direct
+            connection = await _open(address)
     except (ValueError, TypeError) as exc:
         raise EngineUnusable(
             f"the DSN of {address.place} cannot be used: write postgresql://user:password@host:5432/database"
@@ -170,10 +168,21 @@ async def connect(address: Address) -> Link:
     return Link(connection, address)
 
 
-async def _open(address: Address, *, cached: bool) -> "asyncpg.Connection[Any]":
-    return await asyncpg.connect(
-        address.dsn, timeout=CONNECT_SECONDS, statement_cache_size=_STATEMENTS if cached else 0
-    )
+async def _open(address: Address) -> "asyncpg.Connection[Any]":
+    kept = _STATEMENTS if address.direct else 0
+    return await asyncpg.connect(address.dsn, timeout=CONNECT_SECONDS, statement_cache_size=kept)
+
+
+async def _is_direct(connection: "asyncpg.Connection[Any]") -> bool:
+    """Ask whether the backend that answers is the one that was connected to, and no pooler stands in between."""
+    timer = asyncio.get_running_loop().call_later(CONNECT_SECONDS, connection.terminate)
+    try:
+        return await connection.fetchval("SELECT pg_backend_pid()") == connection.get_server_pid()
+    except BaseException:
+        connection.terminate()
+        raise
+    finally:
+        timer.cancel()
 
 
 def write_text(text: str) -> str:

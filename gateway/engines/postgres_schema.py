@@ -17,7 +17,7 @@ _MIGRATION_SECONDS = 600.0
 
 _SETTINGS = """
 SELECT current_setting('server_version'), current_setting('server_version_num')::int, current_setting('fsync'),
-    current_setting('full_page_writes'), current_setting('synchronous_commit'),
+    current_setting('full_page_writes'), (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'),
     current_setting('transaction_read_only'), pg_is_in_recovery(), current_setting('synchronous_standby_names'),
     (SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming')
 """

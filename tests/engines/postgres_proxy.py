@@ -1,0 +1,122 @@
+"""Stands between an engine and its server, and breaks connections at the moment a test asks for."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Literal
+from urllib.parse import parse_qs, urlsplit
+
+COMMIT = b"Q\x00\x00\x00\x0bCOMMIT\x00"
+
+Cut = Literal["never", "before", "after"]
+"""Whether a connection breaks before its COMMIT is passed on, or after the server has answered it."""
+
+
+class Proxy:
+    """Passes bytes on, until it is told otherwise."""
+
+    def __init__(self, dsn: str) -> None:
+        self._target = dsn
+        self.choose: Callable[[], Cut] = lambda: "never"
+        """Asked at each COMMIT."""
+        self.cuts: list[Cut] = []
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._open: set[asyncio.Task[None]] = set()
+        self._muted: set[asyncio.StreamWriter] = set()
+        self.dsn = ""
+
+    def point_at(self, dsn: str) -> None:
+        """Lead new connections elsewhere, as a name service does after a failover."""
+        self._target = dsn
+
+    def mute(self) -> None:
+        """Let nothing through any more on the connections that are open now, without closing them."""
+        self._muted |= self._writers
+
+    def cut_all(self) -> None:
+        for writer in [*self._writers]:
+            writer.transport.abort()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._open.add(task)
+        self._writers.add(writer)
+        try:
+            with suppress(OSError):
+                await self._pass_on(reader, writer)
+        finally:
+            writer.transport.abort()
+            self._writers.discard(writer)
+            self._open.discard(task)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        above, server = await _connect(self._target)
+        answered = asyncio.Event()
+        broken = asyncio.Event()
+
+        async def up() -> None:
+            while data := await reader.read(65_536):
+                if writer in self._muted:
+                    continue
+                cut: Cut = self.choose() if COMMIT in data else "never"
+                if cut != "never":
+                    self.cuts.append(cut)
+                if cut == "before":
+                    return
+                if cut == "after":
+                    broken.set()
+                    answered.clear()
+                server.write(data)
+                await server.drain()
+                if cut == "after":
+                    await answered.wait()
+                    return
+
+        async def down() -> None:
+            while data := await above.read(65_536):
+                if broken.is_set():
+                    answered.set()
+                elif writer not in self._muted:
+                    writer.write(data)
+                    await writer.drain()
+
+        directions = [asyncio.create_task(up()), asyncio.create_task(down())]
+        try:
+            await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            server.transport.abort()
+            for direction in directions:
+                direction.cancel()
+            await asyncio.gather(*directions, return_exceptions=True)
+
+    async def end(self) -> None:
+        for task in [*self._open]:
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+
+
+@asynccontextmanager
+async def between(dsn: str) -> AsyncGenerator[Proxy]:
+    """Open a way to a server that a test can break."""
+    proxy = Proxy(dsn)
+    listener = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    try:
+        port = listener.sockets[0].getsockname()[1]
+        parts = urlsplit(dsn)
+        user = parts.username or parse_qs(parts.query).get("user", ["postgres"])[0]
+        password = f":{parts.password}" if parts.password else ""
+        proxy.dsn = f"postgresql://{user}{password}@127.0.0.1:{port}{parts.path}?sslmode=disable"
+        yield proxy
+    finally:
+        listener.close()
+        await proxy.end()
+
+
+async def _connect(dsn: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    parts = urlsplit(dsn)
+    port = parts.port or 5432
+    if parts.hostname:
+        return await asyncio.open_connection(parts.hostname, port)
+    (folder,) = parse_qs(parts.query)["host"]
+    return await asyncio.open_unix_connection(f"{folder}/.s.PGSQL.{port}")

@@ -1,0 +1,481 @@
+"""The PostgreSQL engine when connections, servers and neighbours fail: nothing is lost, nothing is written twice."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from gateway.conformance.engine_words import (
+    ALICE,
+    ALL,
+    BOB,
+    DAY,
+    START,
+    FakeClock,
+    asked,
+    call,
+    close_session,
+    open_session,
+    row_of,
+    said,
+    texts,
+)
+from gateway.engines import postgres_bell, postgres_lanes, postgres_pool
+from gateway.engines.postgres import PostgresEngine
+from gateway.engines.postgres_tables import MIGRATIONS
+from gateway.envelope import SessionId
+from gateway.errors import EngineUnavailable, EngineUnusable, InvalidRequest, SchemaTooNew
+from gateway.ports.engine import Step, StoredAnswer
+from tests.engines import postgres_server
+from tests.engines.postgres_proxy import Cut, Proxy, between
+
+LONG = timedelta(hours=1)
+
+
+@pytest.fixture
+async def schema() -> AsyncIterator[str]:
+    name = postgres_server.new_schema()
+    yield name
+    await postgres_server.drop_schema(name)
+
+
+@pytest.fixture
+async def proxy() -> AsyncIterator[Proxy]:
+    async with between(postgres_server.dsn()) as proxy:
+        yield proxy
+
+
+def engine_at(dsn: str, schema: str, **more: Any) -> PostgresEngine:
+    return PostgresEngine(dsn, FakeClock(), schema=schema, **more)
+
+
+async def commit_all(engine: PostgresEngine, count: int, *, sessions: int = 8, at_once: int = 64) -> None:
+    """Commit that many events, and check that each is there exactly once."""
+    names = [SessionId(f"s-{number}") for number in range(sessions)]
+    for name in names:
+        await open_session(engine, name)
+    slots = asyncio.Semaphore(at_once)
+
+    async def commit(number: int) -> None:
+        async with slots:
+            await engine.commit(Step(names[number % sessions], (said(f"text {number}"),)))
+
+    await asyncio.wait_for(asyncio.gather(*map(commit, range(count))), 60)
+    written = [text for name in names for text in await texts(engine, name)]
+    assert sorted(written) == sorted(f"text {number}" for number in range(count))
+    for name in names:
+        row = await row_of(engine, name)
+        assert [e.sequence for e in await engine.read(name, limit=10_000)] == list(range(1, row.last_sequence + 1))
+
+
+# A connection lost in COMMIT
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+async def test_a_commit_whose_connection_breaks_is_written_once(proxy: Proxy, schema: str, cut: Cut) -> None:
+    async with engine_at(proxy.dsn, schema) as engine:
+        await open_session(engine)
+        waiting: list[Cut] = [cut, cut, cut]
+        proxy.choose = lambda: waiting.pop() if waiting else "never"
+        for number in range(5):
+            done = await engine.commit(Step(ALICE, (said(str(number)),)))
+            assert done.last_sequence == number + 2
+        assert proxy.cuts == [cut] * 3
+        assert await texts(engine) == ["0", "1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+async def test_what_is_written_beside_steps_is_certain_too(proxy: Proxy, schema: str, cut: Cut) -> None:
+    async with engine_at(proxy.dsn, schema) as engine:
+
+        async def once(work: Callable[[], Awaitable[Any]]) -> Any:
+            waiting: list[Cut] = [cut]
+            proxy.choose = lambda: waiting.pop() if waiting else "never"
+            found = await work()
+            assert not waiting
+            return found
+
+        first = said()
+
+        async def begin() -> tuple[Any, bool]:
+            return await engine.open_session(
+                session_id=ALICE, runtime="finn", protocol="t/1", native_id="n", labels={}, first=first
+            )
+
+        row, is_new = await once(begin)
+        assert (row.last_sequence, is_new) == (1, True)
+        await engine.beat("a", url="http://a", ttl=LONG)
+        (adopted,) = await once(lambda: engine.adopt("a", runtimes={"finn"}, limit=5))
+        assert (adopted.owner, adopted.fence) == ("a", 1)
+        answer = StoredAnswer("sha", b"r", START + DAY)
+        assert await once(lambda: engine.remember(key="k", scope="s", answer=answer))
+        await engine.beat("b", url="http://b", ttl=LONG)
+        await engine.release("a")
+        taken = await once(lambda: engine.take("b", ALICE))
+        assert (taken.owner, taken.fence) == ("b", 2)
+        assert await once(lambda: engine.hold("b", "sweep"))
+        await close_session(engine)
+        await once(lambda: engine.erase(ALICE))
+        assert (await row_of(engine)).last_sequence == 1
+
+
+async def test_connections_that_break_at_random_lose_and_double_nothing(proxy: Proxy, schema: str) -> None:
+    dice = random.Random(7)
+    async with engine_at(proxy.dsn, schema) as engine:
+        proxy.choose = lambda: dice.choice(["never", "never", "before", "after"])
+
+        async def disturb() -> None:
+            while True:
+                await asyncio.sleep(dice.uniform(0.05, 0.3))
+                proxy.cut_all()
+
+        disturbing = asyncio.create_task(disturb())
+        try:
+            await commit_all(engine, 200, at_once=32)
+        finally:
+            disturbing.cancel()
+        assert {"before", "after"} <= set(proxy.cuts)
+
+
+async def test_a_caller_that_goes_away_leaves_a_whole_step_or_none(schema: str) -> None:
+    async with engine_at(postgres_server.dsn(), schema) as engine:
+        await open_session(engine)
+        dice = random.Random(3)
+        for number in range(30):
+            tasks: list[asyncio.Task[Any]] = [
+                asyncio.create_task(engine.commit(Step(ALICE, (said(f"{number}"), said(f"{number}"))))),
+                asyncio.create_task(engine.set_note("n", str(number))),
+                asyncio.create_task(engine.read(ALICE, limit=5)),
+            ]
+            await asyncio.sleep(dice.uniform(0, 0.01))
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        done = await engine.commit(Step(ALICE, (said("last"),)))
+        written = await texts(engine)
+        assert len(written) == done.last_sequence - 1
+        assert all(written.count(text) in {0, 2} for text in map(str, range(30)))
+
+
+# A server that goes away
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[postgres_server.OwnServer]:
+    with postgres_server.start_own_server(tmp_path / "server") as server:
+        yield server
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while True:
+        if holds():
+            return
+        await asyncio.sleep(0.02)
+
+
+async def until_writable(engine: PostgresEngine, *, writable: bool = True) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            if (await engine.health()).writable is writable:
+                return
+            await asyncio.sleep(0.05)
+
+
+async def take_all_connections(dsn: str, taken: list[Any]) -> None:
+    while True:
+        try:
+            taken.append(await asyncpg.connect(dsn))
+        except asyncpg.TooManyConnectionsError:
+            return
+
+
+async def under_load(engine: PostgresEngine, trouble: Callable[[], Awaitable[None]]) -> list[str]:
+    """Commit all the time while there is trouble; answers what was acknowledged, which must be all there, once."""
+    acknowledged: list[str] = []
+    ending = False
+
+    async def commit(session_id: SessionId) -> None:
+        number = 0
+        while not ending:
+            number += 1
+            text = f"{session_id} {number}"
+            while True:
+                try:
+                    await engine.commit(Step(session_id, (said(text),)))
+                except EngineUnavailable:
+                    await asyncio.sleep(0.05)
+                else:
+                    acknowledged.append(text)
+                    break
+
+    names = [SessionId(f"s-{number}") for number in range(12)]
+    for name in names:
+        await open_session(engine, name)
+    async with asyncio.TaskGroup() as tasks:
+        for name in names:
+            tasks.create_task(commit(name))
+        await asyncio.sleep(0.3)
+        before = len(acknowledged)
+        await trouble()
+        async with asyncio.timeout(30):
+            await until(lambda: len(acknowledged) >= before + 100)
+        ending = True
+    written = [text for name in names for text in await texts(engine, name)]
+    assert sorted(written) == sorted(acknowledged)
+    return acknowledged
+
+
+async def test_a_server_that_is_restarted_under_load_loses_nothing(own: postgres_server.OwnServer) -> None:
+    async with engine_at(own.dsn, "dragoman") as engine:
+
+        async def restart() -> None:
+            await asyncio.to_thread(own.stop)
+            await asyncio.to_thread(own.start)
+
+        await under_load(engine, restart)
+
+
+async def test_a_server_that_is_killed_under_load_loses_nothing(own: postgres_server.OwnServer) -> None:
+    async with engine_at(own.dsn, "dragoman") as engine:
+
+        async def crash() -> None:
+            await asyncio.to_thread(own.kill)
+            await asyncio.to_thread(own.start)
+
+        await under_load(engine, crash)
+
+
+async def test_connections_ended_by_the_server_are_opened_again(own: postgres_server.OwnServer) -> None:
+    async with engine_at(own.dsn, "dragoman") as engine:
+
+        async def end_all() -> None:
+            operator = await asyncpg.connect(own.dsn)
+            for _ in range(5):
+                await operator.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+                )
+                await asyncio.sleep(0.1)
+            await operator.close()
+
+        await under_load(engine, end_all)
+
+
+async def test_a_server_that_answers_no_more_is_told_in_time_and_found_again(
+    own: postgres_server.OwnServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_pool, "PATIENCE", 1.0)
+    monkeypatch.setattr(postgres_lanes, "PATIENCE", 1.0)
+    monkeypatch.setattr("gateway.engines.postgres_link.ANSWER_SECONDS", 1.0)
+    async with engine_at(own.dsn, "dragoman") as engine:
+        await open_session(engine)
+        own.freeze()
+        try:
+            asking: list[Coroutine[Any, Any, object]] = [engine.read(ALICE), engine.commit(Step(ALICE, (said("a"),)))]
+            results = await asyncio.wait_for(asyncio.gather(*asking, return_exceptions=True), 10)
+            assert [type(result) for result in results] == [EngineUnavailable] * 2
+            assert all(str(own.port) in str(result) for result in results)
+        finally:
+            own.thaw()
+        await until_writable(engine)
+        await engine.commit(Step(ALICE, (said("b"),)))
+        assert await texts(engine) == ["b"]
+
+
+async def test_a_server_that_only_reads_is_named_and_nothing_is_lost(own: postgres_server.OwnServer) -> None:
+    async with engine_at(own.dsn, "dragoman") as engine:
+        await open_session(engine)
+        operator = await asyncpg.connect(own.dsn)
+        await operator.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+        await operator.execute("SELECT pg_reload_conf()")
+        await operator.close()
+        await until_writable(engine, writable=False)
+        assert "only reads" in (await engine.health()).detail
+        with pytest.raises(EngineUnavailable, match="primary"):
+            await engine.commit(Step(ALICE, (said("lost"),)))
+        assert await texts(engine) == []
+        with pytest.raises(EngineUnusable, match="takes writes"):
+            async with engine_at(own.dsn, "dragoman"):
+                pass
+        operator = await asyncpg.connect(own.dsn, server_settings={"default_transaction_read_only": "off"})
+        await operator.execute("ALTER SYSTEM RESET default_transaction_read_only")
+        await operator.execute("SELECT pg_reload_conf()")
+        await operator.close()
+        await until_writable(engine)
+        await engine.commit(Step(ALICE, (said("kept"),)))
+        assert await texts(engine) == ["kept"]
+
+
+async def test_a_server_without_free_connections_is_waited_for(own: postgres_server.OwnServer) -> None:
+    own.stop()
+    own.start(max_connections="12", superuser_reserved_connections="1")
+    async with engine_at(own.dsn, "dragoman", connections=4) as engine:
+        await open_session(engine)
+        others: list[Any] = []
+        await take_all_connections(own.dsn, others)
+        await others[0].execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname IS NOT NULL AND pid <> ALL ($1::int[])",
+            [other.get_server_pid() for other in others],
+        )
+        others.append(await asyncpg.connect(own.dsn))
+        await take_all_connections(own.dsn, others)
+        waiting = asyncio.create_task(engine.commit(Step(ALICE, (said("a"),))))
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+        for other in others:
+            await other.close()
+        await asyncio.wait_for(waiting, 10)
+        assert await texts(engine) == ["a"]
+
+
+async def test_what_is_doubtful_about_a_server_is_reported(own: postgres_server.OwnServer) -> None:
+    own.stop()
+    own.start(fsync="off", full_page_writes="off", synchronous_commit="off")
+    async with engine_at(own.dsn, "dragoman") as engine:
+        extra = (await engine.health()).extra
+        assert {name for name in extra if name.startswith("warning ")} == {
+            "warning fsync",
+            "warning full_page_writes",
+            "warning synchronous_commit",
+        }
+
+
+async def test_a_server_that_is_not_there_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.engines.postgres.PATIENCE", 0.2)
+    with pytest.raises(EngineUnusable) as caught:
+        async with engine_at("postgresql://gail:SECRET@127.0.0.1:1/shop", "dragoman"):
+            pass
+    assert "127.0.0.1:1, database shop" in str(caught.value)
+    assert "SECRET" not in str(caught.value)
+
+
+# Neighbours
+
+
+async def test_gateways_that_start_at_once_make_one_schema(schema: str) -> None:
+    engines = [engine_at(postgres_server.dsn(), schema) for _ in range(5)]
+    await asyncio.gather(*(engine.__aenter__() for engine in engines))
+    await asyncio.gather(*(open_session(engine) for engine in engines))
+    assert (await row_of(engines[0])).last_sequence == 1
+    await asyncio.gather(*(engine.__aexit__(None, None, None) for engine in engines))
+
+
+async def test_a_newer_schema_is_refused_with_the_mend(schema: str) -> None:
+    async with engine_at(postgres_server.dsn(), schema):
+        pass
+    operator = await asyncpg.connect(postgres_server.dsn())
+    await operator.execute(f"SET search_path = {schema}")
+    await operator.execute("INSERT INTO schema_version VALUES ($1, now())", len(MIGRATIONS) + 1)
+    await operator.close()
+    with pytest.raises(SchemaTooNew, match="newer release"):
+        async with engine_at(postgres_server.dsn(), schema):
+            pass
+
+
+async def test_a_schema_of_another_program_is_left_alone(schema: str) -> None:
+    operator = await asyncpg.connect(postgres_server.dsn())
+    await operator.execute(f'CREATE SCHEMA "{schema}"; CREATE TABLE "{schema}".sessions (id int)')
+    with pytest.raises(EngineUnusable, match=r"engine\.schema"):
+        async with engine_at(postgres_server.dsn(), schema):
+            pass
+    await operator.close()
+
+
+async def test_engines_that_write_the_same_sessions_leave_no_gap(schema: str) -> None:
+    async with engine_at(postgres_server.dsn(), schema) as one, engine_at(postgres_server.dsn(), schema) as other:
+        for name in (ALICE, BOB):
+            await open_session(one, name)
+        steps = [
+            engine.commit(Step(name, (said("x", dedupe_key=f"k-{number}"),)))
+            for number in range(60)
+            for engine in (one, other)
+            for name in (ALICE, BOB)
+        ]
+        done = await asyncio.wait_for(asyncio.gather(*steps), 30)
+        assert sum(len(committed.dropped) for committed in done) == 120
+        for name in (ALICE, BOB):
+            assert [e.sequence for e in await other.read(name)] == list(range(1, 62))
+
+
+async def test_a_row_that_somebody_holds_is_waited_for_and_told(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_lanes, "PATIENCE", 1.0)
+    async with engine_at(postgres_server.dsn(), schema) as engine:
+        await open_session(engine)
+        somebody = await asyncpg.connect(postgres_server.dsn())
+        await somebody.execute(f"SET search_path = {schema}")
+        await somebody.execute("BEGIN; SELECT 1 FROM sessions FOR UPDATE")
+        with pytest.raises(EngineUnavailable, match="lock"):
+            await asyncio.wait_for(engine.commit(Step(ALICE, (said("a"),))), 15)
+        await somebody.execute("ROLLBACK")
+        await somebody.close()
+        await engine.commit(Step(ALICE, (said("b"),)))
+        assert await texts(engine) == ["b"]
+
+
+# A step at fault
+
+
+async def test_a_step_that_sql_refuses_fails_alone(schema: str) -> None:
+    async with engine_at(postgres_server.dsn(), schema) as engine:
+        await open_session(engine)
+        await open_session(engine, BOB)
+        bad = Step(ALICE, (asked(),), calls=(call("bad", attempt=2**70),))
+        steps = [Step(ALICE if n % 2 else BOB, (said(str(n)),)) for n in range(40)]
+        steps[11] = bad
+        results = await asyncio.gather(*map(engine.commit, steps), return_exceptions=True)
+        refused = [n for n, result in enumerate(results) if isinstance(result, BaseException)]
+        assert refused == [11]
+        assert isinstance(results[11], InvalidRequest)
+        written = [*await texts(engine), *await texts(engine, BOB)]
+        assert sorted(written) == sorted(str(n) for n in range(40) if n != 11)
+
+
+async def test_one_call_opened_for_two_sessions_at_once_is_stale_for_one(schema: str) -> None:
+    async with engine_at(postgres_server.dsn(), schema) as engine:
+        names = [SessionId(f"s-{number}") for number in range(6)]
+        for name in names:
+            await open_session(engine, name)
+        steps = [Step(name, (asked(),), calls=(call("same"),)) for name in names]
+        results = await asyncio.gather(*map(engine.commit, steps), return_exceptions=True)
+        assert [type(one).__name__ for one in results].count("Stale") == 5
+        assert len(await engine.sessions(ALL)) == 2
+
+
+# The bell
+
+
+async def test_more_topics_than_a_payload_holds_are_told_as_anything(schema: str) -> None:
+    async with engine_at(postgres_server.dsn(), schema) as one, engine_at(postgres_server.dsn(), schema) as other:
+        heard: asyncio.Queue[str | None] = asyncio.Queue()
+        other.listen(heard.put_nowait)
+        async with asyncio.timeout(10):
+            while await heard.get() is not None:
+                pass
+            for number in range(900):
+                one.ring(f"session:{number:020}")
+            assert await heard.get() is None
+
+
+async def test_a_bell_that_went_deaf_is_replaced_and_everybody_told(
+    proxy: Proxy, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_bell, "PING_EVERY", 0.2)
+    monkeypatch.setattr(postgres_bell, "PING_SECONDS", 0.5)
+    async with (
+        engine_at(postgres_server.dsn(), schema) as one,
+        engine_at(postgres_server.dsn(), schema, direct_dsn=proxy.dsn) as other,
+    ):
+        heard: asyncio.Queue[str | None] = asyncio.Queue()
+        other.listen(heard.put_nowait)
+        async with asyncio.timeout(10):
+            assert await heard.get() is None
+            proxy.mute()
+            assert await heard.get() is None
+            one.ring("session:alice")
+            assert await heard.get() == "session:alice"
