@@ -4,20 +4,20 @@ import fcntl
 import os
 import platform
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 from gateway import bootstrap
 from gateway.bootstrap import FoundAdapter
+from gateway.cli.doctor_postgres import Check, look_at_postgres
 from gateway.cli.probes import Target, free_bytes, probe, target_of, write_bytes
-from gateway.cli.terminal import State, count_problems, show_check, show_heading, show_problems
+from gateway.cli.terminal import count_problems, show_check, show_heading, show_problems
 from gateway.engines.sqlite_lock import check_place
 from gateway.errors import InvalidConfiguration, OperatorError
 from gateway.ports.adapter import PORTS_VERSION
 from gateway.settings.load import Loaded, load
-from gateway.settings.model import Settings, SqliteStore, WebhookSpec
+from gateway.settings.model import PostgresStore, Settings, SqliteStore, WebhookSpec
 
 LIBRARIES = (
     "aiohttp", "fastapi", "httptools", "httpx", "httpx-sse", "jsonschema-rs", "orjson", "prometheus-client",
@@ -26,15 +26,6 @@ LIBRARIES = (
 LITTLE_ROOM = 1024**3
 _REINSTALL = "run `make test` in a clone, or `python -m pip install .` (with -e while developing)"
 _SQLITE_HEADER = b"SQLite format 3\x00"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at."""
-
-    state: State
-    text: str
-    mend: str = ""
 
 
 def examine(config: Path | None, *, env: Mapping[str, str]) -> bool:
@@ -119,6 +110,9 @@ def _configuration(config: Path | None, found: tuple[FoundAdapter, ...], env: Ma
 
 
 def _store(settings: Settings) -> Iterator[Check]:
+    if isinstance(settings.engine, PostgresStore):
+        yield from look_at_postgres(settings.engine)
+        return
     if not isinstance(settings.engine, SqliteStore):
         yield Check(
             "warning", "memory: nothing survives the process", "engine: {type: sqlite, path: …} keeps everything"

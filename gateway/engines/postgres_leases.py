@@ -48,7 +48,7 @@ _ADOPT = "UPDATE @sessions SET owner = $1, fence = fence + 1 WHERE session_id = 
 _RELEASE = "UPDATE @sessions SET owner = NULL WHERE owner = $1 AND session_id = ANY ($2::text[])"
 _LOCK_OWN = "SELECT session_id FROM @sessions WHERE owner = $1 AND state <> 'closed' ORDER BY session_id FOR UPDATE"
 _END = "UPDATE @instances SET expires_at = least(expires_at, clock_timestamp()) WHERE instance = $1"
-_INSTANCES = """
+INSTANCES = """
 WITH owned AS (
     SELECT owner, count(*) AS n FROM @sessions WHERE state <> 'closed' AND owner IS NOT NULL GROUP BY owner
 )
@@ -147,7 +147,7 @@ async def owner(pool: Pool, session_id: SessionId) -> Instance | None:
 
 
 async def instances(pool: Pool) -> Sequence[Instance]:
-    return [Instance(*row) for row in await pool.ask(_INSTANCES)]
+    return [Instance(*row) for row in await pool.ask(INSTANCES)]
 
 
 async def hold(pool: Pool, instance: str, name: str) -> bool:

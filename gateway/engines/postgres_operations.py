@@ -1,17 +1,20 @@
 """What an operator does with a PostgreSQL schema: migrate it, dump it by other programs, renew its fences, move it."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
+from gateway.engines.postgres_leases import INSTANCES
 from gateway.engines.postgres_link import Address, Link, connect
-from gateway.engines.postgres_schema import migrate, reached
+from gateway.engines.postgres_schema import check, migrate, reached
 from gateway.engines.postgres_tables import MIGRATIONS
 from gateway.engines.roster import RESTORED
 from gateway.engines.transfer import PAGE, TABLES, Row, Table
 from gateway.errors import EngineUnusable, OperatorError
+from gateway.ports.engine import Instance
 
 _LONG = 3_600.0
 """Seconds that one statement over a whole table may take."""
@@ -34,6 +37,30 @@ async def schema_of(address: Address) -> int:
     """
     async with _linked(address) as link:
         return await reached(link) or 0
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What a look at a server shows, without changing anything."""
+
+    found: Mapping[str, str]
+    """How it is set; doubts under `warning …`."""
+    number: int
+    """The schema its tables have; 0 where there are none yet."""
+    instances: Sequence[Instance]
+
+
+async def examine(address: Address) -> Examined:
+    """Look at a server and who is on it.
+
+    Raises:
+        EngineUnusable, EngineUnavailable, SchemaTooNew: as the engine itself.
+    """
+    async with _linked(address) as link:
+        found = await check(link)
+        number = await reached(link) or 0
+        rows = await link.ask(INSTANCES) if number == len(MIGRATIONS) else ()
+        return Examined(found, number, [Instance(*row) for row in rows])
 
 
 async def bring_up_to_date(address: Address) -> tuple[int, int]:

@@ -104,6 +104,19 @@ class Fleet:
         await until(ready, within=START)
         return made
 
+    async def doctor(self, name: str) -> str:
+        """Run `dragoman doctor` with the configuration of a process."""
+        config = str(self.scene.folder / f"{name}.yaml")
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "gateway", "doctor", "--config", config),
+            stdout=asyncio.subprocess.PIPE,
+            cwd=ROOT,
+            env=os.environ | {"COLUMNS": "400"},
+        )
+        async with asyncio.timeout(START):
+            out, _ = await process.communicate()
+        return out.decode()
+
 
 @asynccontextmanager
 async def fleet(scene: Scene, *, lease: str = "2s") -> AsyncGenerator[Fleet]:

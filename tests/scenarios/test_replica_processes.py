@@ -93,7 +93,11 @@ async def test_a_process_cut_off_from_the_database_lets_go_before_another_one_ta
 
 async def test_an_outcome_that_is_called_back_to_the_other_process_is_taken(newer: Scene) -> None:
     async with fleet(newer, lease="20s") as ground:
-        _, _, two = await pair(ground)
+        _, one, two = await pair(ground)
+        said = await ground.doctor("two")
+        assert f"at {one.url}, sessions: 1" in said
+        assert f"at {two.url}, sessions: 0" in said
+        assert "synchronous_commit" in said
         newer.hooks.scripts["ask"] = Response(status_code=202)
         call = await newer.agent.call("ask", GOOD)
         [asked] = await newer.hooks.wait_for(name="ask")
