@@ -47,7 +47,7 @@ class OwnServer:
         self.port = _free_port()
         self.dsn = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
         folder.mkdir(parents=True, exist_ok=True)
-        _let_through(folder)
+        let_through(folder)
         self._run("initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
 
     @property
@@ -60,7 +60,7 @@ class OwnServer:
         options = [part for name, value in given.items() for part in ("-c", f"{name}={value}")]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                _as_server([str(self._programs / "postgres"), "-D", self._data, *options]),
+                as_server([str(self._programs / "postgres"), "-D", self._data, *options]),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -106,7 +106,7 @@ class OwnServer:
             os.kill(pid, number)
 
     def _run(self, program: str, *arguments: str) -> None:
-        command = _as_server([str(self._programs / program), *arguments])
+        command = as_server([str(self._programs / program), *arguments])
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         if done.returncode:
             raise AssertionError(f"{program} failed: {done.stderr}")
@@ -190,14 +190,16 @@ def _server_user() -> pwd.struct_passwd | None:
     raise AssertionError("there is no user to run PostgreSQL as: useradd postgres")
 
 
-def _as_server(command: list[str]) -> list[str]:
+def as_server(command: list[str]) -> list[str]:
+    """Have a command run as the user that servers are run as."""
     user = _server_user()
     if user is None:
         return command
     return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", *command]
 
 
-def _let_through(folder: Path) -> None:
+def let_through(folder: Path) -> None:
+    """Give a folder to that user, with a way to it."""
     user = _server_user()
     if user is None:
         return
