@@ -4,7 +4,7 @@ One adapter is one protocol version. Its codec translates, its connector connect
 that needs memory or a decision lives in the core, everything that retries in the supervisor.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import field
 from datetime import timedelta
@@ -204,7 +204,7 @@ class Link(Protocol):
         """
         ...
 
-    async def wait_closed(self) -> str:
+    def wait_closed(self) -> Awaitable[str]:
         """Wait until the connection has ended and say why."""
         ...
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from logging import DEBUG
 from typing import Protocol
 
-import structlog
+from structlog.typing import FilteringBoundLogger
 
 from gateway.core.council import Council
 from gateway.core.delivery import plan_resend
@@ -27,8 +27,6 @@ from gateway.ports.engine import RUNTIME, Engine, Lane, SendRow, SendState
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.notes import excerpt
 from gateway.runtime.signals import Delivered, Signal
-
-log = structlog.get_logger(__name__)
 
 _LANES: tuple[Lane, ...] = ("urgent", "turn", "new_work")
 _PAGE = 200
@@ -68,6 +66,7 @@ class Outbox:
         *,
         council: Council,
         shared: Outside,
+        log: FilteringBoundLogger,
         post: Callable[[Signal], None],
         drop_link: Callable[[str], None],
         may_leave: Callable[[Transmit], bool],
@@ -75,7 +74,7 @@ class Outbox:
         self.refused = False
         self._session_id: SessionId = view.session_id
         self._council = council
-        self._log = log.bind(session_id=view.session_id, runtime=council.runtime)
+        self._log = log
         self._shared = shared
         self._post = post
         self._drop_link = drop_link
@@ -85,7 +84,8 @@ class Outbox:
         self._unsure_up_to = view.last_sequence
         # Made when they are needed, since most sessions are idle most of the time.
         self._lanes: dict[Lane, deque[Transmit]] = {}
-        self._stored = self._stored_work = 0
+        self._stored: int = 0
+        self._stored_work: int = 0
         """Events, and messages among them, that the ledger alone keeps."""
         self._queued: set[int] = set()
         self._again: set[int] = set()
@@ -98,12 +98,11 @@ class Outbox:
         self._patience: asyncio.TimerHandle | None = None
         self._waiting_since: float | None = None
         self._loaded = False
-        self._more = False
+        self._more: bool = False
 
-    def reconfigure(self, council: Council) -> None:
+    def reconfigure(self, council: Council, log: FilteringBoundLogger) -> None:
         """Use another configuration from now on."""
-        self._council = council
-        self._log = log.bind(session_id=self._session_id, runtime=council.runtime)
+        self._council, self._log = council, log
 
     def add(self, item: Transmit) -> None:
         """Send an event that is now on record; kept by the ledger alone while the link is down."""
@@ -257,7 +256,7 @@ class Outbox:
                 return True
             except LinkLost as exc:
                 # The row stays pending, and the next link reads it again.
-                log.info("a send was cut off", session_id=self._session_id, sequence=item.sequence, reason=str(exc))
+                self._log.info("a send was cut off", sequence=item.sequence, reason=str(exc))
                 if self._council.capabilities.delivery != "silence" and not exc.unsent:
                     self._tried.add(item.sequence)
                 self._drop_link(str(exc))
@@ -325,7 +324,7 @@ class Outbox:
         try:
             rows = await self._shared.engine.pending_sends(session_id=self._session_id, target=RUNTIME, limit=limit)
         except EngineUnavailable as exc:
-            log.warning("pending sends cannot be read", session_id=self._session_id, reason=str(exc))
+            self._log.warning("pending sends cannot be read", reason=str(exc))
             self._loaded = False
             self._again |= again
             await asyncio.sleep(_RETRY_LOAD)
@@ -388,7 +387,7 @@ class Outbox:
         try:
             await link.prove()
         except LinkLost as exc:
-            log.info("silence was no delivery", session_id=self._session_id, reason=str(exc))
+            self._log.info("silence was no delivery", reason=str(exc))
             self._drop_link(str(exc))
             return
         self._proving = None

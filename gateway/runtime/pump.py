@@ -42,6 +42,7 @@ from gateway.runtime.outbox import Outbox
 from gateway.runtime.recovery import load_view
 from gateway.runtime.replies import fail, reply_of, resolve
 from gateway.runtime.shared import Shared
+from gateway.transports.once import Once
 
 log = structlog.get_logger(__name__)
 
@@ -74,7 +75,7 @@ class Pump:
         self.lost = False
         """Whether the session was given up here while it goes on elsewhere."""
         self.feed = Feed(view.last_sequence)
-        self.closed = asyncio.Event()
+        self.closed = Once()
         self._shared = shared
         self._inbox = Inbox(
             frames=inbound_frames,
@@ -84,10 +85,12 @@ class Pump:
             overflow=drop_link,
             weighed=shared.metrics.queue_bytes,
         )
+        self.log = log.bind(session_id=view.session_id, runtime=view.runtime)
         self._outbox = Outbox(
             view,
             council=council,
             shared=shared,
+            log=self.log,
             post=self._inbox.put,
             drop_link=drop_link,
             may_leave=lambda item: may_leave(item, self.view.memory, self.council.capabilities),
@@ -99,7 +102,6 @@ class Pump:
         self._timer_at: datetime | None = None
         self._review: asyncio.TimerHandle | None = None
         self._snapshot_at = view.last_sequence
-        self._log = log.bind(session_id=view.session_id, runtime=view.runtime)
 
     # What others call ------------------------------------------------------------------------------------
 
@@ -115,8 +117,8 @@ class Pump:
     def frame(self, frame: Frame, cursor: str | None = None) -> None:
         """Take a frame from the link."""
         self._shared.metrics.frame(self.view.runtime, "from_runtime")
-        if self._log.is_enabled_for(DEBUG):
-            self._log.debug("frame <", channel=frame.channel, payload=excerpt(frame.payload))
+        if self.log.is_enabled_for(DEBUG):
+            self.log.debug("frame <", channel=frame.channel, payload=excerpt(frame.payload))
         self._inbox.put_frame(frame, cursor)
 
     def caught_up(self) -> None:
@@ -160,9 +162,9 @@ class Pump:
     def reconfigure(self, council: Council) -> None:
         """Use another configuration from the next decision on."""
         self.council = council
-        self._outbox.reconfigure(council)
         # A bound logger keeps the level it was bound under.
-        self._log = log.bind(session_id=self.view.session_id, runtime=self.view.runtime)
+        self.log = log.bind(session_id=self.view.session_id, runtime=self.view.runtime)
+        self._outbox.reconfigure(council, self.log)
 
     def send_again(self, sequence: int) -> None:
         """Offer a recorded event to the runtime again; its row is pending already."""
@@ -253,7 +255,7 @@ class Pump:
                 row = await self._shared.engine.call(call_id)
             except EngineUnavailable as exc:
                 # Looked up again behind the next batch.
-                self._log.warning("late answers cannot be looked up yet", reason=str(exc))
+                self.log.warning("late answers cannot be looked up yet", reason=str(exc))
                 return
             del self._late[0]
             if row is not None and row.outcome_sha != outcome_fingerprint(answered.outcome):
@@ -316,7 +318,7 @@ class Pump:
             except Stale as exc:
                 self._give_back(build)
                 if tries >= STALE_PATIENCE:
-                    self._log.warning("a decision stays stale", signal=type(signal).__name__, reason=str(exc))
+                    self.log.warning("a decision stays stale", signal=type(signal).__name__, reason=str(exc))
                     await asyncio.sleep(RETRY_AFTER)
                 await self._reload()
             else:
@@ -345,9 +347,9 @@ class Pump:
                 self._undo(build, mark)
                 fail(signal, exc)
             # The pump's edge: a fault of ours in one decision must not end the session.
-            except Exception as exc:  # noqa: BLE001
+            except Exception as exc:
                 self._undo(build, mark)
-                self._log.exception("a decision failed", signal=type(signal).__name__)
+                self.log.exception("a decision failed", signal=type(signal).__name__)
                 fail(signal, exc)
         return build, done
 
@@ -378,7 +380,7 @@ class Pump:
             if self.council.policy.routes.copies_anything:
                 self._shared.copied()
             adapter, metrics = self.council.adapter, self._shared.metrics
-            for fault in note(envelopes, before, adapter=adapter, metrics=metrics, log=self._log):
+            for fault in note(envelopes, before, adapter=adapter, metrics=metrics, log=self.log):
                 self._outbox.fault(fault.code, fault.message)
         self._shared.bulletin.tell(build.interactions_changed)
         for effect in effects:
@@ -482,7 +484,7 @@ class Pump:
 
     async def _wait_for_engine(self, batch: Iterable[s.Signal], problem: EngineUnavailable) -> None:
         """The store takes no writes: clients are told at once, everything else waits for it."""
-        self._log.error("the engine is unavailable", reason=str(problem))
+        self.log.error("the engine is unavailable", reason=str(problem))
         kept: list[s.Signal] = []
         for signal in batch:
             if reply_of(signal) is None:

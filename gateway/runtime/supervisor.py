@@ -5,16 +5,13 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Literal
 
-import structlog
-
 from gateway.errors import LinkLost, LinkRefused
 from gateway.ports.adapter import Connector, Link
 from gateway.ports.clock import Clock
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.pump import Pump
 from gateway.runtime.signals import LinkDown, LinkUp
-
-log = structlog.get_logger(__name__)
+from gateway.transports.once import Once
 
 _FIRST, _LONGEST = 0.5, 30.0
 _REFUSED = 60.0
@@ -45,14 +42,13 @@ class Supervisor:
         self._metrics = metrics
         self._dice = dice
         self._changed = changed
-        self._drop = asyncio.Event()
+        self._dropped = Once()
         self._drop_reason = ""
-        self._log = log.bind(session_id=pump.view.session_id, runtime=pump.view.runtime)
 
     def drop(self, reason: str) -> None:
         """Cut the link, e.g. because the inbox is full; it is made anew."""
         self._drop_reason = reason
-        self._drop.set()
+        self._dropped.set()
 
     async def run(self) -> None:
         """Keep the link up until the task is canceled or the session is closed."""
@@ -80,39 +76,36 @@ class Supervisor:
             await self._wait(wait)
 
     async def _live(self) -> str:
-        self._drop.clear()
+        self._dropped = Once()
         native_id = self._pump.view.native_id
         self._pump.connecting()
         async with self._connector.connect(native_id, self._pump, resume_after=self._pump.cursor) as link:
-            if self._drop.is_set():
+            if self._dropped.is_set():
                 return self._drop_reason
             self._move("up", None)
-            self._log.info("link up")
+            self._pump.log.info("link up")
             self._pump.put(LinkUp(link))
             return await self._until_ended(link)
 
     async def _until_ended(self, link: Link) -> str:
-        async with asyncio.TaskGroup() as group:
-            ends = {
-                group.create_task(link.wait_closed()): "",
-                group.create_task(self._drop.wait()): "dropped",
-                group.create_task(self._pump.closed.wait()): "the session is closed",
-            }
-            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            reasons = [str(task.result()) if ends[task] == "" else ends[task] for task in done]
-            for task in ends:
-                task.cancel()
-        return self._drop_reason if reasons[0] == "dropped" else reasons[0]
+        lost, dropped = asyncio.ensure_future(link.wait_closed()), self._dropped.future()
+        try:
+            await asyncio.wait({lost, dropped, self._pump.closed.future()}, return_when=asyncio.FIRST_COMPLETED)
+            if lost.done():
+                return lost.result()
+        finally:
+            lost.cancel()
+        return self._drop_reason if dropped.done() else "the session is closed"
 
     def _down(self, reason: str) -> None:
         if self.state == "up" or self.reason != reason:
-            self._log.warning("link down", reason=reason)
+            self._pump.log.warning("link down", reason=reason)
         self._move("down", reason)
         self._pump.put(LinkDown(reason))
 
     def _refused(self, problem: LinkRefused) -> None:
         if self.reason != str(problem):
-            self._log.error(
+            self._pump.log.error(
                 "the runtime refuses the link", code=problem.code, reason=str(problem), terminal=problem.terminal
             )
         self._move("refused", str(problem))

@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from urllib.parse import quote, quote_plus
 
 _QUERY_SECRET = re.compile(r"((?:api_?key|session_api_key|token|secret|password)=)[^&\s'\"#]+", re.IGNORECASE)
@@ -40,6 +41,13 @@ class _MaskingFilter(logging.Filter):
         return True
 
 
+@lru_cache(maxsize=256)
+def mask_of(secrets: tuple[str, ...]) -> Mask:
+    """Make the mask of some secrets; all links of a runtime share one."""
+    return Mask(secrets)
+
+
+@lru_cache(maxsize=256)
 def masked_logger(name: str, mask: Mask) -> logging.Logger:
     """Make a logger to hand to a library: its errors reach the root's handlers, without secrets.
 

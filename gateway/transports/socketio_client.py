@@ -6,7 +6,7 @@ from the websocket, and sent straight to it, so that its own back-pressure holds
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -19,7 +19,8 @@ import aiohttp
 from gateway.errors import LinkLost, LinkRefused
 from gateway.ports.adapter import Frame, Receipt, Receiver
 from gateway.transports import json
-from gateway.transports.masking import Mask, masked_logger
+from gateway.transports.masking import mask_of, masked_logger
+from gateway.transports.once import Once
 from gateway.transports.socketio_acks import Acks
 from gateway.transports.socketio_packet import ARRIVED, RESERVED, Arrival, SafePacket, read_event, write_event
 from gateway.transports.socketio_refusal import find_code, message_of
@@ -104,12 +105,12 @@ class SocketLink:
     def __init__(self, target: Target, receiver: Receiver, session: aiohttp.ClientSession) -> None:
         self._target = target
         self._receiver = receiver
-        self._mask = Mask(target.secrets)
+        self._mask = mask_of(target.secrets)
         self._door = _Door(session, self)
-        self._ended = asyncio.Event()
+        self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._reason = ""
         self._hung_up = False
-        self._heard = asyncio.Event()
+        self._heard = Once()
         self._entered = False
         self._last: Frame | None = None
         self._refusal: LinkRefused | None = None
@@ -172,7 +173,7 @@ class SocketLink:
             return LinkRefused("NO_ANSWER", f"no answer within {seconds:g} s: {self._target.silence}")
         if lost is not None:
             return LinkLost(self._mask(self._door.trouble or lost)[:300])
-        if self._ended.is_set():
+        if self._over.done():
             return LinkRefused("DISCONNECTED", self._reason) if self._hung_up else LinkLost(self._reason)
         return None
 
@@ -186,7 +187,7 @@ class SocketLink:
 
     async def send(self, frame: Frame) -> Receipt:
         """Send one frame."""
-        if self._ended.is_set():
+        if self._over.done():
             raise LinkLost(f"the link is closed: {self._reason}", unsent=True)
         if frame.channel in RESERVED:
             return Receipt("refused", f"Socket.IO keeps the event name {frame.channel!r} for itself")
@@ -213,7 +214,7 @@ class SocketLink:
 
     async def prove(self) -> None:
         """Let the peer answer a ping of the websocket, which it reads behind everything sent before."""
-        if self._ended.is_set() or self._door.socket is None:
+        if self._over.done() or self._door.socket is None:
             raise LinkLost(f"the link is closed: {self._reason}")
         problem = f"no sign of the peer within {self._target.send_timeout.total_seconds():g} s"
         try:
@@ -234,19 +235,18 @@ class SocketLink:
             self._acks.take(packet)
 
     async def _pass(self, text: str) -> None:
-        if self._ended.is_set() or self._door.socket is None:
+        if self._over.done() or self._door.socket is None:
             raise ConnectionResetError(self._reason or "not connected")
         await self._door.socket.send_str(text)
 
     @property
     def ended(self) -> str | None:
         """Why the connection is over; None while it lives."""
-        return self._reason if self._ended.is_set() else None
+        return self._reason if self._over.done() else None
 
-    async def wait_closed(self) -> str:
+    def wait_closed(self) -> Awaitable[str]:
         """Wait until the connection has ended and say why."""
-        await self._ended.wait()
-        return self._reason
+        return asyncio.shield(self._over)
 
     def take(self, arrival: Arrival) -> None:
         """Hand the frames of one packet on; called in the order of the wire."""
@@ -268,9 +268,9 @@ class SocketLink:
 
     def end(self, reason: object = "closed", *_rest: object) -> None:
         """Note that the connection is over; the first reason stands."""
-        if not self._ended.is_set():
+        if not self._over.done():
             self._reason = self._mask(reason)[:300]
-            self._ended.set()
+            self._over.set_result(self._reason)
             if self._door.socket is not None:
                 self._door.socket.end()
             if self._acks is not None:
@@ -279,7 +279,7 @@ class SocketLink:
 
     def hang_up(self, reason: str) -> None:
         """Note that the server ended the connection on purpose."""
-        self._hung_up = self._hung_up or not self._ended.is_set()
+        self._hung_up = self._hung_up or not self._over.done()
         self.end(reason)
 
     def _note_connect_error(self, *said: object) -> None:
