@@ -101,8 +101,9 @@ def test_the_build_tools_are_pinned_as_for_the_tests_and_complete() -> None:
 
 
 def test_both_services_are_hardened() -> None:
-    assert COMPOSE["services"].keys() == {"gateway", "demo"}
-    for service in COMPOSE["services"].values():
+    ours = {name: service for name, service in COMPOSE["services"].items() if "build" in service}
+    assert ours.keys() == {"gateway", "demo", "gateway-one", "gateway-two"}
+    for service in ours.values():
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
@@ -121,6 +122,22 @@ def test_the_gateway_keeps_its_store_in_a_volume_and_takes_its_key_from_outside(
 def test_the_demo_is_a_profile_of_its_own() -> None:
     demo = COMPOSE["services"]["demo"]
     assert (demo["profiles"], demo["command"]) == (["demo"], ["demo", "--keep"])
+
+
+def test_two_gateways_share_one_database_behind_a_proxy_in_a_profile_of_their_own() -> None:
+    services = COMPOSE["services"]
+    others = services.keys() - {"gateway", "demo"}
+    assert {tuple(services[name]["profiles"]) for name in others} == {("scaled",)}
+    assert services["gateway-one"] == services["gateway-two"]
+    text = (ROOT / "config/examples/container-postgres.yaml").read_text(encoding="utf-8")
+    assert set(re.findall(r"\$\{([A-Z_]+)", text)) <= services["gateway-one"]["environment"].keys()
+    for name in others:
+        for volume in services[name].get("volumes", ()):
+            source = volume.split(":")[0]
+            assert (ROOT / source).is_file() if source.startswith("./") else source in COMPOSE["volumes"]
+    proxy = (ROOT / "config/nginx.conf").read_text(encoding="utf-8")
+    assert set(re.findall(r"server (\S+):8080", proxy)) == {"gateway-one", "gateway-two"}
+    assert "proxy_buffering off;" in proxy
 
 
 def test_the_configuration_of_the_image_needs_only_what_compose_sets() -> None:
