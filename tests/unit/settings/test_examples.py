@@ -21,6 +21,7 @@ ACCEPTED = {
     "gateway.yaml": {"api.keys", "runtimes"},
     "static.yaml": {"api.keys", "runtimes"},
     "container.yaml": {"public_url", "runtimes"},
+    "container-postgres.yaml": {"public_url", "runtimes"},
 }
 """Warnings that a file is meant to give: it shows a gateway without agents, or inside one machine."""
 
