@@ -28,7 +28,7 @@ BEGIN = """
 BEGIN ISOLATION LEVEL READ COMMITTED;
 SET LOCAL lock_timeout = '5s';
 SET LOCAL statement_timeout = '8s';
-SET LOCAL idle_in_transaction_session_timeout = '10s';
+SET LOCAL idle_in_transaction_session_timeout = '3s';
 SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off';
 """
 """No transaction of ours may hold a row for long, whatever happens to the gateway or the network; and none
