@@ -53,7 +53,7 @@ def explain(
     ] = None,
     running: Annotated[bool, typer.Option("--running", help="As if a turn were under way.")] = False,
 ) -> None:
-    """Say where a call or event would go, and what is sent and lost."""
+    """Say where a call or event would go, and what is lost."""
     with explained():
         if (tool is None) == (event is None):
             raise Misused("give either --tool or --event")

@@ -1,7 +1,7 @@
 """What becomes of outbound events when a link comes back: sent again, moot, or unknown. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
@@ -45,11 +45,16 @@ def plan_resend(
     now: datetime,
     unsure_up_to: int,
     tried: frozenset[int] = frozenset(),
+    lost: frozenset[int] = frozenset(),
+    working: bool = False,
 ) -> tuple[Plan, ...]:
     """Decide what is sent on a fresh link, in order of sequence (ENGINE.md 5, number 4).
 
     `unsure_up_to` is the last sequence of an earlier process: whether its rows had left is not known.
-    `tried` are sends of this process that broke off where an answer was to come.
+    `tried` are sends of this process that broke off where an answer was to come, `lost` those whose link broke
+    before silence had confirmed them. `working` says that the runtime waits for outcomes: a context that it may
+    have got already, and that would wake it, is said again without waking it, since a second wake would cancel
+    the very calls that the first one led to.
     Outcomes are always offered again. Contexts that a newer one replaces are moot. Confirmations that
     the runtime no longer waits for are moot. What an earlier process may have said is not said twice
     where a repeat would count as new.
@@ -65,7 +70,8 @@ def plan_resend(
             case ContextUpdated() if event.call_id is not None or not capabilities.replaces_context:
                 plans.append(Plan(row, "send"))
             case ContextUpdated() if row.sequence in {newest, newest_waking}:
-                plans.append(Plan(row, "send"))
+                again = row.sequence <= unsure_up_to or row.sequence in lost
+                plans.append(Plan(_softly(row) if again and working else row, "send"))
             case ContextUpdated():
                 plans.append(Plan(row, "moot", "a newer context replaces it"))
             case MessageConfirmed() if _too_late(row, capabilities, now):
@@ -81,6 +87,11 @@ def plan_resend(
             case _:
                 plans.append(Plan(row, "send"))
     return tuple(plans)
+
+
+def _softly(row: SendRow) -> SendRow:
+    event = row.envelope.event.model_copy(update={"wakes_agent": False})
+    return replace(row, envelope=replace(row.envelope, event=event))
 
 
 def _plain_context(row: SendRow) -> bool:

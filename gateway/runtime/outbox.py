@@ -70,6 +70,7 @@ class Outbox:
         post: Callable[[Signal], None],
         drop_link: Callable[[str], None],
         may_leave: Callable[[Transmit], bool],
+        working: Callable[[], bool],
     ) -> None:
         self.refused = False
         self._session_id: SessionId = view.session_id
@@ -79,6 +80,7 @@ class Outbox:
         self._post = post
         self._drop_link = drop_link
         self._may_leave = may_leave
+        self._working = working
         self._begun = False
         self._tried: set[int] = set()
         self._unsure_up_to = view.last_sequence
@@ -341,6 +343,8 @@ class Outbox:
             now=self._shared.clock.now(),
             unsure_up_to=self._unsure_up_to,
             tried=frozenset(self._tried),
+            lost=frozenset(self._lost),
+            working=self._working(),
         )
         found: list[Transmit] = []
         for plan in plans:

@@ -94,6 +94,7 @@ class Pump:
             post=self._inbox.put,
             drop_link=drop_link,
             may_leave=lambda item: may_leave(item, self.view.memory, self.council.capabilities),
+            working=lambda: any(call.deliver for call in self.view.calls.values()),
         )
         self._busy = False
         self._under_way: Sequence[s.Signal] = ()

@@ -49,6 +49,27 @@ def test_of_plain_contexts_only_the_newest_and_the_newest_waking_one_are_sent():
     assert _fates(rows) == ["moot", "send", "moot", "send"]
 
 
+def _wakes(*, unsure_up_to: int = 0, lost: frozenset[int] = frozenset(), working: bool) -> bool:
+    [plan] = plan_resend(
+        [_row(4, _context(wakes=True))],
+        capabilities=HUMA_0_2.capabilities,
+        now=START,
+        unsure_up_to=unsure_up_to,
+        lost=lost,
+        working=working,
+    )
+    event = plan.row.envelope.event
+    assert isinstance(event, ContextUpdated)
+    return event.wakes_agent
+
+
+def test_a_waking_context_said_again_does_not_wake_an_agent_that_waits_for_calls():
+    assert not _wakes(unsure_up_to=4, working=True)
+    assert not _wakes(lost=frozenset({4}), working=True)
+    assert _wakes(unsure_up_to=4, working=False)
+    assert _wakes(unsure_up_to=3, working=True)
+
+
 def test_the_updates_of_an_outcome_go_with_it():
     assert _fates([_row(1, _context(call_id="c")), _row(2, _context())]) == ["send", "send"]
 
