@@ -1,0 +1,197 @@
+"""An executor that is not there: agents are told at once, one call tries it, and it is asked again when it answers."""
+
+import asyncio
+import time
+from typing import Any
+
+from fastapi.responses import Response
+
+from gateway.simulators.huma_calls import SimCall
+from tests.executors.peers import hang, serve
+from tests.scenarios.hooks import SECRET, Asked, Gate, Said, success
+from tests.scenarios.house import GOOD, Running, Scene, ended, until
+
+STATE = 'dragoman_breaker_state{executor="cards"}'
+OPEN = 2.0
+
+
+async def fail(scene: Scene, count: int) -> None:
+    """Let so many calls fail, one after the other."""
+    for _ in range(count):
+        assert (await ended(await scene.agent.call("free", {}))).outcome == "failure"
+
+
+async def standing(gateway: Running, state: float) -> None:
+    async def look() -> bool:
+        return (await gateway.metrics())[STATE] == state
+
+    await until(look)
+
+
+def breaking(scene: Scene, *, open_for: str = "60s", failures: int = 3, **executor: Any) -> None:
+    breaker = {"failures": failures, "open_for": open_for}
+    scene.configure({"executors": {"cards": {"attempts": 1, "breaker": breaker, **executor}}})
+
+
+async def test_an_open_breaker_answers_at_once_in_words_and_asks_nobody(both: Scene) -> None:
+    breaking(both)
+    both.hooks.scripts["free"] = Response(status_code=500)
+    async with both.running() as gateway:
+        assert (await gateway.metrics())[STATE] == 0
+        await fail(both, 3)
+        await standing(gateway, OPEN)
+        started = time.monotonic()
+        call = await both.agent.call("ask", GOOD)
+        reading = await ended(call)
+        assert time.monotonic() - started < 2
+        assert reading.outcome == "failure"
+        error = reading.error or ""
+        assert error.startswith("executor 'cards' is not answering since "), error
+        assert "500" in error
+        assert "was not called" in error
+        assert len(both.hooks.asked) == 3
+        row = await gateway.call_of(call.call_id)
+        assert (row["dead"], row["unknown"], row["attempt"]) == (True, False, 0)
+
+
+async def test_failures_that_the_executor_answers_itself_leave_the_breaker_closed(newer: Scene) -> None:
+    breaking(newer, failures=2)
+    answers: list[Said] = [
+        {"outcome": "failure", "error": "not your turn"}, Response(status_code=404), Response(status_code=409),
+        Response(status_code=422), Response(status_code=429), Response("<html>", media_type="text/html"),
+    ]  # fmt: skip
+    newer.hooks.scripts["free"] = lambda _asked: answers.pop(0)
+    async with newer.running() as gateway:
+        await fail(newer, 6)
+        assert (await gateway.metrics())[STATE] == 0
+        assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"
+
+
+async def test_one_call_is_let_through_and_its_success_closes_the_breaker(newer: Scene) -> None:
+    breaking(newer, open_for="300ms")
+    newer.hooks.scripts["free"] = Response(status_code=503)
+    gate = Gate()
+    async with newer.running() as gateway:
+        await fail(newer, 3)
+        await standing(gateway, OPEN)
+        newer.hooks.scripts["free"] = gate.answering(success("back"))
+        await asyncio.sleep(0.5)
+        calls = [await newer.agent.call("free", {"n": n}) for n in range(5)]
+        await newer.hooks.wait_for(4)
+        await standing(gateway, 1)
+        refused = [await ended(call) for call in calls[1:]]
+        assert {one.outcome for one in refused} == {"failure"}
+        assert len(newer.hooks.asked) == 4
+        gate.open()
+        assert (await ended(calls[0])).outcome == "success"
+        await standing(gateway, 0)
+        assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"
+
+
+async def test_a_trial_that_fails_opens_it_again_and_a_trial_that_is_canceled_frees_its_place(newer: Scene) -> None:
+    breaking(newer, open_for="200ms")
+    gate = Gate()
+    newer.hooks.scripts["free"] = Response(status_code=503)
+    async with newer.running() as gateway:
+        await fail(newer, 3)
+        await asyncio.sleep(0.3)
+        await fail(newer, 1)
+        assert len(newer.hooks.asked) == 4
+        await standing(gateway, OPEN)
+        await asyncio.sleep(0.3)
+        newer.hooks.scripts["ask"] = gate.answering(success())
+        trial = await newer.agent.call("ask", GOOD)
+        await newer.hooks.wait_for(5)
+        await newer.agent.cancel(trial)
+        assert (await ended(trial)).outcome == "canceled"
+        newer.hooks.scripts["free"] = success("back")
+
+        async def next_trial() -> bool:
+            return (await ended(await newer.agent.call("free", {}))).outcome == "success"
+
+        await until(next_trial)
+        await standing(gateway, 0)
+
+
+async def test_calls_that_wait_when_it_opens_are_told_at_once(both: Scene) -> None:
+    async with serve(hang) as peer:
+        bad = {"type": "webhook", "url": peer.url, "secret": SECRET, "timeout": "500ms", "attempts": 1,
+               "concurrency": 2, "breaker": {"failures": 2, "open_for": "60s"}}  # fmt: skip
+        both.configure({"executors": {"bad": bad}, "routes": [{"match": {"tool": "*"}, "to": "bad"}]})
+        async with both.running():
+            started = time.monotonic()
+            calls = [await both.agent.call("free", {"n": n}) for n in range(40)]
+            readings = [await ended(call) for call in calls]
+            # The two at work take half a second; one after the other, the rest would take ten.
+            assert time.monotonic() - started < 4
+            assert {one.outcome for one in readings} == {"failure"}
+            # Up to two more get the slot of the first that fails before the second one opens the breaker.
+            assert sum("is not answering" in (one.error or "") for one in readings) >= 36
+            assert len(peer.seen) <= 4
+        assert all(len(call.results) == 1 for call in calls)
+
+
+async def test_a_call_between_two_attempts_ends_when_the_breaker_is_open_and_stays_unsure(newer: Scene) -> None:
+    breaking(newer, failures=3, attempts=5, backoff={"initial": "1s", "maximum": "1s"})
+    newer.hooks.scripts["free"] = Response(status_code=500)
+    async with newer.running() as gateway:
+        calls = [await newer.agent.call("free", {"n": n}) for n in range(3)]
+        readings = [await ended(call) for call in calls]
+        assert all("is not asked again" in (one.error or "") for one in readings), readings
+        assert len(newer.hooks.asked) == 3
+        rows = [await gateway.call_of(call.call_id) for call in calls]
+        assert {(row["unknown"], row["dead"], row["attempt"]) for row in rows} == {(True, True, 1)}
+
+
+async def test_an_executor_whose_breaker_is_off_is_asked_always(newer: Scene) -> None:
+    newer.configure({"executors": {"cards": {"attempts": 1, "breaker": "off"}}})
+    newer.hooks.scripts["free"] = Response(status_code=500)
+    async with newer.running() as gateway:
+        await fail(newer, 10)
+        assert len(newer.hooks.asked) == 10
+        assert STATE not in await gateway.metrics()
+
+
+async def test_a_reload_keeps_a_breaker_unless_its_executor_changes(newer: Scene) -> None:
+    breaking(newer)
+    newer.hooks.scripts["free"] = Response(status_code=500)
+    async with newer.running() as gateway:
+        await fail(newer, 3)
+        newer.configure({"limits": {"session_concurrency": 5}})
+        await gateway.post("/v1/reload", status=200)
+        await standing(gateway, OPEN)
+        newer.configure({"executors": {"cards": {"timeout": "2s"}}})
+        await gateway.post("/v1/reload", status=200)
+        await standing(gateway, 0)
+        assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"
+
+
+async def test_messages_to_be_confirmed_are_not_held_up_by_an_executor_that_is_not_there(newer: Scene) -> None:
+    breaking(newer, attempts=3)
+    routes = [{"match": {"event": "message.posted"}, "to": "cards"}, {"match": {"tool": "*"}, "to": "cards"}]
+    newer.configure({"routes": routes})
+    newer.hooks.scripts["free"] = Response(status_code=503)
+    async with newer.running():
+        await fail(newer, 1)
+        started = time.monotonic()
+        [confirmation] = await newer.agent.say(["Hello", "again"])
+        assert time.monotonic() - started < 2
+        assert not confirmation.success
+        assert not confirmation.assumed
+        assert "is not answering" in str(confirmation.payload)
+
+
+async def test_a_slow_answer_that_had_little_time_left_does_not_count(newer: Scene) -> None:
+    seen: list[float] = []
+
+    async def slow(asked: Asked) -> Said:
+        seen.append(time.monotonic())
+        await asyncio.sleep(0.6)
+        return success()
+
+    newer.hooks.scripts["free"] = slow
+    breaking(newer, failures=1, timeout="2s", deadline="1s", concurrency=1)
+    async with newer.running() as gateway:
+        calls: list[SimCall] = [await newer.agent.call("free", {"n": n}) for n in range(2)]
+        assert [(await ended(call)).outcome for call in calls] == ["success", "failure"]
+        assert (await gateway.metrics())[STATE] == 0

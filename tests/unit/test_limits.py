@@ -1,0 +1,146 @@
+"""Slots, rates and the queues behind them."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from gateway.envelope import CallId
+from gateway.runtime.breaker import Breakers
+from gateway.runtime.clock import SystemClock
+from gateway.runtime.limits import Slots
+from gateway.runtime.metrics import Metrics
+
+
+@dataclass(eq=False)
+class Session:
+    """A session whose calls wait; it says in `order` which got their slot."""
+
+    name: str
+    order: list[str]
+    granted: deque[str] = field(default_factory=deque[str])
+    turned: list[str] = field(default_factory=list[str])
+
+    def slot_free(self, call_id: CallId, executor: str) -> None:
+        del executor
+        self.order.append(call_id)
+        self.granted.append(call_id)
+
+    def turned_away(self, call_id: CallId, reason: str) -> None:
+        self.turned.append(f"{call_id}: {reason}")
+
+
+def slots(*, most: int = 1, rate: float | None = None, per_session: int = 16) -> Slots:
+    made = Slots(Breakers(SystemClock(), Metrics(version="0"), lambda: 0.0), per_session=per_session)
+    made.configure({"cards": (most, rate), "other": (most, None)}, per_session=per_session)
+    return made
+
+
+def wait(made: Slots, session: Session, *names: str, executor: str = "cards") -> None:
+    for name in names:
+        made.wait(executor, session, CallId(name))
+
+
+async def test_a_free_slot_goes_to_the_sessions_in_turn() -> None:
+    made, order = slots(), list[str]()
+    busy, quiet, late = (Session(name, order) for name in ("busy", "quiet", "late"))
+    wait(made, busy, *(f"b{n}" for n in range(5)))
+    wait(made, quiet, "q0", "q1")
+    wait(made, late, "l0")
+    for _ in range(7):
+        made.release("cards", busy)
+    assert order == ["b0", "b1", "q0", "l0", "b2", "q1", "b3", "b4"]
+
+
+async def test_a_call_that_ends_while_it_waits_takes_no_slot_and_leaves_nothing_behind() -> None:
+    made = slots()
+    session = Session("a", [])
+    assert made.take("cards", session)
+    wait(made, session, *(f"c{n}" for n in range(1000)))
+    for number in range(1000):
+        made.withdraw("cards", session, CallId(f"c{number}"))
+    made.withdraw("cards", session, CallId("never there"))
+    made.withdraw("gone", session, CallId("c1"))
+    assert (made.waiting, made.held) == (0, 1)
+    made.release("cards", session)
+    assert (session.order, made.held) == ([], 0)
+    assert made.take("cards", session)
+
+
+async def test_a_session_that_ends_leaves_all_queues() -> None:
+    made = slots()
+    first, second = Session("a", []), Session("b", [])
+    assert made.take("cards", first)
+    assert made.take("other", first)
+    wait(made, second, "x")
+    wait(made, second, "y", executor="other")
+    made.forget(second)
+    made.release("cards", first)
+    made.release("other", first)
+    assert (second.order, made.waiting, made.held) == ([], 0, 0)
+
+
+async def test_a_session_at_its_own_limit_does_not_hold_up_others_nor_keep_the_loop_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = slots(most=4, rate=100.0, per_session=1)
+    order = list[str]()
+    full, other = Session("full", order), Session("other", order)
+    assert made.take("cards", full)
+    loop, timers = asyncio.get_running_loop(), list[float]()
+    call_later = loop.call_later
+
+    def noted(delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        timers.append(delay)
+        return call_later(delay, callback)
+
+    monkeypatch.setattr(loop, "call_later", noted)
+    wait(made, full, "f1")
+    wait(made, other, "o1")
+    monkeypatch.undo()
+    await asyncio.sleep(0.05)
+    assert order == ["o1"]
+    assert [delay for delay in timers if delay < 0.02] == []
+    made.release("cards", full)
+    assert order == ["o1", "f1"]
+
+
+async def test_a_rate_lets_a_second_s_worth_come_at_once_and_then_one_after_the_other() -> None:
+    made = slots(most=1000, rate=20.0)
+    session = Session("a", [], deque())
+    made.configure({"cards": (1000, 20.0)}, per_session=1000)
+    wait(made, session, *(f"c{n}" for n in range(30)))
+    assert len(session.order) == 20
+    await asyncio.sleep(0.26)
+    assert 23 <= len(session.order) <= 27
+
+
+async def test_a_faster_rate_after_a_reload_counts_at_once() -> None:
+    made = slots(most=1000, rate=0.01)
+    session = Session("a", [])
+    wait(made, session, *(f"c{n}" for n in range(3)))
+    assert len(session.order) == 1
+    made.configure({"cards": (1000, 1000.0)}, per_session=16)
+    await asyncio.sleep(0.05)
+    assert len(session.order) == 3
+
+
+@pytest.mark.parametrize("most", [1, 5])
+async def test_fewer_slots_after_a_reload_are_kept_to_and_more_are_used_at_once(most: int) -> None:
+    made = slots(most=3)
+    session = Session("a", [])
+    wait(made, session, *(f"c{n}" for n in range(9)))
+    assert len(session.order) == 3
+    made.configure({"cards": (most, None)}, per_session=16)
+    assert len(session.order) == max(3, most)
+    for _ in range(3):
+        made.release("cards", session)
+    assert made.held == most
+
+
+async def test_a_call_for_an_executor_that_is_gone_is_told_so() -> None:
+    made, session = slots(), Session("a", [])
+    wait(made, session, "c", executor="gone")
+    assert session.turned == ["c: executor 'gone' is no longer configured"]
