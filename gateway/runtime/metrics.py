@@ -89,6 +89,7 @@ class Metrics:
             "dragoman_repeats", "Frames sent again after a crash or the loss of a link.", registry=here
         )
         self._disk_free = Gauge("dragoman_disk_free_bytes", "Room left where the store is.", registry=here)
+        self._tasks = Gauge("dragoman_tasks", "Tasks of the event loop, those that wait included.", registry=here)
         self._build_info = Gauge(
             "dragoman_build_info", "Always 1; the label tells the release.", ("version",), registry=here
         )
@@ -223,6 +224,9 @@ class Metrics:
     def queue_bytes(self, delta: int) -> None:
         """Add what was put into an inbox, or take off what was read out of it."""
         self._queued += delta
+
+    def tasks(self, count: int) -> None:
+        self._tasks.set(count)
 
     def disk_free(self, count: int) -> None:
         self._disk_free.set(count)

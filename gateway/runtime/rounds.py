@@ -46,6 +46,7 @@ class Rounds:
                 oldest[name] = max(oldest.get(name, 0.0), carried.pump.oldest_unsent)
             for name, seconds in oldest.items():
                 self._metrics.outbox_oldest(name, seconds)
+            self._metrics.tasks(len(asyncio.all_tasks()))
             try:
                 await self._measure_store()
             except EngineUnavailable as exc:

@@ -125,6 +125,8 @@ class AgentConnection(asyncio.Protocol):
         elif opcode == wire.TEXT and payload.startswith(b"40"):
             self.write(wire.server_frame(wire.CONNECTED))
             self._runtime.came(self)
+        elif opcode == wire.PING:
+            self.write(wire.pong_frame(payload))
         elif opcode == wire.CLOSE or payload.startswith(b"41"):
             self._transport.close()
 

@@ -45,6 +45,8 @@ _ALLOWED: dict[str, tuple[float, float]] = {
     "sockets": (0.2, 64.0),
     "files": (0.2, 64.0),
     "threads": (0.2, 2.0),
+    # A task for each call at work and each connection to the webhook.
+    "tasks": (0.2, 64.0),
     # A sweep each minute makes rows rise and fall like a saw.
     "events": (0.25, 0.0),
 }
@@ -176,7 +178,7 @@ async def soak_briefly(bench: Bench, report: Report) -> None:
 
 PANELS: Sequence[tuple[str, tuple[str, ...]]] = (
     ("RSS, MiB", ("rss_mib",)),
-    ("open sockets and files", ("sockets", "files")),
+    ("open sockets, files and tasks", ("sockets", "files", "tasks")),
     ("rows", ("events", "calls", "outbound")),
     ("bytes on disk, MiB", ("database_mib", "log_mib")),
     ("latency, ms", ("p50_ms",)),

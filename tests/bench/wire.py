@@ -10,9 +10,11 @@ from urllib.parse import parse_qs, urlsplit
 TEXT: Final = 1
 CLOSE: Final = 8
 PING: Final = 9
+PONG: Final = 10
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-_FIN_TEXT = bytes((0x80 | TEXT,))
+_FIN = 0x80
+_FIN_TEXT = bytes((_FIN | TEXT,))
 
 OPEN = b'0{"sid":"bench","upgrades":[],"pingInterval":25000,"pingTimeout":60000,"maxPayload":16000000}'
 CONNECTED = b'40{"sid":"bench"}'
@@ -23,6 +25,11 @@ ENGINE_PONG = b"3"
 def server_frame(payload: bytes) -> bytes:
     """Write an unmasked text frame."""
     return _FIN_TEXT + _length(len(payload), masked=0) + payload
+
+
+def pong_frame(payload: bytes) -> bytes:
+    """Write the unmasked answer to a ping."""
+    return bytes((_FIN | PONG,)) + _length(len(payload), masked=0) + payload
 
 
 def client_frame(payload: bytes, *, mask: bytes) -> bytes:

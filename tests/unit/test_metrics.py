@@ -21,6 +21,7 @@ DOCUMENTED = {
     "dragoman_losses_total": {"adapter", "how"},
     "dragoman_repeats_total": set[str](),
     "dragoman_disk_free_bytes": set[str](),
+    "dragoman_tasks": set[str](),
     "dragoman_build_info": {"version"},
     "dragoman_sessions": {"runtime"},
     "dragoman_frames_total": {"runtime", "direction"},
@@ -61,6 +62,7 @@ def touch_all(metrics: Metrics) -> None:
     metrics.queue_bytes(100)
     metrics.queue_bytes(-40)
     metrics.disk_free(10**9)
+    metrics.tasks(12)
     metrics.watch_lease(lambda: 4.5, lambda: 3)
     metrics.adopted(takeover=True)
     metrics.lease_lost()
@@ -110,6 +112,7 @@ def test_every_happening_is_counted_under_its_labels(metrics: Metrics) -> None:
     assert value(metrics, "dragoman_dead_letters") == 2
     assert value(metrics, "dragoman_queue_bytes") == 120
     assert value(metrics, "dragoman_disk_free_bytes") == 1e9
+    assert value(metrics, "dragoman_tasks") == 12
     assert value(metrics, "dragoman_build_info", version="1.2.3") == 1
 
 
