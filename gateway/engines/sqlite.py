@@ -4,6 +4,7 @@ The lock on the file keeps other processes out, so no lease outlives the process
 """
 
 import asyncio
+import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -278,5 +279,6 @@ class SqliteEngine:
                 "journal_mode": found["journal_mode"],
                 "synchronous": _SYNCHRONOUS[found["synchronous"]],
                 "schema": str(found["user_version"]),
+                "disk_free_bytes": str(shutil.disk_usage(self._path.parent).free),
             },
         )
