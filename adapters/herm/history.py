@@ -6,8 +6,12 @@ from typing import Any
 
 from adapters.herm import wire
 from adapters.herm.options import HermOptions
+from gateway.envelope.weight import weight
 from gateway.errors import LinkLost
 from gateway.transports.rest_client import RestClient, refusal
+
+MOST_BYTES = 256 * 1024 * 1024
+"""What the events of one history may take in memory; a longer one is told as a loss of the link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,8 @@ class History:
 
     events: tuple[Event, ...]
     ids: tuple[str, ...]
+    highest: int
+    """The highest sequence listed, of events known and not; -1 where none was."""
 
 
 async def read_history(client: RestClient, path: str, *, options: HermOptions, after: int | None) -> History:
@@ -35,21 +41,27 @@ async def read_history(client: RestClient, path: str, *, options: HermOptions, a
     """
     found: list[Event] = []
     ids: list[str] = []
+    highest, size = -1, 0
     cursors: set[str] = set()
     cursor: str | None = None
     for _ in range(options.list_pages):
         page = await _read_page(client, path, _query(options, after, cursor), options)
         places = [wire.place_of(payload) for payload in page.events]
         ids.extend(place.event_id for place in places if place.event_id is not None)
-        found.extend(
+        highest = max(highest, *(place.sequence or -1 for place in places), -1)
+        news = [
             Event(payload, place)
             for payload, place in zip(page.events, places, strict=True)
             # What was only live is history no more.
             if not place.is_live and (after is None or place.sequence is None or place.sequence > after)
-        )
+        ]
+        found.extend(news)
+        size += sum(weight(event.payload) for event in news)
+        if size > MOST_BYTES:
+            raise LinkLost(f"the history takes more than {MOST_BYTES} bytes")
         # A cursor that comes again would lead around for ever.
         if page.cursor is None or page.cursor in cursors or _has_passed(places, after):
-            return History(_sorted(found), tuple(ids))
+            return History(_sorted(found), tuple(ids), highest)
         cursor = page.cursor
         cursors.add(cursor)
     raise LinkLost(f"the history is longer than {options.list_pages} pages of {options.list_limit} events")

@@ -19,6 +19,9 @@ from gateway.transports.sse_client import EventStream, open_events
 
 MOST_BUFFERED = 1_000
 """Events that wait while the history is read; the server's own buffers hold the rest."""
+MOST_BUFFERED_BYTES = 8 * 1024 * 1024
+MOST_JUMP = 1_000_000
+"""How far ahead an event may be numbered and still move the cursor: one absurd number must not hide what follows."""
 MOST_IDS = 100_000
 _IGNORED = frozenset({"[DONE]"})
 
@@ -66,6 +69,7 @@ class HermLink:
         """The highest sequence of all, which tells whether one is missing."""
         self._ids: dict[str, None] = {}
         self._early: deque[Event] = deque()
+        self._early_bytes = 0
         self._is_live = asyncio.Event()
         self._has_checked = False
         self._sending = asyncio.Lock()
@@ -80,7 +84,12 @@ class HermLink:
         Raises:
             LinkLost, LinkRefused: the history cannot be read.
         """
-        history = await read_history(self._client, self._path, options=self._options, after=self._resumed_after)
+        after = self._resumed_after
+        history = await read_history(self._client, self._path, options=self._options, after=after)
+        if after is not None and history.highest < after and self._options.after_parameter is None:
+            # Where we stood is gone: the numbers began anew, or ours was never one of this session's.
+            self._resumed_after, self._durable, self._highest = None, -1, -1
+            history = await read_history(self._client, self._path, options=self._options, after=None)
         for event in history.events:
             self._pass(event)
         # Remembered after the events themselves, so that those count as new.
@@ -102,7 +111,8 @@ class HermLink:
                     await self._take(event)
                     continue
                 self._early.append(event)
-                if len(self._early) >= MOST_BUFFERED:
+                self._early_bytes += len(text)
+                if len(self._early) >= MOST_BUFFERED or self._early_bytes >= MOST_BUFFERED_BYTES:
                     await self._is_live.wait()
 
     async def _take(self, event: Event) -> None:
@@ -146,7 +156,7 @@ class HermLink:
         cursor: str | None = None
         if place.event_id is not None:
             self._remember(place.event_id)
-        if place.sequence is not None:
+        if place.sequence is not None and (self._highest < 0 or place.sequence <= self._highest + MOST_JUMP):
             self._highest = max(self._highest, place.sequence)
             if not place.is_live:
                 self._durable = max(self._durable, place.sequence)

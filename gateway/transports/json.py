@@ -16,6 +16,10 @@ EXCERPT = 256
 MAX_DEPTH = 256
 """Nesting that is handed on at all; what a protocol lets through is for its codec to say."""
 
+CUT_LENGTH = 64 * 1024
+"""The longest text of which the depths are cut off; looking through it takes some milliseconds."""
+
+_MARKS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
 _LONG_INTEGER = re.compile(r"-\d{19}|\d{20}")
 _SAME_DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _RUN = b"0" * 19
@@ -46,9 +50,12 @@ def loads(text: str | bytes) -> Any:
 def salvage(text: str) -> Any:
     """Read JSON as Python does, with the lone surrogates and huge integers that `loads` refuses.
 
-    A call with one bad argument can then be answered, because its id is known. Whoever takes the value must
-    find what is unspeakable in it (`gateway.ports.values.find_fault`).
+    A call with one bad argument can then be answered, because its id is known. For the same reason what is nested
+    deeper than `MAX_DEPTH` is left out, where the text is short enough to look for it. Whoever takes the value must
+    find what is unspeakable in it (`gateway.ports.values.find_fault`); it is still nested to `MAX_DEPTH`.
     """
+    if len(text) <= CUT_LENGTH:
+        text = _without_depths(text)
     try:
         value = standard.loads(text)
     except (ValueError, RecursionError) as exc:
@@ -74,6 +81,25 @@ def excerpt(text: str | bytes) -> str:
     if isinstance(text, bytes):
         return text[:EXCERPT].decode("utf-8", "backslashreplace")
     return text[:EXCERPT].encode("utf-8", "backslashreplace").decode()
+
+
+def _without_depths(text: str) -> str:
+    """Leave out what is inside of containers at `MAX_DEPTH`; a text that is shallow comes back as it is."""
+    kept: list[str] = []
+    depth = start = 0
+    for mark in _MARKS.finditer(text):
+        match mark[0]:
+            case "[" | "{":
+                depth += 1
+                if depth == MAX_DEPTH:
+                    kept.append(text[start : mark.end()])
+            case "]" | "}":
+                if depth == MAX_DEPTH:
+                    start = mark.start()
+                depth -= 1
+            case _:
+                pass
+    return "".join((*kept, text[start:])) if kept else text
 
 
 class _HugeInteger(ValueError):

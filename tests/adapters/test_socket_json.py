@@ -76,8 +76,26 @@ def test_many_brackets_side_by_side_are_not_deep() -> None:
 
 def test_salvage_reads_what_only_the_codec_can_judge_and_never_raises() -> None:
     assert json.salvage('{"a":"\\ud800","b":1' + "0" * 30 + "}") == {"a": "\ud800", "b": 10**30}
-    for hopeless in ("{", "1" + "0" * 5_000, "[" * 100_000, "[" * 300 + "]" * 300):
+    for hopeless in ("{", "1" + "0" * 5_000, "[" * 100_000, "[" * 50_000, '"\\' * 30_000):
         assert isinstance(json.salvage(hopeless), Malformed)
+
+
+@pytest.mark.parametrize("depth", [257, 1_000, 20_000])
+def test_salvage_leaves_out_what_is_too_deep_so_that_the_rest_can_be_judged(depth: int) -> None:
+    deep = "[" * depth + '"]} \\" {["' + "]" * depth
+    value = json.salvage('{"id": "c", "arguments": {"a": ' + deep + '}, "behind": [1]}')
+    assert (value["id"], value["behind"]) == ("c", [1])
+    assert find_fault(value["arguments"]) is not None
+    levels, inner = 0, value["arguments"]["a"]
+    while inner:
+        (inner,) = inner
+        levels += 1
+    assert levels < json.MAX_DEPTH
+
+
+def test_of_a_long_text_no_depths_are_left_out() -> None:
+    deep = "[" * 300 + "]" * 300
+    assert isinstance(json.salvage(f'{{"a": {deep}, "b": "{"x" * json.CUT_LENGTH}"}}'), Malformed)
 
 
 @given(st.text())

@@ -141,6 +141,7 @@ BAD_ARGUMENTS = {
     "huge": f'{{"n": {10**30}}}',
     "lone surrogate": '{"n": "\\ud800"}',
     "deep": f'{{"n": {DEEP[1_900:-1_900]}}}',
+    "very deep": f'{{"n": {DEEP}}}',
 }
 
 

@@ -1,11 +1,12 @@
 """Nothing is lost, doubled or taken for news between stream and history, wherever the connection breaks."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 
-from adapters.herm import ADAPTER, link
+from adapters.herm import ADAPTER, history, link
 from gateway.conformance.link import enter, within
 from gateway.errors import LinkLost, LinkRefused
 from tests.adapters.herm.links import (
@@ -360,3 +361,38 @@ async def test_only_so_many_ids_are_remembered_and_the_oldest_go_first(monkeypat
             await server.stream(envelope)
         await witness.wait_for(4)
         assert [name_of(frame) for frame in witness.frames] == ["evt_1", "evt_2", "evt_3", "evt_1"]
+
+
+async def test_one_absurd_number_does_not_move_the_place_to_resume_at() -> None:
+    first, second = Witness(), Witness()
+    async with RawHerm().serve() as server:
+        async with linked(server, first):
+            seen = [await server.happen(text("one")), await server.happen(text("two"))]
+            await server.raw(f"data: {json.dumps({**seen[0], 'id': 'evt_absurd', 'sequence': 10**15})}\n\n".encode())
+            await first.wait_for(3)
+        assert first.cursor == str(seen[1]["sequence"])
+        async with linked(server, second, resume_after=first.cursor):
+            news = await server.happen(text("three"))
+            await second.wait_for(1)
+    assert second.news == [news["id"]]
+
+
+async def test_a_place_that_the_history_does_not_reach_is_given_up_and_all_is_read_again() -> None:
+    witness = Witness()
+    async with RawHerm().serve() as server:
+        stored = [await server.happen(text("one")), await server.happen(text("two"))]
+        async with linked(server, witness, resume_after=str(10**15)):
+            news = await server.happen(text("three"))
+            await witness.wait_for(3)
+    assert witness.history == [one["id"] for one in stored]
+    assert witness.news == [news["id"]]
+
+
+async def test_a_history_larger_than_memory_allows_costs_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MOST_BYTES", 10_000)
+    async with RawHerm().serve() as server:
+        for _ in range(20):
+            await server.happen(text("x" * 1_000))
+        with pytest.raises(LinkLost, match="history"):
+            async with linked(server, Witness()):
+                pass

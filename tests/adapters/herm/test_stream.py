@@ -70,7 +70,7 @@ async def test_an_event_arrives_whole_wherever_it_is_cut_in_two() -> None:
         assert [name_of(frame) for frame in frames] == [f"evt_{place:04}" for place in range(1, size)]
 
 
-@pytest.mark.parametrize("said", [b"{", b'{"a":1', b"not json", b"[" * 500 + b"]" * 500, b'{"a":"\\ud800', b"\xff\xfe"])
+@pytest.mark.parametrize("said", [b"{", b'{"a":1', b"not json", b'{"a":"\\ud800', b"\xff\xfe"])
 async def test_what_cannot_be_read_is_malformed_and_the_stream_lives_on(said: bytes) -> None:
     (payload,) = await told(b"data: " + said + b"\n\n")
     assert isinstance(payload, Malformed)
