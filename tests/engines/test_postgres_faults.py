@@ -4,7 +4,6 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -166,8 +165,8 @@ async def test_a_caller_that_goes_away_leaves_a_whole_step_or_none(schema: str) 
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[postgres_server.OwnServer]:
-    with postgres_server.start_own_server(tmp_path / "server") as server:
+def own() -> Iterator[postgres_server.OwnServer]:
+    with postgres_server.start_own_server() as server:
         yield server
 
 

@@ -7,13 +7,14 @@ import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from gateway.conformance.engine_words import ALICE, BOB, FakeClock, open_session, row_of, said, texts
+from gateway.engines import postgres_link, postgres_once
 from gateway.engines.postgres import PostgresEngine
+from gateway.engines.postgres_link import Address, Link
 from gateway.ports.engine import Step
 from tests.engines import postgres_server
 
@@ -21,7 +22,7 @@ _MISSING = "there is no pgbouncer: apt-get install pgbouncer"
 
 
 @pytest.fixture
-def pooler(tmp_path: Path) -> Iterator[str]:
+def pooler() -> Iterator[str]:
     """Start PgBouncer with two connections to the server for everybody; answers the DSN."""
     program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
@@ -35,15 +36,15 @@ def pooler(tmp_path: Path) -> Iterator[str]:
     user = parts.username or parse_qs(parts.query).get("user", ["postgres"])[0]
     host = parts.hostname or parse_qs(parts.query)["host"][0]
     password = f" password={parts.password}" if parts.password else ""
-    (tmp_path / "users").write_text(f'"{user}" "{parts.password or ""}"\n')
-    config = tmp_path / "pgbouncer.ini"
+    folder = postgres_server.make_folder()
+    (folder / "users").write_text(f'"{user}" "{parts.password or ""}"\n')
+    config = folder / "pgbouncer.ini"
     config.write_text(
         f"[databases]\n* = host={host} port={parts.port or 5432} user={user}{password}\n"
         f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n"
-        f"auth_file = {tmp_path / 'users'}\npool_mode = transaction\ndefault_pool_size = 2\nmax_client_conn = 200\n"
+        f"auth_file = {folder / 'users'}\npool_mode = transaction\ndefault_pool_size = 2\nmax_client_conn = 200\n"
     )
     command = postgres_server.as_server([program, str(config)])
-    postgres_server.let_through(tmp_path)
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     end = time.monotonic() + 10
     while time.monotonic() < end:
@@ -54,6 +55,7 @@ def pooler(tmp_path: Path) -> Iterator[str]:
     yield f"postgresql://{user}@127.0.0.1:{port}{parts.path}"
     process.terminate()
     process.wait(10)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture
@@ -63,7 +65,16 @@ async def schema() -> AsyncIterator[str]:
     await postgres_server.drop_schema(name)
 
 
-async def test_engines_share_two_connections_of_a_pooler(pooler: str, schema: str) -> None:
+async def test_engines_share_two_connections_of_a_pooler(
+    pooler: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Address] = []
+
+    async def connect(address: Address) -> Link:
+        opened.append(address)
+        return await postgres_link.connect(address)
+
+    monkeypatch.setattr(postgres_once, "connect", connect)
     engines = [PostgresEngine(pooler, FakeClock(), schema=schema) for _ in range(3)]
     await asyncio.gather(*(engine.__aenter__() for engine in engines))
     assert (await engines[0].health()).extra["pooler"] == "yes"
@@ -77,6 +88,8 @@ async def test_engines_share_two_connections_of_a_pooler(pooler: str, schema: st
     ]
     reads = [engine.read(name) for engine in engines for name in (ALICE, BOB) for _ in range(20)]
     await asyncio.wait_for(asyncio.gather(*steps, *reads), 50)
+    # Whatever a pooler cannot carry costs a connection, and the next one makes up for it.
+    assert len(opened) <= 3 * (1 + 8)
     for name in (ALICE, BOB):
         assert (await row_of(engines[1], name)).last_sequence == 101
         assert len(await texts(engines[2], name)) == 100
