@@ -146,7 +146,7 @@ def copy(
     old: Annotated[Path, typer.Argument(metavar="OLD", help="The configuration whose database is copied.")],
     new: Annotated[Path, typer.Argument(metavar="NEW", help="The configuration whose database is empty.")],
 ) -> None:
-    """Copy everything to the empty database of another configuration."""
+    """Copy everything into another, empty database."""
     with explained():
         source, target = _store(old), _store(new)
         if source == target:

@@ -86,9 +86,7 @@ async def bump_fences(address: Address) -> int:
             raise EngineUnusable(f"{_place(address)} has no tables")
         await migrate(link)
         async with _alone(link):
-            await link.run("DELETE FROM @holds")
-            # Their rows stay, so that none of them comes to life again.
-            await link.run("UPDATE @instances SET expires_at = least(expires_at, clock_timestamp())")
+            # No lease runs, so that nothing is held; the rows of those that ended stay, so that none is revived.
             await link.run(f"UPDATE @sessions SET fence = fence + {RESTORED}, owner = NULL", seconds=_LONG)
             ((count,),) = await link.ask("SELECT count(*) FROM @sessions", seconds=_LONG)
             await link.run("COMMIT", seconds=_LONG)

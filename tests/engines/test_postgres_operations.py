@@ -146,8 +146,9 @@ async def test_fences_of_a_restored_schema_are_made_new(address: Address) -> Non
             with pytest.raises(OperatorError, match="in use by 1 running gateway: stop them first"):
                 await attempt
         await engine.commit(Step(ALICE, (said("untouched"),), expects=(Fence(row.fence),)))
-        await engine.release("before")
-        await engine.take("before", ALICE)
+        await engine.beat("before", url="http://before", ttl=timedelta(milliseconds=1))
+        await asyncio.sleep(0.05)
+        assert (await row_of(engine)).owner == "before"
     assert await bump_fences(address) == 1
     async with engine_at(address) as engine:
         assert (await row_of(engine)).fence == row.fence + RESTORED

@@ -295,9 +295,10 @@ def _damaged(path: Path) -> None:
     asyncio.run(fill(path))
     with closing(sqlite3.connect(path)) as other:
         root = other.execute("SELECT rootpage FROM sqlite_master WHERE name = 'events_once'").fetchone()[0]
+        size = other.execute("PRAGMA page_size").fetchone()[0]
         other.execute("PRAGMA journal_mode = DELETE")
     content = bytearray(path.read_bytes())
-    content[(root - 1) * 4096 : root * 4096] = b"\xaa" * 4096
+    content[(root - 1) * size : root * size] = b"\xaa" * size
     path.write_bytes(content)
 
 

@@ -210,8 +210,8 @@ async def test_a_running_gateway_or_an_older_schema_is_no_source(old: Path, tmp_
 async def test_a_disk_that_fails_half_way_is_told_and_leaves_nothing(old: Path, new: Path) -> None:
     async with SqliteEngine(old, FakeClock()) as engine:
         await fill(engine)
-        await engine.set_note("large", "x" * 400_000)
-    with files_limited_to(200_000), pytest.raises(EngineUnavailable, match=r"new\.db' cannot be read or written"):
+        await engine.set_note("large", "x" * 4_000_000)
+    with files_limited_to(2_000_000), pytest.raises(EngineUnavailable, match=r"new\.db' cannot be read or written"):
         async with sqlite_source(old) as source, sqlite_target(new) as target:
             await move(source, target, tell=quiet)
     async with sqlite_source(old) as source, sqlite_target(new) as target:
