@@ -446,7 +446,7 @@ class Gateway:
         change = SendChange(sequence=sequence, target=target, state="pending", due_at=self._parts.clock.now())
         await self._engine.commit(Step(session_id=session_id, send_changes=(change,)))
         self._hands.ring()
-        if carried is not None:
+        if carried is not None and target == RUNTIME:
             carried.pump.send_again(sequence)
 
     # People and surroundings -----------------------------------------------------------------------------

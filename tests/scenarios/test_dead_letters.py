@@ -1,0 +1,175 @@
+"""What did not get through: listed with what to do, shown whole, and tried again, in the API and from the terminal."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi.responses import Response
+
+from gateway.http import shapes
+from tests.scenarios.hooks import success
+from tests.scenarios.house import GOOD, Running, Scene, ended, until
+from tests.scenarios.test_terminal import dragoman
+
+REDRIVE = "/v1/dead-letters/redrive"
+
+
+async def letters(gateway: Running, **query: Any) -> list[dict[str, Any]]:
+    return shapes.DeadLetters.model_validate(await gateway.get("/v1/dead-letters", **query)).model_dump()["data"]
+
+
+async def listed(gateway: Running, count: int, **query: Any) -> list[dict[str, Any]]:
+    async def look() -> list[dict[str, Any]] | None:
+        found = await letters(gateway, **query)
+        return found if len(found) == count else None
+
+    return [] if count == 0 and not await letters(gateway, **query) else await until(look)
+
+
+def breaking(scene: Scene, executor: Mapping[str, Any] | None = None) -> None:
+    """Let calls and copies fail."""
+    log = {"url": f"{scene.hooks.url}/copies/log", "secret": scene.settings["executors"]["cards"]["secret"],
+           "attempts": 1}  # fmt: skip
+    scene.configure({"executors": {"cards": {"attempts": 2, "breaker": "off", **(executor or {})}}})
+    scene.configure({"destinations": {"log": log},
+                     "routes": [{"match": {"event": "tool.finished"}, "copy_to": "log"},
+                                {"match": {"tool": "*"}, "to": "cards"}]})  # fmt: skip
+    scene.hooks.scripts["free"] = scene.hooks.scripts["/copies/log"] = Response(status_code=500)
+
+
+async def test_calls_and_copies_are_listed_by_filters_and_shown_with_what_to_do(newer: Scene) -> None:
+    breaking(newer)
+    async with newer.running() as gateway:
+        calls = [await newer.agent.call("free", {"n": n}) for n in range(3)]
+        for call in calls:
+            await ended(call)
+        await listed(gateway, 6)
+        dead = await letters(gateway, kind="call")
+        assert {one["native_call_id"] for one in dead} == {call.call_id for call in calls}
+        assert all(one["unknown"] and one["attempt"] == 2 and one["id"] == one["call_id"] for one in dead)
+        assert all(one["id"] in one["advice"] and "Nobody knows" in one["advice"] for one in dead)
+        copies = await letters(gateway, target="destination:log")
+        assert {one["type"] for one in copies} == {"delivery"}
+        assert len(await letters(gateway, runtime="finn", kind="call", since=dead[-1]["created_at"])) == 3
+        for query in ({"runtime": "nobody"}, {"executor": "other"}, {"since": "2199-01-01T00:00:00Z"}):
+            assert await letters(gateway, **query) == []
+        story = await gateway.get(f"/v1/dead-letters/{dead[0]['id']}")
+        shapes.DeadCallWithStory.model_validate(story)
+        assert story["events"][0]["event"]["kind"] == "tool.requested"
+        shown = await gateway.get(f"/v1/dead-letters/{copies[0]['id']}")
+        assert shown["envelope"]["event"]["kind"] == "tool.finished"
+        paged: list[str] = []
+        after: dict[str, Any] = {}
+        while True:
+            page = await gateway.get("/v1/dead-letters", limit=2, **after)
+            paged += [one["id"] for one in page["data"]]
+            if page["next"] is None:
+                break
+            after = {"after": page["next"]}
+        assert paged == [one["id"] for one in dead + copies]
+
+
+async def test_many_are_redriven_with_their_keys_and_the_agent_hears_nothing_of_it(newer: Scene) -> None:
+    breaking(newer)
+    async with newer.running() as gateway:
+        calls = [await newer.agent.call("free", {"n": n}) for n in range(4)]
+        for call in calls:
+            await ended(call)
+        await listed(gateway, 8)
+        keys = {one.key for one in newer.hooks.of("free")}
+        newer.hooks.scripts["free"] = success("at last")
+        newer.hooks.scripts["/copies/log"] = Response()
+        looked = await gateway.post(REDRIVE, {"kind": "call", "dry_run": True}, status=200)
+        assert (looked["found"], looked["redriven"], len(await letters(gateway))) == (4, 0, 8)
+        some = await gateway.post(REDRIVE, {"kind": "call", "limit": 1}, status=200)
+        assert (some["found"], some["redriven"], some["more"]) == (1, 1, True)
+        done = await gateway.post(REDRIVE, {"executor": "cards"}, status=200)
+        assert (done["found"], done["redriven"], done["failed"], done["more"]) == (3, 3, [], False)
+        again = await newer.hooks.wait_for(12, name="free")
+        assert {one.key for one in again} == keys
+        copied = await gateway.post(REDRIVE, {"target": "destination:log"}, status=200)
+        assert copied["redriven"] == 4
+        await listed(gateway, 0)
+        assert (await gateway.post(REDRIVE, {}, status=200))["found"] == 0
+        rows = (await gateway.get("/v1/calls", limit=100))["data"]
+        assert sum(row["redrive_of"] is not None for row in rows) == 4
+
+        async def all_done() -> bool:
+            found = (await gateway.get("/v1/calls", state="succeeded"))["data"]
+            return len(found) == 4
+
+        await until(all_done)
+    assert all(len(call.results) == 1 for call in calls)
+
+
+async def test_a_redrive_may_have_a_new_key_and_tell_the_agent_and_fails_into_the_list_again(newer: Scene) -> None:
+    breaking(newer, {"idempotent": False})
+    async with newer.running() as gateway:
+        call = await newer.agent.call("free", {})
+        await ended(call)
+        [first] = await listed(gateway, 1, kind="call")
+        path = f"/v1/dead-letters/{first['id']}/redrive"
+        fresh = await gateway.post(path, {"new_key": True}, status=202)
+        shapes.RedrivenCall.model_validate(fresh)
+        await gateway.post(path, status=404)
+        assert fresh["idempotency_key"] == fresh["call_id"] != first["idempotency_key"]
+
+        async def second() -> dict[str, Any] | None:
+            return next((one for one in await letters(gateway, kind="call") if one["id"] == fresh["call_id"]), None)
+
+        assert (await until(second))["redrive_of"] == first["id"]
+        newer.hooks.scripts["free"] = success("told")
+        done = await gateway.post(f"/v1/dead-letters/{fresh['call_id']}/redrive", {"deliver": True}, status=202)
+        assert done["redrive_of"] == fresh["call_id"]
+        _, told = await call.wait_results(2)
+        assert told["result"] == "told"
+    # The agent had its failure: this is what was asked for, and no rule of the protocol.
+    assert len(newer.agent.violations) == 1
+    newer.agent.violations.clear()
+
+
+async def test_the_terminal_lists_shows_and_redrives(newer: Scene) -> None:
+    breaking(newer)
+    async with newer.running() as gateway:
+        none = await dragoman(gateway, "dead-letters", "list")
+        assert (none.code, none.out) == (0, "")
+        assert "no dead letters" in none.err
+        for n in range(2):
+            await ended(await newer.agent.call("free", {"n": n}))
+        found = await listed(gateway, 4)
+        listing = await dragoman(gateway, "dead-letters", "list", "--since", "1h")
+        rows = [line.split("\t") for line in listing.out.splitlines()]
+        assert [row[0] for row in rows] == [one["id"] for one in found]
+        assert rows[0][1:3] == ["free → cards", "unknown"]
+        assert rows[2][1:3] == ["tool.finished → destination:log", "dead"]
+        as_json = await dragoman(gateway, "dead-letters", "list", "--kind", "call", "--json", "--limit", "1")
+        assert [json.loads(line)["id"] for line in as_json.out.splitlines()] == [found[0]["id"]]
+        shown = await dragoman(gateway, "dead-letters", "show", found[0]["id"])
+        assert "Nobody knows whether executor 'cards'" in shown.out
+        assert "tool.requested" in shown.out
+        looked = await dragoman(gateway, "dead-letters", "redrive", "--all", "--dry-run")
+        assert looked.out.splitlines() == [one["id"] for one in found]
+        unsure = await dragoman(gateway, "dead-letters", "redrive", "--all")
+        assert (unsure.code, unsure.out) == (1, "")
+        assert "--yes" in unsure.err
+        assert len(await letters(gateway)) == 4
+        newer.hooks.scripts["free"] = success("at last")
+        newer.hooks.scripts["/copies/log"] = Response()
+        one = await dragoman(gateway, "dead-letters", "redrive", found[0]["id"])
+        assert (one.code, one.out.startswith("tried again as call ")) == (0, True)
+        gone = await dragoman(gateway, "dead-letters", "redrive", found[0]["id"])
+        assert (gone.code, "no dead letter" in gone.err) == (1, True)
+        many = await dragoman(gateway, "dead-letters", "redrive", "--all", "--yes", "--json")
+        assert (many.code, json.loads(many.out)["redriven"]) == (0, 3)
+        await listed(gateway, 0)
+
+
+async def test_wrong_words_are_usage_errors(newer: Scene) -> None:
+    async with newer.running() as gateway:
+        for words in (["redrive"], ["redrive", "x", "--all"], ["redrive", "--executor", "a", "--since", "soon"],
+                      ["show", "no\nid"], ["list", "--limit", "0"]):  # fmt: skip
+            done = await dragoman(gateway, "dead-letters", *words)
+            assert done.code == 2, (words, done)
+        refused = await dragoman(gateway, "dead-letters", "list", "--executor", "a", "--kind", "delivery")
+        assert (refused.code, "executor" in refused.err) == (1, True)
+        assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"
