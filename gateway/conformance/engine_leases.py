@@ -311,7 +311,9 @@ class LeaseSuite:
     # Giving up
 
     async def test_some_sessions_are_given_up_and_the_others_kept(self, engine: Engine) -> None:
-        names = sorted(await open_many(engine, 4))
+        names = [SessionId(f"s-{number}") for number in range(4)]
+        for name in names:
+            await open_session(engine, name)
         await live(engine, A, B)
         await engine.hold(A, "sweep")
         await engine.take(B, names[3])
@@ -331,6 +333,7 @@ class LeaseSuite:
         await engine.hold(A, "sweep")
         await engine.release(A)
         assert await engine.instances() == []
+        assert not await engine.beat(A, url=f"http://{A}", ttl=LONG)
         await live(engine, B)
         assert await engine.hold(B, "sweep")
         assert len(await adopt(engine, B)) == 3
