@@ -62,7 +62,13 @@ async def commit_all(engine: PostgresEngine, count: int, *, sessions: int = 8, a
 
     async def commit(number: int) -> None:
         async with slots:
-            await engine.commit(Step(names[number % sessions], (said(f"text {number}"),)))
+            while True:
+                try:
+                    await engine.commit(Step(names[number % sessions], (said(f"text {number}"),)))
+                except EngineUnavailable:
+                    # So often broken that patience ran out, with the certainty that nothing was written.
+                    continue
+                return
 
     await asyncio.wait_for(asyncio.gather(*map(commit, range(count))), 60)
     written = [text for name in names for text in await texts(engine, name)]
