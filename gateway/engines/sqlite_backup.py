@@ -101,6 +101,10 @@ def restore(path: Path, backup: Path) -> tuple[Contents, Path | None]:
                 source.backup(copy)
             renew(partial)
             partial.chmod((path if path.exists() else backup).stat().st_mode & 0o777)
+            if os.geteuid() == 0:
+                # Root restores what the gateway's own user must be able to write.
+                owner = (path if path.exists() else path.parent).stat()
+                os.chown(partial, owner.st_uid, owner.st_gid)
             contents = examine(partial, name=path)
             aside = _set_aside(path)
             _put(partial, path)

@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import os
 import shutil
 import signal
 import sqlite3
@@ -262,6 +263,21 @@ def test_a_backup_is_restored_where_no_database_is_yet(path: Path, target: Path)
     made, aside = restore(path, target)
     assert (made.sessions, aside) == (2, None)
     assert asyncio.run(words_of(path)) == ["kept"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_what_root_restores_belongs_to_the_user_of_the_gateway(path: Path, target: Path) -> None:
+    asyncio.run(fill(path))
+    back_up(path, target, force=False)
+    os.chown(path, 1234, 4321)
+    path.chmod(0o640)
+    restore(path, target)
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (1234, 4321, 0o640)
+    path.unlink()
+    os.chown(path.parent, 1235, 4322)
+    restore(path, target)
+    assert (path.stat().st_uid, path.stat().st_gid) == (1235, 4322)
 
 
 async def test_a_backup_of_an_earlier_release_is_brought_up_to_date(path: Path, target: Path) -> None:
