@@ -65,11 +65,34 @@ class Bench:
             return known
         # Only what was taken in turn may be compared, so a floor that comes later begins everything anew.
         wanted = {*floors, *(known.taken if known is not None else ())}
-        others = [subject for name in FLOORS if name in wanted and (subject := await self._floor(name)) is not None]
+        others = [subject for name in FLOORS if name in wanted and (subject := await self.floor(name)) is not None]
         known = self.series[workload] = Series(workload)
         async with self.gateway(sessions=workload.sessions, sync_delay=workload.sync_delay) as subject:
             await self._take_turns(known, (subject, *others))
         return known
+
+    async def take_turns(self, workload: Workload, subjects: Collection[Subject]) -> Series:
+        """Measure subjects that run already, in turn."""
+        series = self.series[workload] = Series(workload)
+        await self._take_turns(series, subjects)
+        return series
+
+    async def floor(self, name: str) -> Subject | None:
+        """Start a floor, or say that it cannot run here."""
+        if name in self.absent:
+            return None
+        if name not in self._floors:
+            command: tuple[str, ...] = ()
+            if name == "node":
+                found = await node_floor.prepare(ROOT / ".cache" / "bench-node")
+                if isinstance(found, str):
+                    self.absent[name] = found
+                    tell(f"node is left out: {found}")
+                    return None
+                command = found
+            running = floor(name, self.peers, cores=self.cores.subject, folder=self.folder, command=command)
+            self._floors[name] = await self._stack.enter_async_context(running)
+        return self._floors[name]
 
     async def _take_turns(self, series: Series, subjects: Iterable[Subject]) -> None:
         for number in range(self.effort.repetitions):
@@ -126,22 +149,6 @@ class Bench:
         """Name a folder that does not exist yet."""
         self._gateways += 1
         return self.folder / f"gateway-{self._gateways}"
-
-    async def _floor(self, name: str) -> Subject | None:
-        if name in self.absent:
-            return None
-        if name not in self._floors:
-            command: tuple[str, ...] = ()
-            if name == "node":
-                found = await node_floor.prepare(ROOT / ".cache" / "bench-node")
-                if isinstance(found, str):
-                    self.absent[name] = found
-                    tell(f"node is left out: {found}")
-                    return None
-                command = found
-            running = floor(name, self.peers, cores=self.cores.subject, folder=self.folder, command=command)
-            self._floors[name] = await self._stack.enter_async_context(running)
-        return self._floors[name]
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ from dataclasses import replace
 from tests.bench import figures
 from tests.bench.bench import Bench, tell
 from tests.bench.bursts import compare_streams
+from tests.bench.engines import compare_engines
 from tests.bench.figures import Workload
 from tests.bench.idle import weigh_sessions
 from tests.bench.processes import module, read_line, running
@@ -121,5 +122,6 @@ SCENARIOS: Mapping[str, Scenario] = {
     "payload": payload,
     "delay": delay,
     "disk": disk,
+    "engines": compare_engines,
 }
 """By the name that `--only` takes."""

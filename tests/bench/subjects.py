@@ -34,7 +34,9 @@ class Subject:
     database: Path | None = None
 
 
-def configure(folder: Path, peers: Peers, *, delivery_window: float = WINDOW, **more: Any) -> dict[str, Any]:
+def configure(
+    folder: Path, peers: Peers, *, delivery_window: float = WINDOW, name: str = "gateway", **more: Any
+) -> dict[str, Any]:
     """Write a gateway's settings: one HUMA 0.2.0 runtime, one signed webhook, one declared tool."""
     return {
         "engine": {"type": "sqlite", "path": str(folder / "dragoman.db")},
@@ -58,7 +60,7 @@ def configure(folder: Path, peers: Peers, *, delivery_window: float = WINDOW, **
                 "adapter": "huma-0.2",
                 "url": peers.runtime,
                 "api_key": "key-of-the-benchmark",
-                "agent_id": "gateway-0",
+                "agent_id": f"{name}-0",
                 "delivery_window": delivery_window,
             }
         },
@@ -87,18 +89,20 @@ async def gateway(
     sessions: int = 1,
     env: dict[str, str] | None = None,
     settings: dict[str, Any] | None = None,
+    name: str = "gateway",
 ) -> AsyncGenerator[Subject]:
     """Run `python -m gateway serve` with as many sessions, each with its link up."""
-    config = _write(settings or configure(folder, peers), folder)
+    config = _write(settings or configure(folder, peers, name=name), folder)
     log, port = folder / "gateway.log", _free_port()
     command = module("gateway", "serve", "--config", str(config), "--port", str(port))
     url = f"http://127.0.0.1:{port}"
-    agents = [f"gateway-{number}" for number in range(sessions)]
+    agents = [f"{name}-{number}" for number in range(sessions)]
     async with running(*command, cores=cores, log=log, env=env) as process:
         await _until_ready(process, url, log)
-        await open_sessions(url, agents)
+        # The first agent stands in the configuration.
+        await open_sessions(url, agents[1:])
         await peers.ask("connected", agents=agents, patience=START - 5)
-        yield Subject("gateway", process.pid, agents, url, folder / "dragoman.db")
+        yield Subject(name, process.pid, agents, url, folder / "dragoman.db")
 
 
 def _write(settings: dict[str, Any], folder: Path) -> Path:
@@ -131,9 +135,8 @@ async def open_sessions(url: str, agents: list[str]) -> None:
         if answer.status_code not in {200, 201}:
             raise BenchProblem(f"the gateway does not open a session: {answer.text[:300]}")
 
-    # The first agent stands in the configuration.
     async with httpx.AsyncClient(trust_env=False, timeout=START) as http, asyncio.TaskGroup() as group:
-        for agent in agents[1:]:
+        for agent in agents:
             group.create_task(attach(http, agent))
 
 
