@@ -54,14 +54,20 @@ class Courier:
         self._clock = clock
         self._dice = dice
         self._bell = asyncio.Event()
+        self.finishing = False
+
+    def finish(self) -> None:
+        """Begin no other copy; `run` ends with those that are under way."""
+        self.finishing = True
+        self._bell.set()
 
     def ring(self) -> None:
         """There may be something new."""
         self._bell.set()
 
     async def run(self) -> None:
-        """Deliver until the task is canceled."""
-        while True:
+        """Deliver until the task is canceled, or there is nothing more to finish."""
+        while not self.finishing:
             self._bell.clear()
             try:
                 rows = await self._due()
@@ -101,7 +107,7 @@ class Courier:
             async with slots:
                 try:
                     for row in mine:
-                        if not await self._copy(row):
+                        if self.finishing or not await self._copy(row):
                             return
                 except DragomanError as exc:
                     # One session's mark that cannot be written must not break off the copies of the others.

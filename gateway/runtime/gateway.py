@@ -254,6 +254,7 @@ class Gateway:
         else:
             log.warning("drain ended with calls in flight", in_flight=self._dispatcher.in_flight)
         await self._sessions.let_go_of_links()
+        await self._hands.finish()
         await self._membership.leave()
 
     async def _configure(self, settings: Settings) -> None:

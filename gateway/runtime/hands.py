@@ -21,6 +21,7 @@ log = structlog.get_logger(__name__)
 
 _OVERLAP = 10.0
 _HOLD_AGAIN = 1.0
+_FINISH = 5.0
 _LOOK, _LOOK_ALONE = 2.0, 30.0
 """Seconds after which copies are looked for that nobody rang about, among others and alone."""
 _Spec = TypeVar("_Spec")
@@ -117,7 +118,7 @@ class Hands:
 
     async def _deliver(self, name: str, courier: Courier) -> None:
         """Let a courier run while this instance holds its destination."""
-        while True:
+        while not courier.finishing:
             term = self._tenure.term
             if term is not None and await self._may_hold(name):
                 self._held.add(name)
@@ -125,18 +126,19 @@ class Hands:
                     await self._while_held(name, term, courier)
                 finally:
                     self._held.discard(name)
-            await asyncio.sleep(_HOLD_AGAIN * (0.5 + self._dice()))
+            if not courier.finishing:
+                await asyncio.sleep(_HOLD_AGAIN * (0.5 + self._dice()))
 
     async def _while_held(self, name: str, term: Term, courier: Courier) -> None:
         async with asyncio.TaskGroup() as group:
-            work = group.create_task(courier.run())
-            while not term.over.is_set() and (not self._tenure.shared or await self._may_hold(name)):
-                try:
-                    async with asyncio.timeout(_HOLD_AGAIN if self._tenure.shared else None):
-                        await term.over.wait()
-                except TimeoutError:
-                    continue
-            work.cancel()
+            ends = {group.create_task(courier.run()), group.create_task(term.over.wait())}
+            patience = _HOLD_AGAIN if self._tenure.shared else None
+            held = True
+            while held:
+                done, _ = await asyncio.wait(ends, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                held = not done and await self._may_hold(name)
+            for task in ends:
+                task.cancel()
 
     async def _may_hold(self, name: str) -> bool:
         try:
@@ -145,6 +147,13 @@ class Hands:
             log.warning("a destination cannot be held now", destination=name, reason=str(exc))
             # What is held stays so as long as the lease runs.
             return name in self._held
+
+    async def finish(self) -> None:
+        """Let the copies under way end, for a while, and begin no others; whoever comes next delivers them."""
+        for delivery in self._deliveries.values():
+            delivery.courier.finish()
+        if tasks := [self._deliveries[name].task for name in self._held & self._deliveries.keys()]:
+            await asyncio.wait(tasks, timeout=_FINISH)
 
     def ring(self) -> None:
         """There may be new copies to deliver, here or by whoever holds their destination."""

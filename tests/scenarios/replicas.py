@@ -11,7 +11,7 @@ from typing import Any
 from gateway.bootstrap import parts_for, read_configuration
 from gateway.engines.memory import MemoryEngine
 from gateway.engines.memory_tables import SharedMemory
-from gateway.errors import EngineUnavailable
+from gateway.errors import EngineUnavailable, Stale
 from gateway.http.app import build_app
 from gateway.http.server import make_server
 from gateway.ports.engine import Committed, SessionRow, Step
@@ -30,6 +30,8 @@ class Faulty(MemoryEngine):
         super().__init__(clock, shared)
         self.cut_off = False
         self.deaf = False
+        self.stale = 0
+        """So many steps fail as if somebody else had written just before."""
 
     def _reach(self) -> None:
         if self.cut_off:
@@ -37,6 +39,9 @@ class Faulty(MemoryEngine):
 
     async def commit(self, step: Step) -> Committed:
         self._reach()
+        if self.stale:
+            self.stale -= 1
+            raise Stale("somebody else was faster")
         return await super().commit(step)
 
     async def beat(self, instance: str, *, url: str, ttl: timedelta) -> bool:

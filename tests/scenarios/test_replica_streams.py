@@ -4,9 +4,10 @@ import asyncio
 from typing import Any
 
 import pytest
+from fastapi import Response
 
 from gateway.runtime import mirrors
-from tests.scenarios.hooks import SECRET
+from tests.scenarios.hooks import SECRET, Asked
 from tests.scenarios.house import GOOD, EventSource, Scene, ended, until
 from tests.scenarios.replicas import LEASE, Faulty, Replica, carrier, cluster
 
@@ -106,6 +107,13 @@ async def test_a_quiet_follower_elsewhere_has_no_reader_once_it_left(
 async def test_copies_leave_once_wherever_they_were_made(newer: Scene) -> None:
     store = cluster(newer)
     newer.huma.agent("gill")
+
+    async def slowly(_asked: Asked) -> Response:
+        # Long enough for another courier to find it pending.
+        await asyncio.sleep(0.15)
+        return Response(status_code=204)
+
+    newer.hooks.scripts["tool.finished"] = slowly
     settings: dict[str, Any] = {
         "destinations": {"log": {"url": f"{newer.hooks.url}/events", "secret": SECRET}},
         "routes": [
@@ -122,7 +130,8 @@ async def test_copies_leave_once_wherever_they_were_made(newer: Scene) -> None:
             for name in ("finn", "gill"):
                 await ended(await newer.huma.agent(name).call("free", {}))
         await newer.hooks.wait_for(10, name="tool.finished")
-        assert loop.time() - began < 1.8
+        # By rings: a look comes only after two seconds.
+        assert loop.time() - began < 1.9
         # Whoever holds the destination leaves; the other one goes on with it.
         session_id = (await a.get("/v1/sessions"))["data"][0]["session_id"]
         await a.gateway.drain()

@@ -9,8 +9,10 @@ from fastapi import Response
 
 from gateway.engines.memory import MemoryEngine
 from gateway.engines.memory_tables import SharedMemory
+from gateway.engines.postgres import PostgresEngine
 from gateway.runtime.callbacks import keep_key
 from gateway.runtime.clock import SystemClock, SystemIds
+from tests.engines.postgres_server import drop_schema, dsn, new_schema
 from tests.scenarios.hooks import Gate, success
 from tests.scenarios.house import GOOD, Scene, ended, plain_http, until
 from tests.scenarios.replicas import LEASE, carrier, cluster
@@ -239,13 +241,27 @@ async def test_a_leaving_instance_hands_its_sessions_over_at_once(newer: Scene) 
         assert (await b.metrics())["dragoman_fenced_total"] == 0
 
 
+async def test_a_decision_that_is_stale_again_and_again_is_made_in_the_end(newer: Scene) -> None:
+    store = cluster(newer)
+    async with store.replica() as a:
+        session_id = await a.session()
+        await a.wait_carries(session_id)
+        a.faults.stale = 6
+        await a.post(f"/v1/sessions/{session_id}/events", MESSAGE, status=202)
+        assert a.faults.stale == 0
+        assert len(await a.events(session_id, kind="message.posted")) == 1
+
+
 async def test_two_first_starts_agree_on_the_key_of_callbacks() -> None:
-    clock = SystemClock()
-    shared = SharedMemory(clock)
-    async with MemoryEngine(clock, shared) as one, MemoryEngine(clock, shared) as other:
-        keys = await asyncio.gather(*(keep_key(engine, SystemIds(clock)) for engine in (one, other, one)))
-        assert len(set(keys)) == 1
-        assert await keep_key(other, SystemIds(clock)) == keys[0]
+    clock, schema = SystemClock(), new_schema()
+    try:
+        async with PostgresEngine(dsn(), clock, schema=schema) as one:
+            async with PostgresEngine(dsn(), clock, schema=schema) as other:
+                keys = await asyncio.gather(*(keep_key(engine, SystemIds(clock)) for engine in (one, other) * 4))
+            assert len(set(keys)) == 1
+            assert await keep_key(one, SystemIds(clock)) == keys[0]
+    finally:
+        await drop_schema(schema)
 
 
 async def _steal(shared: SharedMemory, session_id: Any, owner: str, *, lives: float) -> None:
