@@ -149,7 +149,7 @@ def test_a_soak_breaks_links_without_losing_a_call_and_draws_what_it_saw(
 
 @pytest.mark.parametrize(("last", "flat"), [(101.0, True), (110.0, False)])
 def test_growth_after_the_warm_up_is_not_flat(last: float, *, flat: bool) -> None:
-    names = ("sockets", "files", "threads", "events")
+    names = ("sockets", "files", "threads", "tasks", "events")
     samples = [
         {"at": at, "rss_mib": 50.0 if at < 300 else last if at > 800 else 100.0, **dict.fromkeys(names, 5)}
         for at in range(0, 1000, 10)
