@@ -53,24 +53,29 @@ def engine_at(dsn: str, schema: str, **more: Any) -> PostgresEngine:
     return PostgresEngine(dsn, FakeClock(), schema=schema, **more)
 
 
-async def commit_all(engine: PostgresEngine, count: int, *, sessions: int = 8, at_once: int = 64) -> None:
-    """Commit that many events, and check that each is there exactly once."""
-    names = [SessionId(f"s-{number}") for number in range(sessions)]
+async def check_commits(engine: PostgresEngine, proxy: Proxy, trouble: Callable[[], Awaitable[None]]) -> None:
+    """Commit events while there is trouble, and check that each is there exactly once."""
+    count, names = 200, [SessionId(f"s-{number}") for number in range(8)]
     for name in names:
         await open_session(engine, name)
-    slots = asyncio.Semaphore(at_once)
+    slots = asyncio.Semaphore(32)
 
     async def commit(number: int) -> None:
         async with slots:
             while True:
                 try:
-                    await engine.commit(Step(names[number % sessions], (said(f"text {number}"),)))
+                    await engine.commit(Step(names[number % len(names)], (said(f"text {number}"),)))
                 except EngineUnavailable:
                     # So often broken that patience ran out, with the certainty that nothing was written.
                     continue
                 return
 
-    await asyncio.wait_for(asyncio.gather(*map(commit, range(count))), 60)
+    disturbing = asyncio.ensure_future(trouble())
+    try:
+        await asyncio.wait_for(asyncio.gather(*map(commit, range(count))), 60)
+    finally:
+        disturbing.cancel()
+        proxy.choose = lambda: "never"
     written = [text for name in names for text in await texts(engine, name)]
     assert sorted(written) == sorted(f"text {number}" for number in range(count))
     for name in names:
@@ -132,18 +137,14 @@ async def test_what_is_written_beside_steps_is_certain_too(proxy: Proxy, schema:
 async def test_connections_that_break_at_random_lose_and_double_nothing(proxy: Proxy, schema: str) -> None:
     dice = random.Random(7)
     async with engine_at(proxy.dsn, schema) as engine:
-        proxy.choose = lambda: dice.choice(["never", "never", "before", "after"])
 
         async def disturb() -> None:
+            proxy.choose = lambda: dice.choice(["never", "never", "before", "after"])
             while True:
-                await asyncio.sleep(dice.uniform(0.05, 0.3))
+                await asyncio.sleep(dice.uniform(0.1, 0.4))
                 proxy.cut_all()
 
-        disturbing = asyncio.create_task(disturb())
-        try:
-            await commit_all(engine, 200, at_once=32)
-        finally:
-            disturbing.cancel()
+        await check_commits(engine, proxy, disturb)
         assert {"before", "after"} <= set(proxy.cuts)
 
 
