@@ -69,13 +69,6 @@ def _move(table: str, columns: tuple[str, ...], keys: tuple[str, ...]) -> _Part:
     return _Part(f"UPDATE @{table} t SET {changes} FROM {{rows}} n ({', '.join(columns)}) WHERE {where}", columns)
 
 
-_KEEP_ANSWER = """
-INSERT INTO @idempotency AS t (scope, key, request_sha, response, expires_at) VALUES ($1, $2, $3, $4, $5)
-ON CONFLICT (scope, key) DO UPDATE
-    SET request_sha = excluded.request_sha, response = excluded.response, expires_at = excluded.expires_at
-    WHERE t.expires_at <= $6
-"""
-
 _PARTS = {
     "events": _add("events", EventRecord._fields),
     "opened": _add("calls", CallRecord._fields),
@@ -211,8 +204,6 @@ async def write(link: Link, writes: Writes, now: int, *, token: str, spent: Sequ
     given = {name: rows for name, rows in given.items() if rows}
     columns = [column for rows in given.values() for column in zip(*rows, strict=True)]
     await link.ask(_statement(tuple(given), marked=True), *columns, token, spent)
-    for answer in writes.answers:
-        await link.ask(_KEEP_ANSWER, *answer, now)
     for name, rows in _interactions(writes):
         await link.ask(_statement((name,)), *zip(*rows, strict=True))
     for answer in writes.answers:
