@@ -150,37 +150,59 @@ def test_a_backup_is_as_private_as_the_database(path: Path, target: Path) -> Non
     assert target.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_backup_killed_half_way_leaves_no_file_of_that_name(path: Path, target: Path) -> None:
-    asyncio.run(fill(path))
+def _make_large(path: Path) -> None:
     with closing(sqlite3.connect(path)) as large:
         large.execute(
             "INSERT INTO notes WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60000)"
             " SELECT 'ballast-' || i, hex(randomblob(1000)) FROM n"
         )
         large.commit()
-    target.write_text("the backup of yesterday")
-    command = (
-        "import sys; from pathlib import Path; from gateway.engines.sqlite_backup import back_up;"
-        " back_up(Path(sys.argv[1]), Path(sys.argv[2]), force=True)"
+
+
+def _end_half_way(work: str, first: Path, second: Path, partial: Path, number: signal.Signals) -> None:
+    """Run something in a process of its own and send it a signal while the partial file grows."""
+    code = (
+        "import sys; from pathlib import Path; from gateway.engines.sqlite_backup import back_up, restore;"
+        f" first, second = map(Path, sys.argv[1:]); {work}"
     )
+    command = [sys.executable, "-c", code, str(first), str(second)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        end = monotonic() + 20
+        while not (partial.exists() and partial.stat().st_size > 1_000_000):
+            assert process.poll() is None, "it was too quick for this test"
+            assert monotonic() < end
+            sleep(0.001)
+        process.send_signal(number)
+        assert process.wait(20) != 0
+
+
+def test_a_backup_killed_half_way_leaves_no_file_of_that_name(path: Path, target: Path) -> None:
+    asyncio.run(fill(path))
+    _make_large(path)
+    target.write_text("the backup of yesterday")
     partial = target.with_name("copy.db.partial")
     for number in (signal.SIGINT, signal.SIGKILL):
-        with subprocess.Popen(
-            [sys.executable, "-c", command, str(path), str(target)], stderr=subprocess.PIPE
-        ) as process:
-            end = monotonic() + 20
-            while not (partial.exists() and partial.stat().st_size > 1_000_000):
-                assert process.poll() is None, "it was too quick for this test"
-                assert monotonic() < end
-                sleep(0.001)
-            process.send_signal(number)
-            assert process.wait(20) != 0
+        _end_half_way("back_up(first, second, force=True)", path, target, partial, number)
         assert target.read_text() == "the backup of yesterday"
         # Ctrl-C cleans up; a kill cannot, and the next backup takes over what it left.
         assert partial.exists() is (number == signal.SIGKILL)
     made = back_up(path, target, force=True)
     assert made.size > 60_000_000
     assert not partial.exists()
+
+
+def test_a_restore_killed_half_way_leaves_the_database_as_it_was(path: Path, target: Path) -> None:
+    asyncio.run(fill(path, "of the backup"))
+    _make_large(path)
+    back_up(path, target, force=False)
+    path.unlink()
+    asyncio.run(fill(path, "of today"))
+    _end_half_way("restore(first, second)", path, target, path.with_name("dragoman.db.partial"), signal.SIGKILL)
+    assert asyncio.run(words_of(path)) == ["of today"]
+    _, aside = restore(path, target)
+    assert aside is not None
+    assert asyncio.run(words_of(path)) == ["of the backup"]
+    assert asyncio.run(words_of(aside)) == ["of today"]
 
 
 def test_two_backups_to_one_file_do_not_mix(path: Path, target: Path) -> None:
