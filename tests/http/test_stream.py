@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 import httpx
 import orjson
 import pytest
+from starlette.types import Message
 
-from gateway.envelope import TurnSteered, TypingChanged
+from gateway.envelope import Live, TurnSteered, TypingChanged
 from gateway.errors import EngineUnavailable
-from gateway.http.sse import Frames
+from gateway.http.sse import EventStream, Followers, Frames
 from gateway.runtime.gateway import Gap, Heartbeat
 from tests.http.conftest import plain_client, serving
 from tests.http.fake_gateway import MemoryGateway
@@ -253,3 +254,31 @@ async def test_questions_to_people_are_streamed_as_in_the_list(
         assert "id" not in shown
         assert await reader.event() == {"event": "gap", "data": "{}"}
         assert await reader.frame() == [": heartbeat"]
+
+
+async def test_for_a_client_that_does_not_read_no_more_is_read_ahead_than_its_buffer_holds() -> None:
+    read = 0
+
+    async def items() -> AsyncGenerator[Live]:
+        nonlocal read
+        while read < 1_000:
+            read += 1
+            yield Live(TurnSteered(text="x" * 10_000), 0)
+        await asyncio.Event().wait()
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    stream = EventStream(items(), Followers(), about="session", buffer=200_000)
+    sending = asyncio.create_task(stream({"type": "http"}, receive, send))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    sending.cancel()
+    await asyncio.wait({sending})
+    # What the first write took, the buffer, and the item that was one too many.
+    assert 20 <= read <= 28

@@ -2,14 +2,21 @@
 
 import asyncio
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
 
+import httpx
 import pytest
 
 from gateway.core.frames import OVERLOADED
 from gateway.engines.sqlite import SqliteEngine
 from gateway.ports.engine import Committed, Step
+from gateway.runtime import supervisor
+from gateway.runtime.inbox import MOST_REQUESTS
+from tests.scenarios.fleet import herm_stage, openhands_stage
 from tests.scenarios.hooks import Asked, Gate, Said, success
-from tests.scenarios.house import GOOD, Scene, ended
+from tests.scenarios.house import GOOD, Running, Scene, ended, until
 
 BURST = 200
 
@@ -111,3 +118,144 @@ async def test_a_rate_is_kept(newer: Scene) -> None:
         await asyncio.gather(*(call.result() for call in calls))
         # The first 20 are the second's worth that may come at once; the other ten take half a second.
         assert time.monotonic() - started >= 0.45
+
+
+# A store that does not answer -----------------------------------------------------------------------------
+
+
+@contextmanager
+def held_up(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> Generator[None]:
+    """Let no commit get to the disk before the gate is opened."""
+    commit = SqliteEngine.commit
+
+    async def slow(engine: SqliteEngine, step: Step) -> Committed:
+        await gate.wait()
+        return await commit(engine, step)
+
+    monkeypatch.setattr(SqliteEngine, "commit", slow)
+    monkeypatch.setattr(supervisor, "_FIRST", 0.02)
+    monkeypatch.setattr(supervisor, "_LONGEST", 0.05)
+    yield
+    gate.open()
+
+
+async def _stays_cut(gateway: Running) -> None:
+    """The link is down because of the full inbox, and is not made again and again meanwhile."""
+
+    async def down() -> bool:
+        [runtime] = (await gateway.get("/v1/runtimes"))["data"]
+        [link] = runtime["links"]
+        return link["state"] == "down" and "inbox is full" in link["reason"]
+
+    await until(down)
+    # Long for the waits between connections as they are here.
+    await asyncio.sleep(0.5)
+    assert await down()
+
+
+async def test_a_herm_link_is_cut_when_the_inbox_is_full_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 60
+    async with herm_stage(tmp_path) as stage:
+        stage.configure({"limits": {"inbound_frames": 10}})
+        gate = Gate()
+        async with stage.running() as gateway:
+            await stage.agent.call("ask", GOOD).answered()
+            with held_up(monkeypatch, gate):
+                first = stage.agent.call_all([("free", {"n": 0})])
+                more = stage.agent.call_all([("free", {"n": n}) for n in range(1, calls)])
+                await _stays_cut(gateway)
+                assert stage.hooks.of("free") == []
+            for call in (*first, *more):
+                await call.answered()
+            await gateway.wait_link("up")
+            assert sorted(one.data["arguments"]["n"] for one in stage.hooks.of("free")) == list(range(calls))
+            assert all(len(call.answers) == 1 for call in (*first, *more))
+            assert len(await gateway.events(kind="tool.requested")) == calls + 1
+        assert stage.agent.violations == []
+
+
+async def test_an_openhands_link_is_cut_when_the_inbox_is_full_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with openhands_stage(tmp_path) as stage:
+        stage.configure({"limits": {"inbound_frames": 10}})
+        gate = Gate()
+        async with stage.running() as gateway:
+            await stage.agent.agent_says("before", waits=False)
+            await gateway.wait_events("message.posted")
+            with held_up(monkeypatch, gate):
+                for number in range(60):
+                    await stage.agent.agent_says(f"said {number}", waits=False)
+                await _stays_cut(gateway)
+            posted = await gateway.wait_events("message.posted", 61)
+            await gateway.wait_link("up")
+        said = [one["event"]["content"][0]["text"] for one in posted]
+        assert said == ["before", *(f"said {number}" for number in range(60))]
+        assert stage.agent.violations == []
+
+
+async def test_requests_of_clients_are_refused_at_once_where_too_many_wait_for_the_store(
+    newer: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate()
+    event = {"kind": "context.updated", "name": "news", "context": {"a": 1}}
+    # By itself the library opens a hundred connections only.
+    many = httpx.Limits(max_connections=None)
+    async with (
+        newer.running() as gateway,
+        httpx.AsyncClient(base_url=gateway.url, headers=gateway.http.headers, limits=many, timeout=30) as client,
+    ):
+        path = f"/v1/sessions/{await gateway.session()}/events"
+        with held_up(monkeypatch, gate):
+            first = asyncio.create_task(client.post(path, json=event))
+            # Long enough for the first to be in the step that cannot be written.
+            await asyncio.sleep(0.5)
+            posting = [asyncio.create_task(client.post(path, json=event)) for _ in range(MOST_REQUESTS + 20)]
+            done, waiting = await asyncio.wait(posting, timeout=3)
+            assert len(done) == 20
+            assert {task.result().status_code for task in done} == {503}
+            waiting.add(first)
+        answers = await asyncio.gather(*waiting)
+        assert {answer.status_code for answer in answers} == {202}
+        assert len(await gateway.events(kind="context.updated")) == len(answers)
+
+
+async def test_a_session_past_the_number_that_a_process_carries_is_not_opened(newer: Scene) -> None:
+    newer.configure({"limits": {"sessions": 2}})
+    async with newer.running() as gateway:
+        await gateway.post("/v1/sessions", {"runtime": "finn", "native_id": "second"}, status=201)
+        refused = await gateway.post("/v1/sessions", {"runtime": "finn", "native_id": "third"}, status=503)
+        assert refused["type"].endswith("/overloaded")
+        # One that is open is found as before.
+        await gateway.post("/v1/sessions", {"runtime": "finn", "native_id": "second"}, status=200)
+
+
+async def test_events_past_what_may_wait_for_a_runtime_are_refused_until_it_is_back(newer: Scene) -> None:
+    newer.configure({"limits": {"outbound": 100}})
+    async with newer.running() as gateway:
+        await newer.huma.stop()
+        await gateway.wait_link("down")
+        path = f"/v1/sessions/{await gateway.session()}/events"
+        statuses = [
+            (await gateway.http.post(path, json={"kind": "turn.steered", "text": f"hint {n}"})).status_code
+            for n in range(110)
+        ]
+        assert statuses[0] == 202
+        assert statuses[-1] == 503
+        assert 90 <= statuses.count(202) <= 100
+
+
+async def test_calls_whose_arguments_take_too_much_together_are_answered_at_once(both: Scene) -> None:
+    gate = Gate()
+    both.hooks.scripts["free"] = gate.answering(success())
+    both.configure({"limits": {"open_bytes": "64KiB"}})
+    async with both.running():
+        first = await both.agent.call("free", {"text": "x" * 60_000})
+        await both.hooks.wait_for()
+        refused = await ended(await both.agent.call("free", {"text": "y" * 10_000}))
+        assert (refused.outcome, refused.error) == ("failure", OVERLOADED)
+        gate.open()
+        assert (await ended(first)).outcome == "success"
+        assert (await ended(await both.agent.call("free", {"text": "y" * 10_000}))).outcome == "success"
