@@ -2,8 +2,10 @@
 
 import asyncio
 import random
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -315,6 +317,49 @@ async def test_a_server_that_only_reads_is_named_and_nothing_is_lost(own: postgr
         await until_writable(engine)
         await engine.commit(Step(ALICE, (said("kept"),)))
         assert await texts(engine) == ["kept"]
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Path]:
+    folder = postgres_server.make_folder()
+    owner = folder.stat()
+    options = f"size=40m,uid={owner.st_uid},gid={owner.st_gid},mode=700"
+    command = ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        folder.rmdir()
+        pytest.skip("only root may mount a small disk")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    folder.rmdir()
+
+
+async def test_a_full_disk_is_named_and_nothing_that_was_refused_is_written(
+    own: postgres_server.OwnServer, small_disk: Path
+) -> None:
+    operator = await asyncpg.connect(own.dsn)
+    await operator.execute(f"CREATE TABLESPACE small LOCATION '{small_disk}'")
+    await operator.execute("CREATE DATABASE small TABLESPACE small")
+    await operator.close()
+    filler = small_disk / "filler"
+    await asyncio.to_thread(filler.write_bytes, bytes(15 * 1024**2))
+    written: list[str] = []
+    async with engine_at(f"{own.dsn.removesuffix('/postgres')}/small", "dragoman") as engine:
+        await open_session(engine)
+
+        async def fill() -> None:
+            for number in range(1_000):
+                # Hardly compressible, or the server would make little of it.
+                text = random.Random(number).randbytes(100_000).hex()
+                await engine.commit(Step(ALICE, (said(text),)))
+                written.append(text)
+
+        with pytest.raises(EngineUnavailable, match="disk is full"):
+            await fill()
+        filler.unlink()
+        for text in ("a", "b"):
+            await engine.commit(Step(ALICE, (said(text),)))
+        assert await texts(engine) == [*written, "a", "b"]
+        assert (await engine.health()).writable
 
 
 async def test_a_server_without_free_connections_is_waited_for(own: postgres_server.OwnServer) -> None:
