@@ -21,8 +21,10 @@ class Policy:
     declared: frozenset[str] = frozenset()
     cancel_grace: timedelta = timedelta(seconds=10)
     interaction_timeout: timedelta = timedelta(seconds=300)
+    open_calls: int = 1_000
+    """Calls of a session that may be open at once; the next is answered with a failure."""
     open_bytes: int = 32 * 1024 * 1024
-    """What the arguments of a session's open calls may take; the next is answered with a failure."""
+    """What their arguments may take together."""
     outbound: int = 10_000
     """Events that may wait to be delivered to a runtime; a client's next is refused."""
 

@@ -154,7 +154,7 @@ def redrive(
     )
     size = weight(request.arguments)
     if has_no_room(council, build, size):
-        raise Overloaded("the open calls of this session are too large together; try again when some have ended")
+        raise Overloaded("the session has too many open calls; try again when some have ended")
     policy = council.policy.executors.get(route.executor, life.RetryPolicy())
     note = CallProgressed(
         native_call_id=row.native_call_id, call_id=row.call_id, data={"redriven_as": call_id, "new_key": new_key}
@@ -250,8 +250,10 @@ def settle(
 
 
 def has_no_room(council: Council, build: Building, size: int) -> bool:
-    """Whether the arguments of the session's open calls take all they may; the only call may be of any size."""
+    """Whether the session has as many open calls as it may have; the only one may be of any size."""
     calls = build.calls
+    if len(calls) >= council.policy.open_calls:
+        return True
     return bool(calls) and size + sum(call.size for call in calls.values()) > council.policy.open_bytes
 
 

@@ -41,6 +41,8 @@ from gateway.runtime.signals import Attempted, Replied as RepliedSignal
 log = structlog.get_logger(__name__)
 
 _CANCEL_TIMEOUT = timedelta(seconds=5)
+MOST_TOLD = 1_000
+"""Cancels that are told to executors at once; the next are not told, as they are best effort."""
 _SLACK = timedelta(seconds=2)
 _FAIR = 0.5
 """An attempt with less than this part of the time it should have says nothing about an executor that was silent."""
@@ -77,6 +79,7 @@ class Dispatcher:
         self._policies: Mapping[str, RetryPolicy] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._attempts: dict[CallId, Task[_Tried]] = {}
+        self._telling = 0
         self._of: dict[Pump, set[Task[Any]]] = {}
         """All that is under way, by session."""
 
@@ -201,7 +204,14 @@ class Dispatcher:
         if executor is None or effect.tell is None or self._tasks is None:
             return
         cancellation = Cancellation(key=f"{effect.key}.cancel", data=effect.tell, timeout=_CANCEL_TIMEOUT)
-        self._tasks.create_task(self._tell(executor, cancellation))
+        if self._telling >= MOST_TOLD:
+            log.warning("an executor was not told of a cancel", key=cancellation.key, reason="too many at once")
+            return
+        self._telling += 1
+        self._tasks.create_task(self._tell(executor, cancellation)).add_done_callback(self._told)
+
+    def _told(self, _task: Task[None]) -> None:
+        self._telling -= 1
 
     async def _tell(self, executor: Executor, cancellation: Cancellation) -> None:
         # Best effort by contract: whatever goes wrong here is told to the log and changes nothing.

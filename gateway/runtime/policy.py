@@ -36,6 +36,7 @@ def policy_of(settings: Settings) -> Policy:
         declared=frozenset(settings.tools),
         cancel_grace=settings.limits.cancel_grace,
         interaction_timeout=settings.limits.interaction_timeout,
+        open_calls=settings.limits.open_calls,
         open_bytes=int(settings.limits.open_bytes),
         outbound=settings.limits.outbound,
     )

@@ -415,6 +415,8 @@ class Limits(Section):
     """Frames that may wait in one session's inbox."""
     inbound_bytes: Size = ByteSize(8 * 1024**2)
     """Bytes that may wait in one session's inbox."""
+    open_calls: Annotated[int, Field(ge=1)] = 1_000
+    """Calls of one session that may be open at once, those that wait included; the next are answered with a failure."""
     open_bytes: Size = ByteSize(32 * 1024**2)
     """What the arguments of one session's open calls may take in memory; the next calls are answered with a failure."""
     sessions: Annotated[int, Field(ge=1)] = 50_000
