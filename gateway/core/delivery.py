@@ -1,8 +1,9 @@
 """What becomes of outbound events when a link comes back: sent again, moot, or unknown. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Literal
 
 from gateway.core.effects import Transmit
@@ -47,6 +48,7 @@ def plan_resend(
     tried: frozenset[int] = frozenset(),
     lost: frozenset[int] = frozenset(),
     working: bool = False,
+    posted: Mapping[int, datetime] = MappingProxyType({}),
 ) -> tuple[Plan, ...]:
     """Decide what is sent on a fresh link, in order of sequence (ENGINE.md 5, number 4).
 
@@ -54,7 +56,8 @@ def plan_resend(
     `tried` are sends of this process that broke off where an answer was to come, `lost` those whose link broke
     before silence had confirmed them. `working` says that the runtime waits for outcomes: a context that it may
     have got already, and that would wake it, is said again without waking it, since a second wake would cancel
-    the very calls that the first one led to.
+    the very calls that the first one led to. `posted` is when the messages were posted that confirmations are
+    about, by the confirmation's sequence.
     Outcomes are always offered again. Contexts that a newer one replaces are moot. Confirmations that
     the runtime no longer waits for are moot. What an earlier process may have said is not said twice
     where a repeat would count as new.
@@ -74,7 +77,7 @@ def plan_resend(
                 plans.append(Plan(_softly(row) if again and working else row, "send"))
             case ContextUpdated():
                 plans.append(Plan(row, "moot", "a newer context replaces it"))
-            case MessageConfirmed() if _too_late(row, capabilities, now):
+            case MessageConfirmed() if _too_late(row, posted, capabilities, now):
                 plans.append(Plan(row, "moot", "the runtime no longer waits for this confirmation"))
             case MessageConfirmed():
                 plans.append(Plan(row, "send"))
@@ -102,6 +105,6 @@ def _wakes(row: SendRow) -> bool:
     return isinstance(row.envelope.event, ContextUpdated) and row.envelope.event.wakes_agent
 
 
-def _too_late(row: SendRow, capabilities: Capabilities, now: datetime) -> bool:
+def _too_late(row: SendRow, posted: Mapping[int, datetime], capabilities: Capabilities, now: datetime) -> bool:
     limit = capabilities.confirms_messages
-    return limit is not None and now - row.envelope.recorded_at >= limit
+    return limit is not None and now - posted.get(row.sequence, row.envelope.recorded_at) >= limit

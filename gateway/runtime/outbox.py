@@ -7,8 +7,9 @@ pending rows are read and planned (core.delivery).
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from logging import DEBUG
 from typing import Protocol
 
@@ -20,7 +21,7 @@ from gateway.core.effects import Transmit
 from gateway.core.state import SessionView
 from gateway.envelope import SessionId
 from gateway.envelope.weight import weight
-from gateway.errors import CannotExpress, EngineUnavailable, LinkLost
+from gateway.errors import CannotExpress, EngineUnavailable, LinkLost, Truncated
 from gateway.ports.adapter import Frame, Link
 from gateway.ports.clock import Clock
 from gateway.ports.engine import RUNTIME, Engine, Lane, SendRow, SendState
@@ -325,6 +326,7 @@ class Outbox:
         self._again = set()
         try:
             rows = await self._shared.engine.pending_sends(session_id=self._session_id, target=RUNTIME, limit=limit)
+            posted = await self._posted(rows)
         except EngineUnavailable as exc:
             self._log.warning("pending sends cannot be read", reason=str(exc))
             self._loaded = False
@@ -345,6 +347,7 @@ class Outbox:
             tried=frozenset(self._tried),
             lost=frozenset(self._lost),
             working=self._working(),
+            posted=posted,
         )
         found: list[Transmit] = []
         for plan in plans:
@@ -364,6 +367,21 @@ class Outbox:
                 self._shared.metrics.repeated()
         for lane, items in self._lanes.items():
             self._lanes[lane] = deque(sorted(items, key=lambda item: item.sequence))
+
+    async def _posted(self, rows: Sequence[SendRow]) -> dict[int, datetime]:
+        """Find when the messages were posted that these confirmations are about: their runtime waits from then on."""
+        found: dict[int, datetime] = {}
+        for row in rows:
+            about = row.envelope.caused_by
+            if row.envelope.event.kind != "message.confirmed" or about is None:
+                continue
+            try:
+                messages = await self._shared.engine.read(self._session_id, after=about - 1, limit=1)
+            except Truncated:
+                continue
+            if messages:
+                found[row.sequence] = messages[0].recorded_at
+        return found
 
     def _frames(self, row: SendRow) -> tuple[Frame, ...] | None:
         try:

@@ -23,6 +23,7 @@ DOCUMENTED = {
     "dragoman_disk_free_bytes": set[str](),
     "dragoman_tasks": set[str](),
     "dragoman_build_info": {"version"},
+    "dragoman_breaker_state": {"executor"},
     "dragoman_sessions": {"runtime"},
     "dragoman_frames_total": {"runtime", "direction"},
     "dragoman_frames_rejected_total": {"runtime"},
@@ -56,6 +57,7 @@ def touch_all(metrics: Metrics) -> None:
     metrics.loss("huma-0.2", "dropped")
     metrics.link("finn", up=True)
     metrics.reconnected("finn")
+    metrics.breaker("cards", "half_open")
     metrics.sessions("finn", 3)
     metrics.outbox_oldest("finn", 1.5)
     metrics.dead_letters(2)

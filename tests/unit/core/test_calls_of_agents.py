@@ -10,7 +10,7 @@ from gateway.core.calls import RetryPolicy
 from gateway.core.effects import Queue, Resend
 from gateway.core.routing import Route
 from gateway.envelope import ContextUpdate, Outcome, ToolFinished
-from gateway.ports.engine import Accept, CallRow, Claim, Open, Requeue
+from gateway.ports.engine import Accept, CallRow, Claim, Open, Requeue, Settle
 from gateway.ports.executor import Accepted, Answered, NeverSent, NotProcessed, Uncertain
 from tests.unit.core.table import HUMA_0_1, START, Table
 
@@ -367,3 +367,38 @@ def test_a_call_whose_executor_is_gone_ends_on_restart():
     table.council = replace(table.council, policy=replace(table.council.policy, executors={}))
     table.recover()
     assert "no longer available" in table.sent[0]["error"]
+
+
+def test_a_call_whose_executor_is_not_there_fails_at_once_and_waits_for_an_operator():
+    table = Table()
+    table.slots, table.missing = 0, "executor 'cards' is not answering since 12:00:00 UTC (no connection)"
+    table.call()
+    assert table.sent[-1]["error"] == f"{table.missing}; the tool was not called, try again later"
+    assert table.view.calls == {}
+    (_, settled) = table.step.calls
+    assert isinstance(settled, Settle)
+    assert (settled.dead, settled.unknown) == (True, False)
+
+
+def test_a_waiting_call_that_is_turned_away_fails_and_one_that_has_left_does_not():
+    table = Table()
+    table.slots = 0
+    table.call()
+    table.decide(lambda build: outcomes.turn_away(table.council, build, table.id_of("tc-1"), "nobody there"))
+    assert "nobody there; the tool was not called" in table.sent[-1]["error"]
+    table.slots = 1
+    table.call("tc-2")
+    table.decide(lambda build: outcomes.turn_away(table.council, build, table.id_of("tc-2"), "nobody there"))
+    assert set(table.view.calls) == {table.id_of("tc-2")}
+
+
+def test_an_outcome_that_an_earlier_attempt_made_unsure_stays_unknown():
+    table = Table()
+    table.call()
+    table.answer(Uncertain("the connection was lost"))
+    assert table.view.calls[table.id_of("tc-1")].unsure
+    table.decide(lambda build: outcomes.turn_away(table.council, build, table.id_of("tc-1"), "nobody there"))
+    (settled,) = table.step.calls
+    assert isinstance(settled, Settle)
+    assert (settled.dead, settled.unknown) == (True, True)
+    assert "not asked again" in (settled.error or "")

@@ -80,6 +80,19 @@ def test_a_confirmation_the_runtime_no_longer_waits_for_is_moot():
     assert _fates([row], after=30) == ["moot"]
 
 
+def test_the_time_of_a_confirmation_runs_from_its_message():
+    row = _row(9, MessageConfirmed(native_call_id="b", index=0))
+    for ago, fate in ((29, "send"), (30, "moot")):
+        [plan] = plan_resend(
+            [row],
+            capabilities=HUMA_0_2.capabilities,
+            now=START + timedelta(seconds=10),
+            unsure_up_to=0,
+            posted={9: START + timedelta(seconds=10 - ago)},
+        )
+        assert plan.fate == fate
+
+
 def test_what_an_earlier_process_may_have_said_is_not_said_twice_but_listed():
     row = _row(5, MessagePosted(content=(Text(text="hi"),)))
     assert _fates([row], unsure_up_to=5, adapter=HUMA_0_1) == ["unknown"]

@@ -23,6 +23,7 @@ def _published() -> dict[str, set[str]]:
     metrics.outbox_oldest("finn", 1.0)
     metrics.call_settled("finn", "ask", outcome="success", seconds=0.1)
     metrics.commit(0.001)
+    metrics.breaker("cards", "open")
     metrics.forwarded("answered")
     families = text_string_to_metric_families(metrics.render().decode())
     return {sample.name: set(sample.labels) for family in families for sample in family.samples}
@@ -33,6 +34,7 @@ def test_there_is_an_alert_for_each_thing_that_needs_a_person() -> None:
         "DragomanLinkDown",
         "DragomanOutboxOld",
         "DragomanDeadLetters",
+        "DragomanBreakerOpen",
         "DragomanUnknownOutcomes",
         "DragomanLeaseLost",
         "DragomanLeaseRunsOut",
