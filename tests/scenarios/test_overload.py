@@ -259,3 +259,15 @@ async def test_calls_whose_arguments_take_too_much_together_are_answered_at_once
         gate.open()
         assert (await ended(first)).outcome == "success"
         assert (await ended(await both.agent.call("free", {"text": "y" * 10_000}))).outcome == "success"
+
+
+async def test_calls_past_the_number_that_may_be_open_are_answered_at_once(both: Scene) -> None:
+    gate = Gate()
+    both.hooks.scripts["free"] = gate.answering(success())
+    both.configure({"limits": {"open_calls": 20}})
+    async with both.running():
+        calls = [await both.agent.call("free", {"n": number}) for number in range(30)]
+        readings = [await ended(call) for call in calls[20:]]
+        assert {(reading.outcome, reading.error) for reading in readings} == {("failure", OVERLOADED)}
+        gate.open()
+        assert {(await ended(call)).outcome for call in calls[:20]} == {"success"}
