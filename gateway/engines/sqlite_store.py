@@ -75,9 +75,10 @@ UPDATE interactions SET state = ?, expires_at = coalesce(?, expires_at), answere
 WHERE interaction_id = ? AND session_id = ?
 """
 _MOVE_SESSION = """
-UPDATE sessions SET state = ?, last_seq = ?, size = ?, updated_at = ?, cursor = coalesce(?, cursor)
-WHERE session_id = ?
+UPDATE sessions SET last_seq = ?, size = ?, updated_at = ?, cursor = coalesce(?, cursor) WHERE session_id = ?
 """
+_CHANGE_STATE = "UPDATE sessions SET state = ? WHERE session_id = ?"
+"""By itself, since most steps change none and an index depends on it."""
 _KEEP_ANSWER = """
 INSERT INTO idempotency (scope, key, request_sha, response, expires_at) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (scope, key) DO UPDATE SET
@@ -179,8 +180,16 @@ class Store:
         many(
             _MOVE_SESSION,
             [
-                (head.state, head.last_seq, head.size, now, cursors.get(session_id), session_id)
+                (head.last_seq, head.size, now, cursors.get(session_id), session_id)
                 for session_id, head in writes.heads.items()
+            ],
+        )
+        many(
+            _CHANGE_STATE,
+            [
+                (head.state, session_id)
+                for session_id, head in writes.heads.items()
+                if (before := self._heads.get(session_id)) is None or before.state != head.state
             ],
         )
 
