@@ -50,27 +50,40 @@ class Forwarding:
                 if exc.unsure:
                     raise
                 until = until or self._gateway.relay.patience()
-                response = await self._pass_on(request, SessionId(exc.session_id), until)
-                if response is not None:
-                    return response
+                session_id = SessionId(exc.session_id)
+                if FORWARDED in request.headers:
+                    if await self._gateway.relay.owner(session_id, until=until) is not None:
+                        return _not_here(request, session_id)
+                    continue
+                letter = Letter(request.method, _target(request), self._headers(request), await request.body())
+                passed = await self.ask_owner(session_id, letter, until=until)
+                if passed is not None:
+                    return _response(passed)
 
-    async def _pass_on(self, request: Request, session_id: SessionId, until: float) -> Response | None:
-        """Ask the owner; None where the operation is to be tried here again."""
+    def letter(self, request: Request, path: str, body: bytes) -> Letter:
+        """Write another request in the name of whoever sent this one."""
+        own = {"idempotency-key", "content-type"}
+        headers = [(name, value) for name, value in self._headers(request) if name not in own]
+        return Letter("POST", path, [*headers, ("content-type", "application/json")], body)
+
+    async def ask_owner(self, session_id: SessionId, letter: Letter, *, until: float) -> Passed | None:
+        """Pass something on to whoever carries a session; None where that is decided here.
+
+        Raises:
+            Elsewhere: nobody took the session up in time, or the owner's answer was lost.
+        """
         relay = self._gateway.relay
         while True:
             owner = await relay.owner(session_id, until=until)
             if owner is None:
                 return None
-            if FORWARDED in request.headers:
-                return _not_here(request, session_id)
-            letter = Letter(request.method, _target(request), self._headers(request), await request.body())
             try:
                 passed = await relay.ask(owner, session_id, letter)
             except Unreached:
                 await relay.pause(session_id, until=until)
                 continue
             if passed.status != 503 or all(name.lower() != NOT_HERE for name, _ in passed.headers):
-                return _response(passed)
+                return passed
             await relay.pause(session_id, until=until)
 
     def _headers(self, request: Request) -> list[tuple[str, str]]:

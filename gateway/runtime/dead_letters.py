@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Literal
 
 from gateway.envelope import CallId, SessionId
-from gateway.errors import DragomanError, EngineUnavailable, InvalidRequest, NotFound
+from gateway.errors import DragomanError, Elsewhere, EngineUnavailable, InvalidRequest, NotFound
 from gateway.ports.engine import CallFilter, CallRow, DeadFilter, Engine, Page, SendRow
 from gateway.runtime.stories import tell_story
 from gateway.runtime.views import CallStory
@@ -148,8 +148,19 @@ class DeadLetters:
         await self._redeliver(row.session_id, row.sequence, row.target)
         return replace(row, state="pending", reason=None)
 
-    async def redrive_many(self, which: Which, *, limit: int, dry_run: bool, new_key: bool, deliver: bool) -> Redriven:
+    async def redrive_many(
+        self,
+        which: Which,
+        *,
+        limit: int,
+        dry_run: bool,
+        new_key: bool,
+        deliver: bool,
+        pass_on: Callable[[str, Elsewhere], Awaitable[None]],
+    ) -> Redriven:
         """Try again what the filters match, at most `limit`; whatever cannot be is told with its reason.
+
+        Those of sessions that are not carried here are passed on.
 
         Raises:
             EngineUnavailable: the store takes no writes; what was redriven before that stays so.
@@ -158,7 +169,10 @@ class DeadLetters:
         redriven, failed = 0, list[Failed]()
         for row in () if dry_run else rows:
             try:
-                await self.redrive(id_of(row), new_key=new_key, deliver=deliver)
+                try:
+                    await self.redrive(id_of(row), new_key=new_key, deliver=deliver)
+                except Elsewhere as exc:
+                    await pass_on(id_of(row), exc)
                 redriven += 1
             except EngineUnavailable:
                 raise

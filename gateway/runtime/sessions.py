@@ -19,7 +19,7 @@ from gateway.runtime.rings import Rings
 from gateway.runtime.shared import Shared
 from gateway.runtime.signals import LinkDown, Recover
 from gateway.runtime.supervisor import Supervisor
-from gateway.runtime.tenure import Tenure
+from gateway.runtime.tenure import Tenure, Term
 
 log = structlog.get_logger(__name__)
 
@@ -221,23 +221,36 @@ class Sessions:
 
     async def take_up(self, rows: Sequence[SessionRow]) -> None:
         """Carry sessions that this instance owns; those that cannot be read now are taken up later."""
-        gate = asyncio.Semaphore(_AT_ONCE)
+        gate, term = asyncio.Semaphore(_AT_ONCE), self._tenure.term
 
         async def one(row: SessionRow) -> None:
             async with gate:
-                try:
-                    await self._take_up(row)
-                except EngineUnavailable as exc:
-                    log.warning("a session cannot be taken up yet", session_id=row.session_id, reason=str(exc))
-                    self._tasks.create_task(self._take_up_again(row.session_id))
+                await self._take_up_or_later(row, term)
 
         async with asyncio.TaskGroup() as group:
             for row in rows:
                 group.create_task(one(row))
 
-    async def _take_up(self, row: SessionRow) -> None:
-        """Read a session under its fence, which keeps everybody else from writing, and set it to work."""
-        session_id, term = row.session_id, self._tenure.term
+    async def _take_up_or_later(self, row: SessionRow, term: Term | None) -> None:
+        try:
+            await self._take_up(row, term)
+        except EngineUnavailable as exc:
+            log.warning("a session cannot be taken up yet", session_id=row.session_id, reason=str(exc))
+            pause = _PAUSE
+        except Exception:
+            # One session's fault must not keep the others, or the process, from their work.
+            log.exception("a session cannot be taken up", session_id=row.session_id)
+            pause = _FAULT_PAUSE
+        else:
+            return
+        self._tasks.create_task(self._take_up_again(row.session_id, after=pause))
+
+    async def _take_up(self, row: SessionRow, term: Term | None) -> None:
+        """Read a session under its fence, which keeps everybody else from writing, and set it to work.
+
+        It is owned only as long as the lease runs under which it was got.
+        """
+        session_id = row.session_id
         if session_id in self._carried or session_id in self._starting:
             return
         self._starting.add(session_id)
@@ -313,19 +326,22 @@ class Sessions:
             log.exception("a session failed and is taken up again", session_id=session_id)
             # What is under way would report to nobody; recovery decides about it by the calls' rows.
             self._shared.workshop.abandon(pump)
-            self._tasks.create_task(self._take_up_again(session_id))
+            self._tasks.create_task(self._take_up_again(session_id, after=_PAUSE))
 
-    async def _take_up_again(self, session_id: SessionId) -> None:
-        while not self._leaving:
-            await asyncio.sleep(_PAUSE)
+    async def _take_up_again(self, session_id: SessionId, *, after: float) -> None:
+        row: SessionRow | None = None
+        while row is None:
+            await asyncio.sleep(after)
+            if self._leaving:
+                return
             try:
                 row = await self._tenure.take(session_id)
-                if row is not None:
-                    await self._take_up(row)
             except EngineUnavailable as exc:
                 log.warning("a session cannot be taken up yet", session_id=session_id, reason=str(exc))
             else:
-                return
+                if row is None:
+                    return
+        await self._take_up_or_later(row, self._tenure.term)
 
     def _ended(self, pump: Pump) -> None:
         session_id = pump.view.session_id

@@ -11,6 +11,7 @@ from typing import Any
 from gateway.bootstrap import parts_for, read_configuration
 from gateway.engines.memory import MemoryEngine
 from gateway.engines.memory_tables import SharedMemory
+from gateway.envelope import Envelope, SessionId
 from gateway.errors import EngineUnavailable, Stale
 from gateway.http.app import build_app
 from gateway.http.server import make_server
@@ -32,6 +33,8 @@ class Faulty(MemoryEngine):
         self.deaf = False
         self.stale = 0
         """So many steps fail as if somebody else had written just before."""
+        self.spoiled = ""
+        """The session whose events cannot be read, as if they were damaged."""
 
     def _reach(self) -> None:
         if self.cut_off:
@@ -43,6 +46,11 @@ class Faulty(MemoryEngine):
             self.stale -= 1
             raise Stale("somebody else was faster")
         return await super().commit(step)
+
+    async def read(self, session_id: SessionId, *, after: int = 0, limit: int = 500) -> Sequence[Envelope]:
+        if session_id == self.spoiled:
+            raise ValueError("the events are damaged")
+        return await super().read(session_id, after=after, limit=limit)
 
     async def beat(self, instance: str, *, url: str, ttl: timedelta) -> bool:
         self._reach()

@@ -5,17 +5,19 @@ from datetime import timedelta
 from typing import Any
 
 import httpx
+import pytest
 from fastapi import Response
 
 from gateway.engines.memory import MemoryEngine
 from gateway.engines.memory_tables import SharedMemory
 from gateway.engines.postgres import PostgresEngine
+from gateway.runtime import sessions
 from gateway.runtime.callbacks import keep_key
 from gateway.runtime.clock import SystemClock, SystemIds
 from tests.engines.postgres_server import drop_schema, dsn, new_schema
 from tests.scenarios.hooks import Gate, success
 from tests.scenarios.house import GOOD, Scene, ended, plain_http, until
-from tests.scenarios.replicas import LEASE, carrier, cluster
+from tests.scenarios.replicas import LEASE, Faulty, carrier, cluster
 
 MESSAGE = {"kind": "message.posted", "content": "Your turn, Finn!"}
 
@@ -109,6 +111,48 @@ async def test_every_request_that_needs_the_carrier_may_be_sent_to_the_other(new
         series = await other.metrics()
         assert series['dragoman_forwards_total{result="answered"}'] >= 8
         assert 'dragoman_forwards_total{result="answered"}' not in await one.metrics()
+
+
+async def test_dead_letters_are_redriven_wherever_their_sessions_are_carried(newer: Scene) -> None:
+    store = cluster(newer)
+    newer.huma.agent("gill")
+    newer.configure({"executors": {"cards": {"idempotent": False}}})
+    newer.hooks.scripts["ask"] = Response(status_code=500)
+    async with store.replica() as a, store.replica() as b:
+        opened = await b.post("/v1/sessions", {"runtime": "finn", "native_id": "gill"}, status=201)
+        await b.wait_carries(opened["session_id"])
+        calls = [await newer.huma.agent(name).call("ask", GOOD) for name in ("finn", "gill")]
+        for call in calls:
+            assert "unknown" in ((await ended(call)).error or "")
+        newer.hooks.scripts["ask"] = success("at last")
+        done = (await a.http.post("/v1/dead-letters/redrive", json={})).json()
+        assert (done["found"], done["redriven"], done["failed"]) == (2, 2, [])
+        rows = (await a.get("/v1/calls"))["data"]
+        assert sum(row["redrive_of"] is not None for row in rows) == 2
+        assert {row["session_id"] for row in rows if row["redrive_of"]} == {row["session_id"] for row in rows}
+
+
+async def test_a_session_that_cannot_be_taken_up_keeps_no_other_from_it(
+    newer: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_FAULT_PAUSE", 0.2)
+    store = cluster(newer)
+    newer.huma.agent("gill")
+    async with store.replica() as a:
+        opened = await a.post("/v1/sessions", {"runtime": "finn", "native_id": "gill"}, status=201)
+        spoiled = opened["session_id"]
+        other = await a.session()
+    faults: list[Faulty] = []
+
+    def spoil(engine: Faulty) -> None:
+        engine.spoiled = spoiled
+        faults.append(engine)
+
+    async with store.replica(prepare=spoil) as a:
+        await a.wait_carries(other)
+        assert not await a.carries(spoiled)
+        faults[0].spoiled = ""
+        await a.wait_carries(spoiled)
 
 
 async def test_a_write_with_a_key_is_carried_out_once_wherever_it_is_sent(newer: Scene) -> None:

@@ -1,13 +1,19 @@
 """Dead letters: what did not get through, listed, shown, and tried again one by one or many at once."""
 
+from urllib.parse import quote
+
+import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.envelope import SessionId
+from gateway.errors import Conflict, Elsewhere
 from gateway.http import examples, shapes
 from gateway.http.body import read_form, read_json, read_query
 from gateway.http.forms import DeadLettersQuery, RedriveCall, RedriveMany
 from gateway.http.operation import Answer, Operation
-from gateway.http.reply import listing, reply
+from gateway.http.relay import Forwarding
+from gateway.http.reply import dump, listing, reply
 from gateway.http.views import call_view, dead_letter_story_view, dead_letter_view, delivery_view
 from gateway.ports.engine import CallRow, Page
 from gateway.runtime.gateway import Gateway
@@ -18,6 +24,7 @@ class DeadLetterRoutes:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._forwarding = Forwarding(gateway)
 
     async def list(self, request: Request) -> Response:
         query = read_query(DeadLettersQuery, request)
@@ -37,8 +44,30 @@ class DeadLetterRoutes:
 
     async def redrive_many(self, request: Request) -> Response:
         form = read_form(RedriveMany, await read_json(request, optional=True))
+        body = dump({"new_key": form.new_key, "deliver": form.deliver})
+        until: float | None = None
+
+        async def pass_on(letter: str, exc: Elsewhere) -> None:
+            # All of them together wait no longer for owners than one would.
+            nonlocal until
+            until = until or self._gateway.relay.patience()
+            path = f"/v1/dead-letters/{quote(letter, safe='')}/redrive"
+            written = self._forwarding.letter(request, path, body)
+            passed = await self._forwarding.ask_owner(SessionId(exc.session_id), written, until=until)
+            if passed is None:
+                raise exc
+            if passed.status != 202:
+                raise Conflict(
+                    f"the instance that carries the session answered {passed.status}: {_detail(passed.body)}"
+                )
+
         done = await self._gateway.dead_letters.redrive_many(
-            form.which(), limit=form.limit, dry_run=form.dry_run, new_key=form.new_key, deliver=form.deliver
+            form.which(),
+            limit=form.limit,
+            dry_run=form.dry_run,
+            new_key=form.new_key,
+            deliver=form.deliver,
+            pass_on=pass_on,
         )
         shown = {
             "found": len(done.found),
@@ -133,3 +162,10 @@ class DeadLetterRoutes:
                 },
             ),
         )
+
+
+def _detail(body: bytes) -> str:
+    try:
+        return str(orjson.loads(body)["detail"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return "without a reason"
