@@ -15,7 +15,7 @@ from gateway.simulators.change import Change
 from gateway.simulators.serving import Served
 
 SECRET = "whsec_" + base64.b64encode(b"scenario-secret-canary-0123456789").decode()
-PATIENCE = 5.0
+PATIENCE = 15.0
 
 # The three forms of a script: the whole body of a 200, a response, or a function that finds one of the two.
 Said = dict[str, Any] | Response
