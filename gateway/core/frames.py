@@ -68,6 +68,8 @@ def _draft(council: Council, build: Building, draft: Draft, *, overloaded: bool)
         return
     if draft.echo and confirm_echo(build, draft, origin_of(council, draft)):
         return
+    if build.live and isinstance(draft.event, ApprovalAsked | QuestionAsked | SecretAsked):
+        make_room(council, build, draft.event)
     before = build.memory.asked
     if isinstance(draft.event, MessagePosted) and not draft.echo:
         build.partial = ""
@@ -94,8 +96,6 @@ def _place(council: Council, build: Building, draft: Draft, *, overloaded: bool)
         case SessionMoved():
             _moved(council, build, draft, draft.event)
         case ApprovalAsked() | QuestionAsked() | SecretAsked():
-            if build.live:
-                make_room(council, build, draft.event)
             witness(council, build, draft, draft.event)
             if build.live:
                 open_asked(council, build, build.memory.asked[-1])
