@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points, version
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import unquote, urlsplit
 
 import structlog
 from pydantic import BaseModel, SecretStr
@@ -194,6 +195,10 @@ def secrets_in(value: object) -> Iterator[str]:
     match value:
         case SecretStr():
             yield value.get_secret_value()
+            # The password of a URL alone is as secret as the whole.
+            password = urlsplit(value.get_secret_value()).password if "://" in value.get_secret_value() else None
+            if password:
+                yield from {password, unquote(password)}
         case BaseModel():
             for name in type(value).model_fields:
                 yield from secrets_in(getattr(value, name))

@@ -306,6 +306,7 @@ class PostgresEngine:
 
     async def health(self) -> EngineHealth:
         try:
+            self._open.lanes.check()
             async with asyncio.timeout(_PROBE_SECONDS):
                 size, found = await self._pool.transact(upkeep.probe(self._address.schema))
         except TimeoutError:

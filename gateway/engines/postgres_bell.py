@@ -49,6 +49,7 @@ class Bell:
     def start(self) -> None:
         # A task of the engine's own and not of a group: entering and leaving may be two tasks' doing.
         self._task = asyncio.create_task(self._run(), name="dragoman-postgres-bell")
+        self._task.add_done_callback(_say_why)
 
     async def stop(self) -> None:
         """End; what was rung last may be lost, as any ring may."""
@@ -146,3 +147,8 @@ class Bell:
                 self._tell(str(topic))
         else:
             self._tell(None)
+
+
+def _say_why(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("the bell failed, and news of other gateways come late", exc_info=task.exception())

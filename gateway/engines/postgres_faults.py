@@ -54,15 +54,6 @@ def place_of(dsn: str) -> str:
     return f"PostgreSQL at {hosts}, database {database or 'of the same name as the user'}"
 
 
-def is_dsn(text: str) -> bool:
-    """Say whether a text is a URL of a PostgreSQL server."""
-    try:
-        parts = urlsplit(text)
-    except ValueError:
-        return False
-    return parts.scheme in {"postgres", "postgresql"} and bool(re.match(r"postgres(ql)?://", text))
-
-
 def translate(exc: BaseException, place: str) -> DragomanError:
     """Say a failure of asyncpg in words of ours; no text of it quotes a value."""
     # What follows the first line quotes rows.

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import structlog
+
 from gateway.engines.encoding import Encoded
 from gateway.engines.postgres_link import Address
 from gateway.engines.postgres_once import Line, Once, Turn
@@ -25,6 +27,8 @@ from gateway.engines.steps import Writes, decide
 from gateway.errors import DragomanError, EngineUnavailable, InvalidRequest
 from gateway.ports.clock import Clock
 from gateway.ports.engine import Committed, Step
+
+log = structlog.get_logger(__name__)
 
 LANES = 2
 BATCH = 256
@@ -62,6 +66,8 @@ class Lanes:
     def start(self) -> None:
         # Tasks of the engine's own and not of a group: entering and leaving may be two tasks' doing.
         self._tasks = [asyncio.create_task(lane.run(), name="dragoman-postgres-lane") for lane in self._lanes]
+        for task in self._tasks:
+            task.add_done_callback(_say_why)
 
     async def stop(self) -> None:
         """Write what is queued, and end; what cannot be written in time is refused."""
@@ -89,9 +95,19 @@ class Lanes:
         self._lanes[zlib.crc32(step.session_id.encode(errors="replace")) % LANES].put(job)
         return await job.future
 
+    def check(self) -> None:
+        """Look whether every lane is at work.
+
+        Raises:
+            EngineUnavailable: one has ended.
+        """
+        if any(lane.ended for lane in self._lanes):
+            raise EngineUnavailable(f"a writer of {self._address.place} has failed: restart the gateway")
+
     def _check_open(self) -> None:
         if self._closing:
             raise EngineUnavailable(f"{self._address.place} is closed")
+        self.check()
 
 
 class _Lane:
@@ -103,10 +119,14 @@ class _Lane:
         self._waiting: deque[Job] = deque()
         self._news = asyncio.Event()
         self._closing = False
+        self.ended = False
 
     def put(self, job: Job) -> None:
-        self._waiting.append(job)
-        self._news.set()
+        if self.ended:
+            self._refuse([job])
+        else:
+            self._waiting.append(job)
+            self._news.set()
 
     def close(self) -> None:
         self._closing = True
@@ -127,12 +147,15 @@ class _Lane:
                     self._news.clear()
         finally:
             # Also when this task fails: nobody may wait for ever.
-            self._closing = True
+            self.ended = True
             left = [*batch, *self._waiting]
             self._waiting.clear()
-            text = f"the writer of {self._line.address.place} has stopped"
-            self._resolve([(job, None, EngineUnavailable(text)) for job in left])
+            self._refuse(left)
             await self._line.close()
+
+    def _refuse(self, jobs: Sequence[Job]) -> None:
+        text = f"the writer of {self._line.address.place} has stopped"
+        self._resolve([(job, None, EngineUnavailable(text)) for job in jobs])
 
     def _resolve(self, verdicts: Sequence[Verdict]) -> None:
         for job, value, error in verdicts:
@@ -174,6 +197,11 @@ class _Lane:
         else:
             turn.idle = True
         return verdicts
+
+
+def _say_why(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("a lane failed, and nothing is committed any more", exc_info=task.exception())
 
 
 def _take(waiting: deque[Job]) -> list[Job]:

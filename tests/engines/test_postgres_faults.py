@@ -487,6 +487,23 @@ async def test_a_step_that_sql_refuses_fails_alone(schema: str) -> None:
         assert sorted(written) == sorted(str(n) for n in range(40) if n != 11)
 
 
+async def test_a_fault_of_ours_in_a_lane_leaves_nobody_waiting(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with engine_at(postgres_server.dsn(), schema) as engine:
+        await open_session(engine)
+
+        def fail(*_: object, **__: object) -> None:
+            raise KeyError("a fault of ours")
+
+        monkeypatch.setattr(postgres_lanes, "decide", fail)
+        for _ in range(3):
+            asking = [engine.commit(Step(ALICE, (said(str(number)),))) for number in range(5)]
+            results = await asyncio.wait_for(asyncio.gather(*asking, return_exceptions=True), 5)
+            assert {type(result) for result in results} == {EngineUnavailable}
+        health = await engine.health()
+        assert (health.writable, "restart" in health.detail) == (False, True)
+        assert await texts(engine) == []
+
+
 async def test_one_call_opened_for_two_sessions_at_once_is_stale_for_one(schema: str) -> None:
     async with engine_at(postgres_server.dsn(), schema) as engine:
         names = [SessionId(f"s-{number}") for number in range(6)]

@@ -1,0 +1,49 @@
+"""How much group commit gains: prints commits per second beside one transaction per step (`pytest -s`)."""
+
+import asyncio
+import sys
+import time
+from itertools import count
+
+import pytest
+
+from gateway.conformance.engine_words import FakeClock, answered, asked, call, open_session, settled
+from gateway.engines import postgres_lanes
+from gateway.engines.postgres import PostgresEngine
+from gateway.envelope import SessionId
+from gateway.ports.engine import RUNTIME, Send, Step
+from tests.engines import postgres_server
+
+SECONDS = 0.5
+_NUMBERS = count()
+
+
+async def carry(engine: PostgresEngine, session_id: SessionId, end: float) -> int:
+    """Open and settle calls until a time; answers how many steps were committed."""
+    done = 0
+    while time.perf_counter() < end:
+        name = f"call-{next(_NUMBERS)}"
+        opened = Step(session_id, (asked(name, dedupe_key=name),), calls=(call(name, native_call_id=name),))
+        await engine.commit(opened)
+        await engine.commit(Step(session_id, (answered(name),), calls=(settled(name),), sends=(Send(0, RUNTIME),)))
+        done += 2
+    return done
+
+
+async def test_steps_that_come_together_share_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = postgres_server.new_schema()
+    names = [SessionId(f"s-{number}") for number in range(128)]
+    async with PostgresEngine(postgres_server.dsn(), FakeClock(), schema=schema) as engine:
+        for name in names:
+            await open_session(engine, name)
+        for at_once in (1, 16, 128):
+            figures: list[float] = []
+            for batch in (postgres_lanes.BATCH, 1):
+                with monkeypatch.context() as patched:
+                    patched.setattr(postgres_lanes, "BATCH", batch)
+                    end = time.perf_counter() + SECONDS
+                    done = await asyncio.gather(*(carry(engine, name, end) for name in names[:at_once]))
+                    figures.append(sum(done) / SECONDS)
+            shared, alone = figures
+            sys.stdout.write(f"{at_once:4} at once: {shared:6.0f} commits/s, one transaction per step {alone:6.0f}\n")
+    await postgres_server.drop_schema(schema)
