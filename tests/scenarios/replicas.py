@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -15,9 +15,12 @@ from gateway.envelope import Envelope, SessionId
 from gateway.errors import EngineUnavailable, Stale
 from gateway.http.app import build_app
 from gateway.http.server import make_server
+from gateway.ports.adapter import Adapter
 from gateway.ports.engine import Committed, SessionRow, Step
 from gateway.runtime.clock import SystemClock
 from gateway.runtime.gateway import Gateway
+from gateway.settings.load import load
+from gateway.settings.model import Settings
 from tests.scenarios.hooks import PATIENCE
 from tests.scenarios.house import API_KEY, Running, Scene, plain_http, until
 
@@ -94,6 +97,13 @@ class Cluster:
 
     scene: Scene
     shared: SharedMemory
+    adapters: Mapping[str, Adapter] | None = None
+    """Instead of those that are installed."""
+
+    def read(self) -> Settings:
+        if self.adapters is None:
+            return read_configuration(self.scene.config).settings
+        return load(self.scene.config, adapters=self.adapters, env={}).settings
 
     @asynccontextmanager
     async def replica(
@@ -103,14 +113,14 @@ class Cluster:
         self.scene.configure(
             {"engine": {"type": "memory", "path": None}, "instance": {"lease": f"{round(lease * 1000)}ms"}, **settings}
         )
-        config = read_configuration(self.scene.config).settings
+        config = self.read()
         engine = Faulty(SystemClock(), self.shared)
         if prepare is not None:
             prepare(engine)
         listener = socket.create_server(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        made = parts_for(config, reread=lambda: read_configuration(self.scene.config).settings, url=url)
-        parts = replace(made, engine=engine, shared=True)
+        made = parts_for(config, reread=self.read, url=url)
+        parts = replace(made, engine=engine, shared=True, adapters=self.adapters or made.adapters)
         with listener:
             async with Gateway(config, parts) as gateway:
                 server = make_server(build_app(gateway), drain=config.limits.drain)

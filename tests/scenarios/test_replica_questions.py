@@ -1,0 +1,55 @@
+"""Questions to people where two gateways share a store: shown and answered at either, secrets on record at neither."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway.envelope import QuestionAsked, SecretAsked
+from tests.scenarios.house import Scene
+from tests.scenarios.plain_runtime import PlainRuntime
+from tests.scenarios.replicas import Faulty, cluster
+from tests.scenarios.test_interactions import following, waiting
+
+SECRET = "correct horse battery staple"
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+async def test_a_question_is_shown_and_answered_at_the_other_instance(
+    newer: Scene, capsys: pytest.CaptureFixture[str], deaf: bool
+) -> None:
+    runtime = PlainRuntime()
+    plain: dict[str, Any] = {"finn": {"adapter": "plain", "url": "http://plain.invalid", "session": "room-7"}}
+    newer.settings["runtimes"] = plain
+    store = cluster(newer)
+    store.adapters = {"plain": runtime}
+
+    def prepare(engine: Faulty) -> None:
+        engine.deaf = deaf
+
+    async with store.replica(lease=20, prepare=prepare) as a, store.replica(lease=20, prepare=prepare) as b:
+        await a.wait_carries(await a.session())
+        async with following(b) as questions:
+            # The first look at what waits is behind it.
+            await asyncio.sleep(0.1)
+            loop = asyncio.get_running_loop()
+            runtime.say(QuestionAsked(id="q1", text="Which?"))
+            began = loop.time()
+            assert await questions.next() == ("q1", "waiting")
+            assert deaf or loop.time() - began < 0.8
+            [row] = await waiting(b, 1)
+            path = f"/v1/interactions/{row['interaction_id']}/answer"
+            await b.post(path, {"answer": "the blue one"}, status=200)
+            assert await questions.next() == ("q1", "answered")
+            assert (await runtime.hears("question.answered"))["answer"] == "the blue one"
+            assert (await b.http.post(path, json={"answer": "x"})).status_code == 409
+
+            runtime.say(SecretAsked(id="s1", purpose="sudo"))
+            [row] = await waiting(b, 1)
+            await b.post(f"/v1/interactions/{row['interaction_id']}/answer", {"value": SECRET}, status=200)
+            assert (await runtime.hears("secret.supplied"))["value"] == SECRET
+        tables = store.shared.tables
+        kept = str([getattr(tables, name) for name in tables.__slots__])
+        assert "the blue one" in kept
+        assert SECRET not in kept
+    assert SECRET not in capsys.readouterr().err
