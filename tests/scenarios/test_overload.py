@@ -14,7 +14,7 @@ from gateway.engines.sqlite import SqliteEngine
 from gateway.ports.engine import Committed, Step
 from gateway.runtime import supervisor
 from gateway.runtime.inbox import MOST_REQUESTS
-from tests.scenarios.fleet import herm_stage, openhands_stage
+from tests.scenarios.fleet import condition, herm_stage, openhands_stage
 from tests.scenarios.hooks import Asked, Gate, Said, success
 from tests.scenarios.house import GOOD, Running, Scene, ended, until
 
@@ -213,7 +213,8 @@ async def test_requests_of_clients_are_refused_at_once_where_too_many_wait_for_t
             # Long enough for the first to be in the step that cannot be written.
             await asyncio.sleep(0.5)
             posting = [asyncio.create_task(client.post(path, json=event)) for _ in range(MOST_REQUESTS + 20)]
-            done, waiting = await asyncio.wait(posting, timeout=3)
+            await condition(lambda: sum(task.done() for task in posting) >= 20, within=20)
+            done, waiting = await asyncio.wait(posting, timeout=0.5)
             assert len(done) == 20
             assert {task.result().status_code for task in done} == {503}
             waiting.add(first)
