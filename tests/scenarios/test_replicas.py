@@ -235,7 +235,7 @@ async def test_who_cannot_renew_its_lease_lets_go_in_time_and_begins_again(newer
 async def test_a_call_in_flight_when_a_lease_is_lost_ends_as_after_a_crash(newer: Scene) -> None:
     store = cluster(newer)
     gate = Gate()
-    newer.configure({"executors": {"cards": {"idempotent": False}}})
+    newer.configure({"executors": {"cards": {"idempotent": False, "concurrency": 1}}})
     newer.hooks.scripts["ask"] = gate.answering(success("too late"))
     async with store.replica() as a, store.replica() as b:
         session_id = await a.session()
@@ -247,9 +247,15 @@ async def test_a_call_in_flight_when_a_lease_is_lost_ends_as_after_a_crash(newer
         row = await other.wait_call(call.call_id, "failed")
         assert row["unknown"]
         assert "unknown" in ((await ended(call)).error or "")
+        # It was broken off, and its executor was told nothing.
+        assert (await one.metrics())['dragoman_executor_attempts_total{executor="cards",result="canceled"}'] == 1
+        assert [asked.kind for asked in newer.hooks.asked] == ["tool.requested"]
         gate.open()
         one.faults.cut_off = False
-        assert [asked.kind for asked in newer.hooks.asked if asked.name == "ask"] == ["tool.requested"]
+        other.faults.cut_off = True
+        await one.wait_carries(session_id, within=4 * LEASE)
+        # Its only slot was given back.
+        assert (await ended(await newer.agent.call("free", {}))).outcome == "success"
 
 
 async def test_a_leaving_instance_hands_its_sessions_over_at_once(newer: Scene) -> None:
