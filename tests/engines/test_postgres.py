@@ -16,6 +16,7 @@ from tests.engines import postgres_server
 
 class TestPostgresEngine(EngineSuite):
     many = 1_000
+    own_clock = True
     ttl = timedelta(seconds=0.8)
 
     @pytest.fixture(autouse=True)
