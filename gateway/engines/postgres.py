@@ -52,6 +52,8 @@ from gateway.ports.engine import (
 log = structlog.get_logger(__name__)
 
 _PROBE_SECONDS = 5.0
+_BEAT_SECONDS = 1.5
+"""What a connection may take for a heartbeat: one that went dead must not cost the lease."""
 RESERVED = LANES + 1
 """Connections that are not for questions: two write steps, one keeps the lease."""
 
@@ -90,7 +92,7 @@ class PostgresEngine:
         async with AsyncExitStack() as stack:
             pool = Pool(self._address, once, size=self._questions)
             stack.push_async_callback(pool.close)
-            pulse = Pool(self._address, once, size=1)
+            pulse = Pool(self._address, once, size=1, answer=_BEAT_SECONDS)
             stack.push_async_callback(pulse.close)
             lanes = Lanes(self._address, once, self._clock)
             lanes.start()

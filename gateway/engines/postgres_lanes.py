@@ -24,7 +24,7 @@ from gateway.engines.postgres_once import Line, Once, Turn
 from gateway.engines.postgres_store import Held, lock, write
 from gateway.engines.rows import micros
 from gateway.engines.steps import Writes, decide
-from gateway.errors import DragomanError, EngineUnavailable, InvalidRequest
+from gateway.errors import DragomanError, EngineUnavailable, InvalidRequest, OperatorError
 from gateway.ports.clock import Clock
 from gateway.ports.engine import Committed, Step
 
@@ -175,6 +175,8 @@ class _Lane:
             return await self._once.run(self._line, partial(self._attempt, batch), begin=begin, until=until)
         except EngineUnavailable as exc:
             return [(job, None, exc) for job in batch]
+        except OperatorError as exc:
+            return [(job, None, _unavailable(exc)) for job in batch]
         except (InvalidRequest, ValueError, TypeError, OverflowError) as exc:
             if len(batch) == 1:
                 return [(batch[0], None, _refused(exc))]
@@ -213,6 +215,13 @@ def _take(waiting: deque[Job]) -> list[Job]:
             break
         batch.append(waiting.popleft())
     return batch
+
+
+def _unavailable(exc: OperatorError) -> DragomanError:
+    # The way there was fine at the start, so that this may pass as well.
+    error = EngineUnavailable(str(exc))
+    error.__cause__ = exc
+    return error
 
 
 def _refused(exc: Exception) -> DragomanError:

@@ -64,7 +64,7 @@ class Link:
         """
         timer = self._deadline(seconds)
         try:
-            return await self.raw.execute(self._name(script))
+            return await self.raw.execute(self.address.name(script))
         except Exception as exc:
             raise self._failed(exc) from exc
         except BaseException:
@@ -139,6 +139,7 @@ class Link:
         return error
 
     def _name(self, statement: str) -> str:
+        # Only of statements with parameters, of which there are a few; scripts hold values.
         named = self._named.get(statement)
         if named is None:
             named = self._named[statement] = self.address.name(statement)

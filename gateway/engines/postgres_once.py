@@ -6,7 +6,7 @@ asked for: entering it once more waits for a transaction that is still under way
 committed, and shuts out one that was not. So nobody ever hears of a doubtful result. The transaction's own
 number would not do: a replica that takes over may give it to another one.
 
-Whatever is not the connection's fault (disk full, only reads, too many connections) is raised at once as
+Whatever is not the connection's fault (disk full, only reads, a right that is missing) is raised at once as
 EngineUnavailable, and nothing of it was written.
 """
 
@@ -176,7 +176,7 @@ class Once:
                 # It has always written something, so its own COMMIT waits for whatever the other one waited for.
                 if await link.run("COMMIT") == "COMMIT":
                     return fate == "committed"
-            except EngineUnavailable:
+            except DragomanError:
                 line.drop()
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)

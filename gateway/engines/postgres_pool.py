@@ -26,10 +26,12 @@ CLOSING = 10.0
 class Pool:
     """Give connections to who asks, at most `size` at once."""
 
-    def __init__(self, address: Address, once: Once, *, size: int) -> None:
+    def __init__(self, address: Address, once: Once, *, size: int, answer: float = PATIENCE) -> None:
+        """`answer`: what a connection may take for a question before another one is asked."""
         self._address = address
         self._once = once
         self._size = size
+        self._answer = answer
         self._free: asyncio.LifoQueue[Line] = asyncio.LifoQueue()
         for _ in range(size):
             self._free.put_nowait(Line(address))
@@ -50,7 +52,8 @@ class Pool:
             line = await self._take(until)
             try:
                 link = await line.link()
-                return await link.ask(statement, *values, seconds=max(until - loop.time(), 0.01))
+                seconds = max(min(until - loop.time(), self._answer), 0.01)
+                return await link.ask(statement, *values, seconds=seconds)
             except (Lost, Again) as exc:
                 if loop.time() + pause > until:
                     raise EngineUnavailable(str(exc)) from exc

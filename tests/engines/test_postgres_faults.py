@@ -515,6 +515,13 @@ async def test_one_call_opened_for_two_sessions_at_once_is_stale_for_one(schema:
         assert len(await engine.sessions(ALL)) == 2
 
 
+async def test_a_connection_that_went_dead_does_not_cost_the_lease(proxy: Proxy, schema: str) -> None:
+    async with engine_at(proxy.dsn, schema) as engine:
+        assert await engine.beat("a", url="http://a", ttl=timedelta(seconds=6))
+        proxy.mute()
+        assert await asyncio.wait_for(engine.beat("a", url="http://a", ttl=timedelta(seconds=6)), 5)
+
+
 # The bell
 
 
