@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 MINUTES ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format lint types imports unit bench soak lock schema clean
+.PHONY: help demo test check format lint types imports unit faults bench soak lock schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -37,6 +37,9 @@ imports: $(STAMP)
 
 unit: $(STAMP) ## The tests only
 	$(BIN)/pytest -n 2
+
+faults: $(STAMP) ## Try every fault, and write the README's table of what was observed
+	$(BIN)/python -m tests.faults.table
 
 bench: $(STAMP) ## Measure beside hand-written integrations (BENCH="--quick --only T1,T4")
 	$(BIN)/python -m tests.bench --json .cache/bench.json $(BENCH)
