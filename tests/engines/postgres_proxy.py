@@ -19,6 +19,8 @@ class Proxy:
         self._target = dsn
         self.choose: Callable[[], Cut] = lambda: "never"
         """Asked at each COMMIT."""
+        self.drop_rings = False
+        """Whether notifications are taken out of what the server says, while all else gets through."""
         self.cuts: list[Cut] = []
         self._writers: set[asyncio.StreamWriter] = set()
         self._open: set[asyncio.Task[None]] = set()
@@ -74,11 +76,13 @@ class Proxy:
                     return
 
         async def down() -> None:
-            while data := await above.read(65_536):
+            while True:
+                head = await above.readexactly(5)
+                message = head + await above.readexactly(int.from_bytes(head[1:], "big") - 4)
                 if broken.is_set():
                     answered.set()
-                elif writer not in self._muted:
-                    writer.write(data)
+                elif writer not in self._muted and not (self.drop_rings and head[:1] == b"A"):
+                    writer.write(message)
                     await writer.drain()
 
         directions = [asyncio.create_task(up()), asyncio.create_task(down())]

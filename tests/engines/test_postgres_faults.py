@@ -442,16 +442,20 @@ async def test_engines_that_write_the_same_sessions_leave_no_gap(schema: str) ->
     async with engine_at(postgres_server.dsn(), schema) as one, engine_at(postgres_server.dsn(), schema) as other:
         for name in (ALICE, BOB):
             await open_session(one, name)
-        steps = [
-            engine.commit(Step(name, (said("x", dedupe_key=f"k-{number}"),)))
-            for number in range(60)
-            for engine in (one, other)
-            for name in (ALICE, BOB)
-        ]
-        done = await asyncio.wait_for(asyncio.gather(*steps), 30)
-        assert sum(len(committed.dropped) for committed in done) == 120
+
+        async def write(engine: PostgresEngine, name: SessionId, worker: int) -> int:
+            repeats = 0
+            for number in range(20):
+                done = await engine.commit(Step(name, (said("x", dedupe_key=f"{worker} {number}"),)))
+                repeats += len(done.dropped)
+            return repeats
+
+        work = [write(engine, name, worker) for worker in range(4) for engine in (one, other) for name in (ALICE, BOB)]
+        repeats = await asyncio.wait_for(asyncio.gather(*work), 30)
+        # What one has written is a repeat for the other.
+        assert sum(repeats) == 4 * 2 * 20
         for name in (ALICE, BOB):
-            assert [e.sequence for e in await other.read(name)] == list(range(1, 62))
+            assert [e.sequence for e in await other.read(name)] == list(range(1, 82))
 
 
 async def test_a_row_that_somebody_holds_is_waited_for_and_told(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -537,8 +541,9 @@ async def test_more_topics_than_a_payload_holds_are_told_as_anything(schema: str
             assert await heard.get() is None
 
 
+@pytest.mark.parametrize("how", ["nothing gets through", "only rings are lost"])
 async def test_a_bell_that_went_deaf_is_replaced_and_everybody_told(
-    proxy: Proxy, schema: str, monkeypatch: pytest.MonkeyPatch
+    proxy: Proxy, schema: str, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr(postgres_bell, "PING_EVERY", 0.2)
     monkeypatch.setattr(postgres_bell, "PING_SECONDS", 0.5)
@@ -550,7 +555,11 @@ async def test_a_bell_that_went_deaf_is_replaced_and_everybody_told(
         other.listen(heard.put_nowait)
         async with asyncio.timeout(10):
             assert await heard.get() is None
-            proxy.mute()
+            if how == "nothing gets through":
+                proxy.mute()
+            else:
+                proxy.drop_rings = True
             assert await heard.get() is None
+            proxy.drop_rings = False
             one.ring("session:alice")
             assert await heard.get() == "session:alice"
