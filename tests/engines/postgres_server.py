@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Generator
@@ -198,12 +199,9 @@ def _run(program: str, *arguments: str) -> None:
 
 def _answers(server: str) -> bool:
     # By a program of its own, since this may be asked from inside an event loop.
-    psql = shutil.which("psql")
-    if psql is None:
-        return False
-    command = [psql, "--no-psqlrc", "--no-password", "-qtAc", "SELECT 1", server]
-    environment = {**os.environ, "PGCONNECT_TIMEOUT": "3"}
-    return subprocess.run(command, capture_output=True, check=False, timeout=30, env=environment).returncode == 0
+    knock = "import asyncio, asyncpg, sys; asyncio.run(asyncpg.connect(sys.argv[1], timeout=3))"
+    command = [sys.executable, "-W", "ignore", "-c", knock, server]
+    return subprocess.run(command, capture_output=True, check=False, timeout=30).returncode == 0
 
 
 def _give_up() -> NoReturn:
