@@ -77,12 +77,16 @@ class Bell:
 
     async def _run(self) -> None:
         pause = FIRST_PAUSE
+        told = False
         while True:
             try:
                 link = await connect(self._address)
             except DragomanError as exc:
-                log.warning("the bell cannot be reached", reason=str(exc))
+                if not told:
+                    told = True
+                    log.warning("the bell cannot be reached", reason=str(exc))
             else:
+                told = False
                 try:
                     await self._serve(link)
                 except DragomanError as exc:
