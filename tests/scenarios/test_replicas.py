@@ -17,7 +17,8 @@ from gateway.runtime.clock import SystemClock, SystemIds
 from tests.engines.postgres_server import drop_schema, dsn, new_schema
 from tests.scenarios.hooks import Gate, success
 from tests.scenarios.house import GOOD, Scene, ended, plain_http, until
-from tests.scenarios.replicas import LEASE, Faulty, carrier, cluster
+from tests.scenarios.replicas import LEASE, Faulty, Replica, carrier, cluster
+from tests.scenarios.test_api import CREATED
 
 MESSAGE = {"kind": "message.posted", "content": "Your turn, Finn!"}
 
@@ -111,6 +112,30 @@ async def test_every_request_that_needs_the_carrier_may_be_sent_to_the_other(new
         series = await other.metrics()
         assert series['dragoman_forwards_total{result="answered"}'] >= 8
         assert 'dragoman_forwards_total{result="answered"}' not in await one.metrics()
+
+
+async def test_of_two_that_start_at_once_one_creates_the_session_of_an_autostart(newer: Scene) -> None:
+    newer.configure({"runtimes": {"finn": {**CREATED, "autostart": True}}})
+    store = cluster(newer)
+    up: asyncio.Queue[Replica] = asyncio.Queue()
+    stop = asyncio.Event()
+
+    async def run() -> None:
+        async with store.replica() as one:
+            await up.put(one)
+            await stop.wait()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(2):
+            group.create_task(run())
+        a, b = await up.get(), await up.get()
+        session_id = await a.session()
+        await carrier(session_id, [a, b])
+        # Whoever was second looks once a second whether the first one has made it.
+        await asyncio.sleep(2.5)
+        assert len((await b.get("/v1/sessions"))["data"]) == 1
+        assert len(newer.huma.agents) == 2
+        stop.set()
 
 
 async def test_dead_letters_are_redriven_wherever_their_sessions_are_carried(newer: Scene) -> None:
