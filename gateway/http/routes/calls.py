@@ -98,7 +98,7 @@ class CallRoutes:
                 description="What an executor that answered 202 sends to its `callback_url`. The first outcome wins: "
                 "the same one again is answered 200, another one 409 and kept as `outcome.ignored`.",
                 answers=(Answer(200, "It is recorded.", examples.CALL, shapes.Call),),
-                problems=("not-found", "conflict"),
+                problems=("elsewhere", "not-found", "conflict"),
                 body=OutcomeForm,
                 body_examples={
                     "success": {
@@ -118,7 +118,7 @@ class CallRoutes:
                 summary="Tell how far a call has come",
                 description="Any JSON object; it is recorded as `call.progressed` and followers see it.",
                 answers=(Answer(202, "It is recorded.", {"call_id": examples.CALL_ID}, shapes.Progressed),),
-                problems=("not-found", "conflict"),
+                problems=("elsewhere", "not-found", "conflict"),
                 body=dict[str, Any],
                 body_examples={"percent": {"percent": 40, "note": "asking Victoria"}},
             ),
@@ -132,7 +132,7 @@ class CallRoutes:
                 description="Ask the executor to stop. For a short grace its answer still counts; then the call is "
                 "canceled and the agent is told so.",
                 answers=(Answer(202, "The cancel is under way.", examples.CALL, shapes.Call),),
-                problems=("not-found", "conflict"),
+                problems=("elsewhere", "not-found", "conflict"),
                 body=CancelCall,
                 body_optional=True,
                 body_examples={"reason": {"reason": "the game is over"}},
@@ -147,7 +147,7 @@ class CallRoutes:
                 description="Make a new call of the same request, by default with the same idempotency key and "
                 "without telling the runtime the outcome.",
                 answers=(Answer(202, "The new call.", examples.CALL, shapes.Call),),
-                problems=("not-found", "conflict"),
+                problems=("elsewhere", "not-found", "conflict"),
                 body=RedriveCall,
                 body_optional=True,
                 body_examples={"again": {"new_key": False, "deliver": False}},

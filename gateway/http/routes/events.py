@@ -94,6 +94,7 @@ class EventRoutes:
                 "can be told first: either all are recorded or none. Delivery is seen in the stream.",
                 answers=(Answer(202, "Recorded, in order.", {"data": [examples.POSTED]}, shapes.Written),),
                 problems=(
+                    "elsewhere",
                     "invalid-event",
                     "not-found",
                     "conflict",
@@ -157,7 +158,7 @@ class EventRoutes:
                         shapes.Redelivered,
                     ),
                 ),
-                problems=("not-found", "conflict"),
+                problems=("elsewhere", "not-found", "conflict"),
                 body=Redeliver,
                 body_examples={"copy": {"target": "destination:chat-log"}, "runtime": {"target": "runtime"}},
             ),

@@ -86,7 +86,7 @@ class InteractionRoutes:
                 description="`decision` (and `scope`) for an approval, `answer` for a question (empty skips it), "
                 "`value` for a secret, which is passed on and never stored. A second answer is a conflict.",
                 answers=(Answer(200, "It is answered.", examples.INTERACTION_ANSWERED, shapes.Interaction),),
-                problems=("not-found", "conflict", "inexpressible"),
+                problems=("elsewhere", "not-found", "conflict", "inexpressible"),
                 body=AnswerInteraction,
                 body_examples={
                     "approval": {"decision": "allow", "scope": "once"},

@@ -123,7 +123,7 @@ class SessionRoutes:
                 description="End our part in the session; open calls are canceled. `erase=true` also erases the "
                 "bodies of its events and needs the scope `operate`.",
                 answers=(Answer(204, "It is closed."),),
-                problems=("not-found", "conflict"),
+                problems=("elsewhere", "not-found", "conflict"),
                 query=CloseQuery,
             ),
         )
