@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 import structlog
 
 from gateway.envelope import SessionId
 from gateway.errors import EngineUnavailable
-from gateway.ports.engine import Engine, Page
+from gateway.ports.engine import Engine, Page, SessionRow
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.rings import Rings
 from gateway.runtime.sessions import Sessions
@@ -18,6 +19,8 @@ log = structlog.get_logger(__name__)
 PORTION = 100
 """Sessions adopted at once; each of them makes a link."""
 _PAUSE = 0.1
+_TOGETHER = 16
+"""Named sessions taken before the first of them is taken up."""
 _LOOK = 1.0
 _COMPARE = 10
 """Looks after which the store is asked whether it and this process agree about who carries what."""
@@ -105,12 +108,14 @@ class Adoption:
 
     async def _take_named(self) -> None:
         while self._named:
-            session_id = next(iter(self._named))
-            row = await self._tenure.take(session_id)
-            del self._named[session_id]
-            if row is not None and self._sessions.carried(session_id) is None:
-                self._metrics.adopted(takeover=row.fence > 1)
-                await self._sessions.take_up([row])
+            taken: list[SessionRow] = []
+            for session_id in list(islice(self._named, _TOGETHER)):
+                row = await self._tenure.take(session_id)
+                del self._named[session_id]
+                if row is not None and self._sessions.carried(session_id) is None:
+                    self._metrics.adopted(takeover=row.fence > 1)
+                    taken.append(row)
+            await self._sessions.take_up(taken)
 
     async def _compare(self) -> None:
         """Mend what is owned and not carried, or carried and not owned, which only lost answers can have caused."""
