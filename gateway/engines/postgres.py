@@ -26,6 +26,7 @@ from gateway.engines.postgres_schema import check, migrate
 from gateway.engines.postgres_tables import MIGRATIONS
 from gateway.engines.retention import portions
 from gateway.engines.rows import micros, whole_micros
+from gateway.engines.shared_probe import SharedProbe
 from gateway.envelope import CallId, Envelope, InteractionId, SessionId
 from gateway.errors import EngineUnavailable, EngineUnusable, InvalidRequest, NotFound
 from gateway.ports.clock import Clock
@@ -85,6 +86,7 @@ class PostgresEngine:
         self._now_open: _Open | None = None
         self._doubts: set[str] = set()
         self._stack = AsyncExitStack()
+        self._probing = SharedProbe(self._address.place, self._probe, patience=_PROBE_SECONDS)
 
     async def __aenter__(self) -> Self:
         await self._prepare()
@@ -307,12 +309,9 @@ class PostgresEngine:
         return Swept(events=events, calls=calls, more=more or events + calls >= budget)
 
     async def health(self) -> EngineHealth:
-        try:
-            self._open.lanes.check()
-            async with asyncio.timeout(_PROBE_SECONDS):
-                size, found = await self._pool.transact(upkeep.probe(self._address.schema))
-        except TimeoutError:
-            return EngineHealth(writable=False, detail=f"{self._address.place} did not answer in {_PROBE_SECONDS:g} s")
-        except (EngineUnavailable, EngineUnusable) as exc:
-            return EngineHealth(writable=False, detail=str(exc))
+        return await self._probing.ask()
+
+    async def _probe(self) -> EngineHealth:
+        self._open.lanes.check()
+        size, found = await self._pool.transact(upkeep.probe(self._address.schema))
         return EngineHealth(writable=True, bytes_used=size, extra=self._show(found))

@@ -17,6 +17,7 @@ from gateway.engines.encoding import encode_event
 from gateway.engines.retention import portions
 from gateway.engines.roster import Roster
 from gateway.engines.rows import micros, whole_micros
+from gateway.engines.shared_probe import SharedProbe
 from gateway.engines.sqlite_lock import FileLock, check_place, locate
 from gateway.engines.sqlite_readers import Readers
 from gateway.engines.sqlite_writer import Writer
@@ -43,7 +44,8 @@ from gateway.ports.engine import (
     Swept,
 )
 
-_PROBE_SECONDS = 5.0
+PROBE_SECONDS = 5.0
+"""How long the disk may take until it counts as one that takes no writes."""
 _LOG_TRIES, _LOG_PAUSE = 100, 0.1
 _SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 
@@ -56,6 +58,7 @@ class SqliteEngine:
         self._clock = clock
         self._lock = FileLock(self._path)
         self._opened: tuple[Writer, Readers, Roster] | None = None
+        self._probing = SharedProbe(f"the disk of {str(self._path)!r}", self._probe, patience=PROBE_SECONDS)
 
     async def __aenter__(self) -> Self:
         check_place(self._path)
@@ -264,13 +267,10 @@ class SqliteEngine:
         return Swept(events=events, calls=calls, more=more or events + calls >= budget)
 
     async def health(self) -> EngineHealth:
-        try:
-            async with asyncio.timeout(_PROBE_SECONDS):
-                found = await self._write.run(upkeep.probe)
-        except TimeoutError:
-            return EngineHealth(writable=False, detail=f"no answer from the disk in {_PROBE_SECONDS:g} s")
-        except EngineUnavailable as exc:
-            return EngineHealth(writable=False, detail=str(exc))
+        return await self._probing.ask()
+
+    async def _probe(self) -> EngineHealth:
+        found = await self._write.run(upkeep.probe)
         return EngineHealth(
             writable=True,
             bytes_used=found["page_count"] * found["page_size"],

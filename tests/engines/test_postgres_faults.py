@@ -288,6 +288,11 @@ async def test_a_server_that_answers_no_more_is_told_in_time_and_found_again(
             results = await asyncio.wait_for(asyncio.gather(*asking, return_exceptions=True), 10)
             assert [type(result) for result in results] == [EngineUnavailable] * 2
             assert all(str(own.port) in str(result) for result in results)
+            # They share one try, so that their number leaves the connections to others.
+            asked = [engine.health() for _ in range(2 * postgres_pool.WAITING)]
+            found = await asyncio.wait_for(asyncio.gather(*asked), 10)
+            assert {one.writable for one in found} == {False}
+            assert len({one.detail for one in found}) == 1
         finally:
             own.thaw()
         await until_writable(engine)
