@@ -19,6 +19,8 @@ from gateway.envelope import (
 from gateway.ports.adapter import Capabilities
 from gateway.ports.engine import SendRow
 
+OVERDUE = "the runtime no longer waits for this confirmation"
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -27,6 +29,10 @@ class Plan:
     row: SendRow
     fate: Literal["send", "moot", "unknown"]
     reason: str | None = None
+    leave_before: datetime | None = None
+    """When the runtime stops waiting for it."""
+    overdue: bool = False
+    """Whether it is moot because the runtime waits no longer, and now believes something on its own."""
 
 
 def may_leave(item: Transmit, memory: Remembered, capabilities: Capabilities) -> bool:
@@ -37,6 +43,11 @@ def may_leave(item: Transmit, memory: Remembered, capabilities: Capabilities) ->
         earlier = (a for a in memory.asked if isinstance(a.event, ApprovalAsked) and a.sequence < item.caused_by)
         return next(earlier, None) is None
     return True
+
+
+def is_overdue(item: Transmit, now: datetime) -> bool:
+    """Whether the runtime no longer waits for an event, however long it has been queued."""
+    return item.leave_before is not None and now >= item.leave_before
 
 
 def plan_resend(
@@ -77,10 +88,8 @@ def plan_resend(
                 plans.append(Plan(_softly(row) if again and working else row, "send"))
             case ContextUpdated():
                 plans.append(Plan(row, "moot", "a newer context replaces it"))
-            case MessageConfirmed() if _too_late(row, posted, capabilities, now):
-                plans.append(Plan(row, "moot", "the runtime no longer waits for this confirmation"))
             case MessageConfirmed():
-                plans.append(Plan(row, "send"))
+                plans.append(_plan_confirmation(row, posted, capabilities, now))
             case ApprovalGiven() | QuestionAnswered():
                 plans.append(Plan(row, "send"))
             case _ if row.sequence <= unsure_up_to:
@@ -105,6 +114,8 @@ def _wakes(row: SendRow) -> bool:
     return isinstance(row.envelope.event, ContextUpdated) and row.envelope.event.wakes_agent
 
 
-def _too_late(row: SendRow, posted: Mapping[int, datetime], capabilities: Capabilities, now: datetime) -> bool:
-    limit = capabilities.confirms_messages
-    return limit is not None and now - posted.get(row.sequence, row.envelope.recorded_at) >= limit
+def _plan_confirmation(row: SendRow, posted: Mapping[int, datetime], capabilities: Capabilities, now: datetime) -> Plan:
+    if capabilities.confirms_messages is None:
+        return Plan(row, "send")
+    until = posted.get(row.sequence, row.envelope.recorded_at) + capabilities.confirms_messages
+    return Plan(row, "moot", OVERDUE, overdue=True) if now >= until else Plan(row, "send", leave_before=until)

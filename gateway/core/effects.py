@@ -48,6 +48,8 @@ class Transmit:
     kind: str
     frames: tuple[Frame, ...]
     caused_by: int | None = None
+    leave_before: datetime | None = None
+    """When the runtime stops waiting for it; from then on it must not be sent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,8 @@ def recover(council: Council, build: Building, waiting: Confirmation, message: E
 def _confirm_again(council: Council, build: Building, event: MessagePosted, *, delivered: bool) -> None:
     """A message that was confirmed came again: it is not delivered twice, only confirmed as before."""
     assert event.burst is not None
-    if council.capabilities.confirms_messages is None:
+    limit = council.capabilities.confirms_messages
+    if limit is None:
         return
     error = None if delivered else "the message could not be delivered"
     again = MessageConfirmed(
@@ -77,7 +78,7 @@ def _confirm_again(council: Council, build: Building, event: MessagePosted, *, d
         error=error,
         context=full_context(build.memory) if delivered else None,
     )
-    say(council, build, again, caused_by=None, lane="turn")
+    say(council, build, again, caused_by=None, lane="turn", leave_before=build.now + limit)
 
 
 def replied(council: Council, build: Building, sequence: int, answer: Answer) -> None:
@@ -125,21 +126,27 @@ def confirm(council: Council, build: Building, waiting: Confirmation, answer: An
         note = f"not sent: the runtime waits {limit.total_seconds():g} s at most"
         loss = Loss(how="dropped", path="", note=note)
         build.record(event, "to_runtime", caused_by=waiting.sequence, losses=(loss,))
-        if full_context(build.memory) is not None:
-            words = "What was said so far; a message was confirmed too late."
-            given = dict(build.memory.context or {})
-            correction = ContextUpdated(name="message-correction", context=given, description=words)
-            say(council, build, correction, caused_by=waiting.sequence, lane="turn")
+        correct(council, build, caused_by=waiting.sequence)
         return
     if delivered:
         after = fold(build.memory, NewEvent(EventId(""), event, "to_runtime", build.now), build.last_sequence + 1)
         event = event.model_copy(update={"context": context if context is not None else full_context(after)})
+    until = waiting.posted_at + limit
     try:
-        say(council, build, event, caused_by=waiting.sequence, lane="turn")
+        say(council, build, event, caused_by=waiting.sequence, lane="turn", leave_before=until)
     except CannotExpress as exc:
         bare = event.model_copy(update={"context": None, "error": event.error and event.error[:_EXCERPT]})
         loss = Loss(how="dropped", path="/context", note=exc.reason)
-        say(council, build, bare, caused_by=waiting.sequence, lane="turn", losses=(loss,))
+        say(council, build, bare, caused_by=waiting.sequence, lane="turn", losses=(loss,), leave_before=until)
+
+
+def correct(council: Council, build: Building, *, caused_by: int) -> None:
+    """Tell the runtime what was said so far, without waking it, where it no longer waits to hear it."""
+    if full_context(build.memory) is not None:
+        words = "What was said so far; a message was confirmed too late."
+        given = dict(build.memory.context or {})
+        correction = ContextUpdated(name="message-correction", context=given, description=words)
+        say(council, build, correction, caused_by=caused_by, lane="turn")
 
 
 def read_confirmation(answer: Answer) -> tuple[bool, str | None, dict[str, Any] | None]:

@@ -1,5 +1,7 @@
 """Saying things to the runtime and putting down what it said: the two ways an event gets on record. Pure."""
 
+from datetime import datetime
+
 from gateway.core.adapt import adapt
 from gateway.core.council import Council
 from gateway.core.decision import Building
@@ -29,6 +31,7 @@ def say(
     lane: Lane,
     losses: tuple[Loss, ...] = (),
     sends: bool = True,
+    leave_before: datetime | None = None,
 ) -> int:
     """Record an event of an accepted kind and send it; contexts are completed on the way."""
     if isinstance(event, ContextUpdated):
@@ -38,7 +41,8 @@ def say(
     build.record(event, "to_runtime", caused_by=caused_by, losses=(*losses, *encoded.losses))
     if sends:
         build.add_send(Send(len(build.events) - 1, RUNTIME, lane))
-        build.effects.append(Transmit(build.last_sequence, lane, event.kind, encoded.frames, caused_by))
+        frames = encoded.frames
+        build.effects.append(Transmit(build.last_sequence, lane, event.kind, frames, caused_by, leave_before))
     return build.last_sequence
 
 

@@ -41,9 +41,11 @@ def decide(desk: Desk, build: Building, signal: s.Signal) -> Any:
             _about_work(desk, build, signal)
         case s.FrameArrived(frame, cursor, _, overloaded):
             frames.take(desk.council, build, frame, cursor=cursor, overloaded=overloaded)
-        case s.Delivered(sequences, target, state, reason):
+        case s.Delivered(sequences, target, state, reason, overdue):
             for sequence in sequences:
                 session.delivery(build, sequence, target, state, reason=reason)
+            if overdue:
+                messages.correct(desk.council, build, caused_by=sequences[-1])
         case s.AnsweredLate(row, answered):
             outcomes.late_outcome(build, row, answered)
         case s.Recover(unconfirmed):

@@ -16,7 +16,7 @@ from typing import Protocol
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.council import Council
-from gateway.core.delivery import plan_resend
+from gateway.core.delivery import OVERDUE, is_overdue, plan_resend
 from gateway.core.effects import Transmit
 from gateway.core.state import SessionView
 from gateway.envelope import SessionId
@@ -241,6 +241,9 @@ class Outbox:
                 if not any(self._lanes.values()):
                     self._lanes.clear()
                 return
+            if is_overdue(item, self._shared.clock.now()):
+                self._post(Delivered((item.sequence,), RUNTIME, "moot", OVERDUE, overdue=True))
+                continue
             if not await self._send(link, item):
                 return
 
@@ -354,12 +357,12 @@ class Outbox:
             sequence = plan.row.sequence
             self._queued.add(sequence)
             if plan.fate != "send":
-                self._post(Delivered((sequence,), RUNTIME, plan.fate, plan.reason))
+                self._post(Delivered((sequence,), RUNTIME, plan.fate, plan.reason, plan.overdue))
                 continue
             frames = self._frames(plan.row)
             if frames is not None:
-                envelope = plan.row.envelope
-                found.append(Transmit(sequence, plan.row.lane, envelope.event.kind, frames, envelope.caused_by))
+                lane, envelope, until = plan.row.lane, plan.row.envelope, plan.leave_before
+                found.append(Transmit(sequence, lane, envelope.event.kind, frames, envelope.caused_by, until))
         for item in found:
             self._lane(item.lane).append(item)
             if item.sequence <= self._unsure_up_to or item.sequence in self._lost:

@@ -95,6 +95,8 @@ class Delivered:
     target: str
     state: SendState
     reason: str | None = None
+    overdue: bool = False
+    """Whether they were not sent because the runtime waits no longer; it is told the true state instead."""
 
 
 @dataclass(frozen=True, slots=True)

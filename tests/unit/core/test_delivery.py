@@ -3,7 +3,8 @@
 from datetime import timedelta
 from typing import Any
 
-from gateway.core.delivery import plan_resend
+from gateway.core.delivery import is_overdue, plan_resend
+from gateway.core.effects import Transmit
 from gateway.envelope import (
     ContextUpdated,
     Envelope,
@@ -97,3 +98,13 @@ def test_what_an_earlier_process_may_have_said_is_not_said_twice_but_listed():
     row = _row(5, MessagePosted(content=(Text(text="hi"),)))
     assert _fates([row], unsure_up_to=5, adapter=HUMA_0_1) == ["unknown"]
     assert _fates([row], unsure_up_to=4, adapter=HUMA_0_1) == ["send"]
+
+
+def test_a_confirmation_is_overdue_from_the_moment_its_runtime_stops_waiting():
+    row = _row(9, MessageConfirmed(native_call_id="b", index=0))
+    [plan] = plan_resend([row], capabilities=HUMA_0_2.capabilities, now=START, unsure_up_to=0)
+    assert plan.leave_before == START + timedelta(seconds=30)
+    item = Transmit(9, "turn", "message.confirmed", (), leave_before=plan.leave_before)
+    assert not is_overdue(item, START + timedelta(seconds=29.9))
+    assert is_overdue(item, START + timedelta(seconds=30))
+    assert not is_overdue(Transmit(10, "turn", "tool.finished", ()), START + timedelta(days=1))
