@@ -170,6 +170,7 @@ class Gateway:
                 workshop=self._dispatcher,
                 dice=self._dice,
                 copied=self._hands.ring,
+                leased=lambda: self._tenure.seconds_left > 0,
                 bulletin=self._bulletin,
             ),
             tenure=self._tenure,

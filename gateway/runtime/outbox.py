@@ -18,6 +18,7 @@ from structlog.typing import FilteringBoundLogger
 from gateway.core.council import Council
 from gateway.core.delivery import OVERDUE, is_overdue, plan_resend
 from gateway.core.effects import Transmit
+from gateway.core.memory import Remembered
 from gateway.core.state import SessionView
 from gateway.envelope import SessionId
 from gateway.envelope.weight import weight
@@ -50,6 +51,8 @@ class Outside(Protocol):
     def clock(self) -> Clock: ...
     @property
     def metrics(self) -> Metrics: ...
+    @property
+    def leased(self) -> Callable[[], bool]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ class Outbox:
         drop_link: Callable[[str], None],
         may_leave: Callable[[Transmit], bool],
         working: Callable[[], bool],
+        memory: Callable[[], Remembered],
     ) -> None:
         self.refused = False
         self._session_id: SessionId = view.session_id
@@ -82,6 +86,7 @@ class Outbox:
         self._drop_link = drop_link
         self._may_leave = may_leave
         self._working = working
+        self._memory = memory
         self._begun = False
         self._tried: set[int] = set()
         self._unsure_up_to = view.last_sequence
@@ -255,6 +260,9 @@ class Outbox:
                 self._log.debug(
                     "frame >", channel=frame.channel, payload=excerpt(frame.payload), sequence=item.sequence
                 )
+            if not self._shared.leased():
+                # A process that stood still may come here before its lease's timer has its turn.
+                return False
             try:
                 receipt = await link.send(frame)
             except CannotExpress as exc:
@@ -351,6 +359,7 @@ class Outbox:
             lost=frozenset(self._lost),
             working=self._working(),
             posted=posted,
+            memory=self._memory(),
         )
         found: list[Transmit] = []
         for plan in plans:
@@ -365,7 +374,7 @@ class Outbox:
                 found.append(Transmit(sequence, lane, envelope.event.kind, frames, envelope.caused_by, until))
         for item in found:
             self._lane(item.lane).append(item)
-            if item.sequence <= self._unsure_up_to or item.sequence in self._lost:
+            if item.sequence <= self._unsure_up_to or item.sequence in self._lost or item.sequence in self._tried:
                 self._lost.discard(item.sequence)
                 self._shared.metrics.repeated()
         for lane, items in self._lanes.items():

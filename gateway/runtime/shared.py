@@ -38,5 +38,7 @@ class Shared:
     dice: Callable[[], float]
     copied: Callable[[], None]
     """Rings the destinations' workers after a commit that may hold copies for them."""
+    leased: Callable[[], bool]
+    """Says whether this process may still speak for its sessions, by the clock and not by a timer."""
     bulletin: Bulletin
     """Where questions to people that changed are put up."""
