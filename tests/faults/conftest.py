@@ -56,9 +56,12 @@ class _Writer:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._seen: list[dict[str, Any]] = []
+        self._failed: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "teardown" and report.passed:
+        if not report.passed:
+            self._failed.add(report.nodeid)
+        if report.when == "teardown" and report.nodeid not in self._failed:
             self._seen += [json.loads(str(value)) for name, value in report.user_properties if name == _PROPERTY]
 
     def pytest_sessionfinish(self) -> None:

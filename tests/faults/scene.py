@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ from gateway.simulators.huma import Confirmation, HumaServer, Manners, SimAgent,
 from gateway.simulators.huma_rules import Dialect
 from tests.faults.ground import Ground
 from tests.faults.judge import Told, Wanted
+
+UPDATED = frozenset({"again", "once", "later"})
+"""Tools whose success comes with an update."""
 
 
 class Scene(Ground):
@@ -73,9 +77,22 @@ class Scene(Ground):
         self.calls.append(call)
         return call
 
-    async def ask_again(self, on_record: set[str]) -> None:
+    async def ask(self, tool: str, *, within: float, **arguments: Any) -> SimCall:
+        """Let the agent ask and wait; what its lost link has taken with it is asked again, once the link is back."""
+        call, links = await self.call(tool, **arguments), self.agent.connections
+        async with asyncio.timeout(within):
+            while call.reading is None:
+                try:
+                    await call.result(1)
+                except TimeoutError:
+                    if self.agent.connected and self.agent.connections > links:
+                        links = self.agent.connections
+                        await self.ask_again(await self.store.committed(), [call])
+        return call
+
+    async def ask_again(self, on_record: set[str], calls: list[SimCall] | None = None) -> None:
         """Let the agent repeat what it was not answered and what is not on record."""
-        for call in list(self.calls):
+        for call in list(self.calls if calls is None else calls):
             if call.reading is None and call.call_id not in on_record:
                 await self.agent.call(call.tool, call.arguments, call.call_id)
 
@@ -96,7 +113,7 @@ class Scene(Ground):
         assert self.agent.violations == []
         rows = await super().verify()
         for call in self.calls:
-            if call.tool != "words" and call.call_id in rows:
+            if call.tool in UPDATED and call.call_id in rows:
                 self._check_order(call, strictly=strictly)
                 self._check_words(call, rows[call.call_id])
         return rows
@@ -114,7 +131,7 @@ class Scene(Ground):
         if call.reading.outcome != "success":
             return
         told = ""
-        for frame in self.agent.received:
+        for frame in chain.from_iterable(agent.received for agent in self.huma.agents.values()):
             said = frame.payload.get("content", frame.payload)
             if said.get("toolCallId") == call.call_id:
                 told += "r"

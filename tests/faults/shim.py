@@ -1,4 +1,4 @@
-"""A few lines of C in front of a gateway's C library: its wall clock jumps, or it dies in the middle of one write."""
+"""A few lines of C in front of a gateway's C library: its clock jumps, a name lies, or a write tears it down."""
 
 import asyncio
 import shutil
@@ -10,6 +10,7 @@ _SOURCE = r"""
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <netdb.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,6 +57,18 @@ time_t time(time_t *now) {
     clock_gettime(CLOCK_REALTIME, &found);
     if (now) *now = found.tv_sec;
     return found.tv_sec;
+}
+
+/* One name leads to the address that clouds keep their secrets at. */
+
+int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints, struct addrinfo **found) {
+    static int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+    if (!real)
+        real = (int (*)(const char *, const char *, const struct addrinfo *, struct addrinfo **))
+            dlsym(RTLD_NEXT, "getaddrinfo");
+    const char *wanted = getenv("FAULTS_NAME");
+    int is_it = wanted && name && !strcmp(name, wanted);
+    return real(is_it ? "169.254.169.254" : name, service, hints, found);
 }
 
 /* The n-th write to one file is torn in two, and the process is gone. */

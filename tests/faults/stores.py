@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import asyncpg
+import pytest
 
 from gateway.engines.postgres import PostgresEngine
 from gateway.engines.sqlite import SqliteEngine
 from gateway.ports.engine import Engine
 from gateway.runtime.clock import SystemClock
 from tests.engines import postgres_server
+from tests.faults.proxy import Proxy
 
 
 class Store(Protocol):
@@ -86,11 +88,15 @@ class PostgresSchema:
     def settings(self) -> dict[str, Any]:
         return {"type": "postgres", "dsn": self.reached, "schema": self.schema}
 
+    def named(self, query: str) -> str:
+        """Fill in the schema: tables are written as `@calls`."""
+        return query.replace("@", f'"{self.schema}".')
+
     async def fetch(self, query: str, *values: object) -> list[Any]:
-        """Ask the server itself; `@` stands before the names of our tables."""
+        """Ask the server itself."""
         connection = await asyncpg.connect(self.dsn, timeout=10)
         try:
-            return await connection.fetch(query.replace("@", f'"{self.schema}".'), *values, timeout=10)
+            return await connection.fetch(self.named(query), *values, timeout=10)
         finally:
             await connection.close(timeout=5)
 
@@ -122,3 +128,31 @@ async def postgres(dsn: str) -> AsyncGenerator[PostgresSchema]:
         yield store
     finally:
         await postgres_server.drop_schema(store.schema, server=dsn)
+
+
+@asynccontextmanager
+async def given(store: Store) -> AsyncGenerator[Store]:
+    """A store that somebody else makes and removes."""
+    yield store
+
+
+@asynccontextmanager
+async def proxied() -> AsyncGenerator[tuple[PostgresSchema, Proxy]]:
+    """A schema on the shared server that gateways reach through a proxy."""
+    async with proxy_to(postgres_server.dsn()) as wire, postgres(postgres_server.dsn()) as store:
+        store.reached = f"postgresql://postgres@127.0.0.1:{wire.port}/postgres?sslmode=disable"
+        yield store, wire
+
+
+@asynccontextmanager
+async def proxy_to(dsn: str) -> AsyncGenerator[Proxy]:
+    connection = await asyncpg.connect(dsn)
+    try:
+        place = await connection.fetchrow("SELECT host(inet_server_addr()), inet_server_port()")
+    finally:
+        await connection.close()
+    assert place is not None
+    if place[0] is None:
+        pytest.skip("the server is reached through a socket file, where no proxy fits")
+    async with Proxy((place[0], place[1])) as wire:
+        yield wire

@@ -13,12 +13,13 @@ pytestmark = [
     pytest.mark.fault("SIGKILL in a checkpoint of the write-ahead log, one page torn"),
 ]
 
+MIDDLE = 700
+"""Which of a checkpoint's pages is torn; there are some thousands."""
 LARGE = "x" * 900_000
 """Some twenty calls of this size make SQLite's log long enough for a checkpoint."""
 
 
-@pytest.mark.parametrize("nth", [1, 700])
-async def test_a_checkpoint_cut_in_the_middle_of_a_page_loses_nothing(tmp_path: Path, nth: int) -> None:
+async def test_a_checkpoint_cut_in_the_middle_of_a_page_loses_nothing(tmp_path: Path) -> None:
     async with Scene(tmp_path, "0.2", slots=4) as scene:
         await scene.run()
         await (await scene.call("once")).result()
@@ -26,7 +27,7 @@ async def test_a_checkpoint_cut_in_the_middle_of_a_page_loses_nothing(tmp_path: 
         scene.kill()
         await scene.dead()
         # Not before the next start: making the tables is a write to the file as well.
-        scene.gateway.environment = await shim.preload(tmp_path) | shim.death_in(tmp_path / "dragoman.db", nth)
+        scene.gateway.environment = await shim.preload(tmp_path) | shim.death_in(tmp_path / "dragoman.db", MIDDLE)
         await scene.serve()
         for _ in range(40):
             if not scene.gateway.alive:

@@ -18,10 +18,7 @@ pytestmark = [
 HOUR = 3600.0
 
 
-@pytest.mark.parametrize("steps", [(HOUR, 0.0), (-HOUR, 0.0), (HOUR, -HOUR)], ids=["ahead", "back", "both"])
-async def test_an_hour_forth_or_back_ends_no_call_before_its_time(
-    tmp_path: Path, store: str, steps: tuple[float, ...]
-) -> None:
+async def test_an_hour_forth_or_back_ends_no_call_before_its_time(tmp_path: Path, store: str) -> None:
     clock = shim.Clock(tmp_path)
     async with Scene(tmp_path, "0.2", store=store) as scene:
         scene.gateway.environment = await shim.preload(tmp_path) | clock.environment
@@ -30,7 +27,7 @@ async def test_an_hour_forth_or_back_ends_no_call_before_its_time(
         for tool in ("again", "once", "later"):
             await scene.call(tool)
         await scene.witness.wait(lambda _: True, count=3)
-        for step in steps:
+        for step in (HOUR, -HOUR):
             clock.step(step)
             # Timers that looked at the wall clock would fire now.
             await asyncio.sleep(0.7)
@@ -40,7 +37,7 @@ async def test_an_hour_forth_or_back_ends_no_call_before_its_time(
         for call in scene.calls[:2]:
             await call.result()
         await scene.recorded(scene.calls[2], "accepted")
-        clock.step(steps[0])
+        clock.step(HOUR)
         await asyncio.sleep(0.3)
         # Signatures are checked by the witness against the true time, and the callback's token still stands.
         assert await scene.call_back(success_of({"n": 2})) == 200
@@ -55,11 +52,9 @@ async def test_an_hour_forth_or_back_ends_no_call_before_its_time(
         await scene.stop()
 
 
-async def test_a_gateway_that_restarts_under_a_wrong_clock_ends_no_call_and_loses_none(
-    tmp_path: Path, store: str
-) -> None:
+async def test_a_gateway_that_restarts_under_a_wrong_clock_ends_no_call_and_loses_none(tmp_path: Path) -> None:
     clock = shim.Clock(tmp_path)
-    async with Scene(tmp_path, "0.1", store=store, executor={"accepted_deadline": "3h"}) as scene:
+    async with Scene(tmp_path, "0.1", executor={"accepted_deadline": "3h"}) as scene:
         scene.gateway.environment = await shim.preload(tmp_path) | clock.environment
         await scene.serve()
         call = await scene.call("later")

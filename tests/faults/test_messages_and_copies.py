@@ -85,30 +85,6 @@ async def test_a_message_of_a_client_is_on_record_even_if_the_client_never_heard
             assert [letter["state"] for letter in letters] == ["unknown"]
 
 
-@pytest.mark.fault("SIGKILL after a client's event, before its 202")
-@pytest.mark.parametrize(("point", "replayed"), [("before-post", None), ("after-post", "true")])
-async def test_a_repeat_with_the_same_key_is_done_once_whatever_the_kill_came_between(
-    tmp_path: Path, store: str, point: str, replayed: str | None
-) -> None:
-    async with Scene(tmp_path, "0.2", store=store) as scene:
-        await scene.run(point)
-        path, event = f"/v1/sessions/{await scene.session_id()}/events", {"kind": "message.posted", "content": "Once"}
-        key = {"idempotency-key": "order-4711"}
-        with pytest.raises(httpx.TransportError):
-            await scene.http.post(path, json=event, headers=key)
-        await scene.dead()
-        await scene.run()
-        answers = [await scene.http.post(path, json=event, headers=key) for _ in range(2)]
-        assert [answer.status_code for answer in answers] == [202, 202]
-        assert [answer.headers.get("idempotency-replayed") for answer in answers] == [replayed, "true"]
-        assert answers[0].json() == answers[1].json()
-        posted = [one for one in await scene.rows(path) if one["event"]["kind"] == event["kind"]]
-        assert posted == answers[0].json()["data"]
-        other = await scene.http.post(path, json={**event, "content": "Twice"}, headers=key)
-        assert other.status_code == 422
-        await scene.settled()
-
-
 @pytest.mark.fault("SIGKILL around a copy to a destination")
 @pytest.mark.parametrize("point", ["after-outcome", "after-copy", "after-copied"])
 async def test_a_copy_is_sent_at_least_once_and_always_under_its_own_id(tmp_path: Path, point: str, store: str) -> None:

@@ -1,0 +1,261 @@
+"""A PostgreSQL server that dies, restarts, refuses, locks and is cut off, under load: time is lost and nothing else."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tests.engines import postgres_server
+from tests.engines.postgres_server import OwnServer, start_own_server
+from tests.faults.ground import until
+from tests.faults.load import WORKERS, Load
+from tests.faults.observed import observed
+from tests.faults.scene import Scene
+from tests.faults.stores import PostgresSchema, given, postgres, proxied
+
+pytestmark = pytest.mark.faults
+
+NOTICED = 10.0
+"""Seconds within which a half-open connection to the server must have been noticed (ENGINE.md 8)."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[OwnServer]:
+    """A server that only these tests use, so that they may do to it what they like."""
+    with start_own_server(max_connections="40") as own:
+        yield own
+
+
+async def finish(scene: Scene) -> None:
+    """Hold everybody's records together once all is quiet."""
+    await until(scene.ready, within=30)
+    await scene.settled(within=30)
+    await scene.verify(strictly=False)
+    await scene.stop()
+    await scene.verify_journal()
+
+
+@pytest.mark.fault("PostgreSQL killed with SIGKILL and started again, under load", on="postgres")
+async def test_a_server_that_is_killed_and_comes_back_loses_nothing(tmp_path: Path, server: OwnServer) -> None:
+    async with Scene(tmp_path, "0.2", store=postgres(server.dsn)) as scene:
+        await scene.run()
+        async with Load(scene) as load:
+            for _ in range(2):
+                await load.more(20)
+                await asyncio.to_thread(server.kill)
+                await asyncio.to_thread(server.start, max_connections="40")
+                await load.more(WORKERS + 1)
+        await finish(scene)
+
+
+@pytest.mark.fault("PostgreSQL restarted in its fast mode, under load", on="postgres")
+async def test_a_server_that_is_restarted_in_order_loses_nothing(tmp_path: Path, server: OwnServer) -> None:
+    async with Scene(tmp_path, "0.1", store=postgres(server.dsn)) as scene:
+        await scene.run()
+        async with Load(scene) as load:
+            await load.more(20)
+            await asyncio.to_thread(server.stop)
+            await asyncio.to_thread(server.start, max_connections="40")
+            await load.more(WORKERS + 1)
+        await finish(scene)
+
+
+@pytest.mark.fault("PostgreSQL frozen for longer than the lease", on="postgres")
+async def test_a_server_that_stands_still_is_waited_for(tmp_path: Path, server: OwnServer) -> None:
+    async with Scene(tmp_path, "0.2", store=postgres(server.dsn)) as scene:
+        await scene.run()
+        async with Load(scene) as load:
+            await load.more(20)
+            server.freeze()
+            try:
+                # The gateway lets go of its sessions before its lease ends by the store's clock.
+                await scene.unlinked()
+                assert not await scene.ready()
+            finally:
+                server.thaw()
+            await load.more(WORKERS + 1)
+        await finish(scene)
+
+
+@pytest.mark.fault("All connections to PostgreSQL cut, again and again, under load", on="postgres")
+async def test_connections_that_are_cut_under_load_lose_nothing(tmp_path: Path) -> None:
+    async with proxied() as (store, wire), Scene(tmp_path, "0.2", store=given(store)) as scene:
+        await scene.run()
+        async with Load(scene) as load:
+            for _ in range(6):
+                await load.more(10)
+                assert wire.cut() > 1
+        await finish(scene)
+
+
+@pytest.mark.fault("Connection to PostgreSQL cut in the middle of a COMMIT", on="postgres")
+@pytest.mark.parametrize("pass_on", [True, False], ids=["arrived", "lost"])
+async def test_a_commit_whose_fate_is_unknown_is_found_out(tmp_path: Path, *, pass_on: bool) -> None:
+    async with proxied() as (store, wire), Scene(tmp_path, "0.1", store=given(store)) as scene:
+        await scene.run()
+        async with Load(scene) as load:
+            for _ in range(6):
+                await load.more(5)
+                cut = wire.break_after(b"COMMIT", pass_on=pass_on)
+                async with asyncio.timeout(20):
+                    await cut.done.wait()
+        await finish(scene)
+
+
+@pytest.mark.fault("Connections to PostgreSQL half-open under load", on="postgres")
+async def test_half_open_connections_are_noticed_and_replaced(tmp_path: Path) -> None:
+    async with proxied() as (store, wire), Scene(tmp_path, "0.2", store=given(store)) as scene:
+        await scene.run()
+        async with Load(scene) as load:
+            await load.more(20)
+            opened, began = wire.opened, monotonic()
+            wire.half_open()
+
+            async def noticed() -> bool:
+                return wire.opened > opened
+
+            # Whoever notices tries a new connection.
+            await until(noticed, within=NOTICED)
+            observed().waited(monotonic() - began)
+            await asyncio.sleep(1)
+            wire.heal()
+            await load.more(WORKERS + 1, within=40)
+        await finish(scene)
+
+
+@pytest.mark.fault("PostgreSQL slow on the wire, under load", on="postgres")
+async def test_a_slow_wire_to_the_server_costs_time_only(tmp_path: Path) -> None:
+    async with proxied() as (store, wire), Scene(tmp_path, "0.1", store=given(store)) as scene:
+        await scene.run()
+        async with Load(scene) as load:
+            await load.more(10)
+            wire.delay(0.1)
+            await load.more(20)
+            wire.heal(keep=True)
+        await finish(scene)
+
+
+@pytest.mark.fault("PostgreSQL takes no writes (read-only) for a while", on="postgres")
+async def test_a_server_that_turns_read_only_is_not_ready_and_comes_back(tmp_path: Path, server: OwnServer) -> None:
+    async with postgres(server.dsn) as store, Scene(tmp_path, "0.2", store=given(store)) as scene:
+        await scene.run()
+        await (await scene.call("once")).result()
+        await read_only(store, on=True)
+        try:
+            waiting = [await scene.call(tool) for tool in ("again", "once")]
+
+            async def not_ready() -> bool:
+                return not await scene.ready()
+
+            await until(not_ready, within=15)
+            assert (await scene.http.get("/healthz")).status_code == 200
+            assert all(call.reading is None for call in waiting)
+        finally:
+            await read_only(store, on=False)
+        await until(scene.ready, within=30)
+        # Its link was given up with its lease, so the agent asks again for what it has not been answered.
+        await scene.agent.wait_connected(20)
+        on_record = await store.committed()
+        await scene.ask_again(on_record)
+        for call in waiting:
+            await call.result(20)
+        await finish(scene)
+
+
+async def read_only(store: PostgresSchema, *, on: bool) -> None:
+    connection = await asyncpg.connect(store.dsn)
+    try:
+        await connection.execute("SET default_transaction_read_only = off")
+        await connection.execute(f"ALTER SYSTEM SET default_transaction_read_only = {'on' if on else 'off'}")
+        await connection.execute("SELECT pg_reload_conf()")
+    finally:
+        await connection.close()
+
+
+@pytest.mark.fault("PostgreSQL has no connection left (max_connections)", on="postgres")
+async def test_a_server_without_a_free_connection_is_waited_for(tmp_path: Path, server: OwnServer) -> None:
+    async with postgres(server.dsn) as store, Scene(tmp_path, "0.1", store=given(store)) as scene:
+        await scene.run()
+        taken: list[asyncpg.Connection[Any]] = []
+        try:
+            async with Load(scene) as load:
+                await load.more(10)
+                admin = await asyncpg.connect(server.dsn)
+                taken.append(admin)
+                await admin.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+                    " AND backend_type = 'client backend'"
+                )
+                with pytest.raises(asyncpg.TooManyConnectionsError):
+                    await take_all(server.dsn, taken)
+                await asyncio.sleep(1.5)
+                for connection in taken:
+                    await connection.close()
+                taken.clear()
+                await load.more(WORKERS + 1)
+        finally:
+            for connection in taken:
+                connection.terminate()
+        await finish(scene)
+
+
+@pytest.mark.fault("Tables of PostgreSQL locked by somebody else for seconds", on="postgres")
+async def test_a_lock_held_by_somebody_else_costs_time_only(tmp_path: Path) -> None:
+    async with postgres(postgres_server.dsn()) as store, Scene(tmp_path, "0.2", store=given(store)) as scene:
+        await scene.run()
+        async with Load(scene) as load:
+            await load.more(10)
+            other = await asyncpg.connect(store.dsn)
+            try:
+                async with other.transaction():
+                    await other.execute(store.named("LOCK TABLE @calls IN ACCESS EXCLUSIVE MODE"))
+                    await asyncio.sleep(2.5)
+            finally:
+                await other.close()
+            await load.more(WORKERS + 1)
+        await finish(scene)
+
+
+@pytest.mark.fault("Deadlocks and ended transactions in PostgreSQL", on="postgres")
+async def test_deadlocks_and_ended_backends_cost_time_only(tmp_path: Path) -> None:
+    async with postgres(postgres_server.dsn()) as store, Scene(tmp_path, "0.1", store=given(store)) as scene:
+        await scene.run()
+        async with Load(scene) as load:
+            for number in range(8):
+                await load.more(5)
+                await (disturb if number % 2 else cancel_all)(store)
+        await finish(scene)
+
+
+async def take_all(dsn: str, taken: "list[asyncpg.Connection[Any]]") -> None:
+    while len(taken) < 100:
+        taken.append(await asyncpg.connect(dsn))
+
+
+async def disturb(store: PostgresSchema) -> None:
+    """Take rows in an order that no batch takes them in, so that the server has to break a deadlock."""
+    other = await asyncpg.connect(store.dsn)
+    try:
+        async with other.transaction():
+            await other.execute("SET LOCAL deadlock_timeout = '10s'")
+            await other.execute(store.named("SELECT 1 FROM @sessions FOR UPDATE"))
+            await asyncio.sleep(0.2)
+            await other.execute(store.named("SELECT 1 FROM @calls ORDER BY call_id FOR UPDATE"))
+    except asyncpg.DeadlockDetectedError:
+        # Either of the two may be the one that gives way.
+        pass
+    finally:
+        await other.close()
+
+
+async def cancel_all(store: PostgresSchema) -> None:
+    """Cancel what every other client of the schema is doing, as a statement time-out does."""
+    await store.fetch(
+        "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+        " AND state <> 'idle' AND query LIKE '%' || $1 || '%'",
+        store.schema,
+    )
