@@ -3,7 +3,7 @@
 A batch is whatever queued while the one before it was committing. Futures resolve after COMMIT has
 returned. A step that SQL refuses fails alone: its batch is undone and tried again in halves.
 
-While the server is away steps wait: up to WAITING in the queue, and who comes later for room in it. Who has
+While the server is away steps wait: up to WAITING, or WAITING_BYTES, and who comes later for room among them. Who has
 waited for PATIENCE is told EngineUnavailable, with the certainty that nothing was written; only a batch whose
 connection was lost in COMMIT waits for as long as it takes to find out. The pump tells its clients, and
 comes again with everything else.
@@ -13,11 +13,13 @@ import asyncio
 import zlib
 from collections import deque
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
 import structlog
 
+from gateway.engines.byte_room import ByteRoom
 from gateway.engines.encoding import Encoded
 from gateway.engines.postgres_link import Address
 from gateway.engines.postgres_once import Line, Once, Turn
@@ -35,6 +37,8 @@ BATCH = 256
 BATCH_BYTES = 8 * 1024**2
 """What the events of a batch may weigh together; a single step may weigh more."""
 WAITING = 1_024
+WAITING_BYTES = 64 * 1024**2
+"""What the events of waiting steps may weigh together."""
 PATIENCE = 10.0
 CLOSING = 15.0
 """Seconds that what is queued may still take when the engine is closed."""
@@ -59,6 +63,7 @@ class Lanes:
     def __init__(self, address: Address, once: Once, clock: Clock) -> None:
         self._address = address
         self._room = asyncio.Semaphore(WAITING)
+        self._weight = ByteRoom(WAITING_BYTES)
         self._lanes = [_Lane(address, once, clock, self._room) for _ in range(LANES)]
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = False
@@ -83,17 +88,19 @@ class Lanes:
         loop = asyncio.get_running_loop()
         since = loop.time()
         self._check_open()
-        try:
-            async with asyncio.timeout(PATIENCE):
-                await self._room.acquire()
-        except TimeoutError as exc:
-            raise EngineUnavailable(f"{self._address.place} is too slow: {WAITING} steps wait already") from exc
-        if self._closing:
-            self._room.release()
-            self._check_open()
-        job = Job(step, events, loop.create_future(), since)
-        self._lanes[zlib.crc32(step.session_id.encode(errors="replace")) % LANES].put(job)
-        return await job.future
+        async with AsyncExitStack() as held:
+            try:
+                async with asyncio.timeout_at(since + PATIENCE):
+                    await held.enter_async_context(self._weight.held(sum(map(_weigh, events))))
+                    await self._room.acquire()
+            except TimeoutError as exc:
+                raise EngineUnavailable(f"{self._address.place} is too slow: too many steps wait already") from exc
+            if self._closing:
+                self._room.release()
+                self._check_open()
+            job = Job(step, events, loop.create_future(), since)
+            self._lanes[zlib.crc32(step.session_id.encode(errors="replace")) % LANES].put(job)
+            return await job.future
 
     def check(self) -> None:
         """Look whether every lane is at work.
@@ -210,11 +217,15 @@ def _take(waiting: deque[Job]) -> list[Job]:
     batch: list[Job] = []
     weight = 0
     while waiting and len(batch) < BATCH:
-        weight += sum(len(event.body) + len(event.about or b"") for event in waiting[0].events)
+        weight += sum(map(_weigh, waiting[0].events))
         if batch and weight > BATCH_BYTES:
             break
         batch.append(waiting.popleft())
     return batch
+
+
+def _weigh(event: Encoded) -> int:
+    return len(event.body) + len(event.about or b"")
 
 
 def _unavailable(exc: OperatorError) -> DragomanError:

@@ -478,6 +478,24 @@ async def test_a_row_that_somebody_holds_is_waited_for_and_told(schema: str, mon
         assert await texts(engine) == ["b"]
 
 
+async def test_steps_wait_for_room_by_their_bytes(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_lanes, "PATIENCE", 1.0)
+    monkeypatch.setattr(postgres_lanes, "WAITING_BYTES", 100_000)
+    async with engine_at(postgres_server.dsn(), schema) as engine:
+        await open_session(engine)
+        somebody = await asyncpg.connect(postgres_server.dsn())
+        await somebody.execute(f"SET search_path = {schema}")
+        await somebody.execute("BEGIN; SELECT 1 FROM sessions FOR UPDATE")
+        steps = [Step(ALICE, (said(f"{number}" + "x" * 40_000),)) for number in range(10)]
+        results = await asyncio.wait_for(asyncio.gather(*map(engine.commit, steps), return_exceptions=True), 15)
+        await somebody.execute("ROLLBACK")
+        await somebody.close()
+        assert {type(result) for result in results} == {EngineUnavailable}
+        assert ["too many steps wait" in str(result) for result in results] == [False] * 2 + [True] * 8
+        await asyncio.wait_for(asyncio.gather(*map(engine.commit, steps)), 15)
+        assert [text[0] for text in await texts(engine)] == [str(number) for number in range(10)]
+
+
 # A step at fault
 
 

@@ -1,0 +1,65 @@
+"""A disk that answers nobody, behind a whole gateway: everybody is told in time, and everything goes on afterwards."""
+
+import asyncio
+import time
+from datetime import timedelta
+
+import httpx
+import pytest
+
+from gateway.engines import sqlite
+from gateway.http import edge
+from gateway.runtime import gateway as runtime
+from tests.engines.sqlite_held import held, wait_for_ever
+from tests.scenarios.hooks import success
+from tests.scenarios.house import GOOD, Scene, ended, until
+
+_PROBE, _REPLY, _ANSWER = 0.5, 1.0, 2.0
+_POLLS = 200
+
+
+async def test_a_disk_that_hangs_is_told_to_all_in_time_and_costs_no_call(
+    newer: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "PROBE_SECONDS", _PROBE)
+    monkeypatch.setattr(runtime, "_REPLY", _REPLY)
+    monkeypatch.setattr(edge, "_ANSWER_DEADLINE", timedelta(seconds=_ANSWER))
+    newer.hooks.scripts["ask"] = success("7")
+    event = {"kind": "context.updated", "name": "news", "context": {"a": 1}}
+    wait_for_ever(monkeypatch)
+    async with newer.running() as gateway:
+        session = f"/v1/sessions/{await gateway.session()}"
+        assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"
+        await gateway.post(f"{session}/events", event, status=202)
+        with held(newer.folder / "dragoman.db"):
+            began = time.monotonic()
+            writes = [
+                gateway.http.post(f"{session}/events", json=event),
+                gateway.http.post(f"{session}/events", json=event, headers={"idempotency-key": "k"}),
+                gateway.http.post("/v1/sessions", json={"runtime": "finn", "native_id": "other"}),
+                gateway.http.delete(session),
+            ]
+            writing = asyncio.gather(*writes)
+            call = await newer.agent.call("ask", GOOD)
+            await _all_say(gateway.http, 503)
+            answers = await writing
+            assert {answer.status_code for answer in answers} == {503}, [answer.text for answer in answers]
+            assert all(answer.headers["retry-after"] for answer in answers)
+            assert (await gateway.http.get("/healthz")).status_code == 200
+            assert time.monotonic() - began < 3 * _ANSWER
+            # What is on record is read all the same.
+            assert [one["event"]["name"] for one in await gateway.events(kind="context.updated")] == ["news"]
+        await until(lambda: _is_ready(gateway.http))
+        await _all_say(gateway.http, 200)
+        assert (await ended(call)).outcome == "success"
+        assert len(call.results) == 1
+    newer.is_clean()
+
+
+async def _all_say(http: httpx.AsyncClient, status: int) -> None:
+    polls = await asyncio.gather(*(http.get("/readyz") for _ in range(_POLLS)))
+    assert {poll.status_code for poll in polls} == {status}
+
+
+async def _is_ready(http: httpx.AsyncClient) -> bool:
+    return (await http.get("/readyz")).status_code == 200
