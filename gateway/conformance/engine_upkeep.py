@@ -39,11 +39,13 @@ from gateway.ports.engine import (
     Swept,
 )
 
+COPIES = "destination:x"
 KEEP_ALL = RetentionPolicy(
     closed_age=timedelta(days=10_000),
     open_age=timedelta(days=10_000),
     open_events=10**9,
     call_age=timedelta(days=10_000),
+    copy_age=timedelta(days=10_000),
     max_bytes=2**60,
 )
 
@@ -183,6 +185,28 @@ class SweepSuite:
         assert [(await row_of(engine, name)).first_sequence for name in names] == [15, 15, 15]
         assert await engine.dead_sends(ALL) == ([], None)
         assert await engine.interaction(InteractionId("i")) is None
+
+    async def test_a_copy_that_cannot_be_delivered_holds_events_back_for_its_age(
+        self, engine: Engine, clock: FakeClock
+    ) -> None:
+        names = [SessionId(name) for name in ("copy", "send")]
+        for name, target in zip(names, (COPIES, RUNTIME), strict=True):
+            await self._fill(engine, name)
+            await engine.commit(Step(name, (said(),), sends=(Send(0, target),)))
+        clock.turn(2 * DAY)
+        policy = replace(KEEP_ALL, open_age=DAY, copy_age=3 * DAY)
+        await engine.sweep(policy)
+        assert [(await row_of(engine, name)).first_sequence for name in names] == [12, 12]
+        clock.turn(2 * DAY)
+        await engine.sweep(replace(KEEP_ALL, copy_age=3 * DAY))
+        assert len(await engine.pending_sends(target=COPIES)) == 1
+        await engine.sweep(policy)
+        assert [(await row_of(engine, name)).first_sequence for name in names] == [13, 12]
+        assert await engine.pending_sends(target=COPIES) == []
+        assert len(await engine.pending_sends(target=RUNTIME)) == 1
+        # An attempt that was under way all the time finds nothing to mark any more, and does no harm.
+        await engine.commit(Step(names[0], send_changes=(SendChange(12, COPIES, "delivered", attempt=1),)))
+        assert await engine.sends_of(names[0], 12) == []
 
     async def test_a_sweep_keeps_to_its_budget_and_asks_for_more(self, engine: Engine, clock: FakeClock) -> None:
         await self._fill(engine)

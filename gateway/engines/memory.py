@@ -354,7 +354,8 @@ class MemoryEngine:
         tables = self._tables
         now = self._now()
         total = sum(session.head.size for session in tables.sessions.values())
-        cuts, more = choose(tables.shelves(), tables.peek, policy, now=now, total=total, budget=budget)
+        shelves = tables.shelves(now - whole_micros(policy.copy_age))
+        cuts, more = choose(shelves, tables.peek, policy, now=now, total=total, budget=budget)
         events = sum(tables.cut(session_id, cut.until) for session_id, cut in cuts.items())
         calls = tables.drop_calls(now - whole_micros(policy.call_age), budget - events)
         expired = [place for place, answer in tables.answers.items() if answer.expires_at <= self._clock.now()]

@@ -20,7 +20,7 @@ from gateway.engines.rows import (
 from gateway.engines.steps import CLOSED, DedupeKey, Writes
 from gateway.envelope import CallId, InteractionId, SessionId
 from gateway.ports.clock import Clock
-from gateway.ports.engine import OPEN_STATES, SessionRow, StoredAnswer
+from gateway.ports.engine import OPEN_STATES, RUNTIME, SessionRow, StoredAnswer
 
 
 @dataclass(slots=True)
@@ -164,11 +164,15 @@ class Tables:
 
     # For the sweep
 
-    def shelves(self) -> list[Shelf]:
-        """List the sessions that have events left, with what must stay."""
+    def shelves(self, copies_from: int) -> list[Shelf]:
+        """List the sessions that have events left, with what must stay; older copies are waited for no more."""
         floors: dict[SessionId, int] = {}
         needed = [(call.session_id, call.request_seq) for call in self.calls.values() if call.state in OPEN_STATES]
-        needed += [(send.session_id, send.seq) for send in self.sends.values() if send.state == "pending"]
+        needed += [
+            (send.session_id, send.seq)
+            for send in self.sends.values()
+            if send.state == "pending" and (send.target == RUNTIME or send.created_at >= copies_from)
+        ]
         needed += [(one.session_id, one.request_seq) for one in self.interactions.values() if one.state == "waiting"]
         for session_id, seq in needed:
             floors[session_id] = min(seq, floors.get(session_id, seq))

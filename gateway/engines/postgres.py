@@ -301,9 +301,9 @@ class PostgresEngine:
     async def sweep(self, policy: RetentionPolicy, *, budget: int = 2_000) -> Swept:
         now = micros(self._clock.now())
         cuts, more = await queries.choose_to_sweep(self._pool, policy, now, budget)
-        events = 0
+        events, copies_from = 0, now - whole_micros(policy.copy_age)
         for portion in portions(cuts):
-            events += await self._pool.transact(upkeep.cut(portion))
+            events += await self._pool.transact(upkeep.cut(portion, copies_from))
         before = now - whole_micros(policy.call_age)
         calls = await self._pool.transact(upkeep.drop_calls(before, budget - events, now))
         return Swept(events=events, calls=calls, more=more or events + calls >= budget)

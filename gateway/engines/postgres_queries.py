@@ -87,7 +87,8 @@ WHERE o.target = $1 AND o.state = 'pending' AND {_FIRST_OF_ITS_SESSION.format(an
 _SHELVES = """
 WITH needed AS (
     SELECT session_id, request_seq AS seq FROM @calls WHERE state IN ('queued', 'dispatched', 'accepted')
-    UNION ALL SELECT session_id, seq FROM @outbound WHERE state = 'pending'
+    UNION ALL SELECT session_id, seq FROM @outbound
+    WHERE state = 'pending' AND (target = 'runtime' OR created_at >= $6::bigint)
     UNION ALL SELECT session_id, request_seq FROM @interactions WHERE state = 'waiting'
 ), floors AS (
     SELECT session_id, min(seq) AS floor FROM needed GROUP BY session_id
@@ -310,6 +311,7 @@ async def choose_to_sweep(pool: Pool, policy: RetentionPolicy, now: int, budget:
             now - whole_micros(policy.open_age),
             policy.open_events,
             max(budget, 0) + 1,
+            now - whole_micros(policy.copy_age),
         )
     ]
     choosing = consider(shelves, policy, now=now, total=total, budget=budget)

@@ -45,7 +45,8 @@ WHERE session_id = $1
 _FLOOR = """
 SELECT min(seq) FROM (
     SELECT request_seq AS seq FROM @calls WHERE session_id = $1 AND state IN ('queued', 'dispatched', 'accepted')
-    UNION ALL SELECT seq FROM @outbound WHERE session_id = $1 AND state = 'pending'
+    UNION ALL SELECT seq FROM @outbound
+    WHERE session_id = $1 AND state = 'pending' AND (target = 'runtime' OR created_at >= $2::bigint)
     UNION ALL SELECT request_seq FROM @interactions WHERE session_id = $1 AND state = 'waiting'
 ) AS needed
 """
@@ -186,20 +187,24 @@ def erase(session_id: SessionId, after: int) -> Work[int | None]:
     return work
 
 
-def cut(firsts: Mapping[SessionId, int]) -> Work[int]:
-    """Move the beginnings of sessions forward, but never past what is still needed; answers how many events went."""
+def cut(firsts: Mapping[SessionId, int], copies_from: int) -> Work[int]:
+    """Move the beginnings of sessions forward, but never past what is still needed; answers how many events went.
+
+    Copies made before `copies_from` are waited for no more.
+    """
 
     async def work(turn: Turn) -> int:
-        return sum([await _cut_one(turn, session_id, firsts[session_id]) for session_id in sorted(firsts)])
+        names = sorted(firsts)
+        return sum([await _cut_one(turn, name, firsts[name], copies_from) for name in names])
 
     return work
 
 
-async def _cut_one(turn: Turn, session_id: SessionId, first: int) -> int:
+async def _cut_one(turn: Turn, session_id: SessionId, first: int, copies_from: int) -> int:
     ask = turn.link.ask
     if not await ask(_LOCK, session_id):
         return 0
-    ((floor,),) = await ask(_FLOOR, session_id)
+    ((floor,),) = await ask(_FLOOR, session_id, copies_from)
     ((count,),) = await ask(_CUT, session_id, first if floor is None else min(first, floor))
     return count
 

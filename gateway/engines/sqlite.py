@@ -259,9 +259,9 @@ class SqliteEngine:
     async def sweep(self, policy: RetentionPolicy, *, budget: int = 2_000) -> Swept:
         now = micros(self._clock.now())
         cuts, more = await self._read.ask(queries.choose_to_sweep, policy, now, budget)
-        events = 0
+        events, copies_from = 0, now - whole_micros(policy.copy_age)
         for portion in portions(cuts):
-            events += await self._write.run(upkeep.cut(portion), how="alone")
+            events += await self._write.run(upkeep.cut(portion, copies_from), how="alone")
         before = now - whole_micros(policy.call_age)
         calls: int = await self._write.run(upkeep.drop_calls(before, budget - events), how="alone")
         return Swept(events=events, calls=calls, more=more or events + calls >= budget)

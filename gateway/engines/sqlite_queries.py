@@ -18,6 +18,7 @@ from gateway.engines.rows import (
     interaction_row,
     micros,
     moment,
+    whole_micros,
 )
 from gateway.engines.sqlite_store import select
 from gateway.engines.steps import CLOSED
@@ -61,7 +62,8 @@ _INTERACTIONS = select([*InteractionRecord._fields, "id"], "FROM interactions")
 _SHELVES = """
 WITH needed AS (
     SELECT session_id, request_seq AS seq FROM calls WHERE state IN ('queued', 'dispatched', 'accepted')
-    UNION ALL SELECT session_id, seq FROM outbound WHERE state = 'pending'
+    UNION ALL SELECT session_id, seq FROM outbound
+    WHERE state = 'pending' AND (target = 'runtime' OR created_at >= ?)
     UNION ALL SELECT session_id, request_seq FROM interactions WHERE state = 'waiting'
 ), floors AS (
     SELECT session_id, min(seq) AS floor FROM needed GROUP BY session_id
@@ -286,7 +288,9 @@ def choose_to_sweep(
         return [Item._make(row) for row in rows]
 
     total = connection.execute("SELECT coalesce(sum(size), 0) FROM sessions").fetchone()[0]
-    shelves = [Shelf(row[0], row[1] == CLOSED, *row[2:]) for row in connection.execute(_SHELVES)]
+    copies_from = now - whole_micros(policy.copy_age)
+    rows = connection.execute(_SHELVES, (copies_from,))
+    shelves = [Shelf(row[0], row[1] == CLOSED, *row[2:]) for row in rows]
     return choose(shelves, peek, policy, now=now, total=total, budget=budget)
 
 

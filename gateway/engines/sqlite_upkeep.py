@@ -24,7 +24,8 @@ INSERT OR REPLACE INTO idempotency (scope, key, request_sha, response, expires_a
 _FLOOR = """
 SELECT min(seq) FROM (
     SELECT request_seq AS seq FROM calls WHERE session_id = ?1 AND state IN ('queued', 'dispatched', 'accepted')
-    UNION ALL SELECT seq FROM outbound WHERE session_id = ?1 AND state = 'pending'
+    UNION ALL SELECT seq FROM outbound
+    WHERE session_id = ?1 AND state = 'pending' AND (target = 'runtime' OR created_at >= ?2)
     UNION ALL SELECT request_seq FROM interactions WHERE session_id = ?1 AND state = 'waiting'
 )
 """
@@ -167,18 +168,21 @@ def empty_log(turn: Turn) -> bool:
     return not busy
 
 
-def cut(firsts: Mapping[SessionId, int]) -> Run:
-    """Move the beginnings of sessions forward, but never past what is still needed; answers how many events went."""
+def cut(firsts: Mapping[SessionId, int], copies_from: int) -> Run:
+    """Move the beginnings of sessions forward, but never past what is still needed; answers how many events went.
+
+    Copies made before `copies_from` are waited for no more.
+    """
 
     def run(turn: Turn) -> int:
-        return sum(_cut_one(turn, session_id, first) for session_id, first in firsts.items())
+        return sum(_cut_one(turn, session_id, first, copies_from) for session_id, first in firsts.items())
 
     return run
 
 
-def _cut_one(turn: Turn, session_id: SessionId, first: int) -> int:
+def _cut_one(turn: Turn, session_id: SessionId, first: int, copies_from: int) -> int:
     execute = turn.store.connection.execute
-    floor = execute(_FLOOR, (session_id,)).fetchone()[0]
+    floor = execute(_FLOOR, (session_id, copies_from)).fetchone()[0]
     first = first if floor is None else min(first, floor)
     place = (session_id, first)
     count, size = execute(

@@ -384,6 +384,8 @@ class RetentionPolicy:
     open_age: timedelta = timedelta(days=30)
     open_events: int = 50_000
     call_age: timedelta = timedelta(days=7)
+    copy_age: timedelta = timedelta(days=7)
+    """How long a copy that cannot be delivered holds its event back; then it goes with it."""
     max_bytes: int = 2 * 1024**3
 
 

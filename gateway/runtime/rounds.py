@@ -82,5 +82,6 @@ def _policy(retention: Retention) -> RetentionPolicy:
         open_age=retention.open_age,
         open_events=retention.open_events,
         call_age=retention.closed_age,
+        copy_age=retention.closed_age,
         max_bytes=int(retention.max_bytes),
     )
