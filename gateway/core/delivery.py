@@ -60,6 +60,7 @@ def plan_resend(
     lost: frozenset[int] = frozenset(),
     working: bool = False,
     posted: Mapping[int, datetime] = MappingProxyType({}),
+    memory: Remembered | None = None,
 ) -> tuple[Plan, ...]:
     """Decide what is sent on a fresh link, in order of sequence (ENGINE.md 5, number 4).
 
@@ -68,7 +69,8 @@ def plan_resend(
     before silence had confirmed them. `working` says that the runtime waits for outcomes: a context that it may
     have got already, and that would wake it, is said again without waking it, since a second wake would cancel
     the very calls that the first one led to. `posted` is when the messages were posted that confirmations are
-    about, by the confirmation's sequence.
+    about, by the confirmation's sequence. `memory` tells what the runtime waits for by now: an approval that it
+    reads by its state alone must not become the answer to a later question.
     Outcomes are always offered again. Contexts that a newer one replaces are moot. Confirmations that
     the runtime no longer waits for are moot. What an earlier process may have said is not said twice
     where a repeat would count as new.
@@ -90,6 +92,8 @@ def plan_resend(
                 plans.append(Plan(row, "moot", "a newer context replaces it"))
             case MessageConfirmed():
                 plans.append(_plan_confirmation(row, posted, capabilities, now))
+            case ApprovalGiven() if memory is not None and not _is_awaited(event, memory, capabilities):
+                plans.append(Plan(row, "moot", "the runtime no longer waits for this decision"))
             case ApprovalGiven() | QuestionAnswered():
                 plans.append(Plan(row, "send"))
             case _ if row.sequence <= unsure_up_to:
@@ -99,6 +103,14 @@ def plan_resend(
             case _:
                 plans.append(Plan(row, "send"))
     return tuple(plans)
+
+
+def _is_awaited(event: ApprovalGiven, memory: Remembered, capabilities: Capabilities) -> bool:
+    if capabilities.approvals != "by_state":
+        return True
+    pending = memory.gated_action(capabilities.silent_gates, decided=True)
+    waits = memory.state == "awaiting_approval"
+    return waits and pending is not None and pending.native_call_id == event.native_call_id
 
 
 def _softly(row: SendRow) -> SendRow:

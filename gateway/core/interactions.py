@@ -226,12 +226,7 @@ def derive_approval(council: Council, build: Building) -> None:
     """
     if council.capabilities.approvals != "by_state" or build.memory.state != "awaiting_approval":
         return
-    waits = (
-        a
-        for a in reversed(build.memory.actions)
-        if not a.finished and not a.decided and (a.gated or a.tool in council.capabilities.silent_gates)
-    )
-    pending = next(waits, None)
+    pending = build.memory.gated_action(council.capabilities.silent_gates)
     if pending is None or any(a.event.id == pending.native_call_id for a in build.memory.asked):
         return
     asked = ApprovalAsked(

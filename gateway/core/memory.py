@@ -4,7 +4,7 @@
 gives the same memory. Open calls are not part of it: they are rows of the ledger.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
@@ -186,6 +186,14 @@ class Remembered:
         """Find what the runtime does itself, newest first, by its id or by what ties messages together."""
         for action in reversed(self.actions):
             if action.native_call_id == native_call_id or (correlation and action.correlation == correlation):
+                return action
+        return None
+
+    def gated_action(self, silent_gates: Collection[str], *, decided: bool = False) -> Action | None:
+        """Find the newest unfinished action that can wait for an approval, or one that was `decided` already."""
+        for action in reversed(self.actions):
+            may_wait = action.gated or action.tool in silent_gates
+            if may_wait and not action.finished and (decided or not action.decided):
                 return action
         return None
 

@@ -95,6 +95,7 @@ class Pump:
             drop_link=drop_link,
             may_leave=lambda item: may_leave(item, self.view.memory, self.council.capabilities),
             working=lambda: any(call.deliver for call in self.view.calls.values()),
+            memory=lambda: self.view.memory,
         )
         self._busy = False
         self._under_way: Sequence[s.Signal] = ()

@@ -1,13 +1,16 @@
 """OpenHands through a whole gateway: mirrored, spoken to, approved and commanded, and nothing of its own executed."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from gateway.runtime import supervisor
+from tests.faults.proxy import Proxy
 from tests.scenarios.fleet import (
     OPENHANDS_KEY,
     OpenHandsStage,
@@ -249,6 +252,48 @@ async def test_an_approval_that_another_client_gives_is_moot(stage: OpenHandsSta
         await answer(gateway, asked, {"decision": "deny"}, status=409)
         given = await gateway.events(kind="approval.given")
         assert [one["event"]["decision"] for one in given] == ["allow"]
+    assert sent_states(stage) == ["user_confirmed"]
+
+
+@asynccontextmanager
+async def cuttable(stage: OpenHandsStage) -> AsyncGenerator[Proxy]:
+    """Put a wire that can be cut between the gateway and the server, which goes on working."""
+    server = urlsplit(stage.server.url)
+    async with Proxy((str(server.hostname), int(server.port or 0))) as wire:
+        stage.configure({"runtimes": {"work": {"url": wire.url}}})
+        yield wire
+
+
+async def test_a_decision_that_waited_for_a_link_is_not_given_to_a_later_question(stage: OpenHandsStage) -> None:
+    async with cuttable(stage) as wire, stage.running() as gateway:
+        await ready(stage, gateway)
+        first = asyncio.create_task(stage.agent.agent_runs("rm a", "", gated=True))
+        [asked] = await questions(gateway)
+        wire.refuse()
+        await gateway.wait_events("link.changed", state="down")
+        await answer(gateway, asked, {"decision": "allow"})
+        await stage.agent.accept({"action": "change_agent_state", "args": {"agent_state": "user_rejected"}})
+        assert (await first)["observation"] == "user_rejected"
+        second = asyncio.create_task(stage.agent.agent_runs("rm b", "", gated=True))
+        await condition(lambda: stage.agent.waits)
+        wire.heal()
+        [later] = await questions(gateway, state="waiting")
+        assert later["event"]["arguments"]["command"] == "rm b"
+        await answer(gateway, later, {"decision": "deny"})
+        assert (await second)["observation"] == "user_rejected"
+    assert sent_states(stage) == ["user_rejected", "user_rejected"]
+
+
+async def test_a_decision_that_waited_for_a_link_is_given_while_it_is_waited_for(stage: OpenHandsStage) -> None:
+    async with cuttable(stage) as wire, stage.running() as gateway:
+        await ready(stage, gateway)
+        gated = asyncio.create_task(stage.agent.agent_runs("rm a", "", gated=True))
+        [asked] = await questions(gateway)
+        wire.refuse()
+        await gateway.wait_events("link.changed", state="down")
+        await answer(gateway, asked, {"decision": "allow"})
+        wire.heal()
+        assert (await gated)["observation"] == "run"
     assert sent_states(stage) == ["user_confirmed"]
 
 
