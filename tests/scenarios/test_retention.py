@@ -1,0 +1,76 @@
+"""Retention at work: who asks for what is gone is told where history begins, and calls do not wait behind it."""
+
+import time
+
+import pytest
+
+from gateway.conformance.engine_words import ALICE, FakeClock, open_session, said
+from gateway.engines.sqlite import SqliteEngine
+from gateway.ports.engine import Step
+from gateway.runtime import rounds
+from tests.scenarios.hooks import success
+from tests.scenarios.house import GOOD, Running, Scene, ended, until
+
+_OLD = 60_000
+
+
+async def _post(gateway: Running, path: str, count: int, size: int = 10) -> None:
+    for number in range(count):
+        event = {"kind": "context.updated", "name": "news", "context": {"number": number, "text": "x" * size}}
+        await gateway.post(path, event, status=202)
+
+
+async def test_readers_below_the_beginning_are_told_where_history_begins(
+    newer: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "_SWEEP", 0.1)
+    newer.configure({"retention": {"open_events": 100}})
+    async with newer.running() as gateway:
+        path = f"/v1/sessions/{await gateway.session()}/events"
+        await _post(gateway, path, 150)
+
+        async def first_kept() -> int:
+            """Answer with the first sequence once a sweep has brought the session to its limit."""
+            refused = await gateway.http.get(path, params={"after": 0})
+            if refused.status_code == 200:
+                return 0
+            problem = refused.json()
+            assert (refused.status_code, problem["type"].rsplit("/", 1)[1]) == (410, "gone")
+            first: int = problem["first_sequence"]
+            page = await gateway.get(path, after=first - 1, limit=1000)
+            return first if len(page["data"]) == 100 else 0
+
+        first = await until(first_kept)
+        page = (await gateway.get(path, after=first - 1, limit=1000))["data"]
+        assert [one["sequence"] for one in page] == list(range(first, first + 100))
+        for after in (0, first - 2):
+            async with gateway.stream(await gateway.session(), after=after) as stream:
+                gap = await stream.next()
+                assert (gap["event"], gap["data"]["first_sequence"]) == ("gap", first)
+                assert (await stream.next())["data"]["sequence"] == first
+        async with gateway.stream(await gateway.session(), after=first - 1) as stream:
+            assert (await stream.next())["data"]["sequence"] == first
+
+
+async def test_calls_do_not_wait_behind_a_long_sweep(newer: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "_SWEEP", 1.0)
+    newer.hooks.scripts["ask"] = success("7")
+    newer.configure({"retention": {"open_events": 100}})
+    async with SqliteEngine(newer.folder / "dragoman.db", FakeClock()) as engine:
+        await open_session(engine, runtime="another")
+        for _ in range(_OLD // 500):
+            await engine.commit(Step(ALICE, tuple(said("x" * 1_000) for _ in range(500))))
+    async with newer.running() as gateway:
+        beside: list[float] = []
+        while (await gateway.get(f"/v1/sessions/{ALICE}"))["first_sequence"] <= _OLD - 100:
+            beside.append(await _time_call(newer))
+        alone = [await _time_call(newer) for _ in range(40)]
+    # One transaction that removes all of it holds a call up for longer than this.
+    assert max(beside) <= 5 * max(alone) + 0.3, (max(beside), max(alone))
+    assert len(beside) > 10
+
+
+async def _time_call(scene: Scene) -> float:
+    began = time.perf_counter()
+    assert (await ended(await scene.agent.call("ask", GOOD))).outcome == "success"
+    return time.perf_counter() - began
