@@ -264,6 +264,14 @@ class MemorySuite:
         assert kept is not None
         assert (kept.request_sha, json.loads(kept.response)["sequences"]) == ("third", [6])
 
+    async def test_of_answers_under_one_key_in_one_step_the_first_is_kept(self, engine: Engine) -> None:
+        await open_session(engine)
+        keep = Keep("k", "s", "first", START + DAY, events=(0,))
+        keeps = (keep, replace(keep, key="a", request_sha="other"), replace(keep, request_sha="second"))
+        await engine.commit(Step(ALICE, (said(),), keeps=keeps))
+        kept = [await engine.recall(key=key, scope="s") for key in ("k", "a")]
+        assert [one and one.request_sha for one in kept] == ["first", "other"]
+
     async def test_a_step_that_fails_keeps_no_answer(self, engine: Engine) -> None:
         await open_session(engine)
         keep = Keep("k", "s", "sha", START + DAY, events=(0,))

@@ -115,14 +115,15 @@ SELECT
 """
 
 
-KEEP_ANSWER = """
-INSERT INTO @idempotency AS t (scope, key, request_sha, response, expires_at) VALUES ($1, $2, $3, $4, $5)
+KEEP_ANSWERS = """
+INSERT INTO @idempotency AS t (scope, key, request_sha, response, expires_at)
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::bigint[])
 ON CONFLICT (scope, key) DO UPDATE
     SET request_sha = excluded.request_sha, response = excluded.response, expires_at = excluded.expires_at
     WHERE t.expires_at <= $6
 RETURNING 1
 """
-"""Keeps an answer, unless one that has not expired is kept already."""
+"""Keeps answers, each unless one that has not expired is kept already; no key may come twice."""
 
 
 class Held:
@@ -206,8 +207,10 @@ async def write(link: Link, writes: Writes, now: int, *, token: str, spent: Sequ
     await link.ask(_statement(tuple(given), marked=True), *columns, token, spent)
     for name, rows in _interactions(writes):
         await link.ask(_statement((name,)), *zip(*rows, strict=True))
-    for answer in writes.answers:
-        await link.ask(KEEP_ANSWER, *answer, now)
+    if writes.answers:
+        # Of two under one key the first stays; sorted, so that batches never wait for each other in a circle.
+        first = {answer[:2]: answer for answer in reversed(writes.answers)}
+        await link.ask(KEEP_ANSWERS, *zip(*(first[key] for key in sorted(first)), strict=True), now)
 
 
 def _fold(writes: Writes) -> tuple[list[SendRecord], list[SendMove]]:

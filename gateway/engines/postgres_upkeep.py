@@ -6,7 +6,7 @@ from gateway.engines.encoding import Encoded, strip_about
 from gateway.engines.postgres_faults import Again
 from gateway.engines.postgres_once import Turn, Work
 from gateway.engines.postgres_schema import check
-from gateway.engines.postgres_store import KEEP_ANSWER, Held, write
+from gateway.engines.postgres_store import KEEP_ANSWERS, Held, write
 from gateway.engines.retention import PORTION
 from gateway.engines.rows import Head, micros
 from gateway.engines.steps import CLOSED, Writes, begin, decide
@@ -131,8 +131,8 @@ def remember(key: str, scope: str, answer: StoredAnswer, now: int) -> Work[bool]
     """Keep an answer, unless one that has not expired is kept already."""
 
     async def work(turn: Turn) -> bool:
-        values = (answer.request_sha, answer.response, micros(answer.expires_at))
-        return bool(await turn.link.ask(KEEP_ANSWER, scope, key, *values, now))
+        values = (scope, key, answer.request_sha, answer.response, micros(answer.expires_at))
+        return bool(await turn.link.ask(KEEP_ANSWERS, *([value] for value in values), now))
 
     return work
 
