@@ -90,6 +90,7 @@ class Building:
         self._keeps: list[Keep] = []
         self._before: list[tuple[CallId, OpenCall | None]] = []
         """What each change of a call replaced, for going back."""
+        self._open_bytes: int | None = None
 
     def record(
         self,
@@ -153,6 +154,7 @@ class Building:
             case Open(call_id=call_id):
                 if opened is not None and is_open(change.state):
                     self.calls[call_id] = opened
+                    self._open_bytes = None if self._open_bytes is None else self._open_bytes + opened.size
             case Claim(call_id=call_id, attempt=attempt):
                 self.calls[call_id] = replace(self.calls[call_id], state="dispatched", attempt=attempt, due_at=None)
             case Accept(call_id=call_id, deadline_at=deadline_at):
@@ -164,10 +166,19 @@ class Building:
             case MarkCanceling(call_id=call_id, until=until):
                 self.calls[call_id] = replace(self.calls[call_id], canceling_until=until)
             case Settle(call_id=call_id):
-                self.calls.pop(call_id, None)
+                ended = self.calls.pop(call_id, None)
+                if ended is not None and self._open_bytes is not None:
+                    self._open_bytes -= ended.size
             case Redriven():
                 # It ended before; only the ledger and operators know of it.
                 pass
+
+    @property
+    def open_bytes(self) -> int:
+        """What the arguments of all open calls take; added up once for a batch, however many calls it opens."""
+        if self._open_bytes is None:
+            self._open_bytes = sum([call.size for call in self.calls.values()])
+        return self._open_bytes
 
     def mark(self) -> Mark:
         """Remember this place."""
@@ -184,6 +195,7 @@ class Building:
         """Forget everything since a mark."""
         self.memory, self.last_sequence, self.cursor = mark.memory, mark.last_sequence, mark.cursor
         self.partial, self.live = mark.partial, mark.live
+        self._open_bytes = None
         for call_id, before in reversed(self._before[mark.sizes[0] :]):
             if before is None:
                 self.calls.pop(call_id, None)

@@ -251,10 +251,9 @@ def settle(
 
 def has_no_room(council: Council, build: Building, size: int) -> bool:
     """Whether the session has as many open calls as it may have; the only one may be of any size."""
-    calls = build.calls
-    if len(calls) >= council.policy.open_calls:
+    if len(build.calls) >= council.policy.open_calls:
         return True
-    return bool(calls) and size + sum(call.size for call in calls.values()) > council.policy.open_bytes
+    return bool(build.calls) and size + build.open_bytes > council.policy.open_bytes
 
 
 def end_elsewhere(build: Building, call: OpenCall, event: ToolFinished) -> None:

@@ -98,7 +98,9 @@ class Table:
             routes=self.council.policy.routes,
             known=self.known,
         )
+        assert build.open_bytes == sum(call.size for call in self.view.calls.values())
         answer = move(build)
+        assert build.open_bytes == sum(call.size for call in build.calls.values())
         self.step, self.effects = build.step(fence=0), tuple(build.effects)
         self.journal += [(event, self.view.last_sequence + place) for place, event in enumerate(build.events, 1)]
         self.view = build.view
