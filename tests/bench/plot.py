@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -16,6 +17,8 @@ _HEAD, _FOOT = 28, 24
 _INK, _FAINT, _PAPER = "#222222", "#dddddd", "#ffffff"
 _COLORS = ("#1f6feb", "#d1621a", "#2a9d55")
 _MARKS = 4
+_TITLE = 150
+"""Letters that a line of the title may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ def draw(path: Path, panels: Sequence[Panel], *, times: Sequence[float], unit: s
     image = Image.new("RGB", (WIDTH, _TOP + _HEIGHT * len(panels) + 10), _PAPER)
     pen = ImageDraw.Draw(image)
     font = ImageFont.load_default(13)
-    pen.text((_LEFT, 16), title, fill=_INK, font=font)
+    pen.multiline_text((_LEFT, 10), "\n".join(wrap(title, _TITLE)), fill=_INK, font=font)
     for number, panel in enumerate(panels):
         _draw_panel(pen, panel, times, top=_TOP + number * _HEIGHT, unit=unit)
     image.save(path)
