@@ -8,12 +8,15 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from gateway.envelope import Envelope, Live, SessionId
+from gateway.envelope.weight import weight
 from gateway.errors import Truncated
 from gateway.ports.engine import Engine
 from gateway.runtime.feed import Feed
 from gateway.runtime.views import Gap, Heartbeat, StreamItem
 
-_PAGE = 200
+_FIRST_PAGE, _LARGEST_PAGE = 25, 200
+_PAGE_BYTES = 1024 * 1024
+"""A page of history that weighs more makes the next ones smaller: each follower holds one."""
 
 
 class Feeds(Protocol):
@@ -93,18 +96,21 @@ def _place_of(item: StreamItem, last: int) -> int:
 
 
 async def _history(engine: Engine, session_id: SessionId, after: int) -> AsyncIterator[StreamItem]:
+    limit = _FIRST_PAGE
     while True:
         try:
-            page = await engine.read(session_id, after=after, limit=_PAGE)
+            page = await engine.read(session_id, after=after, limit=limit)
         except Truncated as exc:
             yield Gap(exc.first_sequence)
             after = exc.first_sequence - 1
             continue
         for envelope in page:
             yield envelope
-        if len(page) < _PAGE:
+        if len(page) < limit:
             return
         after = page[-1].sequence
+        heavy = sum(weight(envelope.event) for envelope in page) / _PAGE_BYTES
+        limit = max(1, int(limit / heavy)) if heavy > 1 else min(limit * 2, _LARGEST_PAGE)
 
 
 class Bell(Protocol):

@@ -1,0 +1,53 @@
+"""How much of a session's history a follower holds at once."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from gateway.conformance.engine_words import ALICE, FakeClock, open_session, said
+from gateway.engines.memory import MemoryEngine
+from gateway.envelope import Envelope, SessionId
+from gateway.ports.engine import Step
+from gateway.runtime.feed import Feed
+from gateway.runtime.follow import follow
+
+
+class Watched(MemoryEngine):
+    """A store that notes how many events were asked for at once."""
+
+    asked: list[int]
+
+    async def read(self, session_id: SessionId, *, after: int = 0, limit: int = 500) -> Sequence[Envelope]:
+        self.asked.append(limit)
+        return await super().read(session_id, after=after, limit=limit)
+
+
+class NoFeeds:
+    """Nobody carries the session: its history is all there is."""
+
+    def here(self, session_id: SessionId) -> Feed | None:
+        del session_id
+        return None
+
+    async def elsewhere(self, session_id: SessionId) -> Feed | None:
+        del session_id
+        return None
+
+
+@pytest.mark.parametrize(
+    ("length", "pages"), [(10, [25, 50, 100, 200, 200]), (400_000, [25, 2])], ids=["small events", "large events"]
+)
+async def test_pages_grow_where_events_are_small_and_shrink_where_they_are_large(length: int, pages: list[int]) -> None:
+    async with Watched(FakeClock()) as engine:
+        engine.asked = []
+        await open_session(engine)
+        for number in range(500 if length < 1_000 else 60):
+            await engine.commit(Step(ALICE, (said(f"{number} " + "x" * length),)))
+        engine.asked.clear()
+        items = follow(engine, ALICE, NoFeeds(), after=0, heartbeat=5, ended=asyncio.Event())
+        sequences = [item.sequence async for item in items if isinstance(item, Envelope)]
+    assert sequences == list(range(1, len(sequences) + 1))
+    assert len(sequences) > 60
+    assert engine.asked[: len(pages)] == pages
+    assert max(engine.asked[1:]) <= max(pages)
