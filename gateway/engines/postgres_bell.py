@@ -27,6 +27,9 @@ PAYLOAD = 7_900
 TOPICS = 1_000
 """Topics that may wait to be sent; more of them are sent as `anything`."""
 
+LIVE = "live:"
+"""How topics begin that nobody can look for, and that are left out where there is no room."""
+
 _NOTIFY = "SELECT pg_notify($1, $2)"
 
 Heard = Callable[[str | None], None]
@@ -133,6 +136,9 @@ class Bell:
 
     def _payload(self, topics: set[str]) -> str:
         payload = orjson.dumps([self._me, sorted(topics)])
+        if len(payload) > PAYLOAD:
+            # What is only live must not make everybody look for everything.
+            payload = orjson.dumps([self._me, sorted(topic for topic in topics if not topic.startswith(LIVE))])
         if len(topics) > TOPICS or len(payload) > PAYLOAD:
             payload = orjson.dumps([self._me, None])
         return payload.decode()

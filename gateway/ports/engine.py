@@ -566,7 +566,10 @@ class Leases(Protocol):
 
 
 class Bell(Protocol):
-    """Wakes other instances; it never carries truth, so that losing every ring only costs latency."""
+    """Wakes other instances; it never carries truth, so that losing every ring only costs latency.
+
+    Topics that begin with `live:` carry what nobody can look for; a bell without room leaves them out first.
+    """
 
     def ring(self, topic: str) -> None:
         """Tell the others that there is news; returns at once, never fails, and is sent after the commits before it."""

@@ -27,7 +27,7 @@ class Feed:
         self._bytes = 0
         self._count = 0
         self._followers = 0
-        self._others: Callable[[], None] | None = None
+        self._others: Callable[[Live | None], None] | None = None
         self._others_until = 0.0
 
     @property
@@ -56,22 +56,24 @@ class Feed:
             self.last_sequence = envelope.sequence
             self._show(envelope)
         if self._others is not None and self.last_sequence > before:
-            self._tell_others(self._others)
+            self._tell_others(self._others, None)
 
     def tell(self, live: Live) -> None:
         """Show something that is not recorded."""
         self._show(live)
+        if self._others is not None:
+            self._tell_others(self._others, live)
 
-    def tell_others(self, tell: Callable[[], None], *, seconds: float) -> None:
-        """Call this after whatever is recorded in the next seconds: somebody follows at another instance."""
+    def tell_others(self, tell: Callable[[Live | None], None], *, seconds: float) -> None:
+        """Call this after whatever comes in the next seconds, with what is only live: somebody follows elsewhere."""
         self._others = tell
         self._others_until = asyncio.get_running_loop().time() + seconds
 
-    def _tell_others(self, tell: Callable[[], None]) -> None:
+    def _tell_others(self, tell: Callable[[Live | None], None], live: Live | None) -> None:
         if asyncio.get_running_loop().time() > self._others_until:
             self._others = None
         else:
-            tell()
+            tell(live)
 
     def skip_to(self, sequence: int) -> None:
         """Let all followers read the journal: what comes before this sequence was removed."""

@@ -1,17 +1,19 @@
 """Feeds of sessions that another instance carries: one reader of the journal for all their followers here.
 
 A reader asks the owner to ring for this session, and looks by itself as well: each second while there is news,
-each five seconds on a quiet session. What is only live (pieces of text, typing) never reaches the journal, so
-it reaches only those who follow at the owner.
+each five seconds on a quiet session. What is only live (pieces of text, typing) never reaches the journal: the
+owner sends it along with its rings, as far as it fits, so that under load some of it does not arrive.
 """
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
+import orjson
 import structlog
 
-from gateway.envelope import SessionId
+from gateway.envelope import EVENT, Live, SessionId, dump_event
 from gateway.errors import EngineUnavailable, Truncated
 from gateway.ports.engine import Engine
 from gateway.runtime.feed import Feed
@@ -46,6 +48,7 @@ class Mirrors:
         self._running: set[asyncio.Task[None]] = set()
         rings.on("session", self._hear)
         rings.on("follow", self._ring_for)
+        rings.on_live(self._show)
         rings.on_missed(self._look_all)
 
     def here(self, session_id: SessionId) -> Feed | None:
@@ -81,6 +84,20 @@ class Mirrors:
             if found := self._mirrors.get(SessionId(name)):
                 found[1].set()
 
+    def _show(self, name: str, text: str) -> None:
+        """Show something that is only live to those who follow here."""
+        found = self._mirrors.get(SessionId(name))
+        if found is None:
+            return
+        try:
+            told: dict[str, Any] = orjson.loads(text)
+            live = Live(EVENT.validate_python(told["event"]), int(told["after_sequence"]))
+        except (ValueError, KeyError, TypeError) as exc:
+            # Another release may show what this one does not know.
+            log.debug("a live item cannot be shown", session_id=name, reason=type(exc).__name__)
+        else:
+            found[0].tell(live)
+
     def _look_all(self) -> None:
         for _, wake in self._mirrors.values():
             wake.set()
@@ -90,7 +107,14 @@ class Mirrors:
         for name in names:
             feed = self._here.feed(SessionId(name))
             if feed is not None:
-                feed.tell_others(lambda name=name: self._rings.tell("session", [name]), seconds=_INTEREST)
+                feed.tell_others(partial(self._tell, name), seconds=_INTEREST)
+
+    def _tell(self, name: str, live: Live | None) -> None:
+        if live is None:
+            self._rings.tell("session", [name])
+        else:
+            told = {"after_sequence": live.after_sequence, "event": dump_event(live.event)}
+            self._rings.show(name, orjson.dumps(told, default=str).decode())
 
     # Reading ---------------------------------------------------------------------------------------------
 

@@ -11,11 +11,15 @@ from typing import Literal
 from gateway.ports.engine import Bell
 
 Kind = Literal["orphans", "session", "follow", "interaction", "copies"]
+LIVE = "live"
+"""Rings that carry what is only live: they are the only ones that carry anything, and lost they stay lost."""
 
 _GATHER = 0.02
 _MOST_LETTERS = 2_000
 _MOST_TOPICS = 3
 """Rings at once, so that together they fit into whatever carries them; the other names wait for the next time."""
+_MOST_LIVE = 4_000
+"""Letters of live items that are rung in one moment; more of them are left out."""
 _MOST_WAITING = 10_000
 """Names that wait to be rung; what is over must find its way by being looked for."""
 
@@ -29,6 +33,10 @@ class Rings:
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
         self._rung_at = 0.0
+        self._live_number = 0
+        self._live_letters = 0
+        self._live_since = 0.0
+        self._shown: Callable[[str, str], None] | None = None
         self._heard: dict[str, Callable[[Sequence[str]], None]] = {}
         self._missed: list[Callable[[], None]] = []
         self._stop: Callable[[], None] | None = None
@@ -36,6 +44,10 @@ class Rings:
     def on(self, kind: Kind, heard: Callable[[Sequence[str]], None]) -> None:
         """Call this with the names of each ring of a kind."""
         self._heard[kind] = heard
+
+    def on_live(self, shown: Callable[[str, str], None]) -> None:
+        """Call this with the session and the text of each live item that another instance shows."""
+        self._shown = shown
 
     def on_missed(self, missed: Callable[[], None]) -> None:
         """Call this when rings may have been missed."""
@@ -66,6 +78,17 @@ class Rings:
             loop = asyncio.get_running_loop()
             wait = max(0.0, self._rung_at + _GATHER - loop.time())
             self._timer = loop.call_later(wait, self._flush)
+
+    def show(self, session_id: str, text: str) -> None:
+        """Show a live item to those who follow a session elsewhere; what is too much for a ring is left out."""
+        now = asyncio.get_running_loop().time()
+        if now - self._live_since > _GATHER:
+            self._live_since, self._live_letters = now, 0
+        self._live_letters += len(text.encode(errors="replace"))
+        if self._live_letters <= _MOST_LIVE:
+            # Bells gather rings and sort them; the number keeps these in their order.
+            self._live_number += 1
+            self._bell.ring(f"{LIVE}:{session_id}:{self._live_number:012d}:{text}")
 
     def _flush(self) -> None:
         self._timer = None
@@ -101,6 +124,11 @@ class Rings:
                 missed()
             return
         kind, _, names = topic.partition(":")
+        if kind == LIVE:
+            session_id, _, numbered = names.partition(":")
+            if self._shown is not None:
+                self._shown(session_id, numbered.partition(":")[2])
+            return
         heard = self._heard.get(kind)
         if heard is not None and names:
             heard(names.split(","))

@@ -564,6 +564,22 @@ async def test_more_topics_than_a_payload_holds_are_told_as_anything(schema: str
             assert await heard.get() is None
 
 
+async def test_live_items_give_way_where_a_payload_has_no_room_for_all(schema: str) -> None:
+    async with engine_at(postgres_server.dsn(), schema) as one, engine_at(postgres_server.dsn(), schema) as other:
+        heard: asyncio.Queue[str | None] = asyncio.Queue()
+        other.listen(heard.put_nowait)
+        async with asyncio.timeout(10):
+            while await heard.get() is not None:
+                pass
+            for number in range(20):
+                one.ring(f"live:alice:{number:012}:{'x' * 500}")
+            one.ring("session:alice")
+            assert await heard.get() == "session:alice"
+            for number in range(3):
+                one.ring(f"live:alice:{number:012}:piece {number}")
+            assert [await heard.get() for _ in range(3)] == [f"live:alice:{n:012}:piece {n}" for n in range(3)]
+
+
 @pytest.mark.parametrize("how", ["nothing gets through", "only rings are lost"])
 async def test_a_bell_that_went_deaf_is_replaced_and_everybody_told(
     proxy: Proxy, schema: str, monkeypatch: pytest.MonkeyPatch, how: str

@@ -44,6 +44,25 @@ async def test_a_follower_at_the_other_instance_sees_everything_as_it_happens(ne
         assert seen == list(range(1, len(seen) + 1))
 
 
+async def test_a_follower_at_the_other_instance_sees_what_is_only_live(newer: Scene) -> None:
+    store = cluster(newer)
+    async with store.replica(lease=20) as a, store.replica(lease=20) as b:
+        session_id = await a.session()
+        _, other = await carrier(session_id, [a, b])
+        async with other.stream(session_id, after=0) as source:
+            await collect(source, "link.changed")
+            # Its interest has reached the carrier.
+            await asyncio.sleep(0.2)
+            for number in range(12):
+                burst = {"type": "messaging", "toolCallId": f"burst-{number}"}
+                await newer.agent.emit("event", {**burst, "event": "typing_start"})
+                await newer.agent.emit("event", {**burst, "event": "typing_end", "reason": "canceled"})
+            seen = [await source.next() for _ in range(24)]
+        assert all(item["event"] == "typing.changed" and "id" not in item for item in seen)
+        assert [item["data"]["event"]["typing"] for item in seen] == [True, False] * 12
+        assert [item["data"]["live"] for item in seen] == [True] * 24
+
+
 async def test_when_every_ring_is_lost_news_come_late_and_whole(newer: Scene) -> None:
     store = cluster(newer)
     async with store.replica(prepare=_deafen) as a, store.replica(prepare=_deafen) as b:
