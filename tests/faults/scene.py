@@ -110,7 +110,7 @@ class Scene(Ground):
         `strictly`: each repeat of a result comes behind a repeat of its update, as it does unless one of the two was
         known to be delivered already.
         """
-        assert self.agent.violations == []
+        assert self.agent.violations == [], self.agent.violations
         rows = await super().verify()
         for call in self.calls:
             if call.tool in UPDATED and call.call_id in rows:

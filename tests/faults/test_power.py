@@ -1,0 +1,65 @@
+"""The power fails: what was not synced is gone, and nothing that was promised is among it."""
+
+import asyncio
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.simulators.huma_rules import Dialect
+from tests.faults.disk import SmallDisk, small_disk
+from tests.faults.ground import until
+from tests.faults.scene import Scene
+from tests.faults.stores import SqliteFile, given
+
+pytestmark = [pytest.mark.faults, pytest.mark.fault("Power failure of the disk under load, and SIGKILL")]
+
+CALLS, IN_FLIGHT, CUTS = 120, 12, 3
+STOPPING = 0.02
+
+
+@pytest.fixture
+def disk() -> Iterator[SmallDisk]:
+    with small_disk(96, in_memory=False) as made:
+        if made is None:
+            pytest.skip("this machine lets us mount no file system whose power could fail")
+        yield made
+
+
+@pytest.mark.parametrize(("dialect", "seed"), [("0.1", 1), ("0.2", 2)])
+async def test_what_was_promised_before_the_power_failed_is_kept(
+    tmp_path: Path, disk: SmallDisk, dialect: Dialect, seed: int
+) -> None:
+    dice = random.Random(seed)
+    tools = iter([dice.choice(["again", "once"]) for _ in range(CALLS)])
+    async with Scene(tmp_path, dialect, store=given(SqliteFile(disk.folder)), slots=IN_FLIGHT) as scene:
+
+        async def work() -> None:
+            for tool in tools:
+                await scene.agent.wait_connected()
+                await (await scene.call(tool)).result(60)
+
+        await scene.run()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(IN_FLIGHT):
+                group.create_task(work())
+            for _ in range(CUTS):
+                await scene.witness.wait(lambda _: True, count=len(scene.witness.seen) + dice.randint(5, 30))
+                # The machine's power is the disk's too: the gateway does nothing any more when its disk is cut off.
+                scene.gateway.signal(signal.SIGSTOP)
+                await asyncio.sleep(STOPPING)
+                disk.cut_power()
+                scene.kill()
+                await scene.dead()
+                disk.restore_power()
+                on_record = await scene.store.committed()
+                await scene.run()
+                await scene.ask_again(on_record)
+        await until(scene.ready)
+        await scene.settled()
+        await scene.verify(strictly=False)
+        assert len(scene.calls) == CALLS
+        await scene.stop()
+        await scene.verify_journal()
