@@ -35,6 +35,8 @@ async def test_a_killed_process_is_replaced_within_two_leases_and_its_calls_end(
             loop = asyncio.get_running_loop()
             killed = loop.time()
             one.signal(signal.SIGKILL)
+            # A request that the dying process had in hand would be answered that it may be on record.
+            await one.ended()
             # Who asks meanwhile waits for the next owner.
             posting = asyncio.create_task(two.post(f"/v1/sessions/{session_id}/events", MESSAGE, status=202))
             await two.wait_carries(session_id)
