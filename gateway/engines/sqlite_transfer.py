@@ -20,6 +20,7 @@ class SqliteSide:
         self.place = f"the database {str(path)!r}"
 
     async def count(self, table: Table) -> int:
+        # A name of the schema, never a caller's.
         return self._connection.execute(f"SELECT count(*) FROM {table.name}").fetchone()[0]  # noqa: S608
 
     async def pages(self, table: Table) -> AsyncIterator[Sequence[Row]]:
