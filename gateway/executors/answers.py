@@ -20,7 +20,8 @@ from gateway.ports.executor import (
     Uncertain,
     outcome_from,
 )
-from gateway.transports.http_client import Exchange, Forbidden, Lost, NotSent, Received, Unread
+from gateway.transports.http_client import Exchange, Forbidden, Lost, NotSent, Received
+from gateway.transports.http_reader import Unread
 
 MAX_RETRY_AFTER = timedelta(hours=1)
 MAX_TEXT = 500

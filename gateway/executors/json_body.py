@@ -7,6 +7,8 @@ from typing import Any, cast
 
 import orjson
 
+from gateway.ports.values import LONG, is_simple
+
 MAX_DEPTH = 64
 
 _LONG_NUMBER = re.compile(rb"[0-9]{20}|-[0-9]{19}")
@@ -26,6 +28,8 @@ def read_json(body: bytes) -> Any:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as exc:
         raise ValueError("that is not JSON") from exc
+    if len(body) > LONG and is_simple(value):
+        return value
     # Counting brackets is cheap and settles it for nearly every body.
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_too_deep(value):
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels")

@@ -27,13 +27,14 @@ class Signer:
         """Write the `webhook-signature` header over `key.timestamp.body`, or None where there is no secret."""
         if not self._prepared:
             return None
-        signed = b"%s.%d.%s" % (key.encode(), timestamp, body)
-        return " ".join([_sign_once(prepared, signed) for prepared in self._prepared])
+        head = f"{key}.{timestamp}.".encode()
+        return " ".join([_sign_once(prepared, head, body) for prepared in self._prepared])
 
 
-def _sign_once(prepared: hmac.HMAC, signed: bytes) -> str:
+def _sign_once(prepared: hmac.HMAC, head: bytes, body: bytes) -> str:
     mac = prepared.copy()
-    mac.update(signed)
+    mac.update(head)
+    mac.update(body)
     return "v1," + base64.b64encode(mac.digest()).decode()
 
 

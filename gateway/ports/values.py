@@ -16,6 +16,10 @@ FORBIDDEN_KEYS = frozenset({"__proto__", "constructor", "prototype"})
 """Keys that would change an object's class in a JavaScript peer."""
 MAX_DEPTH = 64
 MAX_NODES = 1_000_000
+FEW = 64
+"""Values that are looked at one by one where a look at the text of all would cost more."""
+LONG = 4_096
+"""Length of a text from which on that is so."""
 MAX_LISTED = 32
 """Unknown fields that are listed one by one; the rest is one loss."""
 
@@ -42,6 +46,52 @@ class Fault:
     path: str
 
 
+def is_simple(value: object) -> bool:
+    """Say whether a value is surely harmless JSON: few values, none of which could be more than it seems.
+
+    True means at most `FEW` values and with it nesting under that, keys that no peer minds, no floats (so that no
+    integer can have been rounded, and nothing is not finite), no lone surrogates. False means only that
+    somebody must look closer. What it costs depends on the number of values and not on the length of texts.
+    """
+    waiting: list[object] = [value]
+    for _ in range(FEW):
+        if not waiting:
+            return True
+        current = waiting.pop()
+        kind = type(current)
+        if kind is str:
+            text = cast("str", current)
+            if not (text.isascii() or _is_sayable(text)):
+                return False
+        elif kind is dict:
+            members = cast("dict[object, object]", current)
+            if len(members) > FEW:
+                return False
+            for key, inner in members.items():
+                if type(key) is not str or key in FORBIDDEN_KEYS or not (key.isascii() or _is_sayable(key)):
+                    return False
+                waiting.append(inner)
+        elif kind is list:
+            items = cast("list[object]", current)
+            if len(items) > FEW:
+                return False
+            waiting += items
+        elif kind is int:
+            if not -(2**63) <= cast("int", current) < 2**64:
+                return False
+        elif current is not None and kind is not bool:
+            return False
+    return not waiting
+
+
+def _is_sayable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def find_fault(value: object, path: str = "", *, forbid_keys: bool = True, max_depth: int = MAX_DEPTH) -> Fault | None:
     """Find what keeps a value from being plain, bounded JSON.
 
@@ -52,7 +102,9 @@ def find_fault(value: object, path: str = "", *, forbid_keys: bool = True, max_d
         raw = orjson.dumps(value, option=_STRICT)
     except TypeError:
         return _walk(value, path, forbid_keys, max_depth) or Fault("is not JSON", path)
-    # Nearly all values end here or below: the bytes rule out forbidden keys without a walk.
+    if len(raw) > LONG and max_depth >= FEW and is_simple(value):
+        return None
+    # Nearly all others end here or below: the bytes rule out forbidden keys without a walk.
     # Written out, since a loop over the three costs more than the looking.
     if not (forbid_keys and (b"__proto__" in raw or b"constructor" in raw or b"prototype" in raw)):
         # Every level takes two bytes at least.

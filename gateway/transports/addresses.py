@@ -36,9 +36,9 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 class AddressRefused(OSError):
     """The address must not be connected to.
 
-    An OSError because aiohttp's race between the addresses of a name understands nothing else. The
-    text is constant: where all addresses of a name are refused, aiohttp then hands one of these
-    errors on instead of a mixture.
+    An OSError because aiohappyeyeballs' race between the addresses of a name understands nothing else.
+    The text is constant: where all addresses of a name are refused, it then hands one of these errors
+    on instead of a mixture.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ def check_url(url: str, host: str | None) -> None:
 
 
 def guarded_socket(addr_info: tuple[Any, ...]) -> socket.socket:
-    """Open a socket for one resolved address, as aiohttp's `socket_factory`.
+    """Open a socket for one resolved address, as a `socket_factory` of aiohappyeyeballs.
 
     Raises:
         AddressRefused: the address must not be connected to.

@@ -10,7 +10,7 @@ from typing import Any, cast
 import orjson
 
 from gateway.errors import CannotExpress
-from gateway.ports.values import Malformed
+from gateway.ports.values import LONG, Malformed, is_simple
 
 EXCERPT = 256
 MAX_DEPTH = 256
@@ -37,6 +37,8 @@ def loads(text: str | bytes) -> Any:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as exc:
         return Malformed(f"not readable as JSON: {exc.msg}", excerpt(text))
+    if len(text) > LONG and is_simple(value):
+        return value
     if (
         isinstance(text, str)
         and _RUN in text.encode().translate(_SAME_DIGITS)

@@ -9,7 +9,8 @@ import pytest
 
 from gateway.executors.answers import MAX_TEXT, read_answer, read_copied, read_retry_after
 from gateway.ports.executor import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain
-from gateway.transports.http_client import Forbidden, Lost, NotSent, Received, Unread
+from gateway.transports.http_client import Forbidden, Lost, NotSent, Received
+from gateway.transports.http_reader import Unread
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 CALL = "tool.requested"

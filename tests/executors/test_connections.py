@@ -1,0 +1,145 @@
+"""The connections behind the webhook executor: when one is used again, when it is let go, and what never reaches it."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gateway.transports import http_client
+from gateway.transports.http_client import HttpClient, Received
+from gateway.transports.http_reader import Unread
+from tests.executors.peers import Seen, http, listen, send, serve
+
+SECOND = timedelta(seconds=3)
+SOON = 2.0
+"""Seconds: sooner than a connection is closed because it has idled."""
+CERTIFICATE = Path(__file__).parent / "localhost.pem"
+
+
+async def answer_ok(_seen: Seen, writer: asyncio.StreamWriter) -> None:
+    await send(writer, http(200, b"ok"))
+
+
+async def post(client: HttpClient) -> bytes:
+    async with asyncio.timeout(5):
+        exchange = await client.post(b"{}", {"x-key": "1"}, within=SECOND)
+    assert isinstance(exchange, Received)
+    assert isinstance(exchange.body, bytes)
+    return exchange.body
+
+
+async def test_of_several_idle_connections_only_those_needed_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "_IDLE_SECONDS", 0.2)
+    async with serve(answer_ok) as peer, HttpClient(peer.url, concurrency=4, max_response=100) as client:
+        await asyncio.gather(*[post(client) for _ in range(4)])
+        assert peer.connections == 4
+        async with asyncio.timeout(5):
+            # One goes on being used while the other three grow old.
+            while not peer.left.is_set():
+                await post(client)
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
+            peer.left.clear()
+        async with asyncio.timeout(SOON):
+            await peer.left.wait()
+        assert peer.connections == 4
+
+
+async def test_bytes_that_nobody_asked_for_end_an_idle_connection() -> None:
+    async def talk_too_much(_seen: Seen, writer: asyncio.StreamWriter) -> None:
+        await send(writer, http(200, b"ok"))
+        await asyncio.sleep(0.05)
+        await send(writer, http(200, b"evil"))
+
+    async with serve(talk_too_much) as peer, HttpClient(peer.url, concurrency=1, max_response=100) as client:
+        assert await post(client) == b"ok"
+        async with asyncio.timeout(SOON):
+            await peer.left.wait()
+        assert await post(client) == b"ok"
+        assert peer.connections == 2
+
+
+async def test_a_connection_that_was_reset_while_idle_is_not_used() -> None:
+    async def answer_and_reset(_seen: Seen, writer: asyncio.StreamWriter) -> None:
+        await send(writer, http(200, b"ok"))
+        await asyncio.sleep(0.05)
+        linger = b"\x01\x00\x00\x00\x00\x00\x00\x00"
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
+
+    async with serve(answer_and_reset) as peer, HttpClient(peer.url, concurrency=1, max_response=100) as client:
+        for _ in range(2):
+            assert await post(client) == b"ok"
+            async with asyncio.timeout(SOON):
+                await peer.left.wait()
+            await asyncio.sleep(0.05)
+        assert peer.connections == 2
+
+
+async def test_a_connection_with_an_exchange_that_is_not_whole_is_closed_at_once() -> None:
+    async def break_off(_seen: Seen, writer: asyncio.StreamWriter) -> None:
+        await send(writer, b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf")
+
+    async with serve(break_off) as peer, HttpClient(peer.url, concurrency=1, max_response=100) as client:
+        exchange = await client.post(b"{}", {}, within=timedelta(seconds=0.1))
+        assert isinstance(exchange, Received)
+        assert exchange.body is Unread.LOST
+        async with asyncio.timeout(SOON):
+            await peer.left.wait()
+
+
+async def test_a_connection_whose_request_was_not_read_to_its_end_is_not_used_again() -> None:
+    async def answer_the_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await send(writer, http(200, b"ok"))
+        await asyncio.sleep(10)
+
+    async with listen(answer_the_head) as peer, HttpClient(peer.url, concurrency=1, max_response=100) as client:
+        for _ in range(2):
+            exchange = await client.post(b" " * 32 * 1024 * 1024, {}, within=SECOND)
+            assert isinstance(exchange, Received)
+            assert exchange.body == b"ok"
+        assert peer.connections == 2
+
+
+async def test_an_answer_that_ends_with_the_connection_is_whole() -> None:
+    async def until_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n{}")
+        await send(writer, b"HTTP/1.1 200 OK\r\n\r\nall of it", close=True)
+
+    async with listen(until_the_end) as peer, HttpClient(peer.url, concurrency=1, max_response=100) as client:
+        assert await post(client) == b"all of it"
+
+
+@pytest.fixture
+def trusted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the system trust the certificate of the tests."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+    http_client.system_trust.cache_clear()
+    yield
+    http_client.system_trust.cache_clear()
+
+
+@pytest.mark.usefixtures("trusted")
+async def test_over_tls_a_connection_is_used_again_and_closed_in_the_end() -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(CERTIFICATE)
+    async with serve(answer_ok, tls=tls) as peer:
+        url = peer.url.replace("127.0.0.1", "localhost")
+        async with HttpClient(url, concurrency=2, max_response=100) as client:
+            assert [await post(client) for _ in range(3)] == [b"ok"] * 3
+        async with asyncio.timeout(5):
+            await peer.left.wait()
+    assert peer.connections == 1
+
+
+@pytest.mark.parametrize("value", ["a\r\nx-evil: 1", "a\nb", "a\rb", "a\0b"])
+async def test_a_header_that_would_break_the_request_apart_is_never_written(value: str) -> None:
+    async with serve(answer_ok) as peer, HttpClient(peer.url, concurrency=1, max_response=100) as client:
+        with pytest.raises(ValueError, match="line break"):
+            await client.post(b"{}", {"x-key": value}, within=SECOND)
+        assert peer.connections == 0
