@@ -45,6 +45,7 @@ _CAPABILITIES = Capabilities(
     one_message_per_turn=True,
     resumes=True,
     echoes=True,
+    names_awaited=True,
     approvals="by_id",
     creates_sessions=True,
     limits={"blocks": wire.BLOCKS, "text_utf16": wire.TEXT_LENGTH, "arguments_depth": MAX_DEPTH},

@@ -21,6 +21,7 @@ from gateway.ports.engine import (
     CallOpen,
     CallRow,
     Claim,
+    Dismissed,
     Expectation,
     Fence,
     InteractionChange,
@@ -169,7 +170,7 @@ class Building:
                 ended = self.calls.pop(call_id, None)
                 if ended is not None and self._open_bytes is not None:
                     self._open_bytes -= ended.size
-            case Redriven():
+            case Redriven() | Dismissed():
                 # It ended before; only the ledger and operators know of it.
                 pass
 
@@ -218,12 +219,16 @@ class Building:
     @property
     def view(self) -> SessionView:
         """The session as it is once the step is written."""
-        return replace(
-            self.base,
+        # Written out, since `replace` costs several times as much and this is done for every batch.
+        base = self.base
+        return SessionView(
+            session_id=base.session_id,
+            runtime=base.runtime,
+            native_id=base.native_id,
             memory=self.memory,
             calls=self.calls,
             last_sequence=self.last_sequence,
-            cursor=self.cursor or self.base.cursor,
+            cursor=self.cursor or base.cursor,
             touched_at=self.touched_at,
             partial=self.partial,
             live=self.live,

@@ -15,11 +15,15 @@ from gateway.envelope import (
     MessageConfirmed,
     QuestionAnswered,
     ToolFinished,
+    TurnInterrupted,
 )
 from gateway.ports.adapter import Capabilities
 from gateway.ports.engine import SendRow
 
 OVERDUE = "the runtime no longer waits for this confirmation"
+TURN_OVER = "the turn that asked for it has ended at the runtime"
+STOPPED = "the turn that it was to stop has ended"
+NOT_AWAITED = "the runtime no longer waits for it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ def plan_resend(
     working: bool = False,
     posted: Mapping[int, datetime] = MappingProxyType({}),
     memory: Remembered | None = None,
+    asked_again: frozenset[int] = frozenset(),
 ) -> tuple[Plan, ...]:
     """Decide what is sent on a fresh link, in order of sequence (ENGINE.md 5, number 4).
 
@@ -70,10 +75,12 @@ def plan_resend(
     have got already, and that would wake it, is said again without waking it, since a second wake would cancel
     the very calls that the first one led to. `posted` is when the messages were posted that confirmations are
     about, by the confirmation's sequence. `memory` tells what the runtime waits for by now: an approval that it
-    reads by its state alone must not become the answer to a later question.
-    Outcomes are always offered again. Contexts that a newer one replaces are moot. Confirmations that
-    the runtime no longer waits for are moot. What an earlier process may have said is not said twice
-    where a repeat would count as new.
+    reads by its state alone must not become the answer to a later question, and an interrupt must not stop a later
+    turn. `asked_again` are outcomes that the
+    runtime has just asked for once more.
+    Outcomes are offered again, except where the runtime has shown that it waits for them no longer. Contexts that a
+    newer one replaces are moot. Confirmations that the runtime no longer waits for are moot. What an earlier process
+    may have said is not said twice where a repeat would count as new.
     """
     newest = max((row.sequence for row in rows if _plain_context(row)), default=0)
     newest_waking = max((row.sequence for row in rows if _plain_context(row) and _wakes(row)), default=0)
@@ -82,7 +89,8 @@ def plan_resend(
         event = row.envelope.event
         match event:
             case ToolFinished():
-                plans.append(Plan(row, "send"))
+                over = None if row.sequence in asked_again else _why_over(row, event, memory, capabilities)
+                plans.append(Plan(row, "moot", over) if over else Plan(row, "send"))
             case ContextUpdated() if event.call_id is not None or not capabilities.replaces_context:
                 plans.append(Plan(row, "send"))
             case ContextUpdated() if row.sequence in {newest, newest_waking}:
@@ -96,6 +104,10 @@ def plan_resend(
                 plans.append(Plan(row, "moot", "the runtime no longer waits for this decision"))
             case ApprovalGiven() | QuestionAnswered():
                 plans.append(Plan(row, "send"))
+            case TurnInterrupted() if memory is not None and capabilities.turns == "signalled":
+                perhaps_sent = row.sequence <= unsure_up_to or row.sequence in tried
+                over = memory.ended_at > row.sequence or (perhaps_sent and not memory.running)
+                plans.append(Plan(row, "moot", STOPPED) if over else Plan(row, "send"))
             case _ if row.sequence <= unsure_up_to:
                 plans.append(Plan(row, "unknown", "the gateway restarted before the delivery was known"))
             case _ if row.sequence in tried:
@@ -103,6 +115,19 @@ def plan_resend(
             case _:
                 plans.append(Plan(row, "send"))
     return tuple(plans)
+
+
+def _why_over(row: SendRow, event: ToolFinished, memory: Remembered | None, capabilities: Capabilities) -> str | None:
+    """Say why the runtime no longer waits for an outcome; None where it does, or has not shown it."""
+    if memory is None or not capabilities.names_awaited:
+        return None
+    asked_at = row.envelope.caused_by
+    if asked_at is not None and memory.ended_at > asked_at:
+        return TURN_OVER
+    call = memory.hosted.get(event.native_call_id)
+    if call is not None and call.answer == row.sequence and call.awaited == "over":
+        return NOT_AWAITED
+    return None
 
 
 def _is_awaited(event: ApprovalGiven, memory: Remembered, capabilities: Capabilities) -> bool:

@@ -17,12 +17,21 @@ from gateway.envelope import (
 )
 from gateway.ports.engine import RUNTIME, SendChange
 
+HAS_ANSWER = "the runtime's history has an answer to this call"
+
 
 def confirm_echo(build: Building, draft: Draft, origin: Origin) -> bool:
     """Take a frame as our own words, if it can be; False where somebody else spoke."""
     if isinstance(draft.event, ToolFinished):
         # Answered calls are no longer wanted: this is our own answer, or a repeat of somebody's.
-        return draft.event.native_call_id not in build.memory.wanted
+        if draft.event.native_call_id in build.memory.wanted:
+            return False
+        call = build.memory.hosted.get(draft.event.native_call_id)
+        if call is not None and call.answer is not None:
+            # Should the answer to our own request never come, this has told its fate.
+            reason = None if build.live else HAS_ANSWER
+            build.change_send(SendChange(call.answer, RUNTIME, "delivered", reason=reason))
+        return True
     known = next((said for said in build.memory.unechoed if _same(said, draft.event)), None)
     if known is None:
         return False

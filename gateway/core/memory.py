@@ -7,7 +7,7 @@ gives the same memory. Open calls are not part of it: they are rows of the ledge
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import datetime, timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from pydantic import Field
 
@@ -140,6 +140,18 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
+class Hosted:
+    """A host call of this turn, and what the runtime has shown of waiting for it, on protocols with history."""
+
+    native_call_id: str
+    answer: int | None = None
+    """Sequence of our outcome."""
+    awaited: Literal["unsaid", "among", "alone", "over"] = "unsaid"
+    """Whether it was named among what the turn waits for, or as the only thing, or once and no longer."""
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Remembered:
     """All of a session's memory."""
 
@@ -166,11 +178,14 @@ class Remembered:
     """When anything last showed that the agent works, or was made to."""
     quiet_at: datetime | None = None
     """When the last message of a burst was confirmed, with nothing after it."""
+    ended_at: int = 0
+    """The sequence at which a turn was last seen to end."""
     delegating: int = 0
     """How many pieces of work a delegate has in hand; its states look like the agent's own."""
     # What waits for somebody.
     asked: tuple[Asked, ...] = ()
     wanted: Mapping[str, Wanted] = field(default_factory=dict[str, Wanted])
+    hosted: Mapping[str, Hosted] = field(default_factory=dict[str, Hosted])
     actions: tuple[Action, ...] = ()
     unechoed: tuple[Unechoed, ...] = ()
     orders: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -231,7 +246,7 @@ def _heard(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
         case LinkChanged(state=state):
             return replace(memory, linked=state == "up")
         case SessionMoved():
-            return _moved(memory, event, now)
+            return _moved(memory, event, now, sequence)
         case MessagePosted():
             return _agent_spoke(memory, event, now, sequence)
         case ToolRequested():
@@ -262,14 +277,14 @@ def _said(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
         case SessionOpened():
             return replace(memory, labels=event.labels, echoes=event.echoes, delegates=event.delegates, closed=False)
         case SessionClosed():
-            return replace(memory, closed=True, running=False, confirmations=(), linked=False, asked=(), wanted={})
+            over = replace(memory, closed=True, running=False, confirmations=(), linked=False)
+            return replace(over, asked=(), wanted={}, hosted={})
         case ContextUpdated():
             return _context_told(memory, event, recorded, now)
         case MessageConfirmed():
             return _confirmed(memory, event, now)
         case ToolFinished(native_call_id=native):
-            memory = _active(memory, now)
-            return replace(memory, wanted=_without(memory.wanted, native)) if native in memory.wanted else memory
+            return _answered(_active(memory, now), native, sequence if ours else None)
         case DeliverySettled(state="delivered", native_id=str(native_id)):
             rest = tuple(u for u in memory.unechoed if u.sequence != event.sequence)
             order = next((u for u in memory.unechoed if u.sequence == event.sequence), None)
@@ -321,13 +336,23 @@ def _active(memory: Remembered, now: datetime) -> Remembered:
     return replace(memory, active_at=now, quiet_at=None)
 
 
+def _answered(memory: Remembered, native: str, sequence: int | None) -> Remembered:
+    """A host call has its outcome: ours under this sequence, or somebody else's."""
+    if native in memory.wanted:
+        memory = replace(memory, wanted=_without(memory.wanted, native))
+    call = memory.hosted.get(native)
+    if call is None:
+        return memory
+    return replace(memory, hosted={**memory.hosted, native: replace(call, answer=sequence)})
+
+
 def _without(wanted: Mapping[str, Wanted], native_call_id: str) -> Mapping[str, Wanted]:
     if native_call_id not in wanted:
         return wanted
     return {native: entry for native, entry in wanted.items() if native != native_call_id}
 
 
-def _moved(memory: Remembered, event: SessionMoved, now: datetime) -> Remembered:
+def _moved(memory: Remembered, event: SessionMoved, now: datetime, sequence: int) -> Remembered:
     ended = event.state in ENDED and not (memory.delegates and memory.delegating)
     decided = memory.state == "awaiting_approval" and event.state != "awaiting_approval"
     asked = memory.asked
@@ -344,7 +369,25 @@ def _moved(memory: Remembered, event: SessionMoved, now: datetime) -> Remembered
         quiet_at=None,
         asked=asked,
         wanted={} if ended else memory.wanted,
+        hosted={} if ended else _awaited(memory.hosted, event),
+        ended_at=sequence if ended else memory.ended_at,
     )
+
+
+def _awaited(hosted: Mapping[str, Hosted], event: SessionMoved) -> Mapping[str, Hosted]:
+    """Note which calls a turn waits for; one that goes on no longer waits for what it waited for alone."""
+    if not hosted or event.state not in {"awaiting_outcome", "running"}:
+        return hosted
+    named = "alone" if len(event.waiting_for) == 1 else "among"
+    found: dict[str, Hosted] = {}
+    for native, call in hosted.items():
+        if native in event.waiting_for:
+            found[native] = replace(call, awaited=named)
+        elif call.awaited == "alone" or (call.awaited == "among" and event.state == "awaiting_outcome"):
+            found[native] = replace(call, awaited="over")
+        else:
+            found[native] = call
+    return found
 
 
 def _requested(memory: Remembered, recorded: Recorded, event: ToolRequested, sequence: int) -> Remembered:
@@ -354,7 +397,13 @@ def _requested(memory: Remembered, recorded: Recorded, event: ToolRequested, seq
             return memory
         wanted = {**memory.wanted, event.native_call_id: Wanted(event, sequence, weight(event))}
         kept = _newest(tuple(wanted.values()), _MOST_WANTED)
-        return replace(memory, wanted={entry.event.native_call_id: entry for entry in kept})
+        call = Hosted(event.native_call_id, size=len(event.native_call_id))
+        hosted = _newest((*_others(memory.hosted, event.native_call_id), call), _MOST_RECENT)
+        return replace(
+            memory,
+            wanted={entry.event.native_call_id: entry for entry in kept},
+            hosted={entry.native_call_id: entry for entry in hosted},
+        )
     correlation = origin.correlation if origin is not None else None
     # The same again after its approval is the same decision, under a new id.
     decided = correlation is not None and any(a.decided for a in memory.actions if a.correlation == correlation)
@@ -369,6 +418,10 @@ def _requested(memory: Remembered, recorded: Recorded, event: ToolRequested, seq
         size=weight(event.arguments),
     )
     return replace(memory, actions=_newest((*memory.actions, action), _MOST_ACTIONS))
+
+
+def _others(hosted: Mapping[str, Hosted], native_call_id: str) -> tuple[Hosted, ...]:
+    return tuple([call for call in hosted.values() if call.native_call_id != native_call_id])
 
 
 def _runtime_finished(memory: Remembered, event: ToolFinished) -> Remembered:

@@ -29,6 +29,7 @@ from gateway.ports.engine import (
     Accept,
     CallRow,
     Claim,
+    Dismissed,
     MarkCanceling,
     Open,
     Redriven,
@@ -37,6 +38,8 @@ from gateway.ports.engine import (
     Settle,
 )
 from gateway.ports.executor import Answer, Answered
+
+NO_LONGER_DEAD = "the call was redriven or dismissed meanwhile"
 
 
 def answered(council: Council, build: Building, call_id: CallId, attempt: int, answer: Answer, *, dice: float) -> bool:
@@ -140,7 +143,13 @@ def cancel(council: Council, build: Building, call_id: CallId, *, reason: str | 
 def redrive(
     council: Council, build: Building, row: CallRow, request: ToolRequested, *, new_key: bool, deliver: bool
 ) -> CallId:
-    """Try an ended call again, as a call of its own with the same idempotency key."""
+    """Try an ended call again, as a call of its own with the same idempotency key.
+
+    Raises:
+        Conflict: no route takes it, or the dead call was redriven meanwhile. Overloaded: too many calls are open.
+    """
+    if row.dead and not build.known.get(row.call_id, row).dead:
+        raise Conflict(NO_LONGER_DEAD)
     route = council.policy.routes.executor_for(
         runtime=council.runtime, kind=request.kind, tool=row.tool, labels=build.memory.labels
     )
@@ -183,6 +192,23 @@ def redrive(
     open_call(build, call, recorded_here=False)
     build.effects.append(Queue(call_id, route.executor))
     return call_id
+
+
+def dismissal(row: CallRow, *, by: str) -> CallProgressed:
+    """Say that an operator has left a dead call as it is."""
+    return CallProgressed(native_call_id=row.native_call_id, call_id=row.call_id, data={"dismissed_by": by})
+
+
+def dismiss(build: Building, row: CallRow, *, by: str) -> None:
+    """Take a call off the dead letters, with a record of who did.
+
+    Raises:
+        Conflict: it was redriven or dismissed meanwhile.
+    """
+    if not build.known.get(row.call_id, row).dead:
+        raise Conflict(NO_LONGER_DEAD)
+    build.record(dismissal(row, by=by), "to_runtime", caused_by=row.request_sequence)
+    build.change_call(Dismissed(row.call_id))
 
 
 def settle(

@@ -89,6 +89,8 @@ class Capabilities:
     """A reconnect replays what was missed, followed by a `caught_up`."""
     echoes: bool = False
     """Our own messages come back with a native id."""
+    names_awaited: bool = False
+    """States name the calls that the runtime waits for, so that a replay shows which outcomes it still wants."""
     delegates: bool = False
     """Between `thread.sent` and `thread.received`, states are a delegate's and end nothing."""
     approvals: Literal["none", "by_id", "by_state"] = "none"

@@ -1,11 +1,23 @@
 """What is said again after a restart or a cut, and in which form (ENGINE.md 5, number 4)."""
 
+import json
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
 import pytest
 from fastapi.responses import Response
 
+from gateway.runtime.gateway import Gateway
+from tests.faults.proxy import Proxy
+from tests.scenarios.fleet import message
 from tests.scenarios.hooks import success
-from tests.scenarios.house import GOOD, Scene, ended, plain_http, until
+from tests.scenarios.house import API_KEY, GOOD, Running, Scene, ended, plain_http, until
+from tests.scenarios.test_process import START, Served, serving
 
+INTERRUPT = {"kind": "turn.interrupted"}
+LEFT = 'dragoman_frames_total{direction="to_runtime",runtime="finn"}'
 TEXT = {"kind": "message.posted", "content": "Your turn, Finn!"}
 
 
@@ -53,3 +65,75 @@ async def test_a_wake_that_may_be_lost_is_said_again_as_it_was_where_no_call_is_
     async with newer.running():
         await said(newer, 2)
         assert texts(newer) == [True, True]
+
+
+@pytest.mark.parametrize("heard", [True, False], ids=["heard", "lost on the wire"])
+async def test_messages_and_interrupts_that_a_killed_gateway_had_just_sent(both: Scene, heard: bool) -> None:
+    both.configure({"runtimes": {"finn": {"delivery_window": "60s"}}})
+    port = int(both.huma.url.rsplit(":", 1)[1])
+    posts = (message("one"), INTERRUPT, message("two"), {**INTERRUPT, "reason": "Really."})
+    async with Proxy(("127.0.0.1", port)) as wire:
+        both.configure({"runtimes": {"finn": {"url": wire.url}}})
+        async with process(both) as (served, gateway):
+            if not heard:
+                wire.half_open()
+            path = f"/v1/sessions/{await gateway.session()}/events"
+            sequences = [(await gateway.post(path, post, status=202))["data"][0]["sequence"] for post in posts]
+
+            async def left() -> bool:
+                return (await gateway.metrics())[LEFT] >= len(posts)
+
+            await until(left)
+            if heard:
+                await until(lambda: _has_heard(both, len(posts)))
+            await served.stop(signal.SIGKILL)
+    first = told(both)
+    assert len(first) == (len(posts) if heard else 0)
+    both.configure({"runtimes": {"finn": {"url": both.huma.url}}})
+    async with process(both) as (_, gateway):
+        # The newest interrupt is a context that wakes, so it is said again; the older one went with it.
+        await until(lambda: _has_heard(both, len(first) + 1))
+        # Whatever was still to come has come by the time that a later message is there.
+        await gateway.post(path, message("later"), status=202)
+        await until(lambda: _has_heard(both, len(first) + 2))
+        [again, later] = told(both)[len(first) :]
+        assert "Really." in json.dumps(again)
+        assert "later" in json.dumps(later)
+        assert not heard or again == first[-1]
+        # What the agent knows of the conversation is whole.
+        context = again["context"] if both.dialect == "0.2" else again["content"]["context"]
+        assert [text for text in ("one", "two") if text in context["conversationHistory"]] == ["one", "two"]
+        # A plain message would count as a new one, so none is said twice, and none is forgotten.
+        unsure = {sequences[0], sequences[2]} if both.dialect == "0.1" else set[int]()
+        if unsure:
+            await gateway.wait_events("delivery.settled", len(unsure), state="unknown")
+        letters = (await gateway.get("/v1/dead-letters"))["data"]
+        assert {(letter["sequence"], letter["state"]) for letter in letters} == {(n, "unknown") for n in unsure}
+        # An operator who has looked may have them said after all, each once.
+        for letter in letters:
+            await gateway.post(f"/v1/dead-letters/{letter['id']}/redrive", status=202)
+        await until(lambda: _has_heard(both, len(first) + 2 + len(letters)))
+        assert (await gateway.get("/v1/dead-letters"))["data"] == []
+
+
+@asynccontextmanager
+async def process(scene: Scene) -> AsyncGenerator[tuple[Served, Running]]:
+    """Run a gateway in a process of its own, with its link up."""
+    links = scene.agent.connections
+    async with serving(scene) as served, plain_http() as http:
+        http.base_url, http.headers = served.url, {"authorization": f"Bearer {API_KEY}"}
+        await until(served.ready, within=START)
+        await scene.agent.wait_connections(links + 1)
+        # The gateway itself is in another process.
+        gateway = Running(cast("Gateway", None), served.url, http)
+        await gateway.wait_link("up")
+        yield served, gateway
+
+
+def told(scene: Scene) -> list[dict[str, Any]]:
+    """List the frames that made the agent work, as they came."""
+    return [payload for _, payload in scene.agent.received if scene.dialect == "0.1" or payload["triggering"]]
+
+
+async def _has_heard(scene: Scene, count: int) -> bool:
+    return len(told(scene)) >= count

@@ -1,0 +1,153 @@
+"""An outcome that may have left already: is it still waited for? What a replay shows of it decides."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gateway.core import frames
+from gateway.core.delivery import NOT_AWAITED, TURN_OVER, Plan, plan_resend
+from gateway.core.echoes import HAS_ANSWER
+from gateway.core.state import from_snapshot, to_snapshot
+from gateway.envelope import Envelope, Outcome, SessionId, ToolFinished
+from gateway.ports.engine import RUNTIME, SendChange, SendRow
+from gateway.ports.executor import Answered
+from tests.unit.core.table import HERM
+from tests.unit.core.test_herm import Herm
+
+Move = Callable[[Herm], None]
+
+
+def asks(native: str) -> Move:
+    return lambda herm: herm.wants(native)
+
+
+def waits(*natives: str) -> Move:
+    """The turn waits for these, or has ended where there are none."""
+    return lambda herm: herm.idle(*natives)
+
+
+def runs(herm: Herm) -> None:
+    herm.hear("session.status_running")
+
+
+def answers(native: str) -> Move:
+    """Our backend answers; the outcome may or may not reach the runtime."""
+    return lambda herm: herm.table.answer(Answered(Outcome(outcome="success", result="ok")), native=native)
+
+
+def echoes(native: str) -> Move:
+    content = [{"type": "text", "text": "ok"}]
+    return lambda herm: herm.hear("user.custom_tool_result", tool_use_id=native, content=content)
+
+
+def restarts(herm: Herm) -> None:
+    """Another process goes on with what is on record, on a link that replays what was missed."""
+    _, memory = from_snapshot(to_snapshot(herm.table.view))
+    herm.table.view = replace(herm.table.view, memory=memory)
+    herm.table.decide(lambda build: frames.connecting(herm.table.council, build))
+
+
+def play(*moves: Move) -> tuple[Herm, list[SendChange]]:
+    """Make these moves, then catch up; returns what the replay told of sends."""
+    herm, told = Herm(), list[SendChange]()
+    for move in moves:
+        move(herm)
+        told += herm.table.step.send_changes
+    herm.table.decide(lambda build: frames.caught_up(herm.table.council, build))
+    return herm, told
+
+
+def plan(herm: Herm, native: str, *, asked_again: bool = False, capabilities: Any = HERM.capabilities) -> Plan:
+    """Plan the pending outcome of a call, as the first link of a new process does."""
+    view = herm.table.view
+    new, sequence = next(
+        (new, sequence)
+        for new, sequence in herm.table.journal
+        if isinstance(new.event, ToolFinished) and new.event.native_call_id == native
+    )
+    envelope = Envelope(
+        new.event_id, SessionId("s"), sequence, new.recorded_at, "to_runtime", new.event, caused_by=new.caused_by
+    )
+    row = SendRow(SessionId("s"), sequence, RUNTIME, "turn", "pending", 0, None, None, envelope)
+    [planned] = plan_resend(
+        [row],
+        capabilities=capabilities,
+        now=herm.table.now,
+        unsure_up_to=view.last_sequence,
+        memory=view.memory,
+        asked_again=frozenset({sequence}) if asked_again else frozenset(),
+    )
+    return planned
+
+
+@pytest.mark.requirement("H-u")
+@pytest.mark.parametrize(
+    ("moves", "reason"),
+    [
+        # It waits still, or has not shown that it does not.
+        ((asks("a"), waits("a"), answers("a"), restarts), None),
+        ((asks("a"), answers("a"), restarts), None),
+        ((asks("a"), answers("a"), restarts, waits("a")), None),
+        ((asks("a"), answers("a"), restarts, runs), None),
+        ((asks("a"), answers("a"), restarts, waits("b")), None),
+        ((asks("a"), asks("b"), waits("a", "b"), answers("a"), restarts), None),
+        ((asks("a"), asks("b"), waits("a", "b"), answers("a"), restarts, waits("a")), None),
+        ((asks("a"), asks("b"), waits("a", "b"), answers("a"), restarts, runs), None),
+        ((waits("a"), runs, waits(), asks("a"), answers("a"), restarts), None),
+        ((asks("a"), waits("a"), answers("a"), restarts, runs, waits("a")), None),
+        # What it waited for it got, from us or from somebody else.
+        ((asks("a"), waits("a"), answers("a"), restarts, runs), NOT_AWAITED),
+        ((asks("a"), waits("a"), answers("a"), restarts, runs, waits("b")), NOT_AWAITED),
+        ((asks("a"), waits("a"), answers("a"), runs, restarts), NOT_AWAITED),
+        ((asks("a"), asks("b"), waits("a", "b"), answers("a"), restarts, waits("b")), NOT_AWAITED),
+        ((asks("a"), answers("a"), restarts, waits("a"), runs), NOT_AWAITED),
+        # Its turn is over, whatever it was named.
+        ((asks("a"), answers("a"), restarts, waits()), TURN_OVER),
+        ((asks("a"), waits("a"), answers("a"), restarts, runs, waits(), runs, waits("b")), TURN_OVER),
+    ],
+)
+def test_an_outcome_is_sent_again_only_where_the_runtime_has_not_shown_that_it_waits_no_longer(
+    moves: tuple[Move, ...], reason: str | None
+):
+    herm, _ = play(*moves)
+    planned = plan(herm, "a")
+    assert (planned.fate, planned.reason) == ("send" if reason is None else "moot", reason)
+
+
+@pytest.mark.requirement("H-u")
+@pytest.mark.parametrize(
+    ("moves", "reason"), [((restarts, echoes("a"), runs), HAS_ANSWER), ((echoes("a"), runs, restarts), None)]
+)
+def test_an_answer_that_the_runtime_shows_settles_ours(moves: tuple[Move, ...], reason: str | None):
+    herm, told = play(asks("a"), waits("a"), answers("a"), *moves)
+    sequence = next(sequence for new, sequence in herm.table.journal if isinstance(new.event, ToolFinished))
+    assert told == [SendChange(sequence, RUNTIME, "delivered", reason=reason)]
+
+
+def test_an_answer_of_somebody_else_settles_nothing_of_ours():
+    _, told = play(asks("a"), waits("a"), restarts, echoes("a"), echoes("a"))
+    assert told == []
+
+
+def test_an_outcome_that_the_runtime_has_just_asked_for_again_is_sent():
+    herm, _ = play(asks("a"), waits("a"), answers("a"), restarts, runs)
+    assert plan(herm, "a", asked_again=True).fate == "send"
+
+
+def test_where_a_runtime_names_nothing_its_states_say_nothing_of_outcomes():
+    herm, _ = play(asks("a"), waits("a"), answers("a"), restarts, runs, waits())
+    assert plan(herm, "a", capabilities=replace(HERM.capabilities, names_awaited=False)).fate == "send"
+
+
+def test_an_id_that_is_used_again_is_waited_for_anew():
+    herm, _ = play(asks("a"), waits("a"), answers("a"), runs, restarts, asks("a"))
+    assert plan(herm, "a").fate == "send"
+
+
+def test_what_is_remembered_of_calls_ends_with_their_turn():
+    herm, _ = play(asks("a"), waits("a"), answers("a"), runs)
+    assert set(herm.table.view.memory.hosted) == {"a"}
+    herm.idle()
+    assert herm.table.view.memory.hosted == {}

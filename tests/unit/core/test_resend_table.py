@@ -1,0 +1,249 @@
+"""What is sent again after a crash or a lost link, for each kind that each protocol accepts (ENGINE.md 5, number 4)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Literal
+
+import pytest
+
+from gateway.core import frames
+from gateway.core.delivery import OVERDUE, Plan, plan_resend
+from gateway.core.memory import Action, Remembered
+from gateway.envelope import (
+    ActionOrdered,
+    AddonAnswered,
+    ApprovalGiven,
+    ContextUpdated,
+    Envelope,
+    Event,
+    EventId,
+    MessageConfirmed,
+    MessagePosted,
+    Opaque,
+    QuestionAnswered,
+    SecretSupplied,
+    SessionId,
+    Text,
+    ToolFinished,
+    TurnInterrupted,
+    TurnSteered,
+)
+from gateway.ports.adapter import Adapter
+from gateway.ports.engine import RUNTIME, SendChange, SendRow
+from tests.unit.core.table import HERM, HUMA_0_1, HUMA_0_2, OPENHANDS, START, Table
+
+Fate = Literal["send", "moot", "unknown"]
+Circumstance = Literal["crash", "cut", "silence", "waited"]
+"""The process that may have sent it died; its send broke off where an answer was to come; the link was lost while
+silence was to confirm it; it has certainly not left yet."""
+
+AGAIN = "outcomes are sent again as the protocol allows"
+LOOK_ELSE_UNKNOWN = (
+    "messages and actions only after looking for their echo, where the runtime can be asked, else unknown"
+)
+NEWEST_WAKING = "HUMA messages ride in the full context, so the newest waking update is sent again"
+NEWEST = "plain contexts: only the newest"
+CHECKED = "interrupts and approvals: state is checked, else dropped with a record"
+IDENTICAL = "link lost inside that window -> the identical frame again"
+NO_ACK = "OpenHands a Socket.IO ack (none: unknown)"
+SETTLED = "404/409/410 = already settled"
+
+PLACE = 7
+"""The sequence of what is planned; newer contexts stand behind it where there are any."""
+ALLOW = ApprovalGiven(id="a", decision="allow", native_call_id="a")
+WAITS = Remembered(state="awaiting_approval", actions=(Action("a", None, "run", {}, 1, gated=True, decided=True),))
+MOVED_ON = replace(WAITS, state="running")
+RUNS = Remembered(state="running", running=True, ended_at=PLACE - 1)
+ENDED = Remembered(state="idle", ended_at=PLACE + 1)
+RUNS_ANEW = Remembered(state="running", running=True, ended_at=PLACE + 1)
+RESTS = Remembered(state="idle", ended_at=PLACE - 1)
+
+
+def _context(name: str = "x", *, wakes: bool = False, call_id: str | None = None) -> ContextUpdated:
+    return ContextUpdated(name=name, context={}, wakes_agent=wakes, call_id=call_id)
+
+
+OUTCOME = ToolFinished(native_call_id="c", tool="t", outcome="success", result="ok")
+MESSAGE = MessagePosted(content=(Text(text="hi"),))
+PLAIN, WAKING, OF_OUTCOME = _context(), _context(wakes=True), _context(call_id="c")
+CONFIRMED = MessageConfirmed(native_call_id="b", index=0)
+SECRET = SecretSupplied.model_validate({"id": "s", "purpose": "secret", "value": "x"})
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kind of outbound row on one protocol, its fate under each circumstance, and the sentences that say so."""
+
+    adapter: Adapter
+    name: str
+    event: Event
+    fates: Mapping[Circumstance, Fate]
+    says: tuple[str, ...]
+    newer: tuple[Event, ...] = ()
+    """Other rows that wait behind it."""
+    after: timedelta = timedelta(0)
+    """How long ago it was put on record."""
+    memory: Remembered | None = None
+
+
+def _silent(crash: Fate, silence: Fate = "send", waited: Fate = "send") -> dict[Circumstance, Fate]:
+    """Say fates where silence means delivery: a send there is over at once, so none breaks off."""
+    return {"crash": crash, "silence": silence, "waited": waited}
+
+
+def _answered(crash: Fate, cut: Fate, waited: Fate = "send") -> dict[Circumstance, Fate]:
+    """Say fates where each send is answered."""
+    return {"crash": crash, "cut": cut, "waited": waited}
+
+
+ALWAYS, MOOT = _silent("send"), _silent("moot", "moot", "moot")
+OFFERED, DROPPED = _answered("send", "send"), _answered("moot", "moot", "moot")
+UNSURE, UNANSWERED = _silent("unknown"), _answered("unknown", "unknown")
+POINTLESS = _answered("moot", "moot")
+
+
+def _interrupts(adapter: Adapter, *more: str) -> tuple[Row, ...]:
+    says = (CHECKED, *more)
+    return (
+        Row(adapter, "interrupt, nothing known", TurnInterrupted(), UNANSWERED, says),
+        Row(adapter, "interrupt, its turn runs", TurnInterrupted(), OFFERED, says, memory=RUNS),
+        Row(adapter, "interrupt, its turn ended", TurnInterrupted(), DROPPED, says, memory=ENDED),
+        Row(adapter, "interrupt, another turn runs", TurnInterrupted(), DROPPED, says, memory=RUNS_ANEW),
+        Row(adapter, "interrupt, no turn ran", TurnInterrupted(), POINTLESS, says, memory=RESTS),
+    )
+
+
+def _huma(adapter: Adapter) -> tuple[Row, ...]:
+    return (
+        Row(adapter, "outcome", OUTCOME, ALWAYS, (AGAIN, IDENTICAL)),
+        Row(adapter, "update of an outcome", OF_OUTCOME, ALWAYS, (AGAIN,), newer=(OUTCOME, PLAIN)),
+        Row(adapter, "waking context, newest", WAKING, ALWAYS, (NEWEST_WAKING, IDENTICAL)),
+        Row(adapter, "waking context before a plain one", WAKING, ALWAYS, (NEWEST_WAKING,), newer=(PLAIN,)),
+        Row(adapter, "waking context, older", WAKING, MOOT, (NEWEST_WAKING,), newer=(WAKING,)),
+        Row(adapter, "plain context, newest", PLAIN, ALWAYS, (NEWEST, IDENTICAL)),
+        Row(adapter, "plain context, older", PLAIN, MOOT, (NEWEST,), newer=(PLAIN,)),
+        Row(adapter, "plain context before a waking one", PLAIN, MOOT, (NEWEST,), newer=(WAKING,)),
+        Row(adapter, "plain context before an update", PLAIN, ALWAYS, (NEWEST,), newer=(OF_OUTCOME,)),
+        Row(adapter, "opaque", Opaque(channel="event", payload={"type": "x"}), UNSURE, (LOOK_ELSE_UNKNOWN, IDENTICAL)),
+    )
+
+
+TABLE = (
+    *_huma(HUMA_0_1),
+    Row(HUMA_0_1, "message", MESSAGE, UNSURE, (LOOK_ELSE_UNKNOWN, IDENTICAL)),
+    *_huma(HUMA_0_2),
+    Row(HUMA_0_2, "confirmation", CONFIRMED, ALWAYS, (AGAIN, IDENTICAL)),
+    Row(HUMA_0_2, "confirmation, too late", CONFIRMED, MOOT, (AGAIN,), after=timedelta(seconds=30)),
+    Row(HUMA_0_2, "answer of an addon", AddonAnswered(native_call_id="c", data={}), UNSURE, (LOOK_ELSE_UNKNOWN,)),
+    Row(OPENHANDS, "message", MESSAGE, UNANSWERED, (LOOK_ELSE_UNKNOWN, NO_ACK)),
+    Row(OPENHANDS, "action", ActionOrdered(action="run", arguments={}), UNANSWERED, (LOOK_ELSE_UNKNOWN, NO_ACK)),
+    *_interrupts(OPENHANDS, NO_ACK),
+    Row(OPENHANDS, "approval, waited for", ALLOW, OFFERED, (CHECKED,), memory=WAITS),
+    Row(OPENHANDS, "approval, no longer waited for", ALLOW, DROPPED, (CHECKED,), memory=MOVED_ON),
+    Row(OPENHANDS, "opaque", Opaque(channel="oh_action", payload={}), UNANSWERED, (LOOK_ELSE_UNKNOWN, NO_ACK)),
+    Row(HERM, "outcome", OUTCOME, OFFERED, (AGAIN, SETTLED)),
+    Row(HERM, "message", MESSAGE, UNANSWERED, (LOOK_ELSE_UNKNOWN,)),
+    Row(HERM, "steer", TurnSteered(text="left"), UNANSWERED, (LOOK_ELSE_UNKNOWN,)),
+    *_interrupts(HERM),
+    Row(HERM, "approval", ALLOW, OFFERED, (CHECKED, SETTLED)),
+    Row(HERM, "answer", QuestionAnswered(id="q", answer="7"), OFFERED, (AGAIN, SETTLED)),
+    Row(HERM, "secret", SECRET, UNANSWERED, (LOOK_ELSE_UNKNOWN,)),
+    Row(HERM, "opaque", Opaque(channel="x", payload={}), UNANSWERED, (LOOK_ELSE_UNKNOWN,)),
+)
+CASES = [
+    pytest.param(row, when, fate, id=f"{row.adapter.name}-{row.name}-{when}")
+    for row in TABLE
+    for when, fate in row.fates.items()
+]
+
+
+def _row(sequence: int, event: Event) -> SendRow:
+    envelope = Envelope(EventId(str(sequence)), SessionId("s"), sequence, START, "to_runtime", event)
+    return SendRow(SessionId("s"), sequence, RUNTIME, "turn", "pending", 0, None, None, envelope)
+
+
+def _plan(row: Row, when: Circumstance, *, working: bool = False) -> Plan:
+    rows = [_row(PLACE + place, event) for place, event in enumerate((row.event, *row.newer))]
+    one = frozenset({PLACE})
+    plans = plan_resend(
+        rows[::-1],
+        capabilities=row.adapter.capabilities,
+        now=START + row.after,
+        unsure_up_to=PLACE if when == "crash" else 0,
+        tried=one if when == "cut" else frozenset(),
+        lost=one if when == "silence" else frozenset(),
+        working=working,
+        memory=row.memory,
+    )
+    return next(plan for plan in plans if plan.row.sequence == PLACE)
+
+
+@pytest.mark.parametrize(("row", "when", "fate"), CASES)
+def test_each_row_meets_the_fate_that_the_design_gives_it(row: Row, when: Circumstance, fate: Fate) -> None:
+    plan = _plan(row, when)
+    assert plan.fate == fate, row.says
+    # What is sent again is the same to the last member; what is not says why.
+    assert plan.row.envelope.event == row.event
+    assert (plan.reason is None) == (fate == "send")
+    assert plan.overdue == (plan.reason == OVERDUE)
+
+
+@pytest.mark.parametrize("adapter", [HUMA_0_1, HUMA_0_2, OPENHANDS, HERM], ids=lambda adapter: adapter.name)
+def test_the_table_has_a_row_for_all_that_a_protocol_accepts(adapter: Adapter) -> None:
+    rows = [row for row in TABLE if row.adapter is adapter]
+    assert {row.event.kind for row in rows} == adapter.capabilities.accepts
+    answered = adapter.capabilities.delivery != "silence"
+    assert {tuple(row.fates) for row in rows} == {("crash", "cut" if answered else "silence", "waited")}
+    assert all(row.says for row in rows)
+
+
+@pytest.mark.parametrize("adapter", [HUMA_0_1, HUMA_0_2], ids=lambda adapter: adapter.name)
+@pytest.mark.parametrize("when", ["crash", "silence", "waited"])
+def test_a_wake_that_may_have_come_is_said_softly_to_an_agent_that_waits_for_calls(
+    adapter: Adapter, when: Circumstance
+) -> None:
+    plan = _plan(Row(adapter, "", WAKING, {}, (NEWEST_WAKING,)), when, working=True)
+    assert plan.fate == "send"
+    assert plan.row.envelope.event == WAKING.model_copy(update={"wakes_agent": when == "waited"})
+
+
+# Where the runtime can be asked: a replay comes before the plan -------------------------------------------
+
+
+def _openhands(table: Table, payload: Any) -> None:
+    heard = {"id": 3, "timestamp": "2026-11-20T20:00:03.000000", "source": "user", "message": "", **payload}
+    table.receive(heard, channel="oh_event")
+
+
+def _herm(table: Table, payload: Any) -> None:
+    heard = {"id": "evt_3", "type": payload["type"], "sessionId": "s", "sequence": 3, "status": "complete"}
+    table.receive({**heard, "payload": payload, "createdAt": "2026-11-20T20:00:00.000Z"}, channel="stream")
+
+
+@pytest.mark.parametrize(
+    ("adapter", "echo", "event"),
+    [
+        pytest.param(OPENHANDS, _openhands, MESSAGE, id="openhands-message"),
+        pytest.param(
+            OPENHANDS, _openhands, ActionOrdered(action="run", arguments={"command": "ls"}), id="openhands-action"
+        ),
+        pytest.param(OPENHANDS, _openhands, TurnInterrupted(), id="openhands-interrupt"),
+        pytest.param(HERM, _herm, MESSAGE, id="herm-message"),
+        pytest.param(HERM, _herm, TurnSteered(text="left"), id="herm-steer"),
+        pytest.param(HERM, _herm, TurnInterrupted(), id="herm-interrupt"),
+    ],
+)
+def test_an_echo_in_the_replay_after_a_crash_settles_what_would_be_unknown(
+    adapter: Adapter, echo: Any, event: Event
+) -> None:
+    table = Table(adapter)
+    sequence = table.post(event)
+    [payload] = table.sent
+    table.recover()
+    table.decide(lambda build: frames.connecting(table.council, build))
+    echo(table, payload)
+    assert table.step.send_changes == (SendChange(sequence=sequence, target=RUNTIME, state="delivered"),)
+    # The same words once more are another client's.
+    echo(table, {**payload, "id": 4} if adapter is OPENHANDS else payload)
+    assert table.step.send_changes == ()
