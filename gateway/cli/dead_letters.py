@@ -1,4 +1,4 @@
-"""The commands about dead letters: list, show and redrive what did not get through."""
+"""The commands about dead letters: list, show, redrive and dismiss what did not get through."""
 
 import json
 import re
@@ -43,9 +43,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="JSON, one line a lette
 
 group = typer.Typer(
     name="dead-letters",
-    help="List, show and redrive what did not get through.",
+    help="List, show, redrive and dismiss what did not get through.",
     epilog=f"{RAW}Examples:\n  dragoman dead-letters list --executor cards\n  dragoman dead-letters show ID\n"
-    "  dragoman dead-letters redrive ID\n  dragoman dead-letters redrive --executor cards --since 2h --yes",
+    "  dragoman dead-letters redrive ID\n  dragoman dead-letters redrive --executor cards --since 2h --yes\n"
+    "  dragoman dead-letters dismiss ID",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -168,10 +169,56 @@ def redrive(
             raise Misused("give an ID, a filter, or --all")
         looked = api.post("/v1/dead-letters/redrive", {**which, "limit": limit, "dry_run": True})
         if not dry_run and looked["found"] and not yes:
-            _confirm(looked["found"], more=bool(looked["more"]))
+            _confirm(looked["found"], "tried again", more=bool(looked["more"]))
         body = {**which, **how, "limit": limit}
         done = looked if dry_run or not looked["found"] else api.post("/v1/dead-letters/redrive", body)
-        _show_done(done, as_json=as_json)
+        _show_done(done, "redriven", "tried again", as_json=as_json)
+    if done["failed"]:
+        raise typer.Exit(1)
+
+
+@group.command(
+    epilog=f"{RAW}Examples:\n  dragoman dead-letters dismiss 0b5e6f7a-…\n"
+    "  dragoman dead-letters dismiss --target destination:chat-log --yes\n"
+    "  dragoman dead-letters dismiss --all --dry-run\n\n"
+    "A dismissed letter leaves the list and the alert for good; what is on record of it stays.\n"
+    "Exit code 0: all were dismissed. 1: some, or none, could be."
+)
+def dismiss(
+    letter: Annotated[
+        str | None, typer.Argument(metavar="ID", help="One letter; without it, those the filters match.")
+    ] = None,
+    *,
+    kind: KindOption = None,
+    runtime: RuntimeOption = None,
+    executor: ExecutorOption = None,
+    target: TargetOption = None,
+    since: SinceOption = None,
+    everything: Annotated[bool, typer.Option("--all", help="All of them, where no filter is given.")] = False,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=MOST, help="How many to dismiss at most.")] = 100,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which would be dismissed.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before many.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The answer as JSON.")] = False,
+    url: UrlOption = DEFAULT_URL,
+    key: KeyOption = None,
+) -> None:
+    """Leave dead letters as they are: one by its id, or many by filters."""
+    with explained(), Api(url, key) as api:
+        which = filters(kind=kind, runtime=runtime, executor=executor, target=target, since=since)
+        if letter is not None:
+            if which or everything or dry_run:
+                raise Misused("an ID stands alone: filters, --all and --dry-run are for many")
+            gone = api.post(f"{_path(letter)}/dismiss", {})
+            typer.echo(json.dumps(gone) if as_json else f"dismissed: {clean(letter)}")
+            return
+        if not which and not everything:
+            raise Misused("give an ID, a filter, or --all")
+        body = {**which, "limit": limit}
+        looked = api.post("/v1/dead-letters/dismiss", {**body, "dry_run": True})
+        if not dry_run and looked["found"] and not yes:
+            _confirm(looked["found"], "dismissed", more=bool(looked["more"]))
+        done = looked if dry_run or not looked["found"] else api.post("/v1/dead-letters/dismiss", body)
+        _show_done(done, "dismissed", "dismissed", as_json=as_json)
     if done["failed"]:
         raise typer.Exit(1)
 
@@ -186,24 +233,24 @@ def _redrive_one(api: Api, letter: str, how: dict[str, Any], *, as_json: bool) -
         typer.echo(f"due again: event {clean(done['sequence'])} to {clean(done['target'])}")
 
 
-def _confirm(found: int, *, more: bool) -> None:
+def _confirm(found: int, what: str, *, more: bool) -> None:
     if not sys.stdin.isatty():
-        raise OperatorError(f"{found} dead letters would be tried again; --yes says that they shall be")
+        raise OperatorError(f"{found} dead letters would be {what}; --yes says that they shall be")
     also = " (there are more; --limit takes more of them)" if more else ""
-    if not typer.confirm(f"Try {found} dead letters again{also}?", err=True):
-        raise Refusal("nothing was tried again")
+    if not typer.confirm(f"{found} dead letters will be {what}{also}. Go on?", err=True):
+        raise Refusal(f"nothing was {what}")
 
 
-def _show_done(done: dict[str, Any], *, as_json: bool) -> None:
+def _show_done(done: dict[str, Any], count: str, what: str, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(done))
         return
     if done["dry_run"]:
         for letter in done["ids"]:
             typer.echo(clean(letter))
-        note = f"{done['found']} would be tried again"
+        note = f"{done['found']} would be {what}"
     else:
-        note = f"{done['redriven']} of {done['found']} tried again"
+        note = f"{done[count]} of {done['found']} {what}"
     err = Console(stderr=True, highlight=False)
     for one in done["failed"]:
         err.print(Text(f"{clean(one['id'])}: {clean(one['reason'])}", "yellow"), soft_wrap=True)

@@ -1,5 +1,6 @@
 """What every engine must know of calls."""
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
 
@@ -19,6 +20,7 @@ from gateway.conformance.engine_words import (
     open_session,
     said,
     settled,
+    texts,
 )
 from gateway.envelope import CallId
 from gateway.errors import Stale
@@ -28,6 +30,7 @@ from gateway.ports.engine import (
     CallFilter,
     CallRow,
     Claim,
+    Dismissed,
     Engine,
     MarkCanceling,
     Page,
@@ -217,6 +220,34 @@ class CallSuite:
         assert await engine.call(CallId("lost")) == replace(row, dead=False)
         rows, _ = await engine.calls(CallFilter(dead=True), ALL)
         assert [row.call_id for row in rows] == ["later"]
+        for call_id in ("lost", "done"):
+            with pytest.raises(Stale):
+                await engine.commit(Step(ALICE, calls=(Redriven(CallId(call_id)),)))
+
+    async def test_of_many_that_redrive_a_call_at_once_one_does(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_call(engine, call_id="lost")
+        await engine.commit(Step(ALICE, (answered(),), calls=(replace(settled("lost"), dead=True),)))
+        steps = [Step(ALICE, (said(str(n)),), calls=(Redriven(CallId("lost")),)) for n in range(10)]
+        done = await asyncio.gather(*map(engine.commit, steps), return_exceptions=True)
+        assert [type(one) for one in done].count(Stale) == 9
+        assert len(await texts(engine)) == 1
+
+    async def test_a_dead_call_is_dismissed_once_and_only_then_listed_no_more(self, engine: Engine) -> None:
+        await open_session(engine)
+        for call_id, dead in (("lost", True), ("done", False)):
+            await open_call(engine, call_id=call_id)
+            await engine.commit(Step(ALICE, (answered(),), calls=(replace(settled(call_id), dead=dead),)))
+        row = await engine.call(CallId("lost"))
+        assert row is not None
+        await engine.commit(Step(ALICE, (said("enough"),), calls=(Dismissed(CallId("lost")),)))
+        assert await engine.call(CallId("lost")) == replace(row, dead=False)
+        assert (await engine.calls(CallFilter(dead=True), ALL))[0] == []
+        await open_call(engine, call_id="open")
+        for change in (Dismissed(CallId("lost")), Redriven(CallId("lost")), Dismissed(CallId("done")),
+                       Dismissed(CallId("open")), Dismissed(CallId("unknown"))):  # fmt: skip
+            with pytest.raises(Stale):
+                await engine.commit(Step(ALICE, (said("again"),), calls=(change,)))
 
     async def test_only_a_call_that_has_ended_can_have_been_redriven(self, engine: Engine) -> None:
         await open_session(engine)

@@ -20,7 +20,7 @@ from gateway.conformance.engine_words import (
 )
 from gateway.envelope import SessionId
 from gateway.errors import Fenced
-from gateway.ports.engine import Engine, Fence, Instance, SessionRow, Step
+from gateway.ports.engine import Engine, Fence, Instance, RetentionPolicy, SessionRow, Step
 
 LONG = timedelta(hours=1)
 """A lease that outlives the test."""
@@ -361,6 +361,31 @@ class LeaseSuite:
         assert not await engine.hold(A, "sweep")
         assert await engine.hold(B, "sweep")
         assert not await engine.hold(A, "sweep")
+
+    async def test_a_name_that_is_let_go_is_free_for_others_at_once(self, engine: Engine) -> None:
+        await live(engine, A, B)
+        await engine.let_go(A, "never-held")
+        assert await engine.hold(A, "key")
+        assert await engine.hold(A, "sweep")
+        await engine.let_go(B, "key")
+        assert not await engine.hold(B, "key")
+        await engine.let_go(A, "key")
+        assert await engine.hold(B, "key")
+        assert not await engine.hold(A, "key")
+        await engine.let_go(A, "key")
+        assert not await engine.hold(A, "key")
+        assert not await engine.hold(B, "sweep")
+
+    async def test_a_sweep_takes_no_name_from_the_living(self, engine: Engine, clock: FakeClock) -> None:
+        await live(engine, A, ttl=self.ttl)
+        await live(engine, B, C)
+        assert await engine.hold(A, "key")
+        assert await engine.hold(B, "sweep")
+        await self.lapse(clock)
+        await engine.sweep(RetentionPolicy())
+        assert not await engine.hold(C, "sweep")
+        assert await engine.hold(C, "key")
+        assert await engine.hold(B, "sweep")
 
     async def test_of_many_that_reach_for_a_name_at_once_one_holds_it(self, engine: Engine) -> None:
         names = [f"instance-{number}" for number in range(10)]

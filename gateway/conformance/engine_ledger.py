@@ -158,6 +158,38 @@ class SendSuite:
         rows, cursor = await engine.dead_sends(Page(3, cursor))
         assert ([row.sequence for row in rows], cursor) == ([2], None)
 
+    async def test_a_dead_send_is_revived_once(self, engine: Engine) -> None:
+        await open_session(engine)
+        for sequence, state in enumerate(("refused", "unknown", "dead", "delivered", "moot", "pending"), 2):
+            await engine.commit(Step(ALICE, (said(),), sends=(Send(0, RUNTIME), Send(0, "destination:x"))))
+            change = SendChange(sequence, RUNTIME, state, 3, None, "why")
+            await engine.commit(Step(ALICE, send_changes=(change,)))
+            dead = state in {"refused", "unknown", "dead"}
+            assert not await engine.revive(ALICE, sequence, "destination:x", due_at=START)
+            tries = (engine.revive(ALICE, sequence, RUNTIME, due_at=START + SECOND) for _ in range(5))
+            assert (await asyncio.gather(*tries)).count(True) == dead
+            row = next(row for row in await engine.sends_of(ALICE, sequence) if row.target == RUNTIME)
+            expected = ("pending", 0, START + SECOND, None) if dead else (state, 3, None, "why")
+            assert (row.state, row.attempt, row.due_at, row.reason) == expected
+        assert await engine.dead_sends(ALL) == ([], None)
+        assert not await engine.revive(BOB, 2, RUNTIME, due_at=START)
+
+    async def test_a_dead_send_is_dismissed_once(self, engine: Engine) -> None:
+        await open_session(engine)
+        for sequence, state in enumerate(("refused", "unknown", "dead", "delivered", "moot", "pending"), 2):
+            await engine.commit(Step(ALICE, (said(),), sends=(Send(0, RUNTIME), Send(0, "destination:x"))))
+            await engine.commit(Step(ALICE, send_changes=(SendChange(sequence, RUNTIME, state, 3, None, "why"),)))
+            dead = state in {"refused", "unknown", "dead"}
+            assert not await engine.dismiss(ALICE, sequence, "destination:x", reason="enough")
+            tries = (engine.dismiss(ALICE, sequence, RUNTIME, reason="enough") for _ in range(5))
+            assert (await asyncio.gather(*tries)).count(True) == dead
+            row = next(row for row in await engine.sends_of(ALICE, sequence) if row.target == RUNTIME)
+            expected = ("moot", 3, "enough") if dead else (state, 3, "why")
+            assert (row.state, row.attempt, row.reason) == expected
+            assert not await engine.revive(ALICE, sequence, RUNTIME, due_at=START)
+        assert await engine.dead_sends(ALL) == ([], None)
+        assert not await engine.dismiss(BOB, 2, RUNTIME, reason="enough")
+
     async def test_dead_sends_are_listed_by_what_is_asked_for(self, engine: Engine, clock: FakeClock) -> None:
         await open_session(engine)
         await open_session(engine, BOB, runtime="coder")

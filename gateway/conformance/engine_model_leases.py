@@ -123,6 +123,13 @@ class LeaseRules(RuleBasedStateMachine):
         if free:
             self.lives.held[name] = instance
 
+    @rule(which=instances, name=names)
+    def let_go(self, which: str, name: str) -> None:
+        instance = self.lives.id_of(which)
+        self.run(self.engine.let_go(instance, name))
+        if self.lives.held.get(name) == instance:
+            del self.lives.held[name]
+
     @invariant()
     def owners_agree(self) -> None:
         for session_id, owned in self.owned.items():

@@ -200,7 +200,8 @@ class SweepSuite:
         clock.turn(2 * DAY)
         await engine.sweep(replace(KEEP_ALL, copy_age=3 * DAY))
         assert len(await engine.pending_sends(target=COPIES)) == 1
-        await engine.sweep(policy)
+        swept = await engine.sweep(policy)
+        assert (swept.events, dict(swept.copies)) == (1, {COPIES: 1})
         assert [(await row_of(engine, name)).first_sequence for name in names] == [13, 12]
         assert await engine.pending_sends(target=COPIES) == []
         assert len(await engine.pending_sends(target=RUNTIME)) == 1

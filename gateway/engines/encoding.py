@@ -19,6 +19,7 @@ from gateway.engines.rows import EventRecord, SendRecord, micros, moment, moment
 from gateway.envelope import EVENT, Envelope, Loss, Opaque, Origin
 from gateway.errors import EngineUnusable, InvalidRequest
 from gateway.ports.engine import NewEvent, SendRow
+from gateway.ports.values import LONG, is_simple
 
 ERASED = "erased"
 """The channel of the opaque event that an erased one reads back as."""
@@ -44,8 +45,10 @@ def encode_event(new: NewEvent) -> Encoded:
         about = _about(new)
     except (PydanticSerializationError, ValueError, TypeError) as exc:
         raise InvalidRequest(f"{new.event.kind} {new.event_id!r} cannot be kept: {exc}") from exc
-    # pydantic writes what is not finite as these texts; only then is the costly search for real ones worth it.
-    if (b'NaN"' in body or b'Infinity"' in body) and not _is_finite(new.event.model_dump()):
+    # pydantic writes what is not finite as these texts; only then is the costly search for real ones worth it,
+    # and looking for them in a long body only where it is not long because of a text or two.
+    suspect = len(body) <= LONG or not is_simple(new.event.__dict__)
+    if suspect and (b'NaN"' in body or b'Infinity"' in body) and not _is_finite(new.event.model_dump()):
         raise InvalidRequest(f"{new.event.kind} {new.event_id!r} cannot be kept: it holds NaN or Infinity")
     return Encoded(new, micros(new.recorded_at), body, about)
 

@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 
 from gateway.engines.encoding import decode_envelope, encode_event, read_cursor, send_row, write_cursor
 from gateway.engines.memory_tables import Listeners, SharedMemory, Shelved, Tables
-from gateway.engines.retention import choose
+from gateway.engines.retention import add_up, choose
 from gateway.engines.roster import room_for
 from gateway.engines.rows import CallRecord, Head, SendRecord, call_row, interaction_row, micros, moment, whole_micros
 from gateway.engines.steps import CLOSED, DEAD_STATES, Writes, begin, decide
@@ -226,6 +226,23 @@ class MemoryEngine:
         ]
         return [self._show(record) for record in sorted(found)]
 
+    async def revive(self, session_id: SessionId, sequence: int, target: str, *, due_at: datetime) -> bool:
+        place = (session_id, sequence, target)
+        send = self._tables.sends.get(place)
+        if send is None or send.state not in DEAD_STATES:
+            return False
+        fresh = send._replace(state="pending", attempt=0, due_at=micros(due_at), reason=None)
+        self._tables.sends[place] = fresh
+        return True
+
+    async def dismiss(self, session_id: SessionId, sequence: int, target: str, *, reason: str) -> bool:
+        place = (session_id, sequence, target)
+        send = self._tables.sends.get(place)
+        if send is None or send.state not in DEAD_STATES:
+            return False
+        self._tables.sends[place] = send._replace(state="moot", due_at=None, reason=reason)
+        return True
+
     async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[SendRow], str | None]:
         after = read_cursor(page.after, int, str, int, str) if page.after else None
         found = [
@@ -333,6 +350,9 @@ class MemoryEngine:
     async def hold(self, instance: str, name: str) -> bool:
         return self._open.roster.hold(instance, name)
 
+    async def let_go(self, instance: str, name: str) -> None:
+        self._open.roster.let_go(instance, name)
+
     # Bell
 
     def ring(self, topic: str) -> None:
@@ -356,12 +376,12 @@ class MemoryEngine:
         total = sum(session.head.size for session in tables.sessions.values())
         shelves = tables.shelves(now - whole_micros(policy.copy_age))
         cuts, more = choose(shelves, tables.peek, policy, now=now, total=total, budget=budget)
-        events = sum(tables.cut(session_id, cut.until) for session_id, cut in cuts.items())
+        events, copies = add_up(tables.cut(session_id, cut.until) for session_id, cut in cuts.items())
         calls = tables.drop_calls(now - whole_micros(policy.call_age), budget - events)
         expired = [place for place, answer in tables.answers.items() if answer.expires_at <= self._clock.now()]
         for place in expired:
             del tables.answers[place]
-        return Swept(events=events, calls=calls, more=more or events + calls >= budget)
+        return Swept(events=events, calls=calls, more=more or events + calls >= budget, copies=copies)
 
     async def health(self) -> EngineHealth:
         if self._opened is None:

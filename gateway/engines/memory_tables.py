@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gateway.engines.encoding import strip_about
-from gateway.engines.retention import Item, Shelf
+from gateway.engines.retention import Gone, Item, Shelf
 from gateway.engines.roster import Roster
 from gateway.engines.rows import (
     CallRecord,
@@ -195,8 +195,8 @@ class Tables:
         start = seq - session.head.min_seq
         return [_item(record) for record in session.events[start : start + n]]
 
-    def cut(self, session_id: SessionId, first: int) -> int:
-        """Remove the events before `first`, and what belongs to them; say how many."""
+    def cut(self, session_id: SessionId, first: int) -> Gone:
+        """Remove the events before `first`, and what belongs to them; say what went."""
         session = self.sessions[session_id]
         gone = session.events[: first - session.head.min_seq]
         session.events = session.events[len(gone) :]
@@ -205,12 +205,13 @@ class Tables:
         self.keys -= {
             (session_id, record.direction, record.dedupe_key) for record in gone if record.dedupe_key is not None
         }
+        copies = Counter[str]()
         for place in [place for place in self.sends if place[0] == session_id and place[1] < first]:
-            del self.sends[place]
+            copies[place[2]] += self.sends.pop(place).state == "pending"
         for one in [one for one in self.interactions.values() if one.session_id == session_id]:
             if one.request_seq < first:
                 del self.interactions[one.interaction_id]
-        return len(gone)
+        return Gone(len(gone), +copies)
 
     def drop_calls(self, before: int, budget: int) -> int:
         """Remove calls that ended before a time and whose outcome waits for no one; say how many."""

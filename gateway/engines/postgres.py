@@ -24,7 +24,7 @@ from gateway.engines.postgres_once import FIRST_PAUSE, LONGEST_PAUSE, Line, Once
 from gateway.engines.postgres_pool import Pool
 from gateway.engines.postgres_schema import check, migrate
 from gateway.engines.postgres_tables import MIGRATIONS
-from gateway.engines.retention import portions
+from gateway.engines.retention import add_up, portions
 from gateway.engines.rows import micros, whole_micros
 from gateway.engines.shared_probe import SharedProbe
 from gateway.envelope import CallId, Envelope, InteractionId, SessionId
@@ -135,9 +135,9 @@ class PostgresEngine:
 
     def _show(self, found: Mapping[str, str]) -> Mapping[str, str]:
         """Say in the log, once, what is doubtful about the server; answers everything for an operator's eyes."""
-        doubts = {text for name, text in found.items() if name.startswith("warning ")}
-        for reason in sorted(doubts - self._doubts):
-            log.warning("the database server may break promises", place=self._address.place, reason=reason)
+        doubts = {name for name in found if name.startswith("warning ")}
+        for name in sorted(doubts - self._doubts):
+            log.warning("the database server needs attention", place=self._address.place, reason=found[name])
         self._doubts = doubts
         return {
             "place": self._address.place,
@@ -240,6 +240,12 @@ class PostgresEngine:
     async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[SendRow]:
         return await queries.list_sends_of(self._pool, session_id, sequence)
 
+    async def revive(self, session_id: SessionId, sequence: int, target: str, *, due_at: datetime) -> bool:
+        return await self._pool.transact(upkeep.revive(session_id, sequence, target, micros(due_at)))
+
+    async def dismiss(self, session_id: SessionId, sequence: int, target: str, *, reason: str) -> bool:
+        return await self._pool.transact(upkeep.dismiss(session_id, sequence, target, reason))
+
     async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[SendRow], str | None]:
         return await queries.list_dead_sends(self._pool, page, which)
 
@@ -288,6 +294,9 @@ class PostgresEngine:
     async def hold(self, instance: str, name: str) -> bool:
         return await leases.hold(self._pool, instance, name)
 
+    async def let_go(self, instance: str, name: str) -> None:
+        await leases.let_go(self._pool, instance, name)
+
     # Bell
 
     def ring(self, topic: str) -> None:
@@ -301,12 +310,12 @@ class PostgresEngine:
     async def sweep(self, policy: RetentionPolicy, *, budget: int = 2_000) -> Swept:
         now = micros(self._clock.now())
         cuts, more = await queries.choose_to_sweep(self._pool, policy, now, budget)
-        events, copies_from = 0, now - whole_micros(policy.copy_age)
-        for portion in portions(cuts):
-            events += await self._pool.transact(upkeep.cut(portion, copies_from))
+        copies_from = now - whole_micros(policy.copy_age)
+        gone = [await self._pool.transact(upkeep.cut(portion, copies_from)) for portion in portions(cuts)]
+        events, copies = add_up(gone)
         before = now - whole_micros(policy.call_age)
         calls = await self._pool.transact(upkeep.drop_calls(before, budget - events, now))
-        return Swept(events=events, calls=calls, more=more or events + calls >= budget)
+        return Swept(events=events, calls=calls, more=more or events + calls >= budget, copies=copies)
 
     async def health(self) -> EngineHealth:
         return await self._probing.ask()

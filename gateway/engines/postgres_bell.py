@@ -152,9 +152,9 @@ class Bell:
             who, topics = None, None
         if who == self._me:
             self._pinged.set()
-        elif isinstance(topics, list):
-            for topic in cast("list[object]", topics):
-                self._tell(str(topic))
+        elif isinstance(topics, list) and all(isinstance(topic, str) for topic in cast("list[object]", topics)):
+            for topic in cast("list[str]", topics):
+                self._tell(topic)
         else:
             self._tell(None)
 

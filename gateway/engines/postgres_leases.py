@@ -163,3 +163,12 @@ async def hold(pool: Pool, instance: str, name: str) -> bool:
         return bool(await ask(_HOLD, instance, name))
 
     return await pool.transact(work)
+
+
+async def let_go(pool: Pool, instance: str, name: str) -> None:
+    """Give up a name, where it is this instance's."""
+
+    async def work(turn: Turn) -> None:
+        await turn.link.ask("DELETE FROM @holds WHERE name = $2 AND instance = $1", instance, name)
+
+    await pool.transact(work)

@@ -1,6 +1,7 @@
 """Brings the tables of a PostgreSQL schema up to date, and looks whether the server keeps what it promises."""
 
 import zlib
+from datetime import timedelta
 from typing import Any
 
 from gateway.engines.postgres_link import Link
@@ -20,6 +21,16 @@ SELECT current_setting('server_version'), current_setting('server_version_num'):
     current_setting('full_page_writes'), (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'),
     current_setting('transaction_read_only'), pg_is_in_recovery(), current_setting('synchronous_standby_names'),
     (SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming')
+"""
+
+OLD_SECONDS = 300.0
+"""How long a transaction of somebody else may hold back what vacuum removes before a person is told."""
+_OLDEST_TRANSACTION = """
+SELECT pid, application_name, usename, state, extract(epoch FROM clock_timestamp() - xact_start)::bigint
+FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+    AND coalesce(backend_xmin, backend_xid) IS NOT NULL AND xact_start < clock_timestamp() - make_interval(secs => $1)
+ORDER BY xact_start LIMIT 1
 """
 
 
@@ -55,6 +66,14 @@ async def check(link: Link) -> dict[str, str]:
         found["warning synchronous_standby_names"] = (
             f"{replicas} replicas are attached and none is synchronous, so that a failover may lose acknowledged"
             " writes; name one in synchronous_standby_names"
+        )
+    # Of other roles only where ours may see them (pg_read_all_stats).
+    for pid, application, role, state, age in await link.ask(_OLDEST_TRANSACTION, OLD_SECONDS):
+        found["warning old transaction"] = (
+            f"process {pid} (application {application!r}, role {role!r}, {state}) has had a transaction open for"
+            f" {timedelta(seconds=age)}, so that vacuum removes nothing that was replaced since, and all gets slower;"
+            f" SELECT pg_terminate_backend({pid}) ends it, and idle_in_transaction_session_timeout on its role keeps it"
+            " from coming back"
         )
     return found
 

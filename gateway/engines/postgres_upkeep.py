@@ -1,5 +1,6 @@
 """What is written to PostgreSQL besides steps: sessions are opened, answers remembered, old things removed."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 from gateway.engines.encoding import Encoded, strip_about
@@ -7,7 +8,7 @@ from gateway.engines.postgres_faults import Again
 from gateway.engines.postgres_once import Turn, Work
 from gateway.engines.postgres_schema import check
 from gateway.engines.postgres_store import KEEP_ANSWERS, Held, write
-from gateway.engines.retention import PORTION
+from gateway.engines.retention import PORTION, Gone, add_up
 from gateway.engines.rows import Head, micros
 from gateway.engines.steps import CLOSED, Writes, begin, decide
 from gateway.envelope import SessionId
@@ -25,6 +26,14 @@ ON CONFLICT DO NOTHING RETURNING {_HEAD}
 _LOCK = f"SELECT {_HEAD} FROM @sessions WHERE session_id = $1 FOR UPDATE"
 _SET_NOTE = """
 INSERT INTO @notes (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value
+"""
+_REVIVE = """
+UPDATE @outbound SET state = 'pending', attempt = 0, due_at = $4, reason = NULL
+WHERE session_id = $1 AND seq = $2 AND target = $3 AND state IN ('refused', 'unknown', 'dead') RETURNING 1
+"""
+_DISMISS = """
+UPDATE @outbound SET state = 'moot', due_at = NULL, reason = $4
+WHERE session_id = $1 AND seq = $2 AND target = $3 AND state IN ('refused', 'unknown', 'dead') RETURNING 1
 """
 _PROBE = """
 INSERT INTO @probe (id, tried_at) VALUES (1, clock_timestamp())
@@ -64,6 +73,9 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone
 """
+_UNDELIVERED = """
+SELECT target, count(*) FROM @outbound WHERE session_id = $1 AND seq < $2 AND state = 'pending' GROUP BY target
+"""
 _DROP_CALLS = """
 DELETE FROM @calls WHERE id IN (
     SELECT c.id FROM @calls c
@@ -78,7 +90,13 @@ DELETE FROM @calls WHERE id IN (
 RETURNING 1
 """
 # Nobody asks about a transaction of yesterday, and an instance that has been gone for a week will not be back.
+# What such an instance held is free already, whether or not its name is still on the list.
 _FORGET = (
+    """
+    DELETE FROM @holds h WHERE NOT EXISTS (
+        SELECT 1 FROM @instances i WHERE i.instance = h.instance AND i.expires_at > clock_timestamp()
+    )
+    """,
     "DELETE FROM @commits WHERE at < clock_timestamp() - interval '1 day'",
     """
     DELETE FROM @instances i WHERE i.expires_at < clock_timestamp() - interval '7 days'
@@ -137,6 +155,24 @@ def remember(key: str, scope: str, answer: StoredAnswer, now: int) -> Work[bool]
     return work
 
 
+def revive(session_id: SessionId, sequence: int, target: str, due_at: int) -> Work[bool]:
+    """Make an outbound row pending again, where it waits for an operator."""
+
+    async def work(turn: Turn) -> bool:
+        return bool(await turn.link.ask(_REVIVE, session_id, sequence, target, due_at))
+
+    return work
+
+
+def dismiss(session_id: SessionId, sequence: int, target: str, reason: str) -> Work[bool]:
+    """Make an outbound row moot, where it waits for an operator."""
+
+    async def work(turn: Turn) -> bool:
+        return bool(await turn.link.ask(_DISMISS, session_id, sequence, target, reason))
+
+    return work
+
+
 def set_note(name: str, value: str | None) -> Work[None]:
     """Keep a note, or remove it."""
 
@@ -187,26 +223,28 @@ def erase(session_id: SessionId, after: int) -> Work[int | None]:
     return work
 
 
-def cut(firsts: Mapping[SessionId, int], copies_from: int) -> Work[int]:
-    """Move the beginnings of sessions forward, but never past what is still needed; answers how many events went.
+def cut(firsts: Mapping[SessionId, int], copies_from: int) -> Work[Gone]:
+    """Move the beginnings of sessions forward, but never past what is still needed; answers what went.
 
     Copies made before `copies_from` are waited for no more.
     """
 
-    async def work(turn: Turn) -> int:
+    async def work(turn: Turn) -> Gone:
         names = sorted(firsts)
-        return sum([await _cut_one(turn, name, firsts[name], copies_from) for name in names])
+        return add_up([await _cut_one(turn, name, firsts[name], copies_from) for name in names])
 
     return work
 
 
-async def _cut_one(turn: Turn, session_id: SessionId, first: int, copies_from: int) -> int:
+async def _cut_one(turn: Turn, session_id: SessionId, first: int, copies_from: int) -> Gone:
     ask = turn.link.ask
     if not await ask(_LOCK, session_id):
-        return 0
+        return Gone(0, Counter())
     ((floor,),) = await ask(_FLOOR, session_id, copies_from)
-    ((count,),) = await ask(_CUT, session_id, first if floor is None else min(first, floor))
-    return count
+    first = first if floor is None else min(first, floor)
+    copies: Counter[str] = Counter(dict(await ask(_UNDELIVERED, session_id, first)))
+    ((count,),) = await ask(_CUT, session_id, first)
+    return Gone(count, copies)
 
 
 def drop_calls(before: int, budget: int, now: int) -> Work[int]:

@@ -5,7 +5,8 @@ an open call, a pending send or a waiting question still needs.
 """
 
 import heapq
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gateway.engines.rows import whole_micros
@@ -31,6 +32,13 @@ class Item(NamedTuple):
     seq: int
     recorded_at: int
     size: int
+
+
+class Gone(NamedTuple):
+    """What cutting sessions removed: events, and by target the copies among them that were still to be delivered."""
+
+    events: int
+    copies: Counter[str]
 
 
 class Cut(NamedTuple):
@@ -114,3 +122,12 @@ def portions(cuts: Mapping[SessionId, Cut]) -> list[dict[SessionId, int]]:
             room -= reached - at
             parts[-1][session_id] = at = reached
     return parts
+
+
+def add_up(parts: Iterable[Gone]) -> Gone:
+    """Add up what several cuts removed."""
+    events, copies = 0, Counter[str]()
+    for part in parts:
+        events += part.events
+        copies.update(part.copies)
+    return Gone(events, copies)

@@ -60,6 +60,11 @@ class Roster:
         self._holders[name] = instance
         return True
 
+    def let_go(self, instance: str, name: str) -> None:
+        """Give up a name, where it is this instance's."""
+        if self._holders.get(name) == instance:
+            del self._holders[name]
+
     def show(self, sessions: Mapping[str | None, int]) -> list[Instance]:
         """List who lives or still owns sessions, given how many each owns; those of nobody are under None."""
         living = self.living()

@@ -14,7 +14,7 @@ import orjson
 
 from gateway.engines import sqlite_leases as leases, sqlite_queries as queries, sqlite_upkeep as upkeep
 from gateway.engines.encoding import encode_event
-from gateway.engines.retention import portions
+from gateway.engines.retention import add_up, portions
 from gateway.engines.roster import Roster
 from gateway.engines.rows import micros, whole_micros
 from gateway.engines.shared_probe import SharedProbe
@@ -193,6 +193,12 @@ class SqliteEngine:
     async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[SendRow]:
         return await self._read.ask(queries.list_sends_of, session_id, sequence)
 
+    async def revive(self, session_id: SessionId, sequence: int, target: str, *, due_at: datetime) -> bool:
+        return bool(await self._write.run(upkeep.revive(session_id, sequence, target, micros(due_at))))
+
+    async def dismiss(self, session_id: SessionId, sequence: int, target: str, *, reason: str) -> bool:
+        return bool(await self._write.run(upkeep.dismiss(session_id, sequence, target, reason)))
+
     async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[SendRow], str | None]:
         return await self._read.ask(queries.list_dead_sends, page, which)
 
@@ -244,6 +250,9 @@ class SqliteEngine:
     async def hold(self, instance: str, name: str) -> bool:
         return self._roster.hold(instance, name)
 
+    async def let_go(self, instance: str, name: str) -> None:
+        self._roster.let_go(instance, name)
+
     # Bell
 
     def ring(self, topic: str) -> None:
@@ -259,12 +268,12 @@ class SqliteEngine:
     async def sweep(self, policy: RetentionPolicy, *, budget: int = 2_000) -> Swept:
         now = micros(self._clock.now())
         cuts, more = await self._read.ask(queries.choose_to_sweep, policy, now, budget)
-        events, copies_from = 0, now - whole_micros(policy.copy_age)
-        for portion in portions(cuts):
-            events += await self._write.run(upkeep.cut(portion, copies_from), how="alone")
+        copies_from = now - whole_micros(policy.copy_age)
+        gone = [await self._write.run(upkeep.cut(portion, copies_from), how="alone") for portion in portions(cuts)]
+        events, copies = add_up(gone)
         before = now - whole_micros(policy.call_age)
         calls: int = await self._write.run(upkeep.drop_calls(before, budget - events), how="alone")
-        return Swept(events=events, calls=calls, more=more or events + calls >= budget)
+        return Swept(events=events, calls=calls, more=more or events + calls >= budget, copies=copies)
 
     async def health(self) -> EngineHealth:
         return await self._probing.ask()

@@ -1,10 +1,11 @@
 """What the SQLite writer does besides steps: open sessions, remember answers, erase, remove what is old."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway.engines.encoding import Encoded, strip_about
-from gateway.engines.retention import PORTION
+from gateway.engines.retention import PORTION, Gone, add_up
 from gateway.engines.rows import Head, micros
 from gateway.engines.sqlite_schema import PATIENCE
 from gateway.engines.sqlite_writer import Turn
@@ -21,6 +22,14 @@ VALUES (?, ?, ?, ?, 'starting', ?, 0, 1, 0, 0, ?, ?)
 _REMEMBER = """
 INSERT OR REPLACE INTO idempotency (scope, key, request_sha, response, expires_at) VALUES (?, ?, ?, ?, ?)
 """
+_REVIVE = """
+UPDATE outbound SET state = 'pending', attempt = 0, due_at = ?, reason = NULL
+WHERE session_id = ? AND seq = ? AND target = ? AND state IN ('refused', 'unknown', 'dead')
+"""
+_DISMISS = """
+UPDATE outbound SET state = 'moot', due_at = NULL, reason = ?
+WHERE session_id = ? AND seq = ? AND target = ? AND state IN ('refused', 'unknown', 'dead')
+"""
 _FLOOR = """
 SELECT min(seq) FROM (
     SELECT request_seq AS seq FROM calls WHERE session_id = ?1 AND state IN ('queued', 'dispatched', 'accepted')
@@ -28,6 +37,9 @@ SELECT min(seq) FROM (
     WHERE session_id = ?1 AND state = 'pending' AND (target = 'runtime' OR created_at >= ?2)
     UNION ALL SELECT request_seq FROM interactions WHERE session_id = ?1 AND state = 'waiting'
 )
+"""
+_UNDELIVERED = """
+SELECT target, count(*) FROM outbound WHERE session_id = ? AND seq < ? AND state = 'pending' GROUP BY target
 """
 _DROP_CALLS = """
 DELETE FROM calls WHERE id IN (
@@ -94,6 +106,24 @@ def remember(key: str, scope: str, answer: StoredAnswer) -> Run:
             return False
         execute(_REMEMBER, (scope, key, answer.request_sha, answer.response, micros(answer.expires_at)))
         return True
+
+    return run
+
+
+def revive(session_id: SessionId, sequence: int, target: str, due_at: int) -> Run:
+    """Make an outbound row pending again, where it waits for an operator."""
+
+    def run(turn: Turn) -> bool:
+        return turn.store.connection.execute(_REVIVE, (due_at, session_id, sequence, target)).rowcount == 1
+
+    return run
+
+
+def dismiss(session_id: SessionId, sequence: int, target: str, reason: str) -> Run:
+    """Make an outbound row moot, where it waits for an operator."""
+
+    def run(turn: Turn) -> bool:
+        return turn.store.connection.execute(_DISMISS, (reason, session_id, sequence, target)).rowcount == 1
 
     return run
 
@@ -169,18 +199,18 @@ def empty_log(turn: Turn) -> bool:
 
 
 def cut(firsts: Mapping[SessionId, int], copies_from: int) -> Run:
-    """Move the beginnings of sessions forward, but never past what is still needed; answers how many events went.
+    """Move the beginnings of sessions forward, but never past what is still needed; answers what went.
 
     Copies made before `copies_from` are waited for no more.
     """
 
-    def run(turn: Turn) -> int:
-        return sum(_cut_one(turn, session_id, first, copies_from) for session_id, first in firsts.items())
+    def run(turn: Turn) -> Gone:
+        return add_up(_cut_one(turn, session_id, first, copies_from) for session_id, first in firsts.items())
 
     return run
 
 
-def _cut_one(turn: Turn, session_id: SessionId, first: int, copies_from: int) -> int:
+def _cut_one(turn: Turn, session_id: SessionId, first: int, copies_from: int) -> Gone:
     execute = turn.store.connection.execute
     floor = execute(_FLOOR, (session_id, copies_from)).fetchone()[0]
     first = first if floor is None else min(first, floor)
@@ -193,13 +223,14 @@ def _cut_one(turn: Turn, session_id: SessionId, first: int, copies_from: int) ->
         place,
     ).fetchone()
     if count == 0:
-        return 0
+        return Gone(0, Counter())
+    copies: Counter[str] = Counter(dict(execute(_UNDELIVERED, place)))
     execute("UPDATE sessions SET min_seq = ?, size = size - ? WHERE session_id = ?", (first, size, session_id))
     execute("DELETE FROM events WHERE session_id = ? AND seq < ?", place)
     execute("DELETE FROM outbound WHERE session_id = ? AND seq < ?", place)
     execute("DELETE FROM interactions WHERE session_id = ? AND request_seq < ?", place)
     turn.store.forget_head(session_id)
-    return count
+    return Gone(count, copies)
 
 
 def drop_calls(before: int, budget: int) -> Run:

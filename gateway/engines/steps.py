@@ -33,6 +33,7 @@ from gateway.ports.engine import (
     CallOpen,
     Claim,
     Committed,
+    Dismissed,
     Fence,
     InteractionChange,
     Keep,
@@ -217,8 +218,11 @@ def _change_calls(
             opened.append(call_id)
         else:
             open_now = call is not None and call.state in OPEN_STATES
-            if call is None or call.session_id != head.session_id or open_now is isinstance(change, Redriven):
+            of_dead = isinstance(change, Redriven | Dismissed)
+            if call is None or call.session_id != head.session_id or open_now is of_dead:
                 raise Stale(f"call {call_id!r} is {'still' if open_now else 'not'} open")
+            if of_dead and not call.dead:
+                raise Stale(f"call {call_id!r} waits for no operator")
             calls[call_id] = _change(call, change, numbers, now=now)
     return calls, opened
 
@@ -285,7 +289,7 @@ def _change(call: CallRecord, change: CallChange, numbers: Sequence[int | None],
             return call._replace(state="queued", due_at=micros(change.due_at), error=change.reason, unknown=unknown)
         case MarkCanceling():
             return call._replace(canceling_until=micros(change.until))
-        case Redriven():
+        case Redriven() | Dismissed():
             return call._replace(dead=0)
         case Open():
             raise AssertionError("an Open is no change of a known call")

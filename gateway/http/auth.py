@@ -61,6 +61,8 @@ ACCESS: dict[str, Access] = {
     "getDeadLetter": Access("read"),
     "redriveDeadLetter": Access("operate"),
     "redriveDeadLetters": Access("operate"),
+    "dismissDeadLetter": Access("operate"),
+    "dismissDeadLetters": Access("operate"),
     "enableDestination": Access("operate"),
     "reloadConfiguration": Access("operate"),
     "listInstances": Access("read"),

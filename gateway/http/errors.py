@@ -115,6 +115,14 @@ _ROWS = (
         "Read its present state, then decide again. A late outcome is kept as `outcome.ignored`.",
     ),
     ProblemKind(
+        "idempotency-busy",
+        409,
+        "The first request with this Idempotency-Key is under way",
+        "Another request with the same key is being carried out, here or at another instance, and did not end in time.",
+        "Repeat the request with the same key; it gets the answer of the first one.",
+        retry_after=2,
+    ),
+    ProblemKind(
         "gone",
         410,
         "The events were removed",

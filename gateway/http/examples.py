@@ -111,7 +111,7 @@ DEAD_CALL: dict[str, Any] = {
     "type": "call",
     "id": CALL_ID,
     "advice": f"Nobody knows whether executor 'cards' has done this. Look there for the webhook-id {CALL_ID}: if it "
-    "was not done, or if a repeat does no harm, redrive it.",
+    "was not done, or if a repeat does no harm, redrive it; else dismiss it.",
     **CALL,
     "state": "failed",
     "unknown": True,
@@ -187,6 +187,7 @@ CAPABILITIES: dict[str, Any] = {
         "one_message_per_turn": False,
         "resumes": False,
         "echoes": False,
+        "names_awaited": False,
         "approvals": "none",
         "creates_sessions": True,
         "limits": {"result_utf16_units": 65536},

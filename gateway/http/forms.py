@@ -73,6 +73,13 @@ class RedriveMany(Letters, RedriveCall):
     """Only say what would be tried."""
 
 
+class DismissMany(Letters, Body):
+    limit: Annotated[int, Field(ge=1, le=500)] = 100
+    """How many to dismiss at most."""
+    dry_run: bool = False
+    """Only say what would be dismissed."""
+
+
 class Redeliver(Body):
     target: Annotated[str, Field(pattern=TARGET)]
     """`runtime`, or `destination:NAME`."""

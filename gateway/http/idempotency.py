@@ -11,7 +11,7 @@ import orjson
 import structlog
 from starlette.requests import Request
 
-from gateway.errors import Conflict, EngineUnavailable
+from gateway.errors import EngineUnavailable
 from gateway.http.errors import Refused
 from gateway.http.reply import Reply, dump
 from gateway.ports.engine import Keep
@@ -19,7 +19,10 @@ from gateway.runtime.gateway import Gateway
 
 KEEP = timedelta(hours=24)
 _PATIENCE = timedelta(seconds=30)
+_LOOK = 0.1
+"""Seconds between two looks for an answer that another instance works on."""
 _LONGEST_KEY = 255
+_BUSY = "the first request with this Idempotency-Key is still being worked on"
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -34,20 +37,29 @@ class Once:
     async def run(self, request: Request, fingerprint: bytes, act: Callable[[], Awaitable[Reply]]) -> Reply:
         """Act, or answer as the first time; `fingerprint` tells requests with one key apart and holds no secrets.
 
+        The key is held against other instances while it acts. One that dies meanwhile leaves it to the next as soon
+        as its lease has run out; whether it had acted is not known then.
+
         Raises:
-            Refused: the key is not usable, or belongs to another request.
-            Conflict: the first request with the key is still under way.
+            Refused: the key is not usable, belongs to another request, or the first one is still under way.
         """
         if "idempotency-key" not in request.headers:
             return await act()
         place = _place(request, fingerprint)
         async with self._turn(place):
-            kept = await self._recall(place)
+            kept = await self._recall_or_hold(place)
             if kept is not None:
                 return _replayed(kept)
-            answer = await act()
-            await self._keep(answer, place)
-            return answer
+            try:
+                # Whoever held it until now may have kept an answer since this one looked.
+                kept = await self._recall(place)
+                if kept is not None:
+                    return _replayed(kept)
+                answer = await act()
+                await self._keep(answer, place)
+                return answer
+            finally:
+                await self._let_go(place)
 
     async def run_step(
         self,
@@ -61,7 +73,7 @@ class Once:
         `act` passes on where to keep it; `again` forms the answer once more, out of the sequences kept.
 
         Raises:
-            Refused, Conflict: as `run`. Gone: the events were removed meanwhile.
+            Refused: as `run`. Gone: the events were removed meanwhile.
         """
         if "idempotency-key" not in request.headers:
             return await act(None)
@@ -95,6 +107,23 @@ class Once:
             # The request itself is on record: calling it failed would invite the repeat that the key is to prevent.
             log.warning("answer to an idempotent request not kept", reason=str(exc))
 
+    async def _recall_or_hold(self, place: "_Place") -> bytes | None:
+        """Wait for the answer that another instance works on; None once the key is held here."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _PATIENCE.total_seconds()
+        while (kept := await self._recall(place)) is None and not await self._gateway.hold(place.name):
+            if loop.time() >= until:
+                raise Refused("idempotency-busy", _BUSY)
+            await asyncio.sleep(_LOOK)
+        return kept
+
+    async def _let_go(self, place: "_Place") -> None:
+        try:
+            await self._gateway.let_go(place.name)
+        except EngineUnavailable as exc:
+            # It is taken again here at once, and elsewhere when this instance's lease has ended.
+            log.warning("the key of an idempotent request is still held", reason=str(exc))
+
     @asynccontextmanager
     async def _turn(self, place: "_Place") -> AsyncGenerator[None]:
         turn = self._under_way.setdefault((place.scope, place.key), _Turn())
@@ -104,7 +133,7 @@ class Once:
                 async with asyncio.timeout(_PATIENCE.total_seconds()):
                     await turn.lock.acquire()
             except TimeoutError as exc:
-                raise Conflict("the first request with this Idempotency-Key is still being worked on") from exc
+                raise Refused("idempotency-busy", _BUSY) from exc
             try:
                 yield
             finally:
@@ -130,6 +159,11 @@ class _Place:
     key: str
     scope: str
     sha: str
+
+    @property
+    def name(self) -> str:
+        """What is held while a request with the key is carried out."""
+        return "once:" + hashlib.sha256(f"{self.scope}\n{self.key}".encode()).hexdigest()
 
 
 def _place(request: Request, fingerprint: bytes) -> _Place:

@@ -14,6 +14,8 @@ from gateway.http.app import followers_of
 _HEAD_BYTES = 64 * 1024
 _HEAD_DEADLINE = timedelta(seconds=30)
 _MOST_CONNECTIONS = 8_192
+_BESIDE_FOLLOWERS = 3_192
+"""Connections for requests, where more followers are allowed than those leave room for."""
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -78,7 +80,19 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def make_server(app: FastAPI, *, host: str = "127.0.0.1", port: int = 8080, drain: timedelta) -> Server:
+def most_connections(followers: int) -> int:
+    """Say how many connections are taken where so many event streams are."""
+    return max(_MOST_CONNECTIONS, followers + _BESIDE_FOLLOWERS)
+
+
+def make_server(
+    app: FastAPI,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    drain: timedelta,
+    connections: int = _MOST_CONNECTIONS,
+) -> Server:
     """Make the server; `drain` is how long it waits for requests under way when it stops."""
     options: dict[str, Any] = {
         "host": host,
@@ -90,7 +104,8 @@ def make_server(app: FastAPI, *, host: str = "127.0.0.1", port: int = 8080, drai
         "access_log": False,
         "server_header": False,
         "proxy_headers": False,
-        "limit_concurrency": _MOST_CONNECTIONS,
+        "limit_concurrency": connections,
+        "backlog": connections,
         "timeout_graceful_shutdown": max(1, round(drain.total_seconds())),
     }
     return Server(uvicorn.Config(app, **options), app)

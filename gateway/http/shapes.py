@@ -182,22 +182,29 @@ class RedrivenDelivery(Delivery):
 Redriven = Annotated[RedrivenCall | RedrivenDelivery, Field(discriminator="type")]
 
 
-class NotRedriven(Shape):
+class Failed(Shape):
     id: str
     reason: str
 
 
-class RedrivenMany(Shape):
+class Many(Shape):
     found: int
     """How many the filters match, up to the limit."""
-    redriven: int
-    failed: list[NotRedriven]
-    """Those that could not be tried, the first hundred."""
+    failed: list[Failed]
+    """Those with which it could not be done, the first hundred."""
     more: bool
     """Whether the filters match more than the limit."""
     dry_run: bool
     ids: list[str]
     """The letters that were meant."""
+
+
+class RedrivenMany(Many):
+    redriven: int
+
+
+class DismissedMany(Many):
+    dismissed: int
 
 
 class Interaction(Shape):

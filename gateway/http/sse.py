@@ -140,6 +140,11 @@ class EventStream(Response):
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
 
+    @property
+    def waiting(self) -> int:
+        """How many bytes wait for the client."""
+        return self._pending_bytes
+
     def end(self) -> None:
         """End the stream after what is pending."""
         self._ended = True

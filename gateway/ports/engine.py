@@ -126,12 +126,25 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """A dead call was tried again as another one, so it waits for an operator no more; it may have ended long ago."""
+    """A dead call was tried again as another one, so it waits for an operator no more; it may have ended long ago.
+
+    Of many at once one succeeds, the others are Stale.
+    """
 
     call_id: CallId
 
 
-CallChange = Open | Claim | Accept | Requeue | MarkCanceling | Settle | Redriven
+@dataclass(frozen=True, slots=True)
+class Dismissed:
+    """An operator has left a dead call as it is, so it waits for one no more; it may have ended long ago.
+
+    Of many at once, those that redrive it included, one succeeds, the others are Stale.
+    """
+
+    call_id: CallId
+
+
+CallChange = Open | Claim | Accept | Requeue | MarkCanceling | Settle | Redriven | Dismissed
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,6 +409,8 @@ class Swept:
     events: int = 0
     calls: int = 0
     more: bool = False
+    copies: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By target, how many copies went undelivered with their events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,6 +515,14 @@ class Ledger(Protocol):
         ...
 
     async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[SendRow]: ...
+    async def revive(self, session_id: SessionId, sequence: int, target: str, *, due_at: datetime) -> bool:
+        """Make a refused, unknown or dead row pending again; False where it is none: of many at once one succeeds."""
+        ...
+
+    async def dismiss(self, session_id: SessionId, sequence: int, target: str, *, reason: str) -> bool:
+        """Make a refused, unknown or dead row moot; False where it is none: of many at once one succeeds."""
+        ...
+
     async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[SendRow], str | None]:
         """List rows that are refused, unknown or dead, newest first."""
         ...
@@ -562,6 +585,10 @@ class Leases(Protocol):
 
     async def hold(self, instance: str, name: str) -> bool:
         """Take or keep something that only one living instance may have (a destination, the sweep)."""
+        ...
+
+    async def let_go(self, instance: str, name: str) -> None:
+        """Give up something held, so that another instance may have it at once; nothing where it is not one's own."""
         ...
 
 

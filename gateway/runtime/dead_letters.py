@@ -1,7 +1,8 @@
 """Dead letters: calls that ended without an answer, and sends that will not be tried again by themselves.
 
 Each has an id for good: a call's is its call_id, a send's is `SESSION:SEQUENCE:TARGET`. Redriven, it leaves the
-list; should that fail as well, the new call, or the send, is a dead letter again.
+list; should that fail as well, the new call, or the send, is a dead letter again. Dismissed, it leaves the list for
+good.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -45,19 +46,19 @@ class Which:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A dead letter that could not be redriven, and why."""
+    """A dead letter that could not be redriven or dismissed, and why."""
 
     id: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Redriven:
-    """What became of redriving many."""
+class Done:
+    """What became of redriving or dismissing many."""
 
     found: tuple[str, ...]
     """The ids that were meant, at most as many as were allowed."""
-    redriven: int
+    done: int
     failed: tuple[Failed, ...]
     more: bool
     """Whether the filters match more than that."""
@@ -74,14 +75,15 @@ def advise(row: CallRow | SendRow) -> str:
         case CallRow(unknown=True):
             return (
                 f"Nobody knows whether executor {row.executor!r} has done this. Look there for the webhook-id "
-                f"{row.key or row.call_id}: if it was not done, or if a repeat does no harm, redrive it."
+                f"{row.key or row.call_id}: if it was not done, or if a repeat does no harm, redrive it; else dismiss "
+                "it."
             )
         case CallRow():
             return f"It was not done. Redrive it once executor {row.executor!r} answers again."
         case SendRow(target="runtime", state="unknown"):
             return (
                 "Nobody knows whether the runtime has got this. Look at what the agent did next: redrive it if it is "
-                "missing, or leave it."
+                "missing, else dismiss it."
             )
         case SendRow(state="refused"):
             return "The receiver refused it. Mend what the reason says, then redrive it; as it is, it is refused again."
@@ -89,8 +91,14 @@ def advise(row: CallRow | SendRow) -> str:
             return "It was given up after all attempts. Redrive it once the receiver takes events again."
 
 
+def dismissed(row: SendRow, *, by: str, at: datetime) -> str:
+    """Say of a delivery that an operator has left it as it is."""
+    was = f"{row.state}: {row.reason}" if row.reason else row.state
+    return f"dismissed by {by} at {at.isoformat(timespec='seconds')}; it was {was}"
+
+
 class DeadLetters:
-    """Lists, shows and redrives them."""
+    """Lists, shows, redrives and dismisses them."""
 
     def __init__(
         self,
@@ -98,10 +106,12 @@ class DeadLetters:
         *,
         redrive: Callable[..., Awaitable[CallRow]],
         redeliver: Callable[[SessionId, int, str], Awaitable[None]],
+        dismiss: Callable[[CallRow | SendRow, str], Awaitable[CallRow | SendRow]],
     ) -> None:
         self._engine = engine
         self._redrive = redrive
         self._redeliver = redeliver
+        self._dismiss = dismiss
 
     async def list(self, which: Which, page: Page) -> tuple[Sequence[CallRow | SendRow], str | None]:
         """List calls, newest first, then deliveries, newest first.
@@ -131,7 +141,7 @@ class DeadLetters:
         """Tell all about one; a call with its whole story.
 
         Raises:
-            NotFound: there is none of this id, or it was redriven.
+            NotFound: there is none of this id, or it was redriven or dismissed.
         """
         row = await self._find(letter)
         return await tell_story(self._engine, row) if isinstance(row, CallRow) else row
@@ -148,38 +158,45 @@ class DeadLetters:
         await self._redeliver(row.session_id, row.sequence, row.target)
         return replace(row, state="pending", reason=None)
 
-    async def redrive_many(
+    async def dismiss(self, letter: str, *, by: str) -> CallRow | SendRow:
+        """Leave one as it is, for good; returns the call or delivery, which is no dead letter any more.
+
+        Raises:
+            NotFound, Conflict: it cannot be.
+        """
+        return await self._dismiss(await self._find(letter), by)
+
+    async def each(
         self,
         which: Which,
         *,
         limit: int,
         dry_run: bool,
-        new_key: bool,
-        deliver: bool,
+        deal_with: Callable[[str], Awaitable[object]],
         pass_on: Callable[[str, Elsewhere], Awaitable[None]],
-    ) -> Redriven:
-        """Try again what the filters match, at most `limit`; whatever cannot be is told with its reason.
+    ) -> Done:
+        """Redrive or dismiss what the filters match, at most `limit`; whatever cannot be is told with its reason.
 
         Those of sessions that are not carried here are passed on.
 
         Raises:
-            EngineUnavailable: the store takes no writes; what was redriven before that stays so.
+            EngineUnavailable: the store takes no writes; what was done before that stays so.
         """
         rows, following = await self.list(which, Page(limit))
-        redriven, failed = 0, list[Failed]()
+        done, failed = 0, list[Failed]()
         for row in () if dry_run else rows:
             try:
                 try:
-                    await self.redrive(id_of(row), new_key=new_key, deliver=deliver)
+                    await deal_with(id_of(row))
                 except Elsewhere as exc:
                     await pass_on(id_of(row), exc)
-                redriven += 1
+                done += 1
             except EngineUnavailable:
                 raise
             except DragomanError as exc:
                 failed.append(Failed(id_of(row), str(exc)))
         found = tuple(id_of(row) for row in rows)
-        return Redriven(found, redriven, tuple(failed[:_MOST_FAILURES]), following is not None)
+        return Done(found, done, tuple(failed[:_MOST_FAILURES]), following is not None)
 
     async def _find(self, letter: str) -> CallRow | SendRow:
         session_id, colon, rest = letter.partition(":")
@@ -187,10 +204,14 @@ class DeadLetters:
             row = await self._engine.call(CallId(letter))
             if row is not None and row.dead:
                 return row
-            raise NotFound(f"no dead letter {letter!r}: no such call, or it has its answer, or it was redriven")
+            raise NotFound(
+                f"no dead letter {letter!r}: no such call, or it has its answer, or it was redriven or dismissed"
+            )
         number, _, target = rest.partition(":")
         if number.isascii() and number.isdigit() and len(number) < 19:
             for send in await self._engine.sends_of(SessionId(session_id), int(number)):
                 if send.target == target and send.state in DEAD_SENDS:
                     return send
-        raise NotFound(f"no dead letter {letter!r}: no such delivery, or it got through, or it is tried again")
+        raise NotFound(
+            f"no dead letter {letter!r}: no such delivery, or it got through, or it is tried again or dismissed"
+        )

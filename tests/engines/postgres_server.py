@@ -72,12 +72,16 @@ class OwnServer:
         end = time.monotonic() + _PATIENCE
         while subprocess.run(self._ready, capture_output=True, check=False, timeout=_PATIENCE).returncode:
             if time.monotonic() > end or self._process.poll() is not None:
-                raise AssertionError(f"the server does not start: {(self._folder / 'log').read_text()[-2000:]}")
+                raise AssertionError(f"the server does not start: {self.log()[-2000:]}")
             time.sleep(0.05)
 
     @property
     def _ready(self) -> list[str]:
         return [str(self._programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port), "-d", "postgres"]
+
+    def log(self) -> str:
+        """All that it has logged."""
+        return (self._folder / "log").read_text(errors="replace")
 
     def promote(self) -> None:
         """Make a standby a server that takes writes."""

@@ -99,8 +99,8 @@ async def test_what_became_needed_after_a_sweep_chose_is_not_cut(path: Path) -> 
         await engine.commit(Step(ALICE, send_changes=(SendChange(2, "destination:x", "dead"),)))
     writer = Writer(path, FakeClock())
     await writer.start()
-    assert await writer.run(cut({ALICE: 5}, 0), how="alone") == 2
-    assert await writer.run(cut({ALICE: 5}, 0), how="alone") == 0
+    assert (await writer.run(cut({ALICE: 5}, 0), how="alone")).events == 2
+    assert (await writer.run(cut({ALICE: 5}, 0), how="alone")).events == 0
     left = await writer.run(lambda turn: turn.store.connection.execute("SELECT seq, target FROM outbound").fetchall())
     assert left == [(3, RUNTIME)]
     await writer.stop()

@@ -42,7 +42,7 @@ from gateway.ports.engine import (
     StoredAnswer,
 )
 from gateway.ports.executor import Answered
-from gateway.runtime.dead_letters import DeadLetters
+from gateway.runtime.dead_letters import DeadLetters, id_of
 from gateway.runtime.gateway import (
     CallStory,
     Gap,
@@ -98,15 +98,18 @@ class MemoryGateway(Gateway):
         self.version = "9.9.9"
         self.settings = settings
         store = cast("Engine", _DeadStore(self))
-        self.dead_letters = DeadLetters(store, redrive=self.redrive, redeliver=self.redeliver)
+        self.dead_letters = DeadLetters(store, redrive=self.redrive, redeliver=self.redeliver, dismiss=self._note)
         self.faults: dict[str, Exception] = {}
         """Raised by the method of this name."""
         self.journal: dict[str, list[Envelope]] = {}
         self.rows: dict[str, SessionRow] = {}
         self.call_rows: dict[str, CallRow] = {}
         self.asked: dict[str, tuple[InteractionRow, Envelope]] = {}
+        self.held: set[str] = set()
+        """Names that this instance, or where the test says so another one, holds."""
         self.remembered: dict[tuple[str, str], StoredAnswer] = {}
         self.redelivered: list[tuple[str, int, str]] = []
+        self.dismissed: list[tuple[str, str]] = []
         self.enabled: list[str] = []
         self.erased: list[str] = []
         self.canceled: list[str | None] = []
@@ -120,6 +123,10 @@ class MemoryGateway(Gateway):
         """Posts wait for this."""
         self.posting.set()
         self._queues: list[asyncio.Queue[StreamItem]] = []
+
+    async def _note(self, row: CallRow | SendRow, by: str) -> CallRow | SendRow:
+        self.dismissed.append((id_of(row), by))
+        return row
 
     # What tests do -----------------------------------------------------------------------------------
 
@@ -404,6 +411,15 @@ class MemoryGateway(Gateway):
         self._check("remember")
         answer = StoredAnswer(request_sha, response, START + keep)
         return self.remembered.setdefault((scope, key), answer) is answer
+
+    async def hold(self, name: str) -> bool:
+        free = name not in self.held
+        self.held.add(name)
+        return free
+
+    async def let_go(self, name: str) -> None:
+        self._check("let_go")
+        self.held.discard(name)
 
     def render_metrics(self) -> bytes:
         self._check("render_metrics")

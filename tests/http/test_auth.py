@@ -34,6 +34,8 @@ NEEDS = [
     ("GET", "/v1/dead-letters/x", "read"),
     ("POST", "/v1/dead-letters/x/redrive", "operate"),
     ("POST", "/v1/dead-letters/redrive", "operate"),
+    ("POST", "/v1/dead-letters/x/dismiss", "operate"),
+    ("POST", "/v1/dead-letters/dismiss", "operate"),
     ("POST", "/v1/destinations/x/enable", "operate"),
     ("POST", "/v1/reload", "operate"),
     ("GET", "/v1/runtimes", "read"),

@@ -1,12 +1,15 @@
 """The same request sent twice is carried out once."""
 
 import asyncio
+import hashlib
 from dataclasses import replace
+from datetime import timedelta
 
 import httpx
 import pytest
 
-from gateway.errors import EngineUnavailable, Overloaded
+from gateway.errors import EngineUnavailable, LinkLost, Overloaded
+from gateway.http import idempotency
 from tests.http.conftest import bearer
 from tests.http.fake_gateway import MemoryGateway
 
@@ -30,6 +33,85 @@ async def test_a_session_is_created_once(api: httpx.AsyncClient) -> None:
     answers = [await api.post("/v1/sessions", json={"runtime": "finn"}, headers={"idempotency-key": "k"}) for _ in "ab"]
     assert [answer.status_code for answer in answers] == [201, 201]
     assert answers[0].headers["location"] == answers[1].headers["location"]
+
+
+async def test_a_key_that_another_instance_works_on_is_waited_for(
+    api: httpx.AsyncClient, gateway: MemoryGateway
+) -> None:
+    body = {"runtime": "finn"}
+    first = await api.post("/v1/sessions", json=body, headers={"idempotency-key": "k"})
+    assert gateway.held == set()
+    ((place, kept),) = gateway.remembered.items()
+    gateway.remembered.clear()
+    gateway.held.add(_name(place))
+    waiting = asyncio.create_task(api.post("/v1/sessions", json=body, headers={"idempotency-key": "k"}))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    gateway.remembered[place] = kept
+    async with asyncio.timeout(5):
+        again = await waiting
+    assert (again.status_code, again.content) == (201, first.content)
+    assert again.headers["idempotency-replayed"] == "true"
+    # It was never held here, so it is not given up here.
+    assert gateway.held == {_name(place)}
+
+
+async def test_an_answer_that_was_kept_just_before_its_key_became_free_is_given_again(
+    api: httpx.AsyncClient, gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await api.post("/v1/sessions", json={"runtime": "finn"}, headers={"idempotency-key": "k"})
+    ((place, kept),) = gateway.remembered.items()
+    gateway.remembered.clear()
+
+    async def hold(_name: str) -> bool:
+        gateway.remembered[place] = kept
+        return True
+
+    monkeypatch.setattr(gateway, "hold", hold)
+    again = await api.post("/v1/sessions", json={"runtime": "finn"}, headers={"idempotency-key": "k"})
+    assert (again.status_code, again.content) == (201, first.content)
+    assert again.headers["idempotency-replayed"] == "true"
+
+
+async def test_a_key_that_is_worked_on_for_too_long_is_told_so(
+    api: httpx.AsyncClient, gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idempotency, "_PATIENCE", timedelta(seconds=0.3))
+    await api.post("/v1/sessions", json={"runtime": "finn"}, headers={"idempotency-key": "k"})
+    (place,) = gateway.remembered
+    gateway.remembered.clear()
+    gateway.held.add(_name(place))
+    answer = await api.post("/v1/sessions", json={"runtime": "finn"}, headers={"idempotency-key": "k"})
+    assert (answer.status_code, answer.json()["type"]) == (409, "/problems/idempotency-busy")
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert int(answer.headers["retry-after"]) > 0
+    gateway.held.clear()
+    answer = await api.post("/v1/sessions", json={"runtime": "finn"}, headers={"idempotency-key": "k"})
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("fault", [LinkLost("gone"), EngineUnavailable("disk full")])
+async def test_a_key_is_free_again_after_a_request_that_failed(
+    api: httpx.AsyncClient, gateway: MemoryGateway, fault: Exception
+) -> None:
+    gateway.faults["open_session"] = fault
+    answer = await api.post("/v1/sessions", json={"runtime": "finn"}, headers={"idempotency-key": "k"})
+    assert answer.status_code >= 500
+    assert gateway.held == set()
+
+
+async def test_what_is_done_is_not_called_failed_because_the_key_cannot_be_given_up(
+    api: httpx.AsyncClient, gateway: MemoryGateway
+) -> None:
+    gateway.faults["let_go"] = EngineUnavailable("disk full")
+    answer = await api.post("/v1/sessions", json={"runtime": "finn"}, headers={"idempotency-key": "k"})
+    assert answer.status_code == 201
+
+
+def _name(place: tuple[str, str]) -> str:
+    scope, key = place
+    return "once:" + hashlib.sha256(f"{scope}\n{key}".encode()).hexdigest()
 
 
 async def test_the_same_key_with_another_body_is_a_conflict(

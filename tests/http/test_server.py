@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from gateway.http import edge
+from gateway.http.server import most_connections
 from gateway.runtime.gateway import Readiness
 from tests.http.fake_gateway import MemoryGateway
 
@@ -67,6 +68,10 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_changes_nothing(
     await writer.wait_closed()
     assert (await wire.get(f"/v1/sessions/{session_id}/events")).status_code == 200
     assert len(gateway.journal[session_id]) == 1
+
+
+def test_followers_leave_connections_to_requests() -> None:
+    assert [most_connections(followers) for followers in (1, 5_000, 5_001, 10_000)] == [8_192, 8_192, 8_193, 13_192]
 
 
 async def test_no_line_of_the_server_itself_shows_a_query(

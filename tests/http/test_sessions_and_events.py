@@ -262,6 +262,25 @@ async def test_many_are_redriven_or_only_looked_at(
         assert (await api.post("/v1/dead-letters/redrive", json=body)).status_code == 400
 
 
+async def test_dead_letters_are_dismissed_by_their_ids_or_by_filters(
+    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+) -> None:
+    letter = f"{session_id}:1:destination:log"
+    answer = await api.post(f"/v1/dead-letters/{letter}/dismiss")
+    assert answer.status_code == 200
+    TypeAdapter(shapes.Redriven).validate_python(answer.json())
+    [(dismissed, by)] = gateway.dismissed
+    assert (dismissed, bool(by)) == (letter, True)
+    assert (await api.post("/v1/dead-letters/nope/dismiss")).status_code == 404
+    looked = await api.post("/v1/dead-letters/dismiss", json={"target": "destination:log", "dry_run": True})
+    shapes.DismissedMany.model_validate(looked.json())
+    assert (looked.json()["found"], looked.json()["dismissed"]) == (1, 0)
+    done = await api.post("/v1/dead-letters/dismiss", json={"kind": "delivery"})
+    assert (done.json()["found"], done.json()["dismissed"], done.json()["ids"]) == (1, 1, [letter])
+    assert gateway.dismissed == [(letter, by)] * 2
+    assert (await api.post("/v1/dead-letters/dismiss", json={"new_key": True})).status_code == 400
+
+
 async def test_one_event_is_sent_again(api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str) -> None:
     answer = await api.post(f"/v1/sessions/{session_id}/events/1/redeliver", json={"target": "destination:log"})
     assert answer.status_code == 202

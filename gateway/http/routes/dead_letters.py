@@ -1,5 +1,7 @@
-"""Dead letters: what did not get through, listed, shown, and tried again one by one or many at once."""
+"""Dead letters: what did not get through, listed, shown, and tried again or dismissed, one by one or many at once."""
 
+from collections.abc import Awaitable, Callable
+from typing import Any
 from urllib.parse import quote
 
 import orjson
@@ -10,12 +12,13 @@ from gateway.envelope import SessionId
 from gateway.errors import Conflict, Elsewhere
 from gateway.http import examples, shapes
 from gateway.http.body import read_form, read_json, read_query
-from gateway.http.forms import DeadLettersQuery, RedriveCall, RedriveMany
+from gateway.http.forms import DeadLettersQuery, DismissMany, RedriveCall, RedriveMany
 from gateway.http.operation import Answer, Operation
 from gateway.http.relay import Forwarding
 from gateway.http.reply import dump, listing, reply
 from gateway.http.views import call_view, dead_letter_story_view, dead_letter_view, delivery_view
-from gateway.ports.engine import CallRow, Page
+from gateway.ports.engine import CallRow, Page, SendRow
+from gateway.runtime.dead_letters import Done
 from gateway.runtime.gateway import Gateway
 
 
@@ -39,45 +42,55 @@ class DeadLetterRoutes:
         form = read_form(RedriveCall, await read_json(request, optional=True))
         letter: str = request.path_params["letter"]
         row = await self._gateway.dead_letters.redrive(letter, new_key=form.new_key, deliver=form.deliver)
-        shown = call_view(row) if isinstance(row, CallRow) else delivery_view(row)
-        return reply({"type": "call" if isinstance(row, CallRow) else "delivery", **shown}, 202).response()
+        return reply(_shown(row), 202).response()
 
     async def redrive_many(self, request: Request) -> Response:
         form = read_form(RedriveMany, await read_json(request, optional=True))
-        body = dump({"new_key": form.new_key, "deliver": form.deliver})
+        letters, how = self._gateway.dead_letters, {"new_key": form.new_key, "deliver": form.deliver}
+        done = await letters.each(
+            form.which(),
+            limit=form.limit,
+            dry_run=form.dry_run,
+            deal_with=lambda letter: letters.redrive(letter, new_key=form.new_key, deliver=form.deliver),
+            pass_on=self._passing_on(request, "redrive", dump(how)),
+        )
+        return reply({"redriven": done.done, **_counted(done, dry_run=form.dry_run)}).response()
+
+    async def dismiss(self, request: Request) -> Response:
+        letter: str = request.path_params["letter"]
+        row = await self._gateway.dead_letters.dismiss(letter, by=request.state.caller.name)
+        return reply(_shown(row)).response()
+
+    async def dismiss_many(self, request: Request) -> Response:
+        form = read_form(DismissMany, await read_json(request, optional=True))
+        letters, by = self._gateway.dead_letters, request.state.caller.name
+        done = await letters.each(
+            form.which(),
+            limit=form.limit,
+            dry_run=form.dry_run,
+            deal_with=lambda letter: letters.dismiss(letter, by=by),
+            pass_on=self._passing_on(request, "dismiss", b""),
+        )
+        return reply({"dismissed": done.done, **_counted(done, dry_run=form.dry_run)}).response()
+
+    def _passing_on(self, request: Request, verb: str, body: bytes) -> Callable[[str, Elsewhere], Awaitable[None]]:
         until: float | None = None
 
         async def pass_on(letter: str, exc: Elsewhere) -> None:
             # All of them together wait no longer for owners than one would.
             nonlocal until
             until = until or self._gateway.relay.patience()
-            path = f"/v1/dead-letters/{quote(letter, safe='')}/redrive"
+            path = f"/v1/dead-letters/{quote(letter, safe='')}/{verb}"
             written = self._forwarding.letter(request, path, body)
             passed = await self._forwarding.ask_owner(SessionId(exc.session_id), written, until=until)
             if passed is None:
                 raise exc
-            if passed.status != 202:
+            if not 200 <= passed.status < 300:
                 raise Conflict(
                     f"the instance that carries the session answered {passed.status}: {_detail(passed.body)}"
                 )
 
-        done = await self._gateway.dead_letters.redrive_many(
-            form.which(),
-            limit=form.limit,
-            dry_run=form.dry_run,
-            new_key=form.new_key,
-            deliver=form.deliver,
-            pass_on=pass_on,
-        )
-        shown = {
-            "found": len(done.found),
-            "redriven": done.redriven,
-            "failed": [{"id": one.id, "reason": one.reason} for one in done.failed],
-            "more": done.more,
-            "dry_run": form.dry_run,
-            "ids": list(done.found),
-        }
-        return reply(shown).response()
+        return pass_on
 
     def operations(self) -> tuple[Operation, ...]:
         """List them with their documentation."""
@@ -109,7 +122,7 @@ class DeadLetterRoutes:
                 run=self.get,
                 tag="operating",
                 summary="Show one dead letter",
-                description="A call comes with its whole story. A letter that was redriven is no longer found here.",
+                description="A call comes with its whole story. One that was redriven or dismissed is not found.",
                 answers=(Answer(200, "The letter.", examples.DEAD_DELIVERY, shapes.DeadLetter),),
                 problems=("not-found",),
             ),
@@ -161,7 +174,69 @@ class DeadLetterRoutes:
                     "look first": {"target": "destination:chat-log", "dry_run": True},
                 },
             ),
+            Operation(
+                name="dismissDeadLetter",
+                method="POST",
+                path="/v1/dead-letters/{letter}/dismiss",
+                run=self.dismiss,
+                tag="operating",
+                summary="Leave one dead letter as it is",
+                description="It leaves the list and the gauge for good; what is on record of it stays. A call's story "
+                "says who dismissed it and when, in a `call.progressed` with `dismissed_by`; a delivery says so in its "
+                "`reason`, and is moot. Should it be wanted after all: redrive the call, or redeliver the event.",
+                answers=(
+                    Answer(200, "The call, or the delivery.", {"type": "call", **examples.CALL}, shapes.Redriven),
+                ),
+                problems=("not-found", "conflict"),
+            ),
+            Operation(
+                name="dismissDeadLetters",
+                method="POST",
+                path="/v1/dead-letters/dismiss",
+                run=self.dismiss_many,
+                tag="operating",
+                summary="Leave many dead letters as they are",
+                description="At most `limit` of those that the filters match, as the list shows them. What cannot be "
+                "dismissed is counted with its reason and stays listed. `dry_run` only says what would be dismissed.",
+                answers=(
+                    Answer(
+                        200,
+                        "How many were dismissed.",
+                        {
+                            "found": 1,
+                            "dismissed": 1,
+                            "failed": [],
+                            "more": False,
+                            "dry_run": False,
+                            "ids": [f"{examples.SESSION_ID}:4:destination:chat-log"],
+                        },
+                        shapes.DismissedMany,
+                    ),
+                ),
+                body=DismissMany,
+                body_optional=True,
+                body_examples={
+                    "one destination": {"target": "destination:chat-log", "limit": 100},
+                    "look first": {"executor": "cards", "dry_run": True},
+                },
+            ),
         )
+
+
+def _shown(row: CallRow | SendRow) -> dict[str, Any]:
+    if isinstance(row, CallRow):
+        return {"type": "call", **call_view(row)}
+    return {"type": "delivery", **delivery_view(row)}
+
+
+def _counted(done: Done, *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "found": len(done.found),
+        "failed": [{"id": one.id, "reason": one.reason} for one in done.failed],
+        "more": done.more,
+        "dry_run": dry_run,
+        "ids": list(done.found),
+    }
 
 
 def _detail(body: bytes) -> str:

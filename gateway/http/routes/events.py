@@ -100,6 +100,7 @@ class EventRoutes:
                     "conflict",
                     "inexpressible",
                     "idempotency-conflict",
+                    "idempotency-busy",
                     "overloaded",
                 ),
                 body=shapes.PostedEvents,

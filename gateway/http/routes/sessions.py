@@ -76,6 +76,7 @@ class SessionRoutes:
                     "not-found",
                     "conflict",
                     "idempotency-conflict",
+                    "idempotency-busy",
                     "runtime-refused",
                     "runtime-unreachable",
                     "overloaded",
