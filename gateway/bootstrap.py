@@ -3,11 +3,13 @@
 import asyncio
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from importlib.metadata import EntryPoint, entry_points, version
 from ipaddress import ip_address
 from pathlib import Path
@@ -26,7 +28,7 @@ from gateway.executors.python import PythonExecutor
 from gateway.executors.static import StaticExecutor
 from gateway.executors.webhook import WebhookExecutor
 from gateway.http.app import build_app
-from gateway.http.server import make_server
+from gateway.http.server import make_server, most_connections
 from gateway.ports.adapter import PORTS_VERSION, Adapter, RuntimeOptions
 from gateway.ports.clock import Clock
 from gateway.ports.engine import Engine
@@ -52,6 +54,9 @@ log = structlog.get_logger(__name__)
 
 VERSION = version("dragoman")
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8080
+
+_OWN_FILES = 1_000
+"""Files and sockets for all that is neither a request nor a link: the store, executors, destinations."""
 
 _ALONE = frozenset({"sqlite", "memory"})
 """Stores that one process has for itself."""
@@ -150,8 +155,20 @@ def _fault_of(loaded: Any, name: str) -> str | None:
     return None
 
 
-async def serve(config: Path, *, host: str | None = None, port: int | None = None) -> int:
+_LEAVING = timedelta(seconds=7)
+"""How long leaving may take behind the drain: with the default drain, less than `stop_grace_period` of compose."""
+
+
+async def serve(
+    config: Path,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    stopping: Callable[[timedelta], object] = lambda _: None,
+) -> int:
     """Run the gateway until it is told to stop (SIGTERM, SIGINT); SIGHUP reads the configuration again.
+
+    `stopping` is called once it is told to, with the time that leaving may take.
 
     Raises:
         OperatorError: the configuration, the address or the store cannot be used; nothing was started.
@@ -161,13 +178,15 @@ async def serve(config: Path, *, host: str | None = None, port: int | None = Non
     log_setup.configure(level=settings.logging.level, format=settings.logging.format)
     for problem in loaded.problems:
         log.warning("configuration", path=problem.path, line=problem.line, problem=problem.message)
+    connections = most_connections(settings.limits.followers)
+    _allow_files(connections + _OWN_FILES, settings.limits.sessions)
     listener = _listen(host or DEFAULT_HOST, DEFAULT_PORT if port is None else port, guarded=bool(settings.api.keys))
     with listener:
         url = own_url(settings, listener)
         async with Gateway(
             settings, parts_for(settings, reread=lambda: read_configuration(config).settings, url=url)
         ) as gateway:
-            server = make_server(build_app(gateway), drain=settings.limits.drain)
+            server = make_server(build_app(gateway), drain=settings.limits.drain, connections=connections)
             stop = _handle_signals(gateway)
             _tune_the_interpreter()
             serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -175,6 +194,7 @@ async def serve(config: Path, *, host: str | None = None, port: int | None = Non
             log.info("listening", url=f"http://{f'[{where}]' if ':' in where else where}:{at}", pid=os.getpid())
             waiting = asyncio.create_task(stop.wait())
             await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            stopping(settings.limits.drain + _LEAVING)
             await gateway.drain()
             server.should_exit = True
             await serving
@@ -256,6 +276,20 @@ def make_executor(spec: ExecutorSpec, clock: Clock) -> Executor:
             return StaticExecutor(spec)
         case PythonSpec():
             return PythonExecutor(spec)
+
+
+def _allow_files(needed: int, links: int) -> None:
+    """Open as many files and sockets as the system lets us; shells and services begin with 1,024, which is soon over.
+
+    Without one left nobody is let in, and no executor can be asked, and nothing says why.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most, unlimited = needed + links, resource.RLIM_INFINITY
+    allowed = most if hard == unlimited else min(most, hard)
+    if soft != unlimited and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < needed:
+        log.warning("few files and sockets may be open", allowed=allowed, wanted=needed, mend="raise `ulimit -Hn`")
 
 
 def _listen(host: str, port: int, *, guarded: bool) -> socket.socket:

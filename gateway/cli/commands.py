@@ -4,13 +4,17 @@ import asyncio
 import importlib
 import json
 import os
+import sys
+import threading
 from collections.abc import Callable, Coroutine
+from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version as installed_version
 from importlib.util import find_spec
 from pathlib import Path
 from platform import python_version
 from typing import Annotated, Any
 
+import structlog
 import typer
 
 from gateway import bootstrap
@@ -21,6 +25,8 @@ from gateway.cli.explained import RAW, explained
 from gateway.cli.terminal import count_problems, plural, show_problems
 from gateway.settings.load import Loaded, load
 from gateway.settings.schema import build_schema
+
+log = structlog.get_logger(__name__)
 
 app = typer.Typer(
     name="dragoman",
@@ -70,7 +76,7 @@ def serve(
     """Run the gateway until it is told to stop."""
     with explained():
         path = choose(config)
-        code = _run(lambda: bootstrap.serve(path, host=host, port=port))
+        code = _run(lambda: bootstrap.serve(path, host=host, port=port, stopping=_leave_within))
     raise typer.Exit(code)
 
 
@@ -155,6 +161,24 @@ def _summary(loaded: Loaded) -> str:
     )
     doubts = f" ({count_problems(loaded.problems)})" if loaded.problems else ""
     return f"ok{doubts}: {', '.join(filter(None, counts)) or 'nothing configured'}"
+
+
+def _leave_within(span: timedelta) -> None:
+    """End this process in any case: a thread that waits for a disk that hangs would keep it for ever."""
+    watch = threading.Timer(span.total_seconds(), _give_up)
+    watch.daemon = True
+    watch.start()
+
+
+def _give_up() -> None:
+    log.critical(
+        "leaving as a crash would",
+        reason="something did not end in time, probably the store or its disk",
+        consequence="nothing that was acknowledged is lost; the next process takes it up",
+    )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _run(begin: Callable[[], Coroutine[Any, Any, int]]) -> int:

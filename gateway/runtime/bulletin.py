@@ -14,7 +14,7 @@ import structlog
 from gateway.envelope import InteractionId
 from gateway.errors import EngineUnavailable, Truncated
 from gateway.ports.engine import Engine, InteractionRow, Page
-from gateway.runtime.follow import something_new
+from gateway.runtime.bell import Bell, Ending, heard
 from gateway.runtime.views import Heartbeat, InteractionItem, InteractionShown, Missed
 
 TAIL = 1_000
@@ -33,7 +33,7 @@ class Bulletin:
         self._followers = 0
         self._ids: deque[InteractionId] = deque(maxlen=TAIL)
         self._count = 0
-        self._bell = asyncio.Event()
+        self._bell = Bell()
 
     @property
     def followed(self) -> bool:
@@ -61,24 +61,22 @@ class Bulletin:
         for interaction_id in changed:
             self._ids.append(interaction_id)
             self._count += 1
-        self._bell.set()
+        self._bell.ring()
 
     def miss(self) -> None:
         """Let all followers begin again: something may have changed unheard."""
         self._ids.clear()
         self._count += 1
-        self._bell.set()
+        self._bell.ring()
 
     def since(self, place: int) -> tuple[list[InteractionId], int, bool]:
         """Read what changed after a place: the ids, each once, the new place, and whether some were missed."""
         first = self._count - len(self._ids)
         return list(dict.fromkeys(list(self._ids)[max(0, place - first) :])), self._count, first > place
 
-    async def wait(self, place: int) -> None:
-        """Wait for something behind a place."""
-        while self._count <= place:
-            self._bell.clear()
-            await self._bell.wait()
+    async def wait(self, place: int, *, ended: Ending, within: float) -> bool:
+        """Wait for something behind a place, or the end; False when neither came in so many seconds."""
+        return self._count > place or await heard(self._bell, ended, within=within)
 
 
 async def show(engine: Engine, row: InteractionRow) -> InteractionShown | None:
@@ -91,7 +89,7 @@ async def show(engine: Engine, row: InteractionRow) -> InteractionShown | None:
 
 
 async def follow_interactions(
-    engine: Engine, bulletin: Bulletin, *, heartbeat: float, ended: asyncio.Event
+    engine: Engine, bulletin: Bulletin, *, heartbeat: float, ended: Ending
 ) -> AsyncIterator[InteractionItem]:
     """Yield all that wait, then each that changes as it then is, and heartbeats in between."""
     place = bulletin.join()
@@ -110,7 +108,7 @@ async def follow_interactions(
                 shown = await show(engine, row) if row is not None else None
                 if shown is not None:
                     yield shown
-            if not await something_new(bulletin, place, heartbeat, ended):
+            if not await bulletin.wait(place, ended=ended, within=heartbeat):
                 yield Heartbeat()
     finally:
         bulletin.leave()

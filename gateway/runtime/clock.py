@@ -1,5 +1,6 @@
 """The real clock and the real source of fresh ids."""
 
+import random
 import secrets
 import time
 from collections.abc import Callable
@@ -43,6 +44,9 @@ class SystemIds:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = Lock()
+        # Seeded by the system. Asking it for each id would let go of the interpreter in the middle of every decision,
+        # and unlike tokens, ids need only differ.
+        self._dice = random.Random()  # noqa: S311
         self._milliseconds = -1
         self._entropy = 0
         self._last = ""
@@ -53,7 +57,7 @@ class SystemIds:
             if milliseconds > self._milliseconds:
                 self._milliseconds = milliseconds
                 # The top bit stays free, so that counting up within the millisecond cannot run over.
-                self._entropy = secrets.randbits(_ENTROPY_BITS - 1)
+                self._entropy = self._dice.getrandbits(_ENTROPY_BITS - 1)
             else:
                 self._entropy += 1
                 # Counting up changes the last letter alone, but for one time in 32.

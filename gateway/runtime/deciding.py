@@ -109,6 +109,8 @@ def _for_client(desk: Desk, build: Building, signal: s.ClientSignal) -> Any:
             return outcomes.cancel(council, build, call_id, reason=reason)
         case s.RedriveOrdered(row, request, new_key, deliver):
             return outcomes.redrive(council, build, row, request, new_key=new_key, deliver=deliver)
+        case s.DismissOrdered(row, by):
+            outcomes.dismiss(build, row, by=by)
         case s.AnswerGiven(interaction_id, body, by):
             interactions.answer(council, build, interaction_id, body, by=by)
         case s.CloseOrdered(reason):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from gateway.envelope import Envelope, Live
 from gateway.envelope.weight import weight
+from gateway.runtime.bell import Bell, Ending, heard
 
 TAIL = 1_000
 TAIL_BYTES = 4 * 1024 * 1024
@@ -23,7 +24,7 @@ class Feed:
         self.closed = False
         # Made for the first follower, since most sessions have none.
         self._items: deque[tuple[Envelope | Live, int]] | None = None
-        self._bell: asyncio.Event | None = None
+        self._bell: Bell | None = None
         self._bytes = 0
         self._count = 0
         self._followers = 0
@@ -39,7 +40,7 @@ class Feed:
         """Start to follow; returns the place to read from. Without followers the tail is not kept."""
         self._followers += 1
         if self._bell is None:
-            self._items, self._bell = deque(), asyncio.Event()
+            self._items, self._bell = deque(), Bell()
         return self._count
 
     def leave(self) -> None:
@@ -82,7 +83,7 @@ class Feed:
             self._items.clear()
             self._bytes = 0
             self._count += 1
-            self._bell.set()
+            self._bell.ring()
 
     def ends_with(self, kind: str) -> bool:
         """Whether the last item kept is a recorded event of this kind."""
@@ -93,19 +94,22 @@ class Feed:
         """Let all followers end."""
         self.closed = True
         if self._bell is not None:
-            self._bell.set()
+            self._bell.ring()
 
     def since(self, place: int) -> tuple[list[Envelope | Live], int, bool]:
         """Read what came after a place: the items, the new place, and whether some were missed."""
         items = self._items or ()
-        first = self._count - len(items)
-        return [item for item, _ in list(items)[max(0, place - first) :]], self._count, first > place
+        more = self._count - place
+        # From the end, where a deque is quick: a follower who keeps up reads a few of a thousand.
+        return [items[-back][0] for back in range(min(more, len(items)), 0, -1)], self._count, more > len(items)
 
-    async def wait(self, place: int) -> None:
-        """Wait, having joined, for something behind a place, or the end."""
-        while self._bell is not None and self._count <= place and not self.closed:
-            self._bell.clear()
-            await self._bell.wait()
+    async def wait(self, place: int, *, ended: Ending, within: float) -> bool:
+        """Wait, having joined, for something behind a place, or the end; False when neither came in so many seconds."""
+        assert self._bell is not None, "nobody has joined"
+        return self._has_more(place) or await heard(self._bell, ended, within=within)
+
+    def _has_more(self, place: int) -> bool:
+        return self._count > place or self.closed
 
     def _show(self, item: Envelope | Live) -> None:
         if self._items is None or self._bell is None:
@@ -116,4 +120,4 @@ class Feed:
         self._bytes += size
         while len(self._items) > TAIL or self._bytes > TAIL_BYTES:
             self._bytes -= self._items.popleft()[1]
-        self._bell.set()
+        self._bell.ring()

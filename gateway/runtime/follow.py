@@ -3,7 +3,6 @@
 Where the session is carried may change in the middle: the place in the journal is what a follower keeps.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Protocol
 
@@ -11,6 +10,7 @@ from gateway.envelope import Envelope, Live, SessionId
 from gateway.envelope.weight import weight
 from gateway.errors import Truncated
 from gateway.ports.engine import Engine
+from gateway.runtime.bell import Ending
 from gateway.runtime.feed import Feed
 from gateway.runtime.views import Gap, Heartbeat, StreamItem
 
@@ -33,7 +33,7 @@ async def follow(
     *,
     after: int | None,
     heartbeat: float,
-    ended: asyncio.Event,
+    ended: Ending,
 ) -> AsyncIterator[StreamItem]:
     """Yield everything on record behind `after` without gap or repeat, and live events as they come.
 
@@ -60,7 +60,7 @@ async def follow(
 
 
 async def _from_feed(
-    engine: Engine, session_id: SessionId, feed: Feed, last: int, *, heartbeat: float, ended: asyncio.Event
+    engine: Engine, session_id: SessionId, feed: Feed, last: int, *, heartbeat: float, ended: Ending
 ) -> AsyncIterator[StreamItem]:
     """Yield what is behind `last` until the feed is closed."""
     place = feed.join()
@@ -79,7 +79,7 @@ async def _from_feed(
                     yield item
             if feed.closed or ended.is_set():
                 return
-            if not await something_new(feed, place, heartbeat, ended):
+            if not await feed.wait(place, ended=ended, within=heartbeat):
                 yield Heartbeat()
     finally:
         feed.leave()
@@ -111,20 +111,3 @@ async def _history(engine: Engine, session_id: SessionId, after: int) -> AsyncIt
         after = page[-1].sequence
         heavy = sum(weight(envelope.event) for envelope in page) / _PAGE_BYTES
         limit = max(1, int(limit / heavy)) if heavy > 1 else min(limit * 2, _LARGEST_PAGE)
-
-
-class Bell(Protocol):
-    """Whatever tells its followers that there is more behind a place."""
-
-    async def wait(self, place: int) -> None: ...
-
-
-async def something_new(bell: Bell, place: int, patience: float, ended: asyncio.Event) -> bool:
-    """Wait for news or the end; False when neither came in time."""
-    waits = {asyncio.ensure_future(bell.wait(place)), asyncio.ensure_future(ended.wait())}
-    try:
-        done, _ = await asyncio.wait(waits, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()
-    return bool(done)

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import TracebackType
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 
 from gateway.core.calls import outcome_fingerprint
+from gateway.core.outcomes import NO_LONGER_DEAD, dismissal
 from gateway.envelope import CallId, Envelope, Event, InteractionId, SessionId, ToolRequested
 from gateway.errors import (
     Conflict,
@@ -22,6 +23,7 @@ from gateway.errors import (
     NotFound,
     Overloaded,
     Problem,
+    Stale,
     Truncated,
 )
 from gateway.ports.adapter import Adapter, RuntimeOptions
@@ -30,22 +32,26 @@ from gateway.ports.engine import (
     RUNTIME,
     CallFilter,
     CallRow,
+    Dismissed,
     Engine,
     Instance,
     InteractionRow,
     InteractionState,
     Keep,
+    NewEvent,
     Page,
     SendChange,
+    SendRow,
     SessionRow,
     Step,
     StoredAnswer,
 )
 from gateway.ports.executor import Answered, Destination, Executor
+from gateway.runtime.bell import Ending
 from gateway.runtime.breaker import Breakers
 from gateway.runtime.bulletin import Bulletin, follow_interactions, show
 from gateway.runtime.callbacks import Addresses, Callbacks, keep_key
-from gateway.runtime.dead_letters import DeadLetters
+from gateway.runtime.dead_letters import DeadLetters, dismissed
 from gateway.runtime.dispatcher import Dispatcher
 from gateway.runtime.follow import follow
 from gateway.runtime.hands import Hands
@@ -64,6 +70,7 @@ from gateway.runtime.signals import (
     CancelOrdered,
     ClientSignal,
     CloseOrdered,
+    DismissOrdered,
     OutcomeGiven,
     OutcomeLate,
     Post,
@@ -124,7 +131,9 @@ class Gateway:
         self.version = parts.version
         self._parts = parts
         self._engine = parts.engine
-        self.dead_letters = DeadLetters(parts.engine, redrive=self.redrive, redeliver=self.redeliver)
+        self.dead_letters = DeadLetters(
+            parts.engine, redrive=self._redrive_dead, redeliver=self._revive, dismiss=self._dismiss
+        )
         # For jitter only: nobody gains from guessing it.
         self._dice = random.random
         self._breakers = Breakers(parts.clock, parts.metrics, self._dice)
@@ -132,7 +141,7 @@ class Gateway:
         self._tasks = asyncio.TaskGroup()
         self._callbacks: Callbacks | None = None
         self._policy = policy_of(settings)
-        self._draining = asyncio.Event()
+        self._draining = Ending()
         self._rings = Rings(parts.engine)
         self._tenure = Tenure(
             parts.engine,
@@ -270,6 +279,7 @@ class Gateway:
             tools=tuple(settings.tools),
             executors=tuple(settings.executors),
             adapters=tuple({options.adapter for options in settings.runtimes.values()}),
+            destinations=tuple(settings.destinations),
         )
         self._policy = policy
         self._sessions.change_policy(policy)
@@ -422,7 +432,16 @@ class Gateway:
         return await self._call(call_id)
 
     async def redrive(self, call_id: CallId, *, new_key: bool, deliver: bool) -> CallRow:
+        return await self._redrive(await self._call(call_id), new_key=new_key, deliver=deliver)
+
+    async def _redrive_dead(self, call_id: CallId, *, new_key: bool, deliver: bool) -> CallRow:
+        """Redrive a dead call, unless somebody else does so already."""
         row = await self._call(call_id)
+        if not row.dead:
+            raise Conflict(NO_LONGER_DEAD)
+        return await self._redrive(row, new_key=new_key, deliver=deliver)
+
+    async def _redrive(self, row: CallRow, *, new_key: bool, deliver: bool) -> CallRow:
         if row.outcome_sequence is None:
             raise Conflict("the call is still open; there is nothing to try again")
         try:
@@ -437,19 +456,63 @@ class Gateway:
         fresh: CallId = await self._wait(pump, order)
         return await self._call(fresh)
 
+    async def _dismiss(self, row: CallRow | SendRow, by: str) -> CallRow | SendRow:
+        """Leave a dead letter as it is, unless it is one no more."""
+        now = self._parts.clock.now()
+        if isinstance(row, SendRow):
+            reason = dismissed(row, by=by, at=now)
+            if not await self._engine.dismiss(row.session_id, row.sequence, row.target, reason=reason):
+                raise Conflict("this delivery was tried again or dismissed meanwhile")
+            return replace(row, state="moot", due_at=None, reason=reason)
+        carried = self._sessions.carried(row.session_id)
+        if carried is not None:
+            await self._wait(carried.pump, DismissOrdered(row, by, _reply()))
+            return await self._call(row.call_id)
+        session = await self.session(row.session_id)
+        if session.state != "closed" and isinstance(elsewhere := await self._not_here(session), Elsewhere):
+            raise elsewhere
+        # Nobody carries the session, and nobody will as things are.
+        event = NewEvent(
+            event_id=self._parts.ids.event_id(),
+            event=dismissal(row, by=by),
+            direction="to_runtime",
+            recorded_at=now,
+            caused_by=row.request_sequence,
+        )
+        try:
+            await self._engine.commit(Step(row.session_id, (event,), calls=(Dismissed(row.call_id),)))
+        except Stale as exc:
+            raise Conflict(NO_LONGER_DEAD) from exc
+        return await self._call(row.call_id)
+
     async def redeliver(self, session_id: SessionId, sequence: int, target: str) -> None:
         """Send one event copy or outbound event again."""
-        session = await self.session(session_id)
+        pump = await self._sender(session_id, target)
         if all(row.target != target for row in await self._engine.sends_of(session_id, sequence)):
             raise NotFound(f"event {sequence} was never meant for {target!r}")
+        change = SendChange(sequence=sequence, target=target, state="pending", due_at=self._parts.clock.now())
+        await self._engine.commit(Step(session_id=session_id, send_changes=(change,)))
+        self._sends_again(pump, sequence)
+
+    async def _revive(self, session_id: SessionId, sequence: int, target: str) -> None:
+        """Send a dead letter again, unless somebody else does so already."""
+        pump = await self._sender(session_id, target)
+        if not await self._engine.revive(session_id, sequence, target, due_at=self._parts.clock.now()):
+            raise Conflict("this delivery is tried again already")
+        self._sends_again(pump, sequence)
+
+    async def _sender(self, session_id: SessionId, target: str) -> Pump | None:
+        """Find the pump that says something to the runtime; copies, and events of closed sessions, need none."""
+        session = await self.session(session_id)
         carried = self._sessions.carried(session_id)
         if target == RUNTIME and carried is None and session.state != "closed":
             raise await self._not_here(session)
-        change = SendChange(sequence=sequence, target=target, state="pending", due_at=self._parts.clock.now())
-        await self._engine.commit(Step(session_id=session_id, send_changes=(change,)))
+        return carried.pump if carried is not None and target == RUNTIME else None
+
+    def _sends_again(self, pump: Pump | None, sequence: int) -> None:
         self._hands.ring()
-        if carried is not None and target == RUNTIME:
-            carried.pump.send_again(sequence)
+        if pump is not None:
+            pump.send_again(sequence)
 
     # People and surroundings -----------------------------------------------------------------------------
 
@@ -525,6 +588,14 @@ class Gateway:
     async def remember(self, *, key: str, scope: str, request_sha: str, response: bytes, keep: timedelta) -> bool:
         answer = StoredAnswer(request_sha, response, self._parts.clock.now() + keep)
         return await self._engine.remember(key=key, scope=scope, answer=answer)
+
+    async def hold(self, name: str) -> bool:
+        """Take or keep what only one instance may have; False while another living one has it, or no lease runs."""
+        return await self._tenure.hold(name)
+
+    async def let_go(self, name: str) -> None:
+        """Leave to others at once what was held."""
+        await self._tenure.let_go(name)
 
     def render_metrics(self) -> bytes:
         """Write all metrics in the Prometheus text format."""

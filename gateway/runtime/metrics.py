@@ -38,6 +38,7 @@ class Metrics:
         tools: Collection[str] = (),
         executors: Collection[str] = (),
         adapters: Collection[str] = (),
+        destinations: Collection[str] = (),
     ) -> None:
         """Make every metric; the names are those of the YAML, `adapters` those its runtimes use."""
         # The time a series was made doubles the size of a page and answers no question of ours.
@@ -49,7 +50,7 @@ class Metrics:
         self._build_info.labels(version=version).set(1)
         # Not a number until somebody has looked: an alert on too little must not fire before that.
         self._disk_free.set(nan)
-        self.learn(runtimes=runtimes, tools=tools, executors=executors, adapters=adapters)
+        self.learn(runtimes=runtimes, tools=tools, executors=executors, adapters=adapters, destinations=destinations)
 
     def _make(self) -> None:
         here = self.registry
@@ -88,6 +89,10 @@ class Metrics:
         self._repeats = Tally(
             "dragoman_repeats", "Frames sent again after a crash or the loss of a link.", registry=here
         )
+        self._copies_lost = Tally(
+            "dragoman_copies_lost", "Copies that retention removed undelivered, together with their events.",
+            ("destination",), registry=here,
+        )  # fmt: skip
         self._disk_free = Gauge("dragoman_disk_free_bytes", "Room left where the store is.", registry=here)
         self._tasks = Gauge("dragoman_tasks", "Tasks of the event loop, those that wait included.", registry=here)
         self._build_info = Gauge(
@@ -131,6 +136,7 @@ class Metrics:
         tools: Collection[str],
         executors: Collection[str],
         adapters: Collection[str],
+        destinations: Collection[str] = (),
     ) -> None:
         """Take the names of a new configuration; gauges of runtimes that are gone disappear, counters stay."""
         gone = self._runtimes.difference(runtimes)
@@ -138,6 +144,7 @@ class Metrics:
         self._adapters = frozenset(adapters)
         self._tools = frozenset(tools)
         self._executors = frozenset(executors)
+        self._destinations = frozenset(destinations)
         for gauge in (self._link_up, self._outbox_oldest, self._sessions):
             for runtime in gone:
                 gauge.remove_by_labels({"runtime": runtime})
@@ -220,6 +227,10 @@ class Metrics:
 
     def dead_letters(self, count: int) -> None:
         self._dead_letters.set(count)
+
+    def copies_lost(self, destination: str, count: int) -> None:
+        """Count copies that were given up with their events."""
+        self._copies_lost.add(destination if destination in self._destinations else OTHER, by=count)
 
     def queue_bytes(self, delta: int) -> None:
         """Add what was put into an inbox, or take off what was read out of it."""

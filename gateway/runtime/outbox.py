@@ -360,12 +360,14 @@ class Outbox:
             working=self._working(),
             posted=posted,
             memory=self._memory(),
+            asked_again=frozenset(again),
         )
         found: list[Transmit] = []
         for plan in plans:
             sequence = plan.row.sequence
             self._queued.add(sequence)
-            if plan.fate != "send":
+            # Where nobody knows whether it has left, whoever wants it again has looked.
+            if plan.fate != "send" and not (plan.fate == "unknown" and sequence in again):
                 self._post(Delivered((sequence,), RUNTIME, plan.fate, plan.reason, plan.overdue))
                 continue
             frames = self._frames(plan.row)

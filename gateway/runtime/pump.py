@@ -464,7 +464,9 @@ class Pump:
                 resolve(reply, answer)
             case s.RedriveOrdered(reply=reply):
                 resolve(reply, answer)
-            case s.OutcomeLate(reply=reply) | s.CloseOrdered(reply=reply) | s.AnswerGiven(reply=reply):
+            case s.OutcomeLate(reply=reply) | s.DismissOrdered(reply=reply):
+                resolve(reply, None)
+            case s.CloseOrdered(reply=reply) | s.AnswerGiven(reply=reply):
                 resolve(reply, None)
             case _:
                 pass
@@ -504,6 +506,9 @@ class Pump:
         return False
 
     async def _known(self, signal: s.Signal) -> dict[str, CallRow]:
+        if isinstance(signal, s.RedriveOrdered | s.DismissOrdered):
+            row = await self._shared.engine.call(signal.row.call_id)
+            return {} if row is None else {row.call_id: row}
         if not isinstance(signal, s.FrameArrived):
             return {}
         try:

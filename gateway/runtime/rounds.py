@@ -1,6 +1,7 @@
 """What is looked after from time to time: retention, and the gauges nobody pushes."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 
 import structlog
@@ -64,16 +65,28 @@ class Rounds:
     async def _sweep(self, retention: Callable[[], Retention]) -> None:
         while True:
             await asyncio.sleep(_SWEEP)
+            lost = Counter[str]()
             try:
                 if not await self._tenure.hold("sweep"):
                     continue
                 policy = _policy(retention())
                 swept = await self._engine.sweep(policy)
+                lost.update(swept.copies)
                 while swept.more and await self._tenure.hold("sweep"):
                     await asyncio.sleep(0.05)
                     swept = await self._engine.sweep(policy)
+                    lost.update(swept.copies)
             except EngineUnavailable as exc:
                 log.warning("retention must wait", reason=str(exc))
+            self._tell_lost(lost)
+
+    def _tell_lost(self, lost: Counter[str]) -> None:
+        """Tell of copies that retention removed undelivered."""
+        named = {target.removeprefix("destination:"): count for target, count in lost.items()}
+        for destination, count in named.items():
+            self._metrics.copies_lost(destination, count)
+        if named:
+            log.warning("retention removed copies that were never delivered", copies=named)
 
 
 def _policy(retention: Retention) -> RetentionPolicy:

@@ -158,6 +158,13 @@ class RedriveOrdered:
 
 
 @dataclass(frozen=True, slots=True)
+class DismissOrdered:
+    row: CallRow
+    by: str
+    reply: "Future[None]"
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerGiven:
     """A person answers a question; the body may hold a secret, so it is never shown."""
 
@@ -174,7 +181,15 @@ class CloseOrdered:
 
 
 ClientSignal = (
-    Post | OutcomeGiven | OutcomeLate | ProgressGiven | CancelOrdered | RedriveOrdered | AnswerGiven | CloseOrdered
+    Post
+    | OutcomeGiven
+    | OutcomeLate
+    | ProgressGiven
+    | CancelOrdered
+    | RedriveOrdered
+    | DismissOrdered
+    | AnswerGiven
+    | CloseOrdered
 )
 
 LinkSignal = Connecting | CaughtUp | Reread | LinkUp | LinkDown

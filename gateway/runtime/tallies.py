@@ -23,9 +23,9 @@ class Tally(Collector):
         self._counts: dict[tuple[str, ...], int] = {} if labels else {(): 0}
         registry.register(self)
 
-    def add(self, *labels: str) -> None:
-        """Count one."""
-        self._counts[labels] = self._counts.get(labels, 0) + 1
+    def add(self, *labels: str, by: int = 1) -> None:
+        """Count one, or several."""
+        self._counts[labels] = self._counts.get(labels, 0) + by
 
     def collect(self) -> Iterable[Metric]:
         """Say all counts, for the registry."""

@@ -178,6 +178,11 @@ class Tenure:
         held = term is not None and await self._engine.hold(term.instance, name)
         return held and term is self._term
 
+    async def let_go(self, name: str) -> None:
+        """Leave to others what was held; without a lease it is theirs already."""
+        if self._term is not None:
+            await self._engine.let_go(self._term.instance, name)
+
     async def others(self) -> Sequence[Instance]:
         """List the other instances that live."""
         mine = None if self._term is None else self._term.instance

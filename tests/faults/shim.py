@@ -1,4 +1,4 @@
-"""A few lines of C in front of a gateway's C library: its clock jumps, a name lies, or a write tears it down."""
+"""A few lines of C in front of a gateway's C library: its clock jumps, a name lies, its disk hangs, a write ends it."""
 
 import asyncio
 import shutil
@@ -71,6 +71,17 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
     return real(is_it ? "169.254.169.254" : name, service, hints, found);
 }
 
+/* Nothing reaches the disk as long as a file is there. */
+
+int fdatasync(int file) {
+    static int (*real)(int);
+    if (!real) real = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
+    const char *path = getenv("FAULTS_HANG");
+    struct timespec moment = {0, 10000000};
+    while (path && !access(path, F_OK)) nanosleep(&moment, NULL);
+    return real(file);
+}
+
 /* The n-th write to one file is torn in two, and the process is gone. */
 
 static int is_last(int file) {
@@ -124,6 +135,11 @@ class Clock:
         # Written in place, since the processes look at these very bytes.
         with self._file.open("r+b") as place:
             place.write(struct.pack("d", seconds))
+
+
+def hang_while(file: Path) -> dict[str, str]:
+    """The environment of a process whose disk answers nobody as long as the file is there."""
+    return {"FAULTS_HANG": str(file.resolve())}
 
 
 def death_in(file: Path, nth: int) -> dict[str, str]:

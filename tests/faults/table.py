@@ -64,7 +64,10 @@ def rows_of(seen: Iterable[Mapping[str, Any]]) -> list[Row]:
 
 
 def _rank(file: str) -> int:
-    order = ("points", "promises", "messages", "under_load", "pauses", "replicas", "postgres", "checkpoint", "disk")
+    order = (
+        "points", "promises", "messages", "under_load", "pauses", "replicas", "bells", "followers", "postgres",
+        "checkpoint", "disk",
+    )  # fmt: skip
     return next((place for place, part in enumerate(order) if part in file), len(order))
 
 

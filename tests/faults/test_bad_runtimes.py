@@ -139,7 +139,7 @@ async def test_a_cursor_that_is_gone_costs_a_look_at_the_whole_list(tmp_path: Pa
 
 @pytest.mark.fault("A Herm server that carries posts out and cuts the connection instead of answering")
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-async def test_an_answer_whose_receipt_was_lost_is_given_again_word_for_word(tmp_path: Path, store: str) -> None:
+async def test_an_answer_whose_receipt_was_lost_is_on_record_once(tmp_path: Path, store: str) -> None:
     async with HermScene(tmp_path, manners=HermManners(keepalive=0.5), store=store) as scene:
         await scene.run()
         for _ in range(3):

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -11,12 +11,12 @@ from typing import Any
 from gateway.bootstrap import parts_for, read_configuration
 from gateway.engines.memory import MemoryEngine
 from gateway.engines.memory_tables import SharedMemory
-from gateway.envelope import Envelope, SessionId
+from gateway.envelope import CallId, Envelope, SessionId
 from gateway.errors import EngineUnavailable, Stale
 from gateway.http.app import build_app
 from gateway.http.server import make_server
 from gateway.ports.adapter import Adapter
-from gateway.ports.engine import Committed, SessionRow, Step
+from gateway.ports.engine import CallRow, Committed, SessionRow, Step
 from gateway.runtime.clock import SystemClock
 from gateway.runtime.gateway import Gateway
 from gateway.settings.load import load
@@ -38,6 +38,8 @@ class Faulty(MemoryEngine):
         """So many steps fail as if somebody else had written just before."""
         self.spoiled = ""
         """The session whose events cannot be read, as if they were damaged."""
+        self.before_call: Callable[[], Awaitable[None]] | None = None
+        """Carried out whenever a call is looked up."""
 
     def _reach(self) -> None:
         if self.cut_off:
@@ -54,6 +56,11 @@ class Faulty(MemoryEngine):
         if session_id == self.spoiled:
             raise ValueError("the events are damaged")
         return await super().read(session_id, after=after, limit=limit)
+
+    async def call(self, call_id: CallId) -> CallRow | None:
+        if self.before_call is not None:
+            await self.before_call()
+        return await super().call(call_id)
 
     async def beat(self, instance: str, *, url: str, ttl: timedelta) -> bool:
         self._reach()

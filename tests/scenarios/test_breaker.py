@@ -58,11 +58,12 @@ async def test_failures_that_the_executor_answers_itself_leave_the_breaker_close
     breaking(newer, failures=2)
     answers: list[Said] = [
         {"outcome": "failure", "error": "not your turn"}, Response(status_code=404), Response(status_code=409),
-        Response(status_code=422), Response(status_code=429), Response("<html>", media_type="text/html"),
+        Response(status_code=422), Response(status_code=429), Response(status_code=429),
+        Response("<html>", media_type="text/html"),
     ]  # fmt: skip
     newer.hooks.scripts["free"] = lambda _asked: answers.pop(0)
     async with newer.running() as gateway:
-        await fail(newer, 6)
+        await fail(newer, 7)
         assert (await gateway.metrics())[STATE] == 0
         assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"
 

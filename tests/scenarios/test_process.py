@@ -1,15 +1,19 @@
 """The real command in a process of its own: how it starts, reloads, drains, stops, and what it says when it cannot."""
 
 import asyncio
+import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 
+from tests.faults import shim
+from tests.scenarios.fleet import Stage
 from tests.scenarios.hooks import Gate, success
 from tests.scenarios.house import AGENT_KEY, API_KEY, GOOD, Scene, ended, plain_http, until
 
@@ -44,7 +48,9 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(scene: Scene, *options: str) -> AsyncGenerator[Served]:
+async def serving(
+    scene: Scene | Stage, *options: str, environment: Mapping[str, str] | None = None
+) -> AsyncGenerator[Served]:
     """Start `python -m gateway serve` and end it in any case; it is not waited for."""
     if not scene.port:
         with socket.socket() as probe:
@@ -63,6 +69,7 @@ async def serving(scene: Scene, *options: str) -> AsyncGenerator[Served]:
             stderr=out,
             cwd=ROOT,
             start_new_session=True,
+            env=os.environ | dict(environment or {}),
         )
     try:
         yield Served(process, log, url)
@@ -112,6 +119,28 @@ async def test_sigterm_lets_a_call_in_flight_end_and_sighup_reads_the_file_again
         for secret in (API_KEY, AGENT_KEY):
             assert secret not in said
     assert len(call.results) == 1
+
+
+@pytest.mark.skipif(shim.missing() is not None, reason=shim.missing() or "")
+async def test_a_gateway_whose_disk_hangs_leaves_all_the_same(newer: Scene) -> None:
+    newer.configure({"limits": {"drain": "1s"}})
+    hang = newer.folder / "hang"
+    environment = await shim.preload(newer.folder) | shim.hang_while(hang)
+    async with serving(newer, environment=environment) as served:
+        await until(served.ready, within=START)
+        await newer.agent.wait_connected()
+        hang.touch()
+        call = await newer.agent.call("free", {})
+        assert await served.stop() == 1
+        assert "leaving as a crash would" in served.log.read_text()
+        assert call.results == []
+    hang.unlink()
+    async with serving(newer) as served:
+        await until(served.ready, within=START)
+        await newer.agent.wait_connected()
+        assert (await ended(await newer.agent.call("free", {}))).outcome == "success"
+        assert await served.stop() == 0
+        assert "leaving as a crash would" not in served.log.read_text()
 
 
 async def test_a_taken_address_is_one_clear_line(newer: Scene) -> None:

@@ -9,6 +9,7 @@ from gateway.conformance.engine_words import ALICE, FakeClock, new, open_session
 from gateway.engines.memory import MemoryEngine
 from gateway.envelope import InteractionId, QuestionAsked
 from gateway.ports.engine import Engine, InteractionChange, InteractionState, Step
+from gateway.runtime.bell import Ending
 from gateway.runtime.bulletin import TAIL, Bulletin, follow_interactions
 from gateway.runtime.views import Heartbeat, InteractionItem, InteractionShown, Missed
 
@@ -47,7 +48,7 @@ async def shown(items: AsyncIterator[InteractionItem]) -> tuple[str, str]:
 
 
 async def test_it_begins_with_all_that_wait_and_goes_on_with_each_change(engine: Engine) -> None:
-    bulletin, ended = Bulletin(), asyncio.Event()
+    bulletin, ended = Bulletin(), Ending()
     await ask(engine, "old")
     await move(engine, "old", "answered")
     for number in range(250):
@@ -64,7 +65,7 @@ async def test_it_begins_with_all_that_wait_and_goes_on_with_each_change(engine:
 
 async def test_what_changed_twice_is_shown_once_as_it_stands(engine: Engine) -> None:
     bulletin = Bulletin()
-    items = follow_interactions(engine, bulletin, heartbeat=0.01, ended=asyncio.Event())
+    items = follow_interactions(engine, bulletin, heartbeat=0.01, ended=Ending())
     assert isinstance(await next_of(items), Heartbeat)
     bulletin.tell([await ask(engine, "q")])
     bulletin.tell([await move(engine, "q", "expired")])
@@ -75,7 +76,7 @@ async def test_what_changed_twice_is_shown_once_as_it_stands(engine: Engine) -> 
 async def test_what_changes_while_the_list_is_read_is_not_missed(engine: Engine) -> None:
     bulletin = Bulletin()
     await ask(engine, "a")
-    items = follow_interactions(engine, bulletin, heartbeat=LONG, ended=asyncio.Event())
+    items = follow_interactions(engine, bulletin, heartbeat=LONG, ended=Ending())
     assert await shown(items) == ("a", "waiting")
     bulletin.tell([await move(engine, "a", "answered"), await ask(engine, "b")])
     assert [await shown(items), await shown(items)] == [("a", "answered"), ("b", "waiting")]
@@ -85,7 +86,7 @@ async def test_a_follower_that_falls_behind_is_told_and_sent_all_that_wait_again
     bulletin = Bulletin()
     await ask(engine, "a")
     await ask(engine, "b")
-    items = follow_interactions(engine, bulletin, heartbeat=LONG, ended=asyncio.Event())
+    items = follow_interactions(engine, bulletin, heartbeat=LONG, ended=Ending())
     assert [await shown(items), await shown(items)] == [("a", "waiting"), ("b", "waiting")]
     bulletin.tell([await move(engine, "a", "moot")])
     bulletin.tell([InteractionId("b")] * TAIL)
@@ -94,7 +95,7 @@ async def test_a_follower_that_falls_behind_is_told_and_sent_all_that_wait_again
 
 
 async def test_it_ends_with_the_gateway(engine: Engine) -> None:
-    ended = asyncio.Event()
+    ended = Ending()
     items = follow_interactions(engine, Bulletin(), heartbeat=LONG, ended=ended)
     coming = asyncio.create_task(next_of(items))
     await asyncio.sleep(0)
@@ -106,7 +107,7 @@ async def test_it_ends_with_the_gateway(engine: Engine) -> None:
 async def test_many_followers_are_woken_by_one_change(engine: Engine) -> None:
     bulletin = Bulletin()
     coming = [
-        asyncio.create_task(shown(follow_interactions(engine, bulletin, heartbeat=LONG, ended=asyncio.Event())))
+        asyncio.create_task(shown(follow_interactions(engine, bulletin, heartbeat=LONG, ended=Ending())))
         for _ in range(20)
     ]
     await asyncio.sleep(0)

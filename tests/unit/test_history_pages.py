@@ -1,6 +1,5 @@
 """How much of a session's history a follower holds at once."""
 
-import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -9,6 +8,7 @@ from gateway.conformance.engine_words import ALICE, FakeClock, open_session, sai
 from gateway.engines.memory import MemoryEngine
 from gateway.envelope import Envelope, SessionId
 from gateway.ports.engine import Step
+from gateway.runtime.bell import Ending
 from gateway.runtime.feed import Feed
 from gateway.runtime.follow import follow
 
@@ -45,7 +45,7 @@ async def test_pages_grow_where_events_are_small_and_shrink_where_they_are_large
         for number in range(500 if length < 1_000 else 60):
             await engine.commit(Step(ALICE, (said(f"{number} " + "x" * length),)))
         engine.asked.clear()
-        items = follow(engine, ALICE, NoFeeds(), after=0, heartbeat=5, ended=asyncio.Event())
+        items = follow(engine, ALICE, NoFeeds(), after=0, heartbeat=5, ended=Ending())
         sequences = [item.sequence async for item in items if isinstance(item, Envelope)]
     assert sequences == list(range(1, len(sequences) + 1))
     assert len(sequences) > 60

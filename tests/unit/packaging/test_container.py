@@ -10,8 +10,12 @@ from typing import Any
 
 import yaml
 
+from gateway.http import edge
+from gateway.settings.model import Api
+
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+PROXY = (ROOT / "config/nginx.conf").read_text(encoding="utf-8")
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 
 
@@ -135,9 +139,15 @@ def test_two_gateways_share_one_database_behind_a_proxy_in_a_profile_of_their_ow
         for volume in services[name].get("volumes", ()):
             source = volume.split(":")[0]
             assert (ROOT / source).is_file() if source.startswith("./") else source in COMPOSE["volumes"]
-    proxy = (ROOT / "config/nginx.conf").read_text(encoding="utf-8")
-    assert set(re.findall(r"server (\S+):8080", proxy)) == {"gateway-one", "gateway-two"}
-    assert "proxy_buffering off;" in proxy
+    assert set(re.findall(r"server (\S+):8080", PROXY)) == {"gateway-one", "gateway-two"}
+
+
+def test_the_proxy_waits_longer_than_a_gateway_stays_silent_and_takes_bodies_as_large() -> None:
+    api, slowest = Api(), vars(edge)["_ANSWER_DEADLINE"].total_seconds()
+    [patience] = re.findall(r"proxy_read_timeout (\d+)s;", PROXY)
+    assert int(patience) > max(slowest, 2 * api.heartbeat.total_seconds())
+    [most] = re.findall(r"client_max_body_size (\d+)m;", PROXY)
+    assert int(most) * 1024**2 == api.max_body
 
 
 def test_the_configuration_of_the_image_needs_only_what_compose_sets() -> None:

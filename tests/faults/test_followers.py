@@ -1,0 +1,181 @@
+"""A gateway, or its database, restarted under thousands of followers: each goes on behind the last event it saw.
+
+Ten thousand of them where `make faults` writes its table, two thousand in every other run, which has to be quick.
+"""
+
+import asyncio
+import json
+import resource
+import signal
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from tests.engines.postgres_server import start_own_server
+from tests.faults.crowd import Crowd, enough_files
+from tests.faults.ground import until
+from tests.faults.instance import ROOT, START, free_port
+from tests.faults.observed import observed
+from tests.faults.scene import Scene
+from tests.faults.stores import postgres
+
+pytestmark = pytest.mark.faults
+
+MANY, FEWER = 10_000, 2_000
+PATIENCE = 120.0
+LEASE = 6.0
+"""Seconds of a lease, as by default: showing one event to all of them takes about one."""
+USUAL_FILES = 1_024
+"""What a shell or a service lets a process open at first."""
+
+
+@pytest.fixture
+def many(request: pytest.FixtureRequest) -> int:
+    """How many followers there are."""
+    return FEWER if request.config.getoption("--faults") is None else MANY
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGTERM, marks=pytest.mark.fault("Gateway stopped and started under 10,000 followers")),
+        pytest.param(signal.SIGKILL, marks=pytest.mark.fault("Gateway killed and started under 10,000 followers")),
+    ],
+)
+async def test_followers_of_a_gateway_that_is_restarted_miss_nothing(
+    tmp_path: Path, many: int, number: signal.Signals
+) -> None:
+    async with Scene(tmp_path, "0.2") as scene, crowd_of(scene, many) as crowd:
+
+        async def restart() -> None:
+            process = scene.gateway.process
+            assert process is not None
+            async with asyncio.timeout(PATIENCE):
+                assert await process.wait() == (0 if number == signal.SIGTERM else -number), scene.log()
+            await scene.unlinked()
+            await scene.serve()
+
+        await through(scene, crowd, lambda: scene.gateway.signal(number), restart)
+        assert crowd.turned_away
+
+
+@pytest.mark.fault("PostgreSQL restarted under 10,000 followers", on="postgres")
+async def test_followers_of_a_gateway_whose_database_is_restarted_miss_nothing(tmp_path: Path, many: int) -> None:
+    with start_own_server() as server:
+        async with Scene(tmp_path, "0.2", store=postgres(server.dsn)) as scene, crowd_of(scene, many) as crowd:
+            seen = asyncio.Event()
+            loop = asyncio.get_running_loop()
+
+            async def restart() -> None:
+                await seen.wait()
+                await asyncio.to_thread(server.stop)
+                await asyncio.to_thread(server.start)
+
+            await through(scene, crowd, lambda: loop.call_soon_threadsafe(seen.set), restart)
+
+
+async def test_a_gateway_that_may_open_too_few_files_says_so(tmp_path: Path) -> None:
+    config = tmp_path / "gateway.yaml"
+    config.write_text("engine: {type: memory}\nlogging: {format: json}\n")
+    serve = [sys.executable, "-m", "gateway", "serve", "--config", str(config), "--port", str(free_port())]
+    process = await asyncio.create_subprocess_exec(
+        "sh", "-c", 'ulimit -n 2000; exec "$@"', "sh", *serve,
+        cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(START):
+            while b"few files and sockets may be open" not in (line := await process.stdout.readline()):
+                assert line, "it has ended"
+        told = json.loads(line)
+        assert (told["allowed"], told["level"]) == (2_000, "warning")
+        assert "ulimit -Hn" in told["mend"]
+    finally:
+        process.kill()
+        await process.wait()
+
+
+@asynccontextmanager
+async def crowd_of(scene: Scene, many: int) -> AsyncGenerator[Crowd]:
+    """Let a crowd follow the one session of a gateway that was started as a shell starts it."""
+    settings = scene.settings(scene.gateway)
+    settings["limits"] |= {"followers": many, "session_followers": many}
+    settings["instance"]["lease"] = LEASE
+    scene.gateway.configure(settings)
+    with few_files():
+        await scene.serve()
+    await scene.ask("once", within=20)
+    await scene.settled()
+    session_id, last = await scene.session_id(), await last_sequence(scene)
+    with enough_files(many):
+        async with Crowd(scene.gateway.port, session_id, after=last, many=many) as crowd:
+            await all_stand(crowd)
+            yield crowd
+
+
+async def through(
+    scene: Scene, crowd: Crowd, trouble: Callable[[], object], restart: Callable[[], Awaitable[None]]
+) -> None:
+    """Make trouble while an event is on its way to the crowd, and hold everybody to all that is on record."""
+    await scene.ask("again", within=PATIENCE)
+    await all_there(scene, crowd)
+    began = 0.0
+
+    def begin() -> None:
+        nonlocal began
+        began = monotonic()
+        trouble()
+
+    crowd.when_first_sees(await last_sequence(scene) + 2, begin)
+    asking = asyncio.create_task(scene.ask("again", within=PATIENCE))
+    await restart()
+    await asking
+    await all_stand(crowd)
+    observed().waited(monotonic() - began)
+    await scene.ask("once", within=PATIENCE)
+    await scene.settled()
+    await all_there(scene, crowd)
+    assert crowd.faults == []
+    await scene.verify(strictly=False)
+    await scene.stop()
+    await scene.verify_journal()
+
+
+async def all_stand(crowd: Crowd) -> None:
+    """Wait until each of the crowd has a stream."""
+
+    async def so() -> bool:
+        return crowd.standing == crowd.many
+
+    await until(so, within=PATIENCE)
+
+
+async def all_there(scene: Scene, crowd: Crowd) -> None:
+    """Wait until each of the crowd was shown the last event on record."""
+    last = await last_sequence(scene)
+
+    async def so() -> bool:
+        return crowd.places == (last, last)
+
+    await until(so, within=PATIENCE)
+
+
+async def last_sequence(scene: Scene) -> int:
+    """The last event on record."""
+    events = await scene.rows(f"/v1/sessions/{await scene.session_id()}/events")
+    return int(events[-1]["sequence"])
+
+
+@contextmanager
+def few_files() -> Generator[None]:
+    """Let processes that are started begin with as few open files as a shell allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(USUAL_FILES, soft), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

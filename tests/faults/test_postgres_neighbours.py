@@ -1,0 +1,171 @@
+"""What others do on a PostgreSQL server under load: open transactions, time-outs, long locks, and a promoted standby.
+
+It costs time, and nothing else.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tests.engines.postgres_proxy import between
+from tests.engines.postgres_server import OwnServer, start_own_server
+from tests.faults.ground import until
+from tests.faults.load import WORKERS, Load
+from tests.faults.scene import Scene
+from tests.faults.stores import PostgresSchema, given, postgres
+
+pytestmark = pytest.mark.faults
+
+LOCKED = 12.0
+"""Seconds of a lock: longer than a statement waits for one, and than the gateway tries a commit."""
+TIMES_OUT = 4.0
+"""Seconds in which statements time out: longer than a lease lasts."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[OwnServer]:
+    """A server that only these tests use, so that they may do to it what they like."""
+    with start_own_server() as own:
+        yield own
+
+
+async def finish(scene: Scene) -> None:
+    """Hold everybody's records together once all is quiet."""
+    await until(scene.ready, within=30)
+    await scene.settled(within=30)
+    await scene.verify(strictly=False)
+    await scene.stop()
+    await scene.verify_journal()
+
+
+async def set_for_all(dsn: str, setting: str) -> None:
+    """Change a setting of the server for every connection, also those that stand."""
+    operator = await asyncpg.connect(dsn, server_settings={"statement_timeout": "0"})
+    try:
+        await operator.execute(f"ALTER SYSTEM {setting}")
+        await operator.execute("SELECT pg_reload_conf()")
+    finally:
+        await operator.close()
+
+
+@pytest.mark.fault("Transaction left open on PostgreSQL, so that vacuum removes nothing, under load", on="postgres")
+async def test_a_transaction_that_is_left_open_holds_back_vacuum_and_no_call(tmp_path: Path, server: OwnServer) -> None:
+    async with postgres(server.dsn) as store, Scene(tmp_path, "0.2", store=given(store)) as scene:
+        await scene.run()
+        async with left_open(store):
+            async with Load(scene) as load:
+                await load.more(100)
+            assert await dead_rows(store) > 100
+        async with Load(scene) as load:
+            await load.more(20)
+        assert await dead_rows(store) == 0
+        await finish(scene)
+
+
+@asynccontextmanager
+async def left_open(store: PostgresSchema) -> AsyncGenerator[None]:
+    other = await asyncpg.connect(store.dsn)
+    try:
+        await other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        await other.execute("SELECT 1")
+        yield
+    finally:
+        await other.close()
+
+
+async def dead_rows(store: PostgresSchema) -> int:
+    """Let vacuum remove what it may; answers what it had to leave."""
+    for table in ("sessions", "calls"):
+        await store.fetch(f"VACUUM @{table}")
+    query = "SELECT sum(n_dead_tup)::int FROM pg_stat_user_tables WHERE schemaname = $1 AND relname = ANY ($2)"
+    return int((await store.fetch(query, store.schema, ["sessions", "calls"]))[0][0])
+
+
+@pytest.mark.fault("Statements time out on PostgreSQL (statement_timeout, and a lock), under load", on="postgres")
+async def test_statements_that_time_out_for_a_while_lose_nothing(tmp_path: Path, server: OwnServer) -> None:
+    async with postgres(server.dsn) as store:
+        # What the test itself asks has all the time there is.
+        store.dsn = f"{server.dsn}?statement_timeout=0"
+        async with Scene(tmp_path, "0.1", store=given(store)) as scene:
+            await scene.run()
+            async with Load(scene) as load:
+                await load.more(20)
+                await set_for_all(server.dsn, "SET statement_timeout = '50ms'")
+                try:
+                    # Heartbeats and reads go by the server's time-out, writes have one of their own.
+                    async with locked(store, "sessions", "calls", "events", "instances"):
+                        await asyncio.sleep(TIMES_OUT)
+                finally:
+                    await set_for_all(server.dsn, "RESET statement_timeout")
+                await load.more(WORKERS + 1)
+            assert "canceling statement due to statement timeout" in server.log()
+            await finish(scene)
+
+
+@pytest.mark.fault("Tables of PostgreSQL locked for longer than statements wait, under load", on="postgres")
+async def test_a_lock_that_outlasts_every_wait_loses_nothing(tmp_path: Path, server: OwnServer) -> None:
+    async with postgres(server.dsn) as store, Scene(tmp_path, "0.2", store=given(store)) as scene:
+        await scene.run()
+        async with Load(scene) as load:
+            await load.more(20)
+            async with locked(store, "sessions", "calls"):
+                await asyncio.sleep(LOCKED)
+            await load.more(WORKERS + 1, within=40)
+        assert "canceling statement due to lock timeout" in server.log()
+        await finish(scene)
+
+
+@asynccontextmanager
+async def locked(store: PostgresSchema, *tables: str) -> AsyncGenerator[None]:
+    """Let nobody else read or write some tables."""
+    other = await asyncpg.connect(store.dsn)
+    try:
+        async with other.transaction():
+            await other.execute(store.named(f"LOCK TABLE {', '.join(f'@{table}' for table in tables)}"))
+            yield
+    finally:
+        await other.close()
+
+
+@pytest.mark.fault("Synchronous standby promoted in place of a primary that was killed, under load", on="postgres")
+async def test_a_standby_that_takes_over_has_every_call(tmp_path: Path) -> None:
+    with start_own_server() as primary, start_own_server(copy_of=primary) as standby:
+        await attach(primary)
+        async with (
+            between(primary.dsn) as name,
+            postgres(name.dsn) as store,
+            Scene(tmp_path, "0.2", store=given(store)) as scene,
+        ):
+            await scene.run()
+            async with Load(scene) as load:
+                await load.more(20)
+                # What is committed from here on waits for the standby, and dies with the primary.
+                standby.freeze()
+                await asyncio.sleep(0.5)
+                primary.kill()
+                standby.kill()
+                await asyncio.to_thread(standby.start, primary_conninfo="")
+                await asyncio.to_thread(standby.promote)
+                await set_for_all(standby.dsn, "RESET synchronous_standby_names")
+                name.point_at(standby.dsn)
+                await load.more(WORKERS + 1)
+            await finish(scene)
+
+
+async def attach(primary: OwnServer) -> None:
+    """Have commits wait for the standby, and wait until they do."""
+    await set_for_all(primary.dsn, "SET synchronous_standby_names = '*'")
+    operator: asyncpg.Connection[Any] = await asyncpg.connect(primary.dsn)
+
+    async def so() -> bool:
+        return bool(await operator.fetchval("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"))
+
+    try:
+        await until(so, within=20)
+    finally:
+        await operator.close()
