@@ -1,0 +1,374 @@
+"""The proxy of the compose profile `scaled`: a real nginx with its real configuration, in front of real gateways."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self, cast
+
+import asyncpg
+import httpx
+import pytest
+from fastapi import Response
+
+from gateway.http.errors import PROBLEMS
+from gateway.runtime.gateway import Gateway
+from tests.engines.postgres_server import as_server, dsn, make_folder
+from tests.scenarios.hooks import PATIENCE, success
+from tests.scenarios.house import API_KEY, GOOD, Running, Scene, ended, plain_http, until
+from tests.scenarios.replica_processes import Serving, fleet
+
+ROOT = Path(__file__).parents[2]
+CONFIG = ROOT / "config/nginx.conf"
+MAX_BODY = 4 * 1024**2
+MESSAGE = {"kind": "message.posted", "content": "Your turn, Finn!"}
+ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+_MISSING = "there is no nginx: apt-get install nginx-light"
+
+
+def program() -> str:
+    """Find nginx, or skip the test."""
+    found = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+    if found is None:
+        if os.environ.get("DRAGOMAN_TEST_NO_SKIPS"):
+            pytest.fail(_MISSING)
+        pytest.skip(_MISSING)
+    return found
+
+
+def configuration(folder: Path, port: int, gateways: tuple[int, int]) -> str:
+    """Give the configuration other addresses and folders, and leave all else as it is."""
+    text = CONFIG.read_text(encoding="utf-8")
+    one, two = gateways
+    for old, new in {
+        "server gateway-one:8080 ": f"server 127.0.0.1:{one} ",
+        "server gateway-two:8080 ": f"server 127.0.0.1:{two} ",
+        "listen 8080;": f"listen 127.0.0.1:{port};",
+        " /tmp/": f" {folder}/",
+    }.items():
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
+
+
+@asynccontextmanager
+async def nginx(port: int, *gateways: int, written: list[str] | None = None) -> AsyncGenerator[httpx.AsyncClient]:
+    """Run nginx on a port in front of two others; `written` gets all that it has logged anywhere."""
+    command, folder = program(), make_folder()
+    one, two = gateways
+    (folder / "nginx.conf").write_text(configuration(folder, port, (one, two)), encoding="utf-8")
+    with (folder / "output").open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *as_server([command, "-e", "stderr", "-c", str(folder / "nginx.conf"), "-g", "daemon off;"]),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+    async def listens() -> bool:
+        assert process.returncode is None, (folder / "output").read_text()
+        with socket.socket() as knock:
+            return knock.connect_ex(("127.0.0.1", port)) == 0
+
+    try:
+        await until(listens)
+        async with plain_http() as http:
+            http.base_url, http.headers = f"http://127.0.0.1:{port}", {"authorization": f"Bearer {API_KEY}"}
+            yield http
+        process.terminate()
+        async with asyncio.timeout(PATIENCE):
+            await process.wait()
+        if written is not None:
+            logs = [path for path in folder.rglob("*") if path.is_file() and path.name != "nginx.conf"]
+            written += [path.read_text(errors="replace") for path in logs]
+    finally:
+        # Its workers are of its session, and go with it.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        shutil.rmtree(folder)
+
+
+@dataclass
+class House:
+    """Two gateways behind the proxy; the first one carries the session."""
+
+    session_id: str
+    one: Serving
+    two: Serving
+    proxy: Running
+    schema: str
+
+    @property
+    def events(self) -> str:
+        return f"/v1/sessions/{self.session_id}/events"
+
+
+@asynccontextmanager
+async def behind(
+    scene: Scene, port: int, *, written: list[str] | None = None, **settings: Any
+) -> AsyncGenerator[House]:
+    """Start two gateways whose public address is the proxy's, and the proxy."""
+    program()
+    async with fleet(scene) as ground:
+        scene.configure({"public_url": f"http://127.0.0.1:{port}"})
+        one = await ground.serve("one", **settings)
+        await scene.agent.wait_connected()
+        session_id = await one.session()
+        await one.wait_carries(session_id)
+        two = await ground.serve("two", **settings)
+        ports = [cast("int", httpx.URL(each.url).port) for each in (one, two)]
+        async with nginx(port, *ports, written=written) as http:
+            # The gateways themselves are in other processes.
+            yield House(session_id, one, two, Running(cast("Gateway", None), str(http.base_url), http), ground.schema)
+
+
+@dataclass
+class Upstream:
+    """Stands where a gateway would: notes what it is sent, and says the same to all, or nothing and hangs up."""
+
+    answer: bytes = b""
+    heads: list[str] = field(default_factory=list[str])
+    connections: int = 0
+    port: int = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                self.heads.append(head)
+                length = next((line for line in head.splitlines() if line.startswith("content-length:")), "0")
+                await reader.readexactly(int(length.rpartition(":")[2]))
+                if not self.answer:
+                    break
+                writer.write(self.answer)
+                await writer.drain()
+        writer.close()
+
+
+def is_problem(answer: httpx.Response) -> dict[str, Any]:
+    """Check that something was refused in the API's own form."""
+    assert answer.headers["content-type"] == "application/problem+json", answer.text
+    problem = answer.json()
+    assert problem["status"] == answer.status_code
+    assert problem["title"]
+    assert problem["detail"]
+    return problem
+
+
+async def test_streams_of_both_gateways_leave_at_once_and_resume(newer: Scene, free_port: Callable[[], int]) -> None:
+    # As many streams as both take together: so each of the two serves one of each kind.
+    async with behind(newer, free_port(), api={"heartbeat": "300ms"}, limits={"session_followers": 2}) as house:
+        [missed] = (await house.one.post(house.events, MESSAGE, status=202))["data"]
+        async with AsyncExitStack() as stack:
+            live = [house.proxy.stream(house.session_id) for _ in range(2)]
+            resumed = [house.proxy.stream(house.session_id, last=missed["sequence"] - 1) for _ in range(2)]
+            for source in (*live, *resumed):
+                await stack.enter_async_context(source)
+            for source in resumed:
+                assert (await source.next())["id"] == str(missed["sequence"])
+            [news] = (await house.proxy.post(house.events, MESSAGE, status=202))["data"]
+            for source in (*live, *resumed):
+                seen = await source.until("message.posted")
+                assert seen[-1]["id"] == str(news["sequence"])
+            refused = await house.proxy.http.get(f"{house.events}/stream")
+            assert (refused.status_code, is_problem(refused)["type"]) == (503, "/problems/overloaded")
+
+
+async def test_heartbeats_of_a_quiet_stream_come_through(newer: Scene, free_port: Callable[[], int]) -> None:
+    async with behind(newer, free_port(), api={"heartbeat": "300ms"}) as house:
+        beats = 0
+        async with asyncio.timeout(PATIENCE), house.proxy.http.stream("GET", f"{house.events}/stream") as answer:
+            async for line in answer.aiter_lines():
+                beats += line == ": heartbeat"
+                if beats == 3:
+                    break
+        assert beats == 3
+
+
+async def test_posts_in_hand_when_a_gateway_is_killed_are_on_record_once(
+    newer: Scene, free_port: Callable[[], int]
+) -> None:
+    async with behind(newer, free_port()) as house:
+        texts = [f"move {number}" for number in range(8)]
+
+        async def post(text: str) -> httpx.Response:
+            body = {"kind": "message.posted", "content": text}
+            return await house.proxy.http.post(house.events, json=body, headers={"idempotency-key": text}, timeout=30)
+
+        connection = await asyncpg.connect(dsn())
+        try:
+            async with connection.transaction():
+                # Everything that is written waits, so that the posts are in hand for as long as it takes.
+                await connection.execute(f'LOCK TABLE "{house.schema}".events IN EXCLUSIVE MODE')
+                posting = [asyncio.create_task(post(text)) for text in texts]
+                count = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = $1::text::regclass"
+
+                async def waiting() -> bool:
+                    return bool(await connection.fetchval(count, f'"{house.schema}".events'))
+
+                await until(waiting)
+                house.one.signal(signal.SIGKILL)
+                await house.one.ended()
+        finally:
+            await connection.close()
+        first = [await task for task in posting]
+        refused = [answer for answer in first if answer.status_code != 202]
+        assert refused
+        for answer in refused:
+            assert answer.status_code in {502, 503, 504}
+            assert answer.headers["retry-after"]
+            is_problem(answer)
+
+        async def taken(text: str) -> bool:
+            return (await post(text)).status_code == 202
+
+        for text in texts:
+            await until(lambda text=text: taken(text))
+        on_record = [one["event"]["content"][0]["text"] for one in await house.two.events(kind="message.posted")]
+        assert sorted(on_record) == texts
+
+
+async def test_requests_go_on_while_a_gateway_is_stopped(newer: Scene, free_port: Callable[[], int]) -> None:
+    async with behind(newer, free_port()) as house:
+        statuses: list[int] = []
+        begun, stopped = asyncio.Event(), asyncio.Event()
+
+        async def ask() -> None:
+            while not stopped.is_set() or len(statuses) < 200:
+                statuses.append((await house.proxy.http.get(house.events)).status_code)
+                if len(statuses) == 40:
+                    begun.set()
+
+        asking = [asyncio.create_task(ask()) for _ in range(4)]
+        async with asyncio.timeout(2 * PATIENCE):
+            await begun.wait()
+            house.one.signal(signal.SIGTERM)
+            assert await house.one.ended() == 0
+            stopped.set()
+            await asyncio.gather(*asking)
+        assert len(statuses) >= 200
+        assert set(statuses) == {200}
+
+
+async def test_bodies_pass_up_to_the_limit_and_callbacks_leave_no_token(
+    newer: Scene, free_port: Callable[[], int]
+) -> None:
+    newer.hooks.scripts["ask"] = Response(status_code=202)
+    written: list[str] = []
+    async with behind(newer, free_port(), written=written) as house:
+        largest = json.dumps(MESSAGE).encode().ljust(MAX_BODY)
+        kind = {"content-type": "application/json"}
+        passed = await house.proxy.http.post(house.events, content=largest, headers=kind)
+        assert passed.status_code == 202, passed.text
+
+        async def in_pieces() -> AsyncGenerator[bytes]:
+            yield largest
+            yield b" "
+
+        for content in (largest + b" ", in_pieces()):
+            refused = await house.proxy.http.post(house.events, content=content, headers=kind)
+            assert refused.status_code == 413
+            problem = is_problem(refused)
+            assert (problem["type"], problem["title"]) == ("/problems/too-large", PROBLEMS["too-large"].title)
+        assert len(await house.one.events(kind="message.posted")) == 1
+
+        # A gateway that says no does not read the body first.
+        for _ in range(4):
+            wrong = await house.proxy.http.post(house.events, content=largest, headers={"authorization": "Bearer no"})
+            assert (wrong.status_code, is_problem(wrong)["type"]) == (401, "/problems/unauthorized")
+
+        call = await newer.agent.call("ask", GOOD)
+        [asked] = await newer.hooks.wait_for(name="ask")
+        await house.two.wait_call(call.call_id, "accepted")
+        progress, outcome = httpx.URL(asked.data["progress_url"]), httpx.URL(asked.data["callback_url"])
+        token = outcome.params["token"]
+        assert str(outcome).startswith(house.proxy.url)
+        async with plain_http() as executor:
+            # Half of them come to the gateway that passes them on.
+            for done in range(4):
+                told = await executor.post(progress, json={"done": done})
+                assert told.is_success, told.text
+            answer = await executor.post(outcome, json=success("called back"))
+            assert answer.status_code == 200, answer.text
+        assert (await ended(call)).result == "called back"
+    assert written
+    assert token
+    assert all(token not in text for text in written)
+
+
+async def test_nobody_outside_can_mark_a_request_as_passed_on(newer: Scene, free_port: Callable[[], int]) -> None:
+    async with behind(newer, free_port()) as house:
+        mark = {"dragoman-forwarded": "somebody"}
+        directly = await house.two.http.post(house.events, json=MESSAGE, headers=mark)
+        assert (directly.status_code, directly.json()["type"]) == (503, "/problems/elsewhere")
+        for _ in range(4):
+            await house.proxy.post(house.events, MESSAGE, status=202, **mark)
+        assert len(await house.two.events(kind="message.posted")) == 4
+
+
+@pytest.mark.parametrize(("method", "times"), [("GET", 2), ("POST", 1)])
+async def test_a_post_that_left_is_never_repeated(free_port: Callable[[], int], method: str, times: int) -> None:
+    async with Upstream() as one, Upstream() as two, nginx(free_port(), one.port, two.port) as http:
+        answer = await http.request(method, "/v1/sessions", content=b"{}" if method == "POST" else None)
+        assert answer.status_code == 502
+        assert is_problem(answer)["type"] == "about:blank"
+        assert answer.headers["retry-after"] == "2"
+        assert len(one.heads) + len(two.heads) == times
+
+
+async def test_a_post_that_never_connected_goes_to_the_other_one(free_port: Callable[[], int]) -> None:
+    written: list[str] = []
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        dead = deaf.getsockname()[1]
+        async with Upstream(ANSWER) as alive, nginx(free_port(), dead, alive.port, written=written) as http:
+            for _ in range(4):
+                answer = await http.post("/v1/calls/c/outcome?token=token-canary-7Hq", json={})
+                assert answer.status_code == 200
+        assert alive.connections == len(alive.heads) == 4
+    assert written
+    assert all("token-canary" not in text for text in written)
+
+
+async def test_a_client_that_does_not_read_holds_its_gateway_up(free_port: Callable[[], int]) -> None:
+    held = asyncio.Event()
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        with suppress(ConnectionError):
+            for _ in range(64):
+                writer.write(b"100000\r\n" + b"x" * 1024**2 + b"\r\n")
+                try:
+                    async with asyncio.timeout(0.5):
+                        await writer.drain()
+                except TimeoutError:
+                    held.set()
+                    break
+        writer.close()
+
+    server = await asyncio.start_server(flood, "127.0.0.1", 0)
+    gateway, port = server.sockets[0].getsockname()[1], free_port()
+    async with server, nginx(port, gateway, gateway), asyncio.timeout(PATIENCE):
+        with socket.socket() as client:
+            client.connect(("127.0.0.1", port))
+            client.sendall(b"GET /v1/sessions/s/events/stream HTTP/1.1\r\nhost: proxy\r\n\r\n")
+            await held.wait()
