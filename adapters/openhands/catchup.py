@@ -1,11 +1,17 @@
-"""Follows which events a link has brought: drops repeats, keeps the place to resume at, fills what is missing."""
+"""Follows which events a link has brought: drops repeats, keeps the place to resume at, fills what is missing.
+
+A server may speak live before its replay is whole (OH18). So until a link has caught up, its newest events are held
+back and handed on by their numbers: what the store fills in takes its own place among them.
+"""
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
 
 from adapters.openhands import wire
+from gateway.envelope.weight import weight
 from gateway.errors import LinkLost
 from gateway.ports.adapter import Frame, Receiver
 
@@ -13,6 +19,8 @@ REMEMBERED = 10_000
 """Events whose repeats are known; replay and live overlap by far less (OH17)."""
 LOOKED_BACK = 100
 """How far behind the newest event a hole is looked for: what is older, the replay took from the same store."""
+MOST_HELD = 16 * 1024 * 1024
+"""Bytes that are held back for the sake of order; screenshots may fill them with fewer than `LOOKED_BACK` events."""
 MOST_PAGES = 10
 
 
@@ -22,6 +30,15 @@ class Page:
 
     events: tuple[Any, ...]
     has_more: bool
+
+
+class Held(NamedTuple):
+    """An event that waits for those numbered below it; of one number, the first to come goes first."""
+
+    number: int
+    turn: int
+    frame: Frame
+    size: int
 
 
 class Tracker:
@@ -35,6 +52,11 @@ class Tracker:
         """Highest id this link has brought."""
         self._newest_state = -1
         self._is_caught_up = False
+        self._held: list[Held] = []
+        self._held_bytes = 0
+        self._turn = 0
+        self._handed = -1
+        """Highest id that was handed on."""
 
     def frame(self, frame: Frame, cursor: str | None = None) -> None:
         """Hand a frame on, unless it is an event that came before."""
@@ -50,7 +72,10 @@ class Tracker:
         self.newest = max(self.newest, mark[0])
         if wire.is_state(frame.payload):
             self._newest_state = max(self._newest_state, mark[0])
-        self._receiver.frame(frame, str(self._place()))
+        if self._is_caught_up:
+            self._hand_on(mark[0], frame)
+        else:
+            self._hold(mark[0], frame)
 
     def stored(self, event: Any) -> None:
         """Take an event from the store; those that a replay leaves out stay out, and so do states gone by."""
@@ -62,9 +87,21 @@ class Tracker:
 
     def caught_up(self) -> None:
         """Let the session act on what is still open."""
+        while self._held:
+            self._let_go()
         # From now on the link's own ids count, even where a server that lost its store begins anew.
         self._is_caught_up = True
         self._receiver.caught_up()
+
+    def give_up(self) -> None:
+        """Hand on what came over a link that did not catch up: no replay shows the states among it again.
+
+        The place stays before the first hole, so that the next link is shown what may be missing in it.
+        """
+        place = str(max(self._handed, self._resume or 0, self.first_hole(0) - 1))
+        for held in sorted(self._held):
+            self._receiver.frame(held.frame, place)
+        self._held.clear()
 
     def first_hole(self, since: int) -> int:
         """Find the first id from which on the store should be asked."""
@@ -74,10 +111,23 @@ class Tracker:
             start += 1
         return start
 
-    def _place(self) -> int:
-        if self._is_caught_up or self._resume is None:
-            return self.newest
-        return max(self.newest, self._resume)
+    def _hold(self, number: int, frame: Frame) -> None:
+        size = weight(frame.payload)
+        heappush(self._held, Held(number, self._turn, frame, size))
+        self._turn += 1
+        self._held_bytes += size
+        while len(self._held) > LOOKED_BACK or self._held_bytes > MOST_HELD:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        first = heappop(self._held)
+        self._held_bytes -= first.size
+        self._hand_on(first.number, first.frame)
+
+    def _hand_on(self, number: int, frame: Frame) -> None:
+        self._handed = max(self._handed, number)
+        known = 0 if self._is_caught_up or self._resume is None else self._resume
+        self._receiver.frame(frame, str(max(self._handed, known)))
 
 
 async def fill(tracker: Tracker, ask: Callable[[int], Awaitable[Page]], *, since: int, resume: int | None) -> None:

@@ -84,12 +84,15 @@ class OpenHandsConnector:
         resume = _read_cursor(resume_after)
         latest = -1 if resume is None else max(-1, resume - wire.OVERLAP)
         tracker = Tracker(receiver, resume)
-        async with open_link(self._target(native_id, latest), tracker, session=self._session) as link:
-            await fill(tracker, partial(self._ask, native_id), since=latest + 1, resume=resume)
-            if link.ended is not None:
-                raise LinkLost(link.ended)
-            tracker.caught_up()
-            yield link
+        try:
+            async with open_link(self._target(native_id, latest), tracker, session=self._session) as link:
+                await fill(tracker, partial(self._ask, native_id), since=latest + 1, resume=resume)
+                if link.ended is not None:
+                    raise LinkLost(link.ended)
+                tracker.caught_up()
+                yield link
+        finally:
+            tracker.give_up()
 
     def _target(self, native_id: str, latest: int) -> Target:
         options = self._options

@@ -238,16 +238,16 @@ async def test_a_wrong_key_shows_nowhere(caplog: pytest.LogCaptureFixture) -> No
 
 
 @pytest.mark.requirement("OH7", "OH14", "OH15", "OH16")
-async def test_a_replay_comes_before_the_connection_stands_and_its_last_state_at_the_end() -> None:
+async def test_a_replay_comes_before_the_connection_stands_and_its_last_state_takes_its_own_place() -> None:
     server = RawOpenHands()
     for event in (state(0, "loading"), thought(1), state(2, "running"), thought(3), null(4), thought(5)):
         server.keep(event)
     collector = Collector()
     async with server.serve(), linked(server, collector):
         assert collector.is_caught_up
-        assert ids(collector) == [1, 3, 5, 2]
-        assert collector.frames[-1].payload["source"] == "environment"
-        assert collector.cursors == ["1", "3", "5", "5"]
+        assert ids(collector) == [1, 2, 3, 5]
+        assert collector.frames[1].payload["source"] == "environment"
+        assert collector.cursors == ["1", "2", "3", "5"]
 
 
 @pytest.mark.requirement("OH3", "OH63")

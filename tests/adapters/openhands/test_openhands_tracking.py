@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from adapters.openhands.catchup import LOOKED_BACK, REMEMBERED, Page, Tracker, fill
+from adapters.openhands.catchup import LOOKED_BACK, MOST_HELD, REMEMBERED, Page, Tracker, fill
 from gateway.conformance.link import Collector
 from gateway.errors import LinkLost
 from gateway.ports.adapter import Frame
@@ -27,6 +27,7 @@ def event(number: int) -> Frame:
 def test_any_order_with_any_repeats_brings_each_event_once_and_a_cursor_that_never_falls(numbers: list[int]) -> None:
     collector = Collector()
     tracker = Tracker(collector, None)
+    tracker.caught_up()
     for number in numbers:
         tracker.frame(event(number))
     assert ids(collector) == list(dict.fromkeys(numbers))
@@ -37,7 +38,7 @@ def test_any_order_with_any_repeats_brings_each_event_once_and_a_cursor_that_nev
 
 @pytest.mark.requirement("OH18", "OH63")
 @given(told=st.sets(st.integers(0, 30)), stored=st.sets(st.integers(0, 30)))
-async def test_after_filling_everything_that_is_stored_has_come_once(told: set[int], stored: set[int]) -> None:
+async def test_after_filling_everything_that_is_stored_has_come_once_by_its_number(told: set[int], stored: set[int]) -> None:
     collector = Collector()
     tracker = Tracker(collector, None)
     # What the socket tells is in the store, too.
@@ -50,12 +51,62 @@ async def test_after_filling_everything_that_is_stored_has_come_once(told: set[i
         return Page(tuple(thought(number) for number in found[:7]), len(found) > 7)
 
     await fill(tracker, ask, since=0, resume=None)
-    assert sorted(ids(collector)) == store
+    assert ids(collector) == []
+    tracker.caught_up()
+    assert ids(collector) == store
+    assert collector.cursors == [str(number) for number in store]
+
+
+@pytest.mark.requirement("OH18")
+async def test_a_live_event_that_overtakes_the_replay_waits_for_what_the_store_fills_in() -> None:
+    collector = Collector()
+    tracker = Tracker(collector, None)
+
+    async def ask(start: int) -> Page:
+        assert start == 2
+        return Page((thought(2), thought(3)), has_more=False)
+
+    for number in (0, 1, 3):
+        tracker.frame(event(number))
+    await fill(tracker, ask, since=0, resume=None)
+    tracker.caught_up()
+    tracker.frame(event(5))
+    tracker.frame(event(4))
+    assert ids(collector) == [0, 1, 2, 3, 5, 4]
+
+
+@pytest.mark.parametrize(("resume", "place"), [(None, "1"), (40, "40")])
+def test_a_link_that_never_caught_up_gives_what_it_held_and_resumes_before_the_hole(
+    resume: int | None, place: str
+) -> None:
+    collector = Collector()
+    tracker = Tracker(collector, resume)
+    for number in (5, 0, 1):
+        tracker.frame(event(number))
+    tracker.give_up()
+    tracker.give_up()
+    assert ids(collector) == [0, 1, 5]
+    assert collector.cursors == [place] * 3
+
+
+def test_what_is_held_back_is_bounded_by_number_and_by_bytes() -> None:
+    collector = Collector()
+    tracker = Tracker(collector, None)
+    for number in range(LOOKED_BACK + 10):
+        tracker.frame(event(number))
+    assert ids(collector) == list(range(10))
+    collector, large = Collector(), MOST_HELD // 4
+    tracker = Tracker(collector, None)
+    for number in range(7):
+        tracker.frame(Frame("oh_event", {**thought(number), "extras": {"screenshot": "x" * large}}))
+        tracker.frame(Frame("oh_event", {**thought(number), "extras": {"screenshot": "x" * large}}))
+    assert ids(collector) == [0, 1, 2, 3]
 
 
 def test_the_memory_of_repeats_is_bounded() -> None:
     collector = Collector()
     tracker = Tracker(collector, None)
+    tracker.caught_up()
     for number in range(REMEMBERED + 1):
         tracker.frame(event(number))
     tracker.frame(event(REMEMBERED))
@@ -100,11 +151,12 @@ async def test_states_gone_by_nulls_and_recalls_stay_in_the_store() -> None:
         return Page((state(0, "loading"), null(1), thought(2), recall, state(6, "finished"), "junk"), has_more=False)
 
     await fill(tracker, ask, since=0, resume=None)
+    tracker.caught_up()
     assert [frame.payload if isinstance(frame.payload, str) else frame.payload["id"] for frame in collector.frames] == [
-        3,
-        2,
-        6,
         "junk",
+        2,
+        3,
+        6,
     ]
 
 
