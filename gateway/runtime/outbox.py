@@ -137,15 +137,14 @@ class Outbox:
         return self._lanes.setdefault(name, deque())
 
     def again(self, sequence: int) -> None:
-        """Offer the recorded outcome under this sequence again."""
+        """Offer a recorded event again, now or on the next link, to whoever has asked for it."""
         self._shared.metrics.repeated()
         # What has left already is said again; what still waits to leave will be said anyhow.
         if any(sent.sequence == sequence for sent in self._unconfirmed or ()):
             self._queued.discard(sequence)
-        if self._link is not None and sequence not in self._queued:
+        if sequence not in self._queued:
             self._again.add(sequence)
-            self._loaded = False
-            self._start()
+            self.reload()
 
     @property
     def new_work(self) -> int:
@@ -347,6 +346,8 @@ class Outbox:
         # What was left to the ledger meanwhile may have come too late for this page.
         self._more = len(rows) >= limit or self._stored != stored
         self._stored_work = 0
+        if self._more:
+            self._again |= again - {row.sequence for row in rows}
         known = before | self._queued | ({sent.sequence for sent in self._unconfirmed or ()} - again)
         waiting = [row for row in rows if row.sequence not in known]
         self._stored = max(0, self._stored - len(waiting)) if self._more else 0

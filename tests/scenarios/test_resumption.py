@@ -89,8 +89,7 @@ async def test_messages_and_interrupts_that_a_killed_gateway_had_just_sent(both:
             await served.stop(signal.SIGKILL)
     first = told(both)
     assert len(first) == (len(posts) if heard else 0)
-    both.configure({"runtimes": {"finn": {"url": both.huma.url}}})
-    async with process(both) as (_, gateway):
+    async with Proxy(("127.0.0.1", port)) as wire, _through(wire, both) as gateway:
         # The newest interrupt is a context that wakes, so it is said again; the older one went with it.
         await until(lambda: _has_heard(both, len(first) + 1))
         # Whatever was still to come has come by the time that a later message is there.
@@ -109,9 +108,13 @@ async def test_messages_and_interrupts_that_a_killed_gateway_had_just_sent(both:
             await gateway.wait_events("delivery.settled", len(unsure), state="unknown")
         letters = (await gateway.get("/v1/dead-letters"))["data"]
         assert {(letter["sequence"], letter["state"]) for letter in letters} == {(n, "unknown") for n in unsure}
-        # An operator who has looked may have them said after all, each once.
+        # An operator who has looked may have them said after all, each once; also while there is no link.
+        wire.refuse()
+        wire.cut()
+        await gateway.wait_link("down")
         for letter in letters:
             await gateway.post(f"/v1/dead-letters/{letter['id']}/redrive", status=202)
+        wire.heal()
         await until(lambda: _has_heard(both, len(first) + 2 + len(letters)))
         assert (await gateway.get("/v1/dead-letters"))["data"] == []
 
@@ -128,6 +131,13 @@ async def process(scene: Scene) -> AsyncGenerator[tuple[Served, Running]]:
         gateway = Running(cast("Gateway", None), served.url, http)
         await gateway.wait_link("up")
         yield served, gateway
+
+
+@asynccontextmanager
+async def _through(wire: Proxy, scene: Scene) -> AsyncGenerator[Running]:
+    scene.configure({"runtimes": {"finn": {"url": wire.url}}})
+    async with process(scene) as (_, gateway):
+        yield gateway
 
 
 def told(scene: Scene) -> list[dict[str, Any]]:

@@ -38,7 +38,9 @@ def test_any_order_with_any_repeats_brings_each_event_once_and_a_cursor_that_nev
 
 @pytest.mark.requirement("OH18", "OH63")
 @given(told=st.sets(st.integers(0, 30)), stored=st.sets(st.integers(0, 30)))
-async def test_after_filling_everything_that_is_stored_has_come_once_by_its_number(told: set[int], stored: set[int]) -> None:
+async def test_after_filling_everything_that_is_stored_has_come_once_by_its_number(
+    told: set[int], stored: set[int]
+) -> None:
     collector = Collector()
     tracker = Tracker(collector, None)
     # What the socket tells is in the store, too.
