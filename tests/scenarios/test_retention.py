@@ -72,7 +72,6 @@ async def test_calls_do_not_wait_behind_a_long_sweep(newer: Scene, monkeypatch: 
             firsts.append((await gateway.get(f"/v1/sessions/{ALICE}"))["first_sequence"])
         alone = [await _time_call(newer) for _ in range(40)]
     # One transaction that removes all of it lets no call in between two beginnings of history.
-    print(len(beside), sorted(set(firsts)), max(beside), max(alone))
     assert len(set(firsts)) > 10, sorted(set(firsts))
     assert statistics.median(beside) <= 5 * max(alone) + 0.3, (sorted(beside), max(alone))
 
