@@ -13,7 +13,7 @@ from gateway.bootstrap import FoundAdapter
 from gateway.cli.doctor_postgres import Check, look_at_postgres
 from gateway.cli.probes import Target, free_bytes, probe, target_of, write_bytes
 from gateway.cli.terminal import count_problems, show_check, show_heading, show_problems
-from gateway.engines.sqlite_lock import check_place
+from gateway.engines.sqlite.lock import check_place
 from gateway.errors import InvalidConfiguration, OperatorError
 from gateway.ports.adapter import PORTS_VERSION
 from gateway.settings.load import Loaded, load

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gateway.cli.terminal import State
-from gateway.engines.postgres_link import Address
-from gateway.engines.postgres_operations import Examined, examine
-from gateway.engines.postgres_tables import MIGRATIONS
+from gateway.engines.postgres.link import Address
+from gateway.engines.postgres.operations import Examined, examine
+from gateway.engines.postgres.tables import MIGRATIONS
 from gateway.errors import DragomanError
 from gateway.settings.model import PostgresStore
 

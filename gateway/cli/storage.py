@@ -17,12 +17,13 @@ from gateway.cli.explained import RAW, explained
 from gateway.cli.probes import write_bytes
 from gateway.cli.send import Misused
 from gateway.cli.terminal import complain, plural
-from gateway.engines import postgres_operations as postgres, sqlite_backup as sqlite
-from gateway.engines.postgres_link import Address
-from gateway.engines.postgres_tables import MIGRATIONS as POSTGRES_MIGRATIONS
-from gateway.engines.sqlite_lock import locate
-from gateway.engines.sqlite_schema import MIGRATIONS as SQLITE_MIGRATIONS
-from gateway.engines.sqlite_transfer import sqlite_source, sqlite_target
+from gateway.engines.postgres import operations as postgres
+from gateway.engines.postgres.link import Address
+from gateway.engines.postgres.tables import MIGRATIONS as POSTGRES_MIGRATIONS
+from gateway.engines.sqlite import backup as sqlite
+from gateway.engines.sqlite.lock import locate
+from gateway.engines.sqlite.schema import MIGRATIONS as SQLITE_MIGRATIONS
+from gateway.engines.sqlite.transfer import sqlite_source, sqlite_target
 from gateway.engines.transfer import Moved, Side, move
 from gateway.errors import OperatorError
 from gateway.settings.load import load

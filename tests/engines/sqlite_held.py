@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.engines import sqlite_schema
+from gateway.engines.sqlite import schema as sqlite_schema
 
 
 @contextmanager

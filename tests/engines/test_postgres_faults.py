@@ -26,9 +26,13 @@ from gateway.conformance.engine_words import (
     said,
     texts,
 )
-from gateway.engines import postgres_bell, postgres_lanes, postgres_pool
-from gateway.engines.postgres import PostgresEngine
-from gateway.engines.postgres_tables import MIGRATIONS
+from gateway.engines.postgres import (
+    PostgresEngine,
+    bell as postgres_bell,
+    lanes as postgres_lanes,
+    pool as postgres_pool,
+)
+from gateway.engines.postgres.tables import MIGRATIONS
 from gateway.envelope import SessionId
 from gateway.errors import EngineUnavailable, EngineUnusable, InvalidRequest, SchemaTooNew
 from gateway.ports.engine import Step, StoredAnswer
@@ -279,7 +283,7 @@ async def test_a_server_that_answers_no_more_is_told_in_time_and_found_again(
 ) -> None:
     monkeypatch.setattr(postgres_pool, "PATIENCE", 1.0)
     monkeypatch.setattr(postgres_lanes, "PATIENCE", 1.0)
-    monkeypatch.setattr("gateway.engines.postgres_link.ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr("gateway.engines.postgres.link.ANSWER_SECONDS", 1.0)
     async with engine_at(own.dsn, "dragoman") as engine:
         await open_session(engine)
         own.freeze()
@@ -403,7 +407,7 @@ async def test_what_is_doubtful_about_a_server_is_reported(own: postgres_server.
 
 
 async def test_a_server_that_is_not_there_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.engines.postgres.PATIENCE", 0.2)
+    monkeypatch.setattr("gateway.engines.postgres.engine.PATIENCE", 0.2)
     with pytest.raises(EngineUnusable) as caught:
         async with engine_at("postgresql://gail:SECRET@127.0.0.1:1/shop", "dragoman"):
             pass

@@ -8,8 +8,7 @@ from itertools import count
 import pytest
 
 from gateway.conformance.engine_words import FakeClock, answered, asked, call, open_session, settled
-from gateway.engines import postgres_lanes
-from gateway.engines.postgres import PostgresEngine
+from gateway.engines.postgres import PostgresEngine, lanes as postgres_lanes
 from gateway.envelope import SessionId
 from gateway.ports.engine import RUNTIME, Send, Step
 from tests.engines import postgres_server

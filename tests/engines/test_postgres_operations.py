@@ -12,8 +12,8 @@ import pytest
 
 from gateway.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said, texts
 from gateway.engines.postgres import PostgresEngine
-from gateway.engines.postgres_link import Address
-from gateway.engines.postgres_operations import (
+from gateway.engines.postgres.link import Address
+from gateway.engines.postgres.operations import (
     bring_up_to_date,
     bump_fences,
     dump_command,
@@ -21,10 +21,10 @@ from gateway.engines.postgres_operations import (
     restore_command,
     schema_of,
 )
-from gateway.engines.postgres_tables import MIGRATIONS
+from gateway.engines.postgres.tables import MIGRATIONS
 from gateway.engines.roster import RESTORED
 from gateway.engines.sqlite import SqliteEngine
-from gateway.engines.sqlite_transfer import sqlite_source, sqlite_target
+from gateway.engines.sqlite.transfer import sqlite_source, sqlite_target
 from gateway.engines.transfer import TABLES, move
 from gateway.errors import EngineUnavailable, EngineUnusable, Fenced, OperatorError
 from gateway.ports.engine import Fence, Step

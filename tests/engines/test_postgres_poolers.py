@@ -12,9 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from gateway.conformance.engine_words import ALICE, BOB, FakeClock, open_session, row_of, said, texts
-from gateway.engines import postgres_link, postgres_once
-from gateway.engines.postgres import PostgresEngine
-from gateway.engines.postgres_link import Address, Link
+from gateway.engines.postgres import PostgresEngine, link as postgres_link, once as postgres_once
+from gateway.engines.postgres.link import Address, Link
 from gateway.ports.engine import Step
 from tests.engines import postgres_server
 

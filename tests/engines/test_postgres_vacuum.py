@@ -11,8 +11,7 @@ from structlog.testing import capture_logs
 
 from gateway.cli.doctor_postgres import look_at_postgres
 from gateway.conformance.engine_words import FakeClock, open_session
-from gateway.engines import postgres_schema
-from gateway.engines.postgres import PostgresEngine
+from gateway.engines.postgres import PostgresEngine, schema as postgres_schema
 from gateway.settings.model import PostgresStore
 from tests.engines import postgres_server
 from tests.engines.postgres_server import OwnServer, start_own_server

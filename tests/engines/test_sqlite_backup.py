@@ -19,8 +19,8 @@ import pytest
 from gateway.conformance.engine_words import ALICE, BOB, FakeClock, close_session, open_session, row_of, said, texts
 from gateway.engines.roster import RESTORED
 from gateway.engines.sqlite import SqliteEngine
-from gateway.engines.sqlite_backup import back_up, bump_fences, migrate, restore, schema_of
-from gateway.engines.sqlite_schema import MIGRATIONS
+from gateway.engines.sqlite.backup import back_up, bump_fences, migrate, restore, schema_of
+from gateway.engines.sqlite.schema import MIGRATIONS
 from gateway.envelope import SessionId
 from gateway.errors import EngineLocked, EngineUnusable, Fenced, OperatorError, SchemaTooNew
 from gateway.ports.engine import Fence, Step
@@ -162,7 +162,7 @@ def _make_large(path: Path) -> None:
 def _end_half_way(work: str, first: Path, second: Path, partial: Path, number: signal.Signals) -> None:
     """Run something in a process of its own and send it a signal while the partial file grows."""
     code = (
-        "import sys; from pathlib import Path; from gateway.engines.sqlite_backup import back_up, restore;"
+        "import sys; from pathlib import Path; from gateway.engines.sqlite.backup import back_up, restore;"
         f" first, second = map(Path, sys.argv[1:]); {work}"
     )
     command = [sys.executable, "-c", code, str(first), str(second)]

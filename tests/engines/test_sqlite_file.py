@@ -25,10 +25,9 @@ from gateway.conformance.engine_words import (
     said,
     texts,
 )
-from gateway.engines import sqlite as sqlite_engine
-from gateway.engines.sqlite import SqliteEngine
-from gateway.engines.sqlite_lock import file_system_of
-from gateway.engines.sqlite_schema import MIGRATIONS
+from gateway.engines.sqlite import SqliteEngine, engine as sqlite_engine
+from gateway.engines.sqlite.lock import file_system_of
+from gateway.engines.sqlite.schema import MIGRATIONS
 from gateway.envelope import CallId, SessionId
 from gateway.errors import EngineLocked, EngineUnavailable, EngineUnusable, InvalidRequest, SchemaTooNew
 from gateway.ports.engine import RUNTIME, CallFilter, Claim, Page, RetentionPolicy, Send, Settle, Step

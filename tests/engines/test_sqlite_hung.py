@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from gateway.conformance.engine_words import ALICE, FakeClock, open_session, said, texts
-from gateway.engines import sqlite, sqlite_upkeep
-from gateway.engines.sqlite import SqliteEngine
-from gateway.engines.sqlite_writer import WAITING, Turn
+from gateway.engines.sqlite import SqliteEngine, engine as sqlite_engine, upkeep as sqlite_upkeep
+from gateway.engines.sqlite.writer import WAITING, Turn
 from gateway.ports.engine import Step
 from tests.engines.sqlite_held import held, wait_for_ever
 
@@ -17,7 +16,7 @@ from tests.engines.sqlite_held import held, wait_for_ever
 async def test_a_writer_that_hangs_is_told_in_time_and_asked_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "PROBE_SECONDS", 0.5)
+    monkeypatch.setattr(sqlite_engine, "PROBE_SECONDS", 0.5)
     tried: list[int] = []
     probe = sqlite_upkeep.probe
 

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said
 from gateway.engines.sqlite import SqliteEngine
-from gateway.engines.sqlite_upkeep import cut, set_note
-from gateway.engines.sqlite_writer import BATCH, WAITING, Turn, Writer
+from gateway.engines.sqlite.upkeep import cut, set_note
+from gateway.engines.sqlite.writer import BATCH, WAITING, Turn, Writer
 from gateway.errors import EngineUnavailable
 from gateway.ports.engine import RUNTIME, Send, SendChange, Step
 

@@ -24,8 +24,8 @@ from gateway.conformance.engine_words import (
     settled,
 )
 from gateway.engines.sqlite import SqliteEngine
-from gateway.engines.sqlite_schema import MIGRATIONS
-from gateway.engines.sqlite_transfer import SqliteSide, sqlite_source, sqlite_target
+from gateway.engines.sqlite.schema import MIGRATIONS
+from gateway.engines.sqlite.transfer import SqliteSide, sqlite_source, sqlite_target
 from gateway.engines.transfer import PAGE, TABLES, Row, Sum, Table, move
 from gateway.envelope import CallId, InteractionId, SessionId
 from gateway.errors import EngineLocked, EngineUnavailable, EngineUnusable, Stale

@@ -7,7 +7,7 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from gateway.engines import sqlite
+from gateway.engines.sqlite import engine as sqlite_engine
 from gateway.http import edge
 from gateway.runtime import gateway as runtime
 from tests.engines.sqlite_held import held, wait_for_ever
@@ -21,7 +21,7 @@ _POLLS = 200
 async def test_a_disk_that_hangs_is_told_to_all_in_time_and_costs_no_call(
     newer: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "PROBE_SECONDS", _PROBE)
+    monkeypatch.setattr(sqlite_engine, "PROBE_SECONDS", _PROBE)
     monkeypatch.setattr(runtime, "_REPLY", _REPLY)
     monkeypatch.setattr(edge, "_ANSWER_DEADLINE", timedelta(seconds=_ANSWER))
     newer.hooks.scripts["ask"] = success("7")

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gateway.cli.commands import app
-from gateway.engines.sqlite_lock import FileLock
+from gateway.engines.sqlite.lock import FileLock
 
 ROOT = Path(__file__).parents[3]
 STATIC = ROOT / "config/examples/static.yaml"

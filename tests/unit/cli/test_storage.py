@@ -15,8 +15,8 @@ from gateway.cli.commands import app
 from gateway.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said
 from gateway.engines.roster import RESTORED
 from gateway.engines.sqlite import SqliteEngine
-from gateway.engines.sqlite_lock import FileLock
-from gateway.engines.sqlite_schema import MIGRATIONS
+from gateway.engines.sqlite.lock import FileLock
+from gateway.engines.sqlite.schema import MIGRATIONS
 from gateway.ports.engine import SessionRow, Step
 
 FIRST = Path(__file__).parents[2] / "engines/schema_1.sql"

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from gateway.cli.commands import app
 from gateway.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said
 from gateway.engines.postgres import PostgresEngine
-from gateway.engines.postgres_tables import MIGRATIONS
+from gateway.engines.postgres.tables import MIGRATIONS
 from gateway.engines.roster import RESTORED
 from gateway.engines.sqlite import SqliteEngine
 from gateway.ports.engine import Step

@@ -4,8 +4,8 @@ import zlib
 from datetime import timedelta
 from typing import Any
 
-from gateway.engines.postgres_link import Link
-from gateway.engines.postgres_tables import MIGRATIONS, OURS
+from gateway.engines.postgres.link import Link
+from gateway.engines.postgres.tables import MIGRATIONS, OURS
 from gateway.errors import EngineUnusable, SchemaTooNew
 
 OLDEST = 140_000

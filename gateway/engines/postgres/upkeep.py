@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Mapping
 
 from gateway.engines.encoding import Encoded, strip_about
-from gateway.engines.postgres_faults import Again
-from gateway.engines.postgres_once import Turn, Work
-from gateway.engines.postgres_schema import check
-from gateway.engines.postgres_store import KEEP_ANSWERS, Held, write
+from gateway.engines.postgres.faults import Again
+from gateway.engines.postgres.once import Turn, Work
+from gateway.engines.postgres.schema import check
+from gateway.engines.postgres.store import KEEP_ANSWERS, Held, write
 from gateway.engines.retention import PORTION, Gone, add_up
 from gateway.engines.rows import Head, micros
 from gateway.engines.steps import CLOSED, Writes, begin, decide

@@ -21,9 +21,9 @@ import structlog
 
 from gateway.engines.byte_room import ByteRoom
 from gateway.engines.encoding import Encoded
-from gateway.engines.postgres_link import Address
-from gateway.engines.postgres_once import Line, Once, Turn
-from gateway.engines.postgres_store import Held, lock, write
+from gateway.engines.postgres.link import Address
+from gateway.engines.postgres.once import Line, Once, Turn
+from gateway.engines.postgres.store import Held, lock, write
 from gateway.engines.rows import micros
 from gateway.engines.steps import Writes, decide
 from gateway.errors import DragomanError, EngineUnavailable, InvalidRequest, OperatorError

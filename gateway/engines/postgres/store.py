@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from gateway.engines.postgres_link import Link, write_text
+from gateway.engines.postgres.link import Link, write_text
 from gateway.engines.rows import (
     CallRecord,
     EventRecord,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.engines.roster import RESTORED
-from gateway.engines.sqlite_lock import FileLock, check_place
-from gateway.engines.sqlite_schema import APPLICATION, MIGRATIONS, open_writer
+from gateway.engines.sqlite.lock import FileLock, check_place
+from gateway.engines.sqlite.schema import APPLICATION, MIGRATIONS, open_writer
 from gateway.errors import EngineUnusable, OperatorError, SchemaTooNew
 
 _SIDES = ("", "-wal", "-shm")

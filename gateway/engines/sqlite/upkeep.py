@@ -7,8 +7,8 @@ from typing import Any
 from gateway.engines.encoding import Encoded, strip_about
 from gateway.engines.retention import PORTION, Gone, add_up
 from gateway.engines.rows import Head, micros
-from gateway.engines.sqlite_schema import PATIENCE
-from gateway.engines.sqlite_writer import Turn
+from gateway.engines.sqlite.schema import PATIENCE
+from gateway.engines.sqlite.writer import Turn
 from gateway.engines.steps import CLOSED, begin, decide
 from gateway.envelope import SessionId
 from gateway.errors import Conflict, NotFound

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import asyncpg
 
-from gateway.engines.postgres_faults import Lost, ReadOnly, place_of, translate
+from gateway.engines.postgres.faults import Lost, ReadOnly, place_of, translate
 from gateway.errors import EngineUnusable
 
 CONNECT_SECONDS = 5.0

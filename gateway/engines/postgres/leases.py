@@ -8,10 +8,10 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any
 
-from gateway.engines.postgres_once import Turn, Work
-from gateway.engines.postgres_pool import Pool
-from gateway.engines.postgres_queries import SESSION_COLUMNS, session_row
-from gateway.engines.postgres_store import lock
+from gateway.engines.postgres.once import Turn, Work
+from gateway.engines.postgres.pool import Pool
+from gateway.engines.postgres.queries import SESSION_COLUMNS, session_row
+from gateway.engines.postgres.store import lock
 from gateway.engines.roster import room_for
 from gateway.envelope import SessionId
 from gateway.ports.engine import Instance, SessionRow

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TypeVar
 
-from gateway.engines.postgres_faults import Again, Lost
-from gateway.engines.postgres_link import Address, Link, connect
-from gateway.engines.postgres_store import BEGIN, MARK
+from gateway.engines.postgres.faults import Again, Lost
+from gateway.engines.postgres.link import Address, Link, connect
+from gateway.engines.postgres.store import BEGIN, MARK
 from gateway.errors import DragomanError, EngineUnavailable
 
 T = TypeVar("T")

@@ -12,15 +12,15 @@ from typing import Self
 
 import orjson
 
-from gateway.engines import sqlite_leases as leases, sqlite_queries as queries, sqlite_upkeep as upkeep
 from gateway.engines.encoding import encode_event
 from gateway.engines.retention import add_up, portions
 from gateway.engines.roster import Roster
 from gateway.engines.rows import micros, whole_micros
 from gateway.engines.shared_probe import SharedProbe
-from gateway.engines.sqlite_lock import FileLock, check_place, locate
-from gateway.engines.sqlite_readers import Readers
-from gateway.engines.sqlite_writer import Writer
+from gateway.engines.sqlite import leases, queries, upkeep
+from gateway.engines.sqlite.lock import FileLock, check_place, locate
+from gateway.engines.sqlite.readers import Readers
+from gateway.engines.sqlite.writer import Writer
 from gateway.envelope import CallId, Envelope, InteractionId, SessionId
 from gateway.errors import EngineUnavailable, InvalidRequest, NotFound
 from gateway.ports.clock import Clock

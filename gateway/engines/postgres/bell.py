@@ -14,8 +14,8 @@ from typing import Any, cast
 import orjson
 import structlog
 
-from gateway.engines.postgres_link import Address, Link, connect
-from gateway.engines.postgres_once import FIRST_PAUSE, LONGEST_PAUSE
+from gateway.engines.postgres.link import Address, Link, connect
+from gateway.engines.postgres.once import FIRST_PAUSE, LONGEST_PAUSE
 from gateway.errors import DragomanError
 
 log = structlog.get_logger(__name__)

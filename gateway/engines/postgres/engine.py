@@ -15,15 +15,15 @@ from typing import Self
 import orjson
 import structlog
 
-from gateway.engines import postgres_leases as leases, postgres_queries as queries, postgres_upkeep as upkeep
 from gateway.engines.encoding import encode_event
-from gateway.engines.postgres_bell import Bell
-from gateway.engines.postgres_lanes import LANES, PATIENCE, Lanes
-from gateway.engines.postgres_link import Address
-from gateway.engines.postgres_once import FIRST_PAUSE, LONGEST_PAUSE, Line, Once
-from gateway.engines.postgres_pool import Pool
-from gateway.engines.postgres_schema import check, migrate
-from gateway.engines.postgres_tables import MIGRATIONS
+from gateway.engines.postgres import leases, queries, upkeep
+from gateway.engines.postgres.bell import Bell
+from gateway.engines.postgres.lanes import LANES, PATIENCE, Lanes
+from gateway.engines.postgres.link import Address
+from gateway.engines.postgres.once import FIRST_PAUSE, LONGEST_PAUSE, Line, Once
+from gateway.engines.postgres.pool import Pool
+from gateway.engines.postgres.schema import check, migrate
+from gateway.engines.postgres.tables import MIGRATIONS
 from gateway.engines.retention import add_up, portions
 from gateway.engines.rows import micros, whole_micros
 from gateway.engines.shared_probe import SharedProbe

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from gateway.engines.encoding import decode_envelope, read_cursor, send_row, write_cursor
-from gateway.engines.postgres_pool import Pool
+from gateway.engines.postgres.pool import Pool
 from gateway.engines.retention import Chosen, Item, Shelf, consider
 from gateway.engines.rows import (
     CallRecord,

@@ -19,8 +19,8 @@ from typing import Any, Literal
 from gateway.engines.byte_room import ByteRoom
 from gateway.engines.encoding import Encoded
 from gateway.engines.rows import micros
-from gateway.engines.sqlite_schema import open_writer
-from gateway.engines.sqlite_store import Store
+from gateway.engines.sqlite.schema import open_writer
+from gateway.engines.sqlite.store import Store
 from gateway.engines.steps import Writes, decide
 from gateway.errors import DragomanError, EngineUnavailable, InvalidRequest, OperatorError
 from gateway.ports.clock import Clock

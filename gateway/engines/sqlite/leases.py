@@ -9,9 +9,9 @@ from collections.abc import Collection
 import orjson
 
 from gateway.engines.roster import Roster, room_for
-from gateway.engines.sqlite_queries import read_session
-from gateway.engines.sqlite_upkeep import Run
-from gateway.engines.sqlite_writer import Turn
+from gateway.engines.sqlite.queries import read_session
+from gateway.engines.sqlite.upkeep import Run
+from gateway.engines.sqlite.writer import Turn
 from gateway.engines.steps import CLOSED
 from gateway.envelope import SessionId
 from gateway.ports.engine import SessionRow

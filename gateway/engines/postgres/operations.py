@@ -7,10 +7,10 @@ from pathlib import Path
 from shlex import quote
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from gateway.engines.postgres_leases import INSTANCES
-from gateway.engines.postgres_link import Address, Link, connect
-from gateway.engines.postgres_schema import check, migrate, reached
-from gateway.engines.postgres_tables import MIGRATIONS
+from gateway.engines.postgres.leases import INSTANCES
+from gateway.engines.postgres.link import Address, Link, connect
+from gateway.engines.postgres.schema import check, migrate, reached
+from gateway.engines.postgres.tables import MIGRATIONS
 from gateway.engines.roster import RESTORED
 from gateway.engines.transfer import PAGE, TABLES, Row, Table
 from gateway.errors import EngineUnusable, OperatorError

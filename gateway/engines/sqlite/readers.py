@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import local
 from typing import Concatenate, ParamSpec, TypeVar
 
-from gateway.engines.sqlite_schema import open_reader
+from gateway.engines.sqlite.schema import open_reader
 from gateway.errors import EngineUnavailable, InvalidRequest
 
 P = ParamSpec("P")

@@ -20,7 +20,7 @@ from gateway.engines.rows import (
     moment,
     whole_micros,
 )
-from gateway.engines.sqlite_store import select
+from gateway.engines.sqlite.store import select
 from gateway.engines.steps import CLOSED
 from gateway.envelope import CallId, Envelope, InteractionId, SessionId
 from gateway.errors import NotFound, Truncated

@@ -5,9 +5,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from gateway.engines.sqlite_backup import alone, schema_of
-from gateway.engines.sqlite_schema import MIGRATIONS, open_writer
-from gateway.engines.sqlite_store import insert, select
+from gateway.engines.sqlite.backup import alone, schema_of
+from gateway.engines.sqlite.schema import MIGRATIONS, open_writer
+from gateway.engines.sqlite.store import insert, select
 from gateway.engines.transfer import PAGE, Row, Table
 from gateway.errors import EngineUnavailable, EngineUnusable
 

@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from gateway.engines.postgres_faults import Again, Lost
-from gateway.engines.postgres_link import Address
-from gateway.engines.postgres_once import FIRST_PAUSE, LONGEST_PAUSE, Line, Once, Work
-from gateway.engines.postgres_store import BEGIN
+from gateway.engines.postgres.faults import Again, Lost
+from gateway.engines.postgres.link import Address
+from gateway.engines.postgres.once import FIRST_PAUSE, LONGEST_PAUSE, Line, Once, Work
+from gateway.engines.postgres.store import BEGIN
 from gateway.errors import EngineUnavailable
 
 T = TypeVar("T")

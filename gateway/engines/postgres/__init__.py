@@ -1,0 +1,3 @@
+"""The engine that keeps its ledger in PostgreSQL, for one gateway or several."""
+
+from gateway.engines.postgres.engine import PostgresEngine as PostgresEngine
