@@ -24,21 +24,9 @@ from gateway.conformance.engine_words import (
 )
 from gateway.envelope import CallId
 from gateway.errors import Stale
-from gateway.ports.engine import (
-    RUNTIME,
-    Accept,
-    CallFilter,
-    CallRow,
-    Claim,
-    Dismissed,
-    Engine,
-    MarkCanceling,
-    Page,
-    Redriven,
-    Requeue,
-    Send,
-    Step,
-)
+from gateway.ports.engine import Engine
+from gateway.ports.rows import CallFilter, CallRow, Page
+from gateway.ports.step import RUNTIME, Accept, Claim, Dismissed, MarkCanceling, Redriven, Requeue, Send, Step
 
 SECOND = timedelta(seconds=1)
 

@@ -23,19 +23,9 @@ from gateway.envelope import (
     InteractionId,
 )
 from gateway.errors import Stale
-from gateway.ports.engine import (
-    RUNTIME,
-    CallFilter,
-    CallOpen,
-    Claim,
-    Engine,
-    Expectation,
-    Fence,
-    InteractionChange,
-    LastSequence,
-    Send,
-    Step,
-)
+from gateway.ports.engine import Engine
+from gateway.ports.rows import CallFilter
+from gateway.ports.step import RUNTIME, CallOpen, Claim, Expectation, Fence, InteractionChange, LastSequence, Send, Step
 
 
 class ExpectationSuite:

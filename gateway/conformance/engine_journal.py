@@ -35,17 +35,8 @@ from gateway.envelope import (
     Text,
 )
 from gateway.errors import InvalidRequest, NotFound, Stale
-from gateway.ports.engine import (
-    RUNTIME,
-    CallOpen,
-    Claim,
-    Engine,
-    Fence,
-    LastSequence,
-    Send,
-    SendChange,
-    Step,
-)
+from gateway.ports.engine import Engine
+from gateway.ports.step import RUNTIME, CallOpen, Claim, Fence, LastSequence, Send, SendChange, Step
 
 FREE_FORM: list[Any] = [
     {"null": None, "nested": {"null": None, "list": [None, {"null": None}]}},

@@ -20,7 +20,9 @@ from gateway.conformance.engine_words import (
 )
 from gateway.envelope import SessionId
 from gateway.errors import Fenced
-from gateway.ports.engine import Engine, Fence, Instance, RetentionPolicy, SessionRow, Step
+from gateway.ports.engine import Engine
+from gateway.ports.rows import Instance, RetentionPolicy, SessionRow
+from gateway.ports.step import Fence, Step
 
 LONG = timedelta(hours=1)
 """A lease that outlives the test."""

@@ -20,19 +20,9 @@ from gateway.conformance.engine_words import (
 )
 from gateway.envelope import InteractionId, QuestionAsked
 from gateway.errors import Stale
-from gateway.ports.engine import (
-    RUNTIME,
-    DeadFilter,
-    Engine,
-    InteractionChange,
-    Keep,
-    LastSequence,
-    Page,
-    Send,
-    SendChange,
-    Step,
-    StoredAnswer,
-)
+from gateway.ports.engine import Engine
+from gateway.ports.rows import DeadFilter, Page, StoredAnswer
+from gateway.ports.step import RUNTIME, InteractionChange, Keep, LastSequence, Send, SendChange, Step
 
 SECOND = timedelta(seconds=1)
 

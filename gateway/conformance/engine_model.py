@@ -16,19 +16,9 @@ from gateway.conformance.engine_model_leases import LeaseRules, Lives, Owned
 from gateway.conformance.engine_words import DAY, FakeClock, answered, asked, call, open_session, said, settled
 from gateway.envelope import CallId, SessionId
 from gateway.errors import Stale
-from gateway.ports.engine import (
-    RUNTIME,
-    CallChange,
-    CallOpen,
-    Engine,
-    Fence,
-    LastSequence,
-    NewEvent,
-    RetentionPolicy,
-    Send,
-    SendChange,
-    Step,
-)
+from gateway.ports.engine import Engine
+from gateway.ports.rows import RetentionPolicy
+from gateway.ports.step import RUNTIME, CallChange, CallOpen, Fence, LastSequence, NewEvent, Send, SendChange, Step
 
 SESSIONS = [SessionId(name) for name in ("a", "b", "c")]
 CALLS = [CallId(f"call-{n}") for n in range(4)]

@@ -20,13 +20,9 @@ from gateway.conformance.engine_words import (
 )
 from gateway.envelope import SessionId, SessionOpened
 from gateway.errors import Conflict, InvalidRequest
-from gateway.ports.engine import (
-    CallFilter,
-    Engine,
-    Page,
-    SessionRow,
-    Step,
-)
+from gateway.ports.engine import Engine
+from gateway.ports.rows import CallFilter, Page, SessionRow
+from gateway.ports.step import Step
 
 SECOND = timedelta(seconds=1)
 

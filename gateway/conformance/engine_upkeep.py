@@ -26,18 +26,9 @@ from gateway.conformance.engine_words import (
 )
 from gateway.envelope import CallId, InteractionId, Loss, Opaque, Origin, SessionId, SessionOpened
 from gateway.errors import Conflict, EngineUnavailable, NotFound, Truncated
-from gateway.ports.engine import (
-    RUNTIME,
-    CallFilter,
-    Engine,
-    InteractionChange,
-    RetentionPolicy,
-    Send,
-    SendChange,
-    Step,
-    StoredAnswer,
-    Swept,
-)
+from gateway.ports.engine import Engine
+from gateway.ports.rows import CallFilter, RetentionPolicy, StoredAnswer, Swept
+from gateway.ports.step import RUNTIME, InteractionChange, Send, SendChange, Step
 
 COPIES = "destination:x"
 KEEP_ALL = RetentionPolicy(

@@ -16,7 +16,9 @@ from gateway.envelope import (
     ToolRequested,
     text_of,
 )
-from gateway.ports.engine import Committed, Engine, NewEvent, Open, Page, SessionRow, Settle, Step
+from gateway.ports.engine import Engine
+from gateway.ports.rows import Page, SessionRow
+from gateway.ports.step import Committed, NewEvent, Open, Settle, Step
 
 START = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 DAY = timedelta(days=1)

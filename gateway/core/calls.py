@@ -9,8 +9,8 @@ import orjson
 
 from gateway.envelope import Outcome, OutcomeKind
 from gateway.envelope.values import dataclass
-from gateway.ports.engine import OPEN_STATES, CallState
 from gateway.ports.executor import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain
+from gateway.ports.step import OPEN_STATES, CallState
 
 OVERLOADED = "The gateway is overloaded; try again later."
 

@@ -15,11 +15,11 @@ from gateway.core.routing import Routes
 from gateway.core.state import OpenCall, SessionView
 from gateway.envelope import CallId, Direction, Event, EventId, InteractionId, Loss, Origin, ToolRequested
 from gateway.envelope.values import dataclass
-from gateway.ports.engine import (
+from gateway.ports.rows import CallRow
+from gateway.ports.step import (
     Accept,
     CallChange,
     CallOpen,
-    CallRow,
     Claim,
     Dismissed,
     Expectation,

@@ -18,7 +18,7 @@ from gateway.envelope import (
     TurnInterrupted,
 )
 from gateway.ports.adapter import Capabilities
-from gateway.ports.engine import SendRow
+from gateway.ports.rows import SendRow
 
 OVERDUE = "the runtime no longer waits for this confirmation"
 TURN_OVER = "the turn that asked for it has ended at the runtime"

@@ -15,7 +15,7 @@ from gateway.envelope import (
     TurnSteered,
     text_of,
 )
-from gateway.ports.engine import RUNTIME, SendChange
+from gateway.ports.step import RUNTIME, SendChange
 
 HAS_ANSWER = "the runtime's history has an answer to this call"
 

@@ -7,7 +7,7 @@ from gateway.core.state import OpenCall
 from gateway.envelope import CallId, Event
 from gateway.envelope.values import dataclass
 from gateway.ports.adapter import Frame
-from gateway.ports.engine import Lane, Step
+from gateway.ports.step import Lane, Step
 
 
 @dataclass(frozen=True, slots=True)

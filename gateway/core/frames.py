@@ -36,8 +36,9 @@ from gateway.envelope import (
 from gateway.envelope.weight import weight
 from gateway.errors import MalformedFrame
 from gateway.ports.adapter import Frame
-from gateway.ports.engine import RUNTIME, CallRow, SendChange
 from gateway.ports.executor import Answered
+from gateway.ports.rows import CallRow
+from gateway.ports.step import RUNTIME, SendChange
 
 _EXCERPT = 500
 _PARTIAL = 65_536

@@ -24,8 +24,8 @@ from gateway.envelope import (
 )
 from gateway.envelope.weight import weight
 from gateway.errors import CannotExpress, Conflict, Inexpressible, InvalidRequest
-from gateway.ports.engine import InteractionChange
 from gateway.ports.executor import Answer, Replied
+from gateway.ports.step import InteractionChange
 
 Given = ApprovalGiven | QuestionAnswered | SecretSupplied
 

@@ -22,8 +22,8 @@ from gateway.envelope import (
     MessagePosted,
 )
 from gateway.errors import CannotExpress, Conflict
-from gateway.ports.engine import NewEvent
 from gateway.ports.executor import Answer, Answered, Replied
+from gateway.ports.step import NewEvent
 
 _EXCERPT = 500
 

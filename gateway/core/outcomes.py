@@ -24,20 +24,9 @@ from gateway.envelope import (
 )
 from gateway.envelope.weight import weight
 from gateway.errors import CannotExpress, Conflict, Overloaded
-from gateway.ports.engine import (
-    RUNTIME,
-    Accept,
-    CallRow,
-    Claim,
-    Dismissed,
-    MarkCanceling,
-    Open,
-    Redriven,
-    Requeue,
-    Send,
-    Settle,
-)
 from gateway.ports.executor import Answer, Answered
+from gateway.ports.rows import CallRow
+from gateway.ports.step import RUNTIME, Accept, Claim, Dismissed, MarkCanceling, Open, Redriven, Requeue, Send, Settle
 
 NO_LONGER_DEAD = "the call was redriven or dismissed meanwhile"
 

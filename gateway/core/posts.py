@@ -20,10 +20,8 @@ from gateway.envelope import (
     TurnSteered,
 )
 from gateway.errors import CannotExpress, Conflict, Inexpressible
-from gateway.ports.engine import (
-    Lane,
-)
 from gateway.ports.executor import Answered
+from gateway.ports.step import Lane
 
 
 def post(council: Council, build: Building, event: Event) -> int:

@@ -15,11 +15,7 @@ from gateway.envelope import (
     Origin,
     SessionMoved,
 )
-from gateway.ports.engine import (
-    RUNTIME,
-    Lane,
-    Send,
-)
+from gateway.ports.step import RUNTIME, Lane, Send
 
 
 def say(

@@ -21,12 +21,8 @@ from gateway.envelope import (
     SessionClosed,
     SessionMoved,
 )
-from gateway.ports.engine import (
-    Requeue,
-    SendChange,
-    SendState,
-)
 from gateway.ports.executor import Answered
+from gateway.ports.step import Requeue, SendChange, SendState
 
 
 def link(council: Council, build: Building, changed: LinkChanged) -> None:

@@ -11,7 +11,8 @@ from gateway.core.memory import Remembered
 from gateway.envelope import CallId, SessionId, ToolRequested
 from gateway.envelope.values import dataclass
 from gateway.envelope.weight import weight
-from gateway.ports.engine import CallRow, CallState
+from gateway.ports.rows import CallRow
+from gateway.ports.step import CallState
 
 
 @dataclass(frozen=True, slots=True)

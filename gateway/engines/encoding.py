@@ -18,7 +18,8 @@ from pydantic_core import PydanticSerializationError
 from gateway.engines.rows import EventRecord, SendRecord, micros, moment, moment_or_none
 from gateway.envelope import EVENT, Envelope, Loss, Opaque, Origin
 from gateway.errors import EngineUnusable, InvalidRequest
-from gateway.ports.engine import NewEvent, SendRow
+from gateway.ports.rows import SendRow
+from gateway.ports.step import NewEvent
 from gateway.ports.values import LONG, is_simple
 
 ERASED = "erased"

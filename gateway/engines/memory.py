@@ -19,26 +19,22 @@ from gateway.engines.steps import CLOSED, DEAD_STATES, Writes, begin, decide
 from gateway.envelope import CallId, Envelope, InteractionId, SessionId
 from gateway.errors import Conflict, EngineUnavailable, NotFound, Truncated
 from gateway.ports.clock import Clock
-from gateway.ports.engine import (
+from gateway.ports.rows import (
     ANY_DEAD,
-    OPEN_STATES,
     CallFilter,
     CallRow,
-    Committed,
     DeadFilter,
     EngineHealth,
     Instance,
     InteractionRow,
-    InteractionState,
-    NewEvent,
     Page,
     RetentionPolicy,
     SendRow,
     SessionRow,
-    Step,
     StoredAnswer,
     Swept,
 )
+from gateway.ports.step import OPEN_STATES, Committed, InteractionState, NewEvent, Step
 
 T = TypeVar("T")
 

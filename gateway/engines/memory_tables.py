@@ -20,7 +20,8 @@ from gateway.engines.rows import (
 from gateway.engines.steps import CLOSED, DedupeKey, Writes
 from gateway.envelope import CallId, InteractionId, SessionId
 from gateway.ports.clock import Clock
-from gateway.ports.engine import OPEN_STATES, RUNTIME, SessionRow, StoredAnswer
+from gateway.ports.rows import SessionRow, StoredAnswer
+from gateway.ports.step import OPEN_STATES, RUNTIME
 
 
 @dataclass(slots=True)

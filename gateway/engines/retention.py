@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gateway.engines.rows import whole_micros
 from gateway.envelope import SessionId
-from gateway.ports.engine import RetentionPolicy
+from gateway.ports.rows import RetentionPolicy
 
 
 class Shelf(NamedTuple):

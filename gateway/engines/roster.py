@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from gateway.ports.clock import Clock
-from gateway.ports.engine import Instance
+from gateway.ports.rows import Instance
 
 RESTORED = 1_000_000
 """How far a restore moves fences: beyond each one that was given out after the backup was made."""

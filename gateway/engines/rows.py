@@ -8,14 +8,8 @@ from typing import NamedTuple
 
 from gateway.envelope import CallId, Direction, EventId, InteractionId, SessionId
 from gateway.errors import InvalidRequest
-from gateway.ports.engine import (
-    CallRow,
-    CallState,
-    InteractionRow,
-    InteractionState,
-    Lane,
-    SendState,
-)
+from gateway.ports.rows import CallRow, InteractionRow
+from gateway.ports.step import CallState, InteractionState, Lane, SendState
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

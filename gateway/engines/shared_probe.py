@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from gateway.errors import EngineUnavailable, EngineUnusable
-from gateway.ports.engine import EngineHealth
+from gateway.ports.rows import EngineHealth
 
 
 class SharedProbe:

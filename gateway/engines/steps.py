@@ -26,7 +26,7 @@ from gateway.engines.rows import (
 )
 from gateway.envelope import CallId, Direction, Envelope, SessionId
 from gateway.errors import Fenced, InvalidRequest, NotFound, Stale
-from gateway.ports.engine import (
+from gateway.ports.step import (
     OPEN_STATES,
     Accept,
     CallChange,

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
-from gateway.ports.engine import CallState, InteractionState
+from gateway.ports.step import CallState, InteractionState
 from gateway.runtime.dead_letters import Which
 
 Label = Annotated[str, Field(max_length=256)]

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from gateway.errors import EngineUnavailable
 from gateway.http.errors import Refused
 from gateway.http.reply import Reply, dump
-from gateway.ports.engine import Keep
+from gateway.ports.step import Keep
 from gateway.runtime.gateway import Gateway
 
 KEEP = timedelta(hours=24)

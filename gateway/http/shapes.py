@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.envelope import Direction, Event, Loss
 from gateway.http.client_events import MOST_EVENTS, ClientEvent
-from gateway.ports.engine import CallState, InteractionState, Lane, SendState
+from gateway.ports.step import CallState, InteractionState, Lane, SendState
 
 Row = TypeVar("Row")
 

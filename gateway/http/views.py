@@ -7,7 +7,7 @@ from typing import Any, cast
 from gateway.core.adapt import said_as
 from gateway.envelope import CLIENT_KINDS, Envelope, dump_event, to_json
 from gateway.ports.adapter import Capabilities
-from gateway.ports.engine import CallRow, Instance, InteractionRow, SendRow, SessionRow
+from gateway.ports.rows import CallRow, Instance, InteractionRow, SendRow, SessionRow
 from gateway.runtime.dead_letters import advise, id_of
 from gateway.runtime.gateway import CallStory, LinkStatus, RuntimeStatus
 

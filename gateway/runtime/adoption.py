@@ -8,7 +8,8 @@ import structlog
 
 from gateway.envelope import SessionId
 from gateway.errors import EngineUnavailable
-from gateway.ports.engine import Engine, Page, SessionRow
+from gateway.ports.engine import Engine
+from gateway.ports.rows import Page, SessionRow
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.rings import Rings
 from gateway.runtime.sessions import Sessions

@@ -13,7 +13,8 @@ import structlog
 
 from gateway.envelope import InteractionId
 from gateway.errors import EngineUnavailable, Truncated
-from gateway.ports.engine import Engine, InteractionRow, Page
+from gateway.ports.engine import Engine
+from gateway.ports.rows import InteractionRow, Page
 from gateway.runtime.bell import Bell, Ending, heard
 from gateway.runtime.views import Heartbeat, InteractionItem, InteractionShown, Missed
 

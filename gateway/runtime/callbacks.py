@@ -8,7 +8,8 @@ from hashlib import sha256
 from gateway.envelope import CallId
 from gateway.errors import EngineUnavailable
 from gateway.ports.clock import Ids
-from gateway.ports.engine import Engine, StoredAnswer
+from gateway.ports.engine import Engine
+from gateway.ports.rows import StoredAnswer
 
 _NOTE = "callback-key"
 _SCOPE = "gateway"

@@ -10,8 +10,10 @@ from gateway.core.calls import RetryPolicy
 from gateway.envelope import to_json
 from gateway.errors import DragomanError
 from gateway.ports.clock import Clock
-from gateway.ports.engine import Engine, SendChange, SendRow, SendState, Step
+from gateway.ports.engine import Engine
 from gateway.ports.executor import Copied, Destination
+from gateway.ports.rows import SendRow
+from gateway.ports.step import SendChange, SendState, Step
 
 log = structlog.get_logger(__name__)
 

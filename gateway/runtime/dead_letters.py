@@ -12,7 +12,8 @@ from typing import Literal
 
 from gateway.envelope import CallId, SessionId
 from gateway.errors import DragomanError, Elsewhere, EngineUnavailable, InvalidRequest, NotFound
-from gateway.ports.engine import CallFilter, CallRow, DeadFilter, Engine, Page, SendRow
+from gateway.ports.engine import Engine
+from gateway.ports.rows import CallFilter, CallRow, DeadFilter, Page, SendRow
 from gateway.runtime.stories import tell_story
 from gateway.runtime.views import CallStory
 

@@ -28,25 +28,10 @@ from gateway.errors import (
 )
 from gateway.ports.adapter import Adapter, RuntimeOptions
 from gateway.ports.clock import Clock, Ids
-from gateway.ports.engine import (
-    RUNTIME,
-    CallFilter,
-    CallRow,
-    Dismissed,
-    Engine,
-    Instance,
-    InteractionRow,
-    InteractionState,
-    Keep,
-    NewEvent,
-    Page,
-    SendChange,
-    SendRow,
-    SessionRow,
-    Step,
-    StoredAnswer,
-)
+from gateway.ports.engine import Engine
 from gateway.ports.executor import Answered, Destination, Executor
+from gateway.ports.rows import CallFilter, CallRow, Instance, InteractionRow, Page, SendRow, SessionRow, StoredAnswer
+from gateway.ports.step import RUNTIME, Dismissed, InteractionState, Keep, NewEvent, SendChange, Step
 from gateway.runtime.bell import Ending
 from gateway.runtime.breaker import Breakers
 from gateway.runtime.bulletin import Bulletin, follow_interactions, show

@@ -25,7 +25,9 @@ from gateway.envelope.weight import weight
 from gateway.errors import CannotExpress, EngineUnavailable, LinkLost, Truncated
 from gateway.ports.adapter import Frame, Link
 from gateway.ports.clock import Clock
-from gateway.ports.engine import RUNTIME, Engine, Lane, SendRow, SendState
+from gateway.ports.engine import Engine
+from gateway.ports.rows import SendRow
+from gateway.ports.step import RUNTIME, Lane, SendState
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.notes import excerpt
 from gateway.runtime.signals import Delivered, Signal

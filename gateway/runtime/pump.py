@@ -31,8 +31,9 @@ from gateway.envelope import (
 )
 from gateway.errors import DragomanError, Elsewhere, EngineUnavailable, Fenced, MalformedFrame, Stale
 from gateway.ports.adapter import Frame
-from gateway.ports.engine import RUNTIME, CallRow, Committed
 from gateway.ports.executor import Answered
+from gateway.ports.rows import CallRow
+from gateway.ports.step import RUNTIME, Committed
 from gateway.runtime import signals as s
 from gateway.runtime.deciding import decide
 from gateway.runtime.feed import Feed

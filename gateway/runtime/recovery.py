@@ -4,7 +4,8 @@ from gateway.core.memory import fold
 from gateway.core.state import OpenCall, SessionView, from_snapshot
 from gateway.envelope import Envelope, SessionId, ToolRequested
 from gateway.errors import NotFound, Truncated
-from gateway.ports.engine import CallRow, Engine, SessionRow
+from gateway.ports.engine import Engine
+from gateway.ports.rows import CallRow, SessionRow
 
 _PAGE = 500
 

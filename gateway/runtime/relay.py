@@ -15,7 +15,8 @@ from yarl import URL
 from gateway.envelope import SessionId
 from gateway.errors import Elsewhere
 from gateway.ports.clock import Clock
-from gateway.ports.engine import Engine, Instance
+from gateway.ports.engine import Engine
+from gateway.ports.rows import Instance
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.sessions import Sessions
 from gateway.runtime.tenure import Tenure

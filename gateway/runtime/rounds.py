@@ -7,7 +7,8 @@ from collections.abc import Callable
 import structlog
 
 from gateway.errors import EngineUnavailable
-from gateway.ports.engine import CallFilter, Engine, Page, RetentionPolicy
+from gateway.ports.engine import Engine
+from gateway.ports.rows import CallFilter, Page, RetentionPolicy
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.sessions import Sessions
 from gateway.runtime.tenure import Tenure

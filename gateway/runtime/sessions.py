@@ -12,7 +12,8 @@ from gateway.core.state import SessionView
 from gateway.envelope import SessionId, SessionOpened, session_id as name_session
 from gateway.errors import DragomanError, EngineUnavailable, Fenced, NotFound
 from gateway.ports.adapter import Adapter, Connector, RuntimeOptions, Tool
-from gateway.ports.engine import NewEvent, Page, SessionRow
+from gateway.ports.rows import Page, SessionRow
+from gateway.ports.step import NewEvent
 from gateway.runtime.pump import Pump
 from gateway.runtime.recovery import load_view, read_unconfirmed
 from gateway.runtime.rings import Rings

@@ -8,8 +8,9 @@ from typing import Any
 from gateway.envelope import CallId, Envelope, Event, InteractionId, ToolRequested
 from gateway.envelope.values import dataclass
 from gateway.ports.adapter import Frame, Link
-from gateway.ports.engine import CallRow, Keep, SendState
 from gateway.ports.executor import Answer, Answered
+from gateway.ports.rows import CallRow
+from gateway.ports.step import Keep, SendState
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from gateway.envelope import Envelope
 from gateway.errors import Truncated
-from gateway.ports.engine import CallRow, Engine
+from gateway.ports.engine import Engine
+from gateway.ports.rows import CallRow
 from gateway.runtime.views import CallStory
 
 _PAGE = 500

@@ -17,7 +17,8 @@ import structlog
 from gateway.envelope import SessionId
 from gateway.errors import EngineUnavailable
 from gateway.ports.clock import Clock
-from gateway.ports.engine import Engine, Instance, SessionRow
+from gateway.ports.engine import Engine
+from gateway.ports.rows import Instance, SessionRow
 from gateway.runtime.metrics import Metrics
 
 log = structlog.get_logger(__name__)

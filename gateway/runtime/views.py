@@ -7,7 +7,7 @@ from typing import Literal
 
 from gateway.envelope import Envelope, Live, SessionId
 from gateway.ports.adapter import Capabilities
-from gateway.ports.engine import CallRow, InteractionRow, SendRow
+from gateway.ports.rows import CallRow, InteractionRow, SendRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from gateway.conformance.engine_words import FakeClock, answered, asked, call, o
 from gateway.engines.sqlite import SqliteEngine
 from gateway.envelope import SessionId
 from gateway.errors import EngineLocked
-from gateway.ports.engine import RUNTIME, Engine, Send, SendChange, Step
+from gateway.ports.engine import Engine
+from gateway.ports.step import RUNTIME, Send, SendChange, Step
 
 
 def tell(session_id: SessionId, sequence: int) -> None:

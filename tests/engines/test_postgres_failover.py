@@ -9,7 +9,7 @@ import pytest
 from gateway.conformance.engine_words import ALICE, FakeClock, open_session, said, texts
 from gateway.engines.postgres import PostgresEngine
 from gateway.errors import EngineUnavailable
-from gateway.ports.engine import Step
+from gateway.ports.step import Step
 from tests.engines.postgres_proxy import between
 from tests.engines.postgres_server import OwnServer, start_own_server
 

@@ -35,7 +35,8 @@ from gateway.engines.postgres import (
 from gateway.engines.postgres.tables import MIGRATIONS
 from gateway.envelope import SessionId
 from gateway.errors import EngineUnavailable, EngineUnusable, InvalidRequest, SchemaTooNew
-from gateway.ports.engine import Step, StoredAnswer
+from gateway.ports.rows import StoredAnswer
+from gateway.ports.step import Step
 from tests.engines import postgres_server
 from tests.engines.postgres_proxy import Cut, Proxy, between
 

@@ -10,7 +10,7 @@ import pytest
 from gateway.conformance.engine_words import FakeClock, answered, asked, call, open_session, settled
 from gateway.engines.postgres import PostgresEngine, lanes as postgres_lanes
 from gateway.envelope import SessionId
-from gateway.ports.engine import RUNTIME, Send, Step
+from gateway.ports.step import RUNTIME, Send, Step
 from tests.engines import postgres_server
 
 SECONDS = 0.5

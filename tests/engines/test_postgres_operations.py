@@ -27,7 +27,7 @@ from gateway.engines.sqlite import SqliteEngine
 from gateway.engines.sqlite.transfer import sqlite_source, sqlite_target
 from gateway.engines.transfer import TABLES, move
 from gateway.errors import EngineUnavailable, EngineUnusable, Fenced, OperatorError
-from gateway.ports.engine import Fence, Step
+from gateway.ports.step import Fence, Step
 from tests.engines import postgres_server
 from tests.engines.test_transfer import LEFT_BEHIND, everything, fill, goes_on, quiet
 

@@ -14,7 +14,7 @@ import pytest
 from gateway.conformance.engine_words import ALICE, BOB, FakeClock, open_session, row_of, said, texts
 from gateway.engines.postgres import PostgresEngine, link as postgres_link, once as postgres_once
 from gateway.engines.postgres.link import Address, Link
-from gateway.ports.engine import Step
+from gateway.ports.step import Step
 from tests.engines import postgres_server
 
 _MISSING = "there is no pgbouncer: apt-get install pgbouncer"

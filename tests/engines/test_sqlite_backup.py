@@ -23,7 +23,7 @@ from gateway.engines.sqlite.backup import back_up, bump_fences, migrate, restore
 from gateway.engines.sqlite.schema import MIGRATIONS
 from gateway.envelope import SessionId
 from gateway.errors import EngineLocked, EngineUnusable, Fenced, OperatorError, SchemaTooNew
-from gateway.ports.engine import Fence, Step
+from gateway.ports.step import Fence, Step
 
 HERE = Path(__file__).parent
 HOUR = timedelta(hours=1)

@@ -30,7 +30,8 @@ from gateway.engines.sqlite.lock import file_system_of
 from gateway.engines.sqlite.schema import MIGRATIONS
 from gateway.envelope import CallId, SessionId
 from gateway.errors import EngineLocked, EngineUnavailable, EngineUnusable, InvalidRequest, SchemaTooNew
-from gateway.ports.engine import RUNTIME, CallFilter, Claim, Page, RetentionPolicy, Send, Settle, Step
+from gateway.ports.rows import CallFilter, Page, RetentionPolicy
+from gateway.ports.step import RUNTIME, Claim, Send, Settle, Step
 
 HERE = Path(__file__).parent
 

@@ -9,7 +9,7 @@ import pytest
 from gateway.conformance.engine_words import ALICE, FakeClock, open_session, said, texts
 from gateway.engines.sqlite import SqliteEngine, engine as sqlite_engine, upkeep as sqlite_upkeep
 from gateway.engines.sqlite.writer import WAITING, Turn
-from gateway.ports.engine import Step
+from gateway.ports.step import Step
 from tests.engines.sqlite_held import held, wait_for_ever
 
 

@@ -12,7 +12,7 @@ from gateway.engines.sqlite import SqliteEngine
 from gateway.engines.sqlite.upkeep import cut, set_note
 from gateway.engines.sqlite.writer import BATCH, WAITING, Turn, Writer
 from gateway.errors import EngineUnavailable
-from gateway.ports.engine import RUNTIME, Send, SendChange, Step
+from gateway.ports.step import RUNTIME, Send, SendChange, Step
 
 
 @pytest.fixture

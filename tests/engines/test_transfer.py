@@ -29,16 +29,9 @@ from gateway.engines.sqlite.transfer import SqliteSide, sqlite_source, sqlite_ta
 from gateway.engines.transfer import PAGE, TABLES, Row, Sum, Table, move
 from gateway.envelope import CallId, InteractionId, SessionId
 from gateway.errors import EngineLocked, EngineUnavailable, EngineUnusable, Stale
-from gateway.ports.engine import (
-    RUNTIME,
-    CallFilter,
-    Engine,
-    InteractionChange,
-    RetentionPolicy,
-    Send,
-    Step,
-    StoredAnswer,
-)
+from gateway.ports.engine import Engine
+from gateway.ports.rows import CallFilter, RetentionPolicy, StoredAnswer
+from gateway.ports.step import RUNTIME, InteractionChange, Send, Step
 from tests.engines.test_sqlite_file import files_limited_to
 
 HERE = Path(__file__).parent

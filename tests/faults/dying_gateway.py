@@ -24,8 +24,9 @@ from gateway.envelope import ContextUpdated, MessageConfirmed, MessagePosted
 from gateway.http.app import build_app
 from gateway.http.server import make_server
 from gateway.ports.adapter import Adapter, Connector, Frame, Link, Receipt, Receiver
-from gateway.ports.engine import RUNTIME, Accept, Claim, Committed, Engine, Open, Settle, Step
+from gateway.ports.engine import Engine
 from gateway.ports.executor import Answer, Copied, Destination, Executor, Request
+from gateway.ports.step import RUNTIME, Accept, Claim, Committed, Open, Settle, Step
 from gateway.runtime.gateway import Gateway, Parts
 from gateway.runtime.log import configure
 from gateway.settings.model import DestinationSpec, ExecutorSpec

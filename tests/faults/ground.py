@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from gateway.envelope import SessionId, ToolFinished
-from gateway.ports.engine import Engine, Page
+from gateway.ports.engine import Engine
+from gateway.ports.rows import Page
 from gateway.runtime.recovery import load_view
 from gateway.simulators.serving import Served
 from tests.faults.instance import BOUND, START, Instance

@@ -26,22 +26,21 @@ from gateway.envelope import (
 )
 from gateway.errors import Conflict, Gone, NotFound
 from gateway.ports.adapter import Capabilities
-from gateway.ports.engine import (
+from gateway.ports.engine import Engine
+from gateway.ports.executor import Answered
+from gateway.ports.rows import (
     ANY_DEAD,
     CallFilter,
     CallRow,
     DeadFilter,
-    Engine,
     Instance,
     InteractionRow,
-    InteractionState,
-    Keep,
     Page,
     SendRow,
     SessionRow,
     StoredAnswer,
 )
-from gateway.ports.executor import Answered
+from gateway.ports.step import InteractionState, Keep
 from gateway.runtime.dead_letters import DeadLetters, id_of
 from gateway.runtime.gateway import (
     CallStory,

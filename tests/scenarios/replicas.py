@@ -16,7 +16,8 @@ from gateway.errors import EngineUnavailable, Stale
 from gateway.http.app import build_app
 from gateway.http.server import make_server
 from gateway.ports.adapter import Adapter
-from gateway.ports.engine import CallRow, Committed, SessionRow, Step
+from gateway.ports.rows import CallRow, SessionRow
+from gateway.ports.step import Committed, Step
 from gateway.runtime.clock import SystemClock
 from gateway.runtime.gateway import Gateway
 from gateway.settings.load import load

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.core.frames import OVERLOADED
 from gateway.engines.sqlite import SqliteEngine
-from gateway.ports.engine import Committed, Step
+from gateway.ports.step import Committed, Step
 from gateway.runtime import supervisor
 from gateway.runtime.inbox import MOST_REQUESTS
 from tests.scenarios.fleet import condition, herm_stage, openhands_stage

@@ -9,7 +9,7 @@ from fastapi.responses import Response
 
 from gateway.conformance.engine_words import ALICE, FakeClock, open_session, said
 from gateway.engines.sqlite import SqliteEngine
-from gateway.ports.engine import Send, Step
+from gateway.ports.step import Send, Step
 from gateway.runtime import rounds
 from tests.scenarios.hooks import success
 from tests.scenarios.house import GOOD, Running, Scene, ended, until

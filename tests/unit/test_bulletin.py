@@ -8,7 +8,8 @@ import pytest
 from gateway.conformance.engine_words import ALICE, FakeClock, new, open_session
 from gateway.engines.memory import MemoryEngine
 from gateway.envelope import InteractionId, QuestionAsked
-from gateway.ports.engine import Engine, InteractionChange, InteractionState, Step
+from gateway.ports.engine import Engine
+from gateway.ports.step import InteractionChange, InteractionState, Step
 from gateway.runtime.bell import Ending
 from gateway.runtime.bulletin import TAIL, Bulletin, follow_interactions
 from gateway.runtime.views import Heartbeat, InteractionItem, InteractionShown, Missed

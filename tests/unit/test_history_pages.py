@@ -7,7 +7,7 @@ import pytest
 from gateway.conformance.engine_words import ALICE, FakeClock, open_session, said
 from gateway.engines.memory import MemoryEngine
 from gateway.envelope import Envelope, SessionId
-from gateway.ports.engine import Step
+from gateway.ports.step import Step
 from gateway.runtime.bell import Ending
 from gateway.runtime.feed import Feed
 from gateway.runtime.follow import follow

@@ -30,25 +30,22 @@ from gateway.engines.shared_probe import SharedProbe
 from gateway.envelope import CallId, Envelope, InteractionId, SessionId
 from gateway.errors import EngineUnavailable, EngineUnusable, InvalidRequest, NotFound
 from gateway.ports.clock import Clock
-from gateway.ports.engine import (
+from gateway.ports.rows import (
     ANY_DEAD,
     CallFilter,
     CallRow,
-    Committed,
     DeadFilter,
     EngineHealth,
     Instance,
     InteractionRow,
-    InteractionState,
-    NewEvent,
     Page,
     RetentionPolicy,
     SendRow,
     SessionRow,
-    Step,
     StoredAnswer,
     Swept,
 )
+from gateway.ports.step import Committed, InteractionState, NewEvent, Step
 
 log = structlog.get_logger(__name__)
 

@@ -28,7 +28,7 @@ from gateway.engines.rows import micros
 from gateway.engines.steps import Writes, decide
 from gateway.errors import DragomanError, EngineUnavailable, InvalidRequest, OperatorError
 from gateway.ports.clock import Clock
-from gateway.ports.engine import Committed, Step
+from gateway.ports.step import Committed, Step
 
 log = structlog.get_logger(__name__)
 

@@ -14,7 +14,7 @@ from gateway.engines.postgres.queries import SESSION_COLUMNS, session_row
 from gateway.engines.postgres.store import lock
 from gateway.engines.roster import room_for
 from gateway.envelope import SessionId
-from gateway.ports.engine import Instance, SessionRow
+from gateway.ports.rows import Instance, SessionRow
 
 _BEAT = """
 INSERT INTO @instances AS i (instance, url, expires_at) VALUES ($1, $2, clock_timestamp() + $3::interval)

@@ -14,7 +14,7 @@ from gateway.engines.postgres.tables import MIGRATIONS
 from gateway.engines.roster import RESTORED
 from gateway.engines.transfer import PAGE, TABLES, Row, Table
 from gateway.errors import EngineUnusable, OperatorError
-from gateway.ports.engine import Instance
+from gateway.ports.rows import Instance
 
 _LONG = 3_600.0
 """Seconds that one statement over a whole table may take."""

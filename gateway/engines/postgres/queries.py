@@ -23,18 +23,18 @@ from gateway.engines.rows import (
 from gateway.engines.steps import CLOSED
 from gateway.envelope import CallId, Envelope, InteractionId, SessionId
 from gateway.errors import NotFound, Truncated
-from gateway.ports.engine import (
+from gateway.ports.rows import (
     CallFilter,
     CallRow,
     DeadFilter,
     InteractionRow,
-    InteractionState,
     Page,
     RetentionPolicy,
     SendRow,
     SessionRow,
     StoredAnswer,
 )
+from gateway.ports.step import InteractionState
 
 
 def _columns(names: Sequence[str], table: str = "") -> str:

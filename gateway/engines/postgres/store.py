@@ -22,7 +22,7 @@ from gateway.engines.rows import (
 )
 from gateway.engines.steps import DedupeKey, Writes
 from gateway.envelope import CallId, SessionId
-from gateway.ports.engine import CallOpen, Step
+from gateway.ports.step import CallOpen, Step
 
 BEGIN = """
 BEGIN ISOLATION LEVEL READ COMMITTED;

@@ -13,7 +13,7 @@ from gateway.engines.rows import Head, micros
 from gateway.engines.steps import CLOSED, Writes, begin, decide
 from gateway.envelope import SessionId
 from gateway.errors import Conflict, NotFound
-from gateway.ports.engine import StoredAnswer
+from gateway.ports.rows import StoredAnswer
 
 _HEAD = ", ".join(Head._fields)
 _FIND = f"SELECT {_HEAD} FROM @sessions WHERE runtime = $1 AND native_id = $2 FOR UPDATE"

@@ -24,25 +24,22 @@ from gateway.engines.sqlite.writer import Writer
 from gateway.envelope import CallId, Envelope, InteractionId, SessionId
 from gateway.errors import EngineUnavailable, InvalidRequest, NotFound
 from gateway.ports.clock import Clock
-from gateway.ports.engine import (
+from gateway.ports.rows import (
     ANY_DEAD,
     CallFilter,
     CallRow,
-    Committed,
     DeadFilter,
     EngineHealth,
     Instance,
     InteractionRow,
-    InteractionState,
-    NewEvent,
     Page,
     RetentionPolicy,
     SendRow,
     SessionRow,
-    Step,
     StoredAnswer,
     Swept,
 )
+from gateway.ports.step import Committed, InteractionState, NewEvent, Step
 
 PROBE_SECONDS = 5.0
 """How long the disk may take until it counts as one that takes no writes."""

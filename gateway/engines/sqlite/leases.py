@@ -14,7 +14,7 @@ from gateway.engines.sqlite.upkeep import Run
 from gateway.engines.sqlite.writer import Turn
 from gateway.engines.steps import CLOSED
 from gateway.envelope import SessionId
-from gateway.ports.engine import SessionRow
+from gateway.ports.rows import SessionRow
 
 _OWNED = "SELECT owner, count(*) FROM sessions INDEXED BY sessions_owned WHERE state <> 'closed' GROUP BY owner"
 _ORPHANS = """

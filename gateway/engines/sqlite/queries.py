@@ -24,18 +24,18 @@ from gateway.engines.sqlite.store import select
 from gateway.engines.steps import CLOSED
 from gateway.envelope import CallId, Envelope, InteractionId, SessionId
 from gateway.errors import NotFound, Truncated
-from gateway.ports.engine import (
+from gateway.ports.rows import (
     CallFilter,
     CallRow,
     DeadFilter,
     InteractionRow,
-    InteractionState,
     Page,
     RetentionPolicy,
     SendRow,
     SessionRow,
     StoredAnswer,
 )
+from gateway.ports.step import InteractionState
 
 _EVENTS = select(EventRecord._fields, "FROM events WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?")
 _SESSIONS = """

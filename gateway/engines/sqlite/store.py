@@ -11,7 +11,7 @@ from typing import Any
 from gateway.engines.rows import CallRecord, EventRecord, Head, InteractionMove, InteractionRecord, SendRecord
 from gateway.engines.steps import DedupeKey, Writes
 from gateway.envelope import CallId, SessionId
-from gateway.ports.engine import OPEN_STATES, CallOpen, Step
+from gateway.ports.step import OPEN_STATES, CallOpen, Step
 
 _HEADS_KEPT = 20_000
 _SIZES = (1, 4, 16, 64, 256)

@@ -12,7 +12,7 @@ from gateway.engines.sqlite.writer import Turn
 from gateway.engines.steps import CLOSED, begin, decide
 from gateway.envelope import SessionId
 from gateway.errors import Conflict, NotFound
-from gateway.ports.engine import StoredAnswer
+from gateway.ports.rows import StoredAnswer
 
 _ADD_SESSION = """
 INSERT INTO sessions (session_id, runtime, protocol, native_id, state, labels, last_seq, min_seq, fence, size,

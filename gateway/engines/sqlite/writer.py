@@ -24,7 +24,7 @@ from gateway.engines.sqlite.store import Store
 from gateway.engines.steps import Writes, decide
 from gateway.errors import DragomanError, EngineUnavailable, InvalidRequest, OperatorError
 from gateway.ports.clock import Clock
-from gateway.ports.engine import Committed, Step
+from gateway.ports.step import Committed, Step
 
 BATCH = 256
 WAITING = 1_024

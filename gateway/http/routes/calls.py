@@ -13,8 +13,8 @@ from gateway.http.forms import CallsQuery, CancelCall, RedriveCall
 from gateway.http.operation import Answer, Operation
 from gateway.http.reply import listing, reply
 from gateway.http.views import call_view, story_view
-from gateway.ports.engine import CallFilter, Page
 from gateway.ports.executor import Answered, OutcomeForm, outcome_from
+from gateway.ports.rows import CallFilter, Page
 from gateway.runtime.gateway import Gateway
 
 

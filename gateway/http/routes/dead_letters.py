@@ -17,7 +17,7 @@ from gateway.http.operation import Answer, Operation
 from gateway.http.relay import Forwarding
 from gateway.http.reply import dump, listing, reply
 from gateway.http.views import call_view, dead_letter_story_view, dead_letter_view, delivery_view
-from gateway.ports.engine import CallRow, Page, SendRow
+from gateway.ports.rows import CallRow, Page, SendRow
 from gateway.runtime.dead_letters import Done
 from gateway.runtime.gateway import Gateway
 

@@ -16,7 +16,7 @@ from gateway.http.operation import Answer, Operation
 from gateway.http.reply import Reply, dump, listing, reply
 from gateway.http.routes.sessions import KEY_HEADER
 from gateway.http.sse import EventStream, Followers
-from gateway.ports.engine import Keep
+from gateway.ports.step import Keep
 from gateway.runtime.gateway import Gateway
 
 _LARGEST_SEQUENCE = 2**63 - 1

@@ -11,7 +11,7 @@ from gateway.http.operation import Answer, Operation
 from gateway.http.reply import listing, reply
 from gateway.http.sse import EventStream, Followers
 from gateway.http.views import interaction_view
-from gateway.ports.engine import Page
+from gateway.ports.rows import Page
 from gateway.runtime.gateway import Gateway
 
 

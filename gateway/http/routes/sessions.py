@@ -12,7 +12,7 @@ from gateway.http.idempotency import Once
 from gateway.http.operation import Answer, Operation
 from gateway.http.reply import Reply, dump, listing, reply
 from gateway.http.views import session_view
-from gateway.ports.engine import Page
+from gateway.ports.rows import Page
 from gateway.runtime.gateway import Gateway
 
 KEY_HEADER = (

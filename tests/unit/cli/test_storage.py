@@ -17,7 +17,8 @@ from gateway.engines.roster import RESTORED
 from gateway.engines.sqlite import SqliteEngine
 from gateway.engines.sqlite.lock import FileLock
 from gateway.engines.sqlite.schema import MIGRATIONS
-from gateway.ports.engine import SessionRow, Step
+from gateway.ports.rows import SessionRow
+from gateway.ports.step import Step
 
 FIRST = Path(__file__).parents[2] / "engines/schema_1.sql"
 NOW = len(MIGRATIONS)

@@ -15,7 +15,7 @@ from gateway.engines.postgres import PostgresEngine
 from gateway.engines.postgres.tables import MIGRATIONS
 from gateway.engines.roster import RESTORED
 from gateway.engines.sqlite import SqliteEngine
-from gateway.ports.engine import Step
+from gateway.ports.step import Step
 from tests.engines import postgres_server
 
 NOW = len(MIGRATIONS)

@@ -20,7 +20,8 @@ from gateway.core.screening import Screen
 from gateway.core.state import SessionView
 from gateway.envelope import Draft, Event, EventId, SessionId, call_id as name_call
 from gateway.ports.adapter import Adapter, Frame, Tool
-from gateway.ports.engine import CallRow, Settle, Step
+from gateway.ports.rows import CallRow
+from gateway.ports.step import Settle, Step
 
 START = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 ASK = Tool(

@@ -10,8 +10,9 @@ from gateway.core.calls import RetryPolicy
 from gateway.core.effects import Queue, Resend
 from gateway.core.routing import Route
 from gateway.envelope import ContextUpdate, Outcome, ToolFinished
-from gateway.ports.engine import Accept, CallRow, Claim, Open, Requeue, Settle
 from gateway.ports.executor import Accepted, Answered, NeverSent, NotProcessed, Uncertain
+from gateway.ports.rows import CallRow
+from gateway.ports.step import Accept, Claim, Open, Requeue, Settle
 from tests.unit.core.table import HUMA_0_1, START, Table
 
 DONE = Answered(Outcome(outcome="success", result={"cards": 2}))

@@ -5,8 +5,9 @@ import pytest
 from gateway.core import outcomes, session
 from gateway.core.effects import Release
 from gateway.envelope import Outcome, TurnInterrupted
-from gateway.ports.engine import CallRow, MarkCanceling
 from gateway.ports.executor import Answered
+from gateway.ports.rows import CallRow
+from gateway.ports.step import MarkCanceling
 from tests.unit.core.table import HUMA_0_1, START, Table
 
 DONE = Answered(Outcome(outcome="success", result="Go fish!"))

@@ -16,7 +16,8 @@ from gateway.envelope import (
     Text,
     ToolFinished,
 )
-from gateway.ports.engine import RUNTIME, SendRow
+from gateway.ports.rows import SendRow
+from gateway.ports.step import RUNTIME
 from tests.unit.core.table import HUMA_0_1, HUMA_0_2, START
 
 

@@ -11,8 +11,9 @@ from gateway.core.delivery import NOT_AWAITED, TURN_OVER, Plan, plan_resend
 from gateway.core.echoes import HAS_ANSWER
 from gateway.core.state import from_snapshot, to_snapshot
 from gateway.envelope import Envelope, Outcome, SessionId, ToolFinished
-from gateway.ports.engine import RUNTIME, SendChange, SendRow
 from gateway.ports.executor import Answered
+from gateway.ports.rows import SendRow
+from gateway.ports.step import RUNTIME, SendChange
 from tests.unit.core.table import HERM
 from tests.unit.core.test_herm import Herm
 

@@ -30,7 +30,8 @@ from gateway.envelope import (
     TurnSteered,
 )
 from gateway.ports.adapter import Adapter
-from gateway.ports.engine import RUNTIME, SendChange, SendRow
+from gateway.ports.rows import SendRow
+from gateway.ports.step import RUNTIME, SendChange
 from tests.unit.core.table import HERM, HUMA_0_1, HUMA_0_2, OPENHANDS, START, Table
 
 Fate = Literal["send", "moot", "unknown"]

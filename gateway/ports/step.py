@@ -1,0 +1,236 @@
+"""What may be written about a session: a Step, with its events and every change that goes in with them. Pure."""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from gateway.envelope import CallId, Direction, Envelope, Event, EventId, InteractionId, Loss, Origin, SessionId
+from gateway.envelope.values import dataclass
+
+CallState = Literal["queued", "dispatched", "accepted", "succeeded", "failed", "canceled", "expired"]
+OPEN_STATES: frozenset[str] = frozenset({"queued", "dispatched", "accepted"})
+SendState = Literal["pending", "delivered", "refused", "moot", "unknown", "dead"]
+Lane = Literal["urgent", "turn", "new_work"]
+InteractionState = Literal["waiting", "answered", "expired", "moot"]
+
+RUNTIME = "runtime"
+"""The outbound target that is the session's own runtime; the others are `destination:NAME`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """An event that is to be numbered and kept."""
+
+    event_id: EventId
+    event: Event
+    direction: Direction
+    recorded_at: datetime
+    origin: Origin | None = None
+    caused_by: int | None = None
+    losses: tuple[Loss, ...] = ()
+    dedupe_key: str | None = None
+    """A repeat of (session, direction, key) is left out of the commit."""
+    raw: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A new call; `state` is `dispatched` with attempt 1 where it may leave at once, `queued` otherwise."""
+
+    call_id: CallId
+    native_call_id: str
+    n: int
+    tool: str
+    args_sha: str
+    state: CallState
+    attempt: int
+    deadline_at: datetime
+    request_index: int | None
+    """Index of its tool.requested in the same step; None with `request_sequence` for a redrive."""
+    executor: str | None = None
+    due_at: datetime | None = None
+    key: str | None = None
+    """Idempotency key where it is not the call_id (a redrive of another call)."""
+    redrive_of: CallId | None = None
+    request_sequence: int | None = None
+    deliver: bool = True
+    """Whether the outcome goes to the runtime."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A queued call leaves now, as attempt `attempt`."""
+
+    call_id: CallId
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """The executor promised an outcome (202); the call waits until `deadline_at`."""
+
+    call_id: CallId
+    deadline_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """Try again at `due_at`."""
+
+    call_id: CallId
+    due_at: datetime
+    reason: str
+    unsure: bool = False
+    """Whether the executor may have done the work already; once so, it stays so until the call ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkCanceling:
+    """An operator canceled: first answer wins until `until`."""
+
+    call_id: CallId
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """The call has its one outcome; `outcome_index` is its tool.finished in the same step."""
+
+    call_id: CallId
+    state: CallState
+    outcome_sha: str
+    outcome_index: int | None
+    unknown: bool = False
+    error: str | None = None
+    dead: bool = False
+    """Whether it ended without an answer of its executor, so that it waits for an operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redriven:
+    """A dead call was tried again as another one, so it waits for an operator no more; it may have ended long ago.
+
+    Of many at once one succeeds, the others are Stale.
+    """
+
+    call_id: CallId
+
+
+@dataclass(frozen=True, slots=True)
+class Dismissed:
+    """An operator has left a dead call as it is, so it waits for one no more; it may have ended long ago.
+
+    Of many at once, those that redrive it included, one succeeds, the others are Stale.
+    """
+
+    call_id: CallId
+
+
+CallChange = Open | Claim | Accept | Requeue | MarkCanceling | Settle | Redriven | Dismissed
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """An outbound row for an event of the same step, born `pending`."""
+
+    event_index: int
+    target: str
+    lane: Lane = "turn"
+
+
+@dataclass(frozen=True, slots=True)
+class SendChange:
+    """What became of an outbound row; a `pending` one with `due_at` is tried again then."""
+
+    sequence: int
+    target: str
+    state: SendState
+    attempt: int = 0
+    due_at: datetime | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InteractionChange:
+    """A person was asked, or has answered, or no longer needs to."""
+
+    interaction_id: InteractionId
+    state: InteractionState
+    kind: str = ""
+    """Given, with the place of the question, where it is asked; other changes leave both out."""
+    request_index: int | None = None
+    expires_at: datetime | None = None
+    answered_by: str | None = None
+    request_sequence: int | None = None
+    """Instead of an index, for a question that an earlier step recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """The answer to an API write with an Idempotency-Key, kept in the very step that carries it out.
+
+    What is kept as the response is `{"session_id", "sequences"}` in JSON, since sequences are only known now; the
+    answer is formed again from the events. An answer that is kept already and has not expired stays.
+    """
+
+    key: str
+    scope: str
+    request_sha: str
+    expires_at: datetime
+    events: tuple[int, ...]
+    """Indexes of the events of this step that the answer shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The session must still be owned under this fence."""
+
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallOpen:
+    """The call must be open, and at this attempt where one is given."""
+
+    call_id: CallId
+    attempt: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LastSequence:
+    """Nobody may have written to the session since this sequence."""
+
+    sequence: int
+
+
+Expectation = Fence | CallOpen | LastSequence
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Everything one decision writes about one session: all of it or nothing.
+
+    An `Open` of a call_id that exists is Stale as well: the caller looks the old call up and decides again.
+    """
+
+    session_id: SessionId
+    events: tuple[NewEvent, ...] = ()
+    calls: tuple[CallChange, ...] = ()
+    sends: tuple[Send, ...] = ()
+    send_changes: tuple[SendChange, ...] = ()
+    interactions: tuple[InteractionChange, ...] = ()
+    keeps: tuple[Keep, ...] = ()
+    cursor: str | None = None
+    snapshot: bytes | None = None
+    state: str | None = None
+    """The session's own state for lists (`running`, `idle`, `closed`, ...)."""
+    expects: tuple[Expectation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What is now durable: the envelopes in order, without those left out as repeats."""
+
+    envelopes: tuple[Envelope, ...]
+    last_sequence: int
+    dropped: tuple[int, ...] = ()
+    """Indexes of the step's events that were repeats of a dedupe_key. Sends of a dropped event are left out too."""
