@@ -1,9 +1,11 @@
 """An executor that is not there: agents are told at once, one call tries it, and it is asked again when it answers."""
 
 import asyncio
+import random
 import time
 from typing import Any
 
+import pytest
 from fastapi.responses import Response
 
 from gateway.simulators.huma_calls import SimCall
@@ -132,8 +134,12 @@ async def test_calls_that_wait_when_it_opens_are_told_at_once(both: Scene) -> No
         assert all(len(call.results) == 1 for call in calls)
 
 
-async def test_a_call_between_two_attempts_ends_when_the_breaker_is_open_and_stays_unsure(newer: Scene) -> None:
-    breaking(newer, failures=3, attempts=5, backoff={"initial": "1s", "maximum": "1s"})
+async def test_a_call_between_two_attempts_ends_when_the_breaker_is_open_and_stays_unsure(
+    newer: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A shorter pause could end before the third failure.
+    monkeypatch.setattr(random, "random", lambda: 1.0)
+    breaking(newer, failures=3, attempts=5, backoff={"initial": "2s", "maximum": "2s"})
     newer.hooks.scripts["free"] = Response(status_code=500)
     async with newer.running() as gateway:
         calls = [await newer.agent.call("free", {"n": n}) for n in range(3)]
