@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 from typing import Any
@@ -11,11 +11,9 @@ from typing import Any
 import structlog
 
 from gateway.core.calls import outcome_fingerprint
-from gateway.core.outcomes import NO_LONGER_DEAD, dismissal
-from gateway.envelope import CallId, Envelope, Event, InteractionId, SessionId, ToolRequested
+from gateway.envelope import CallId, Envelope, Event, InteractionId, SessionId
 from gateway.errors import (
     Conflict,
-    Elsewhere,
     EngineUnavailable,
     Gone,
     InvalidConfiguration,
@@ -23,20 +21,20 @@ from gateway.errors import (
     NotFound,
     Overloaded,
     Problem,
-    Stale,
     Truncated,
 )
 from gateway.ports.adapter import Adapter, RuntimeOptions
 from gateway.ports.clock import Clock, Ids
 from gateway.ports.engine import Engine
 from gateway.ports.executor import Answered, Destination, Executor
-from gateway.ports.rows import CallFilter, CallRow, Instance, InteractionRow, Page, SendRow, SessionRow, StoredAnswer
-from gateway.ports.step import RUNTIME, Dismissed, InteractionState, Keep, NewEvent, SendChange, Step
+from gateway.ports.rows import CallFilter, CallRow, Instance, InteractionRow, Page, SessionRow, StoredAnswer
+from gateway.ports.step import InteractionState, Keep
 from gateway.runtime.bell import Ending
 from gateway.runtime.breaker import Breakers
 from gateway.runtime.bulletin import Bulletin, follow_interactions, show
 from gateway.runtime.callbacks import Addresses, Callbacks, keep_key
-from gateway.runtime.dead_letters import DeadLetters, dismissed
+from gateway.runtime.carriers import REPLY, Carriers, ask, reply_slot
+from gateway.runtime.dead_letters import DeadLetters
 from gateway.runtime.dispatcher import Dispatcher
 from gateway.runtime.follow import follow
 from gateway.runtime.hands import Hands
@@ -45,7 +43,7 @@ from gateway.runtime.log import configure
 from gateway.runtime.membership import Membership
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.policy import breaker_rules, changed_paths, declared_tools, policy_of, slot_limits
-from gateway.runtime.pump import Pump
+from gateway.runtime.redriving import Redriving
 from gateway.runtime.rings import Rings
 from gateway.runtime.rounds import Rounds
 from gateway.runtime.sessions import Sessions
@@ -53,14 +51,11 @@ from gateway.runtime.shared import Shared
 from gateway.runtime.signals import (
     AnswerGiven,
     CancelOrdered,
-    ClientSignal,
     CloseOrdered,
-    DismissOrdered,
     OutcomeGiven,
     OutcomeLate,
     Post,
     ProgressGiven,
-    RedriveOrdered,
 )
 from gateway.runtime.stories import tell_story
 from gateway.runtime.tenure import Tenure
@@ -80,8 +75,6 @@ from gateway.runtime.views import (
 from gateway.settings.model import DestinationSpec, ExecutorSpec, Settings
 
 log = structlog.get_logger(__name__)
-
-_REPLY = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +109,6 @@ class Gateway:
         self.version = parts.version
         self._parts = parts
         self._engine = parts.engine
-        self.dead_letters = DeadLetters(
-            parts.engine, redrive=self._redrive_dead, redeliver=self._revive, dismiss=self._dismiss
-        )
         # For jitter only: nobody gains from guessing it.
         self._dice = random.random
         self._breakers = Breakers(parts.clock, parts.metrics, self._dice)
@@ -173,6 +163,14 @@ class Gateway:
             inbound_frames=settings.limits.inbound_frames,
             inbound_bytes=settings.limits.inbound_bytes,
             changed=self._link_changed,
+        )
+        self._carriers = Carriers(parts.engine, self._sessions)
+        self._redriving = Redriving(parts.engine, self._carriers, parts.clock, parts.ids, ring=self._hands.ring)
+        self.dead_letters = DeadLetters(
+            parts.engine,
+            redrive=self._redriving.dead_call,
+            redeliver=self._redriving.dead_delivery,
+            dismiss=self._redriving.dismiss,
         )
         self._membership = Membership(
             parts.engine,
@@ -330,10 +328,7 @@ class Gateway:
         return await self._sessions.create(runtime, labels=merged)
 
     async def session(self, session_id: SessionId) -> SessionRow:
-        row = await self._engine.session(session_id)
-        if row is None:
-            raise NotFound(f"no session {session_id!r}")
-        return row
+        return await self._carriers.session(session_id)
 
     async def sessions(self, page: Page, *, runtime: str | None = None) -> tuple[Sequence[SessionRow], str | None]:
         return await self._engine.sessions(page, runtime=runtime)
@@ -342,10 +337,10 @@ class Gateway:
         row = await self.session(session_id)
         carried = self._sessions.carried(session_id)
         if carried is not None:
-            await self._wait(carried.pump, CloseOrdered("closed by a client", _reply()))
-            await asyncio.wait(carried.tasks, timeout=_REPLY)
+            await ask(carried.pump, CloseOrdered("closed by a client", reply_slot()))
+            await asyncio.wait(carried.tasks, timeout=REPLY)
         elif row.state != "closed":
-            raise await self._not_here(row)
+            raise await self._carriers.not_here(row)
         if erase:
             await self._engine.erase(session_id)
 
@@ -356,8 +351,8 @@ class Gateway:
 
         With `keep`, the answer is on record in the same moment as the events.
         """
-        pump = await self._pump(session_id)
-        return await self._wait(pump, Post(events, _reply(), keep))
+        pump = await self._carriers.pump(session_id)
+        return await ask(pump, Post(events, reply_slot(), keep))
 
     async def read(self, session_id: SessionId, *, after: int, limit: int) -> Sequence[Envelope]:
         try:
@@ -381,7 +376,7 @@ class Gateway:
         return await self._engine.calls(which, page)
 
     async def call_story(self, call_id: CallId) -> CallStory:
-        return await tell_story(self._engine, await self._call(call_id))
+        return await tell_story(self._engine, await self._carriers.call(call_id))
 
     def callback_allowed(self, call_id: CallId, token: str) -> bool:
         """Whether a callback token belongs to a call, in constant time."""
@@ -393,111 +388,35 @@ class Gateway:
         Raises:
             Conflict: the call has already ended otherwise; this outcome is recorded as ignored.
         """
-        row = await self._call(call_id)
-        pump = await self._pump(row.session_id)
-        if await self._wait(pump, OutcomeGiven(call_id, answer, _reply())):
-            return await self._call(call_id)
-        row = await self._call(call_id)
+        row = await self._carriers.call(call_id)
+        pump = await self._carriers.pump(row.session_id)
+        if await ask(pump, OutcomeGiven(call_id, answer, reply_slot())):
+            return await self._carriers.call(call_id)
+        row = await self._carriers.call(call_id)
         if row.outcome_sha == outcome_fingerprint(answer.outcome):
             return row
-        await self._wait(pump, OutcomeLate(row, answer, _reply()))
+        await ask(pump, OutcomeLate(row, answer, reply_slot()))
         raise Conflict(f"the call has already {row.state}; this outcome was recorded as ignored")
 
     async def progress(self, call_id: CallId, data: dict[str, Any]) -> None:
-        row = await self._call(call_id)
-        pump = await self._pump(row.session_id)
-        if not await self._wait(pump, ProgressGiven(call_id, data, _reply())):
-            raise Conflict(f"the call has already {(await self._call(call_id)).state}")
+        row = await self._carriers.call(call_id)
+        pump = await self._carriers.pump(row.session_id)
+        if not await ask(pump, ProgressGiven(call_id, data, reply_slot())):
+            raise Conflict(f"the call has already {(await self._carriers.call(call_id)).state}")
 
     async def cancel(self, call_id: CallId, *, reason: str | None) -> CallRow:
-        row = await self._call(call_id)
-        pump = await self._pump(row.session_id)
-        if not await self._wait(pump, CancelOrdered(call_id, reason, _reply())):
-            raise Conflict(f"the call has already {(await self._call(call_id)).state}")
-        return await self._call(call_id)
+        row = await self._carriers.call(call_id)
+        pump = await self._carriers.pump(row.session_id)
+        if not await ask(pump, CancelOrdered(call_id, reason, reply_slot())):
+            raise Conflict(f"the call has already {(await self._carriers.call(call_id)).state}")
+        return await self._carriers.call(call_id)
 
     async def redrive(self, call_id: CallId, *, new_key: bool, deliver: bool) -> CallRow:
-        return await self._redrive(await self._call(call_id), new_key=new_key, deliver=deliver)
-
-    async def _redrive_dead(self, call_id: CallId, *, new_key: bool, deliver: bool) -> CallRow:
-        """Redrive a dead call, unless somebody else does so already."""
-        row = await self._call(call_id)
-        if not row.dead:
-            raise Conflict(NO_LONGER_DEAD)
-        return await self._redrive(row, new_key=new_key, deliver=deliver)
-
-    async def _redrive(self, row: CallRow, *, new_key: bool, deliver: bool) -> CallRow:
-        if row.outcome_sequence is None:
-            raise Conflict("the call is still open; there is nothing to try again")
-        try:
-            found = await self._engine.read(row.session_id, after=row.request_sequence - 1, limit=1)
-        except Truncated:
-            found = ()
-        request = found[0].event if found else None
-        if not isinstance(request, ToolRequested):
-            raise Gone("the arguments of this call were removed", first_sequence=row.request_sequence + 1)
-        pump = await self._pump(row.session_id)
-        order = RedriveOrdered(row, request, new_key=new_key, deliver=deliver, reply=_reply())
-        fresh: CallId = await self._wait(pump, order)
-        return await self._call(fresh)
-
-    async def _dismiss(self, row: CallRow | SendRow, by: str) -> CallRow | SendRow:
-        """Leave a dead letter as it is, unless it is one no more."""
-        now = self._parts.clock.now()
-        if isinstance(row, SendRow):
-            reason = dismissed(row, by=by, at=now)
-            if not await self._engine.dismiss(row.session_id, row.sequence, row.target, reason=reason):
-                raise Conflict("this delivery was tried again or dismissed meanwhile")
-            return replace(row, state="moot", due_at=None, reason=reason)
-        carried = self._sessions.carried(row.session_id)
-        if carried is not None:
-            await self._wait(carried.pump, DismissOrdered(row, by, _reply()))
-            return await self._call(row.call_id)
-        session = await self.session(row.session_id)
-        if session.state != "closed" and isinstance(elsewhere := await self._not_here(session), Elsewhere):
-            raise elsewhere
-        # Nobody carries the session, and nobody will as things are.
-        event = NewEvent(
-            event_id=self._parts.ids.event_id(),
-            event=dismissal(row, by=by),
-            direction="to_runtime",
-            recorded_at=now,
-            caused_by=row.request_sequence,
-        )
-        try:
-            await self._engine.commit(Step(row.session_id, (event,), calls=(Dismissed(row.call_id),)))
-        except Stale as exc:
-            raise Conflict(NO_LONGER_DEAD) from exc
-        return await self._call(row.call_id)
+        return await self._redriving.call(await self._carriers.call(call_id), new_key=new_key, deliver=deliver)
 
     async def redeliver(self, session_id: SessionId, sequence: int, target: str) -> None:
         """Send one event copy or outbound event again."""
-        pump = await self._sender(session_id, target)
-        if all(row.target != target for row in await self._engine.sends_of(session_id, sequence)):
-            raise NotFound(f"event {sequence} was never meant for {target!r}")
-        change = SendChange(sequence=sequence, target=target, state="pending", due_at=self._parts.clock.now())
-        await self._engine.commit(Step(session_id=session_id, send_changes=(change,)))
-        self._sends_again(pump, sequence)
-
-    async def _revive(self, session_id: SessionId, sequence: int, target: str) -> None:
-        """Send a dead letter again, unless somebody else does so already."""
-        pump = await self._sender(session_id, target)
-        if not await self._engine.revive(session_id, sequence, target, due_at=self._parts.clock.now()):
-            raise Conflict("this delivery is tried again already")
-        self._sends_again(pump, sequence)
-
-    async def _sender(self, session_id: SessionId, target: str) -> Pump | None:
-        """Find the pump that says something to the runtime; copies, and events of closed sessions, need none."""
-        session = await self.session(session_id)
-        carried = self._sessions.carried(session_id)
-        if target == RUNTIME and carried is None and session.state != "closed":
-            raise await self._not_here(session)
-        return carried.pump if carried is not None and target == RUNTIME else None
-
-    def _sends_again(self, pump: Pump | None, sequence: int) -> None:
-        self._hands.ring()
-        if pump is not None:
-            pump.send_again(sequence)
+        await self._redriving.delivery(session_id, sequence, target)
 
     # People and surroundings -----------------------------------------------------------------------------
 
@@ -520,8 +439,8 @@ class Gateway:
             raise NotFound(f"no interaction {interaction_id!r}")
         if row.state != "waiting":
             raise Conflict(f"this question is {row.state} and takes no answer any more")
-        pump = await self._pump(row.session_id)
-        await self._wait(pump, AnswerGiven(interaction_id, body, "client", _reply()))
+        pump = await self._carriers.pump(row.session_id)
+        await ask(pump, AnswerGiven(interaction_id, body, "client", reply_slot()))
         answered = await self._engine.interaction(interaction_id)
         assert answered is not None
         return answered
@@ -588,44 +507,6 @@ class Gateway:
 
     # Inside ----------------------------------------------------------------------------------------------
 
-    async def _call(self, call_id: CallId) -> CallRow:
-        row = await self._engine.call(call_id)
-        if row is None:
-            raise NotFound(f"no call {call_id!r}")
-        return row
-
-    async def _pump(self, session_id: SessionId) -> Pump:
-        carried = self._sessions.carried(session_id)
-        if carried is not None:
-            return carried.pump
-        row = await self.session(session_id)
-        if row.state == "closed":
-            raise Conflict("the session is closed")
-        raise await self._not_here(row)
-
-    async def _not_here(self, row: SessionRow) -> Conflict | Elsewhere:
-        if row.runtime not in self._sessions.runtimes and await self._engine.owner(row.session_id) is None:
-            return Conflict(f"the runtime {row.runtime!r} of this session is not configured")
-        return Elsewhere(row.session_id, "another instance carries the session, or none yet")
-
-    async def _wait(self, pump: Pump, signal: ClientSignal) -> Any:
-        """Put a signal in and wait for what became of it."""
-        reply: asyncio.Future[Any] = signal.reply
-        pump.put(signal)
-        ended = asyncio.ensure_future(pump.closed.wait())
-        try:
-            await asyncio.wait({reply, ended}, timeout=_REPLY, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            ended.cancel()
-        if reply.done():
-            return reply.result()
-        if pump.closed.is_set():
-            if pump.lost:
-                raise Elsewhere(pump.view.session_id, "the session has changed hands meanwhile")
-            raise Conflict("the session is closed")
-        reply.cancel()
-        raise Overloaded(f"the session did not get to this within {_REPLY:.0f} s")
-
     def _addresses(self, call_id: CallId) -> Addresses | None:
         return None if self._callbacks is None else self._callbacks.addresses(call_id)
 
@@ -633,7 +514,3 @@ class Gateway:
         links = [carried.supervisor.state for carried in self._sessions.of_runtime(name)]
         self._parts.metrics.link(name, up=all(state == "up" for state in links) if links else None)
         self._parts.metrics.sessions(name, len(links))
-
-
-def _reply() -> "asyncio.Future[Any]":
-    return asyncio.get_running_loop().create_future()

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.engines.sqlite import engine as sqlite_engine
 from gateway.http import edge
-from gateway.runtime import gateway as runtime
+from gateway.runtime import carriers
 from tests.engines.sqlite_held import held, wait_for_ever
 from tests.scenarios.hooks import success
 from tests.scenarios.house import GOOD, Scene, ended, until
@@ -22,7 +22,7 @@ async def test_a_disk_that_hangs_is_told_to_all_in_time_and_costs_no_call(
     newer: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_engine, "PROBE_SECONDS", _PROBE)
-    monkeypatch.setattr(runtime, "_REPLY", _REPLY)
+    monkeypatch.setattr(carriers, "REPLY", _REPLY)
     monkeypatch.setattr(edge, "_ANSWER_DEADLINE", timedelta(seconds=_ANSWER))
     newer.hooks.scripts["ask"] = success("7")
     event = {"kind": "context.updated", "name": "news", "context": {"a": 1}}
