@@ -36,7 +36,7 @@ imports: $(STAMP)
 	$(BIN)/lint-imports
 
 unit: $(STAMP) ## The tests only
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 3 --dist worksteal
 
 faults: $(STAMP) ## Try every fault, and write the README's table of what was observed
 	$(BIN)/python -m tests.faults.table

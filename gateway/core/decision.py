@@ -10,7 +10,8 @@ from typing import Any
 
 from gateway.core.calls import is_open
 from gateway.core.effects import Effect
-from gateway.core.memory import Remembered, fold
+from gateway.core.folding import fold
+from gateway.core.memory import Remembered
 from gateway.core.routing import Routes
 from gateway.core.state import OpenCall, SessionView
 from gateway.envelope import CallId, Direction, Event, EventId, InteractionId, Loss, Origin, ToolRequested

@@ -6,8 +6,8 @@ from gateway.core.council import Council
 from gateway.core.decision import Building
 from gateway.core.echoes import confirm_echo
 from gateway.core.effects import Dispatch, Queue, Resend, Tell
+from gateway.core.folding import ENDED
 from gateway.core.interactions import ask_again, close_gone, derive_approval, make_room, open_asked
-from gateway.core.memory import ENDED
 from gateway.core.messages import burst_message
 from gateway.core.outcomes import end_elsewhere, has_no_room, open_call, settle
 from gateway.core.routing import Matched, Unmatched

@@ -1,13 +1,12 @@
-"""What a session remembers, and how each recorded event changes it. Pure.
+"""What a session remembers. Pure.
 
-`fold` is the only way memory changes, and it sees only what the journal keeps: reading a journal again
-gives the same memory. Open calls are not part of it: they are rows of the ledger.
+Only `gateway.core.folding` changes it. Open calls are not part of it: they are rows of the ledger.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field, replace
-from datetime import datetime, timedelta
-from typing import Any, Literal, Protocol, TypeVar
+from collections.abc import Collection, Mapping
+from dataclasses import field
+from datetime import datetime
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -15,60 +14,26 @@ from gateway.envelope import (
     ActionOrdered,
     ApprovalAsked,
     ApprovalGiven,
-    ContextUpdated,
-    DeliverySettled,
-    Direction,
-    Event,
     EventId,
-    LinkChanged,
-    Loss,
-    MessageConfirmed,
     MessagePosted,
-    Origin,
     QuestionAnswered,
     QuestionAsked,
     SecretAsked,
-    SecretSupplied,
-    SessionClosed,
-    SessionMoved,
-    SessionOpened,
-    ThreadReceived,
-    ThreadSent,
-    ToolCanceled,
-    ToolFinished,
     ToolRequested,
     TurnInterrupted,
     TurnSteered,
-    text_of,
 )
 from gateway.envelope.values import dataclass
-from gateway.envelope.weight import weight
 
-HISTORY_LINES = 200
-HISTORY_BYTES = 32 * 1024
 HISTORY_KEY = "conversationHistory"
 HELD = "held"
 """Note of the loss on a context that waits for the next message."""
-ENDED = frozenset({"idle", "awaiting_input", "finished", "stopped", "error"})
-"""States in which no turn is under way."""
-
-_MOMENT = timedelta(milliseconds=250)
-_RUNNING = frozenset({"starting", "running", "awaiting_outcome", "awaiting_approval"})
 MOST_CONFIRMATIONS = 1_000
 """Agent messages that may wait to be confirmed; the next is refused at once."""
 MOST_ASKED = 100
 """Questions that may wait for a person; for the next, the oldest is denied or skipped."""
 KEPT_BYTES = 4 * 1024 * 1024
 """What questions, actions, unanswered calls and unechoed words may each take; the oldest gives way, never the last."""
-_MOST_CONFIRMED = 100
-_MOST_RECENT = 256
-_MOST_UNECHOED = 64
-_MOST_ACTIONS = 64
-_MOST_WANTED = 1_000
-_MOST_HELD = 20
-_HELD_BYTES = 256 * 1024
-_LINE = HISTORY_BYTES // 4
-_NAME = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,310 +176,3 @@ class Remembered:
             if may_wait and not action.finished and (decided or not action.decided):
                 return action
         return None
-
-
-class Recorded(Protocol):
-    """What fold needs of an event: true of a NewEvent before the commit and of an Envelope after it."""
-
-    @property
-    def event_id(self) -> EventId: ...
-    @property
-    def event(self) -> Event: ...
-    @property
-    def direction(self) -> Direction: ...
-    @property
-    def recorded_at(self) -> datetime: ...
-    @property
-    def origin(self) -> Origin | None: ...
-    @property
-    def losses(self) -> tuple[Loss, ...]: ...
-
-
-def fold(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
-    """Remember what one recorded event means for the session."""
-    origin = recorded.origin
-    if origin is not None and origin.native_id is not None:
-        memory = replace(memory, recent=(*memory.recent, origin.native_id)[-_MOST_RECENT:])
-    if recorded.direction == "from_runtime":
-        return _heard(memory, recorded, sequence)
-    return _said(memory, recorded, sequence)
-
-
-def _heard(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
-    now, event = recorded.recorded_at, recorded.event
-    match event:
-        case LinkChanged(state=state):
-            return replace(memory, linked=state == "up")
-        case SessionMoved():
-            return _moved(memory, event, now, sequence)
-        case MessagePosted():
-            return _agent_spoke(memory, event, now, sequence)
-        case ToolRequested():
-            return _requested(_active(memory, now), recorded, event, sequence)
-        case ToolFinished():
-            return _runtime_finished(_active(memory, now), event)
-        case ToolCanceled(native_call_id=native):
-            return replace(memory, active_at=now, quiet_at=None, wanted=_without(memory.wanted, native))
-        case ApprovalAsked() | QuestionAsked() | SecretAsked():
-            asked = Asked(event, recorded.event_id, sequence, now, weight(event))
-            others = tuple(a for a in memory.asked if (a.event.kind, a.event.id) != (event.kind, event.id))
-            if recorded.origin is None:
-                # Asked by state, where only one action can be the one that waits.
-                others = tuple(a for a in others if not isinstance(a.event, ApprovalAsked))
-            return replace(memory, asked=_newest((*others, asked), MOST_ASKED))
-        case ThreadSent():
-            return replace(memory, delegating=memory.delegating + 1)
-        case ThreadReceived():
-            return replace(memory, delegating=max(0, memory.delegating - 1))
-        case _:
-            return memory
-
-
-def _said(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
-    now, event = recorded.recorded_at, recorded.event
-    ours = recorded.origin is None
-    match event:
-        case SessionOpened():
-            return replace(memory, labels=event.labels, echoes=event.echoes, delegates=event.delegates, closed=False)
-        case SessionClosed():
-            over = replace(memory, closed=True, running=False, confirmations=(), linked=False)
-            return replace(over, asked=(), wanted={}, hosted={})
-        case ContextUpdated():
-            return _context_told(memory, event, recorded, now)
-        case MessageConfirmed():
-            return _confirmed(memory, event, now)
-        case ToolFinished(native_call_id=native):
-            return _answered(_active(memory, now), native, sequence if ours else None)
-        case DeliverySettled(state="delivered", native_id=str(native_id)):
-            rest = tuple(u for u in memory.unechoed if u.sequence != event.sequence)
-            order = next((u for u in memory.unechoed if u.sequence == event.sequence), None)
-            orders = dict(memory.orders)
-            if order is not None and isinstance(order.event, ActionOrdered):
-                orders = dict(list({**orders, native_id: event.sequence}.items())[-_MOST_ACTIONS:])
-            return replace(memory, unechoed=rest, orders=orders)
-        case MessagePosted():
-            spoken = _with_line(memory.history, now, event.author.name or event.author.role, text_of(event.content))
-            # What is held goes with a message of ours; nobody else knows of it.
-            held = () if ours else memory.held
-            memory = replace(_awake(memory, now, wakes=event.wakes_agent), history=spoken, held=held)
-        case ApprovalGiven():
-            memory = _decided(memory, event)
-        case QuestionAnswered() | SecretSupplied():
-            memory = replace(memory, asked=tuple(a for a in memory.asked if not _answers(event, a)))
-        case _:
-            pass
-    if memory.echoes and ours and isinstance(event, Reply):
-        said = Unechoed(event, sequence, weight(event))
-        return replace(memory, unechoed=_newest((*memory.unechoed, said), _MOST_UNECHOED))
-    return memory
-
-
-def _answers(event: QuestionAnswered | SecretSupplied, asked: Asked) -> bool:
-    wanted = "question.asked" if isinstance(event, QuestionAnswered) else "secret.asked"
-    return asked.event.kind == wanted and asked.event.id == event.id
-
-
-def _decided(memory: Remembered, event: ApprovalGiven) -> Remembered:
-    """An approval without an id is about whatever the runtime waits for."""
-    answered = [
-        a.event.native_call_id
-        for a in memory.asked
-        if isinstance(a.event, ApprovalAsked) and event.id in {"", a.event.id}
-    ]
-    kept = tuple(
-        a for a in memory.asked if not (isinstance(a.event, ApprovalAsked) and a.event.native_call_id in answered)
-    )
-    actions = tuple(replace(a, decided=True) if a.native_call_id in answered else a for a in memory.actions)
-    return replace(memory, asked=kept, actions=actions)
-
-
-def _active(memory: Remembered, now: datetime) -> Remembered:
-    """Remember that the agent works; a busy one is not remembered anew each millisecond."""
-    known = memory.active_at
-    if memory.quiet_at is None and known is not None and now - known < _MOMENT:
-        return memory
-    return replace(memory, active_at=now, quiet_at=None)
-
-
-def _answered(memory: Remembered, native: str, sequence: int | None) -> Remembered:
-    """A host call has its outcome: ours under this sequence, or somebody else's."""
-    if native in memory.wanted:
-        memory = replace(memory, wanted=_without(memory.wanted, native))
-    call = memory.hosted.get(native)
-    if call is None:
-        return memory
-    return replace(memory, hosted={**memory.hosted, native: replace(call, answer=sequence)})
-
-
-def _without(wanted: Mapping[str, Wanted], native_call_id: str) -> Mapping[str, Wanted]:
-    if native_call_id not in wanted:
-        return wanted
-    return {native: entry for native, entry in wanted.items() if native != native_call_id}
-
-
-def _moved(memory: Remembered, event: SessionMoved, now: datetime, sequence: int) -> Remembered:
-    ended = event.state in ENDED and not (memory.delegates and memory.delegating)
-    decided = memory.state == "awaiting_approval" and event.state != "awaiting_approval"
-    asked = memory.asked
-    if ended:
-        asked = ()
-    elif decided:
-        asked = tuple(a for a in asked if not isinstance(a.event, ApprovalAsked))
-    return replace(
-        memory,
-        running=not ended if memory.delegates and memory.delegating else event.state in _RUNNING,
-        state=event.state,
-        native_state=event.native_state if event.native_state is not None else memory.native_state,
-        active_at=now,
-        quiet_at=None,
-        asked=asked,
-        wanted={} if ended else memory.wanted,
-        hosted={} if ended else _awaited(memory.hosted, event),
-        ended_at=sequence if ended else memory.ended_at,
-    )
-
-
-def _awaited(hosted: Mapping[str, Hosted], event: SessionMoved) -> Mapping[str, Hosted]:
-    """Note which calls a turn waits for; one that goes on no longer waits for what it waited for alone."""
-    if not hosted or event.state not in {"awaiting_outcome", "running"}:
-        return hosted
-    named = "alone" if len(event.waiting_for) == 1 else "among"
-    found: dict[str, Hosted] = {}
-    for native, call in hosted.items():
-        if native in event.waiting_for:
-            found[native] = replace(call, awaited=named)
-        elif call.awaited == "alone" or (call.awaited == "among" and event.state == "awaiting_outcome"):
-            found[native] = replace(call, awaited="over")
-        else:
-            found[native] = call
-    return found
-
-
-def _requested(memory: Remembered, recorded: Recorded, event: ToolRequested, sequence: int) -> Remembered:
-    origin = recorded.origin
-    if event.runs_in == "host":
-        if origin is None or origin.native_id is None:
-            return memory
-        wanted = {**memory.wanted, event.native_call_id: Wanted(event, sequence, weight(event))}
-        kept = _newest(tuple(wanted.values()), _MOST_WANTED)
-        call = Hosted(event.native_call_id, size=len(event.native_call_id))
-        hosted = _newest((*_others(memory.hosted, event.native_call_id), call), _MOST_RECENT)
-        return replace(
-            memory,
-            wanted={entry.event.native_call_id: entry for entry in kept},
-            hosted={entry.native_call_id: entry for entry in hosted},
-        )
-    correlation = origin.correlation if origin is not None else None
-    # The same again after its approval is the same decision, under a new id.
-    decided = correlation is not None and any(a.decided for a in memory.actions if a.correlation == correlation)
-    action = Action(
-        event.native_call_id,
-        correlation,
-        event.tool,
-        event.arguments,
-        sequence,
-        decided=decided,
-        gated=event.needs_approval,
-        size=weight(event.arguments),
-    )
-    return replace(memory, actions=_newest((*memory.actions, action), _MOST_ACTIONS))
-
-
-def _others(hosted: Mapping[str, Hosted], native_call_id: str) -> tuple[Hosted, ...]:
-    return tuple([call for call in hosted.values() if call.native_call_id != native_call_id])
-
-
-def _runtime_finished(memory: Remembered, event: ToolFinished) -> Remembered:
-    actions = tuple(
-        replace(action, finished=True) if action.native_call_id == event.native_call_id else action
-        for action in memory.actions
-    )
-    asked = memory.asked
-    if memory.state != "awaiting_approval":
-        # While an approval by state waits, some runtimes carry the action out already; it waits all the same.
-        asked = tuple(
-            a
-            for a in asked
-            if not (isinstance(a.event, ApprovalAsked) and a.event.native_call_id == event.native_call_id)
-        )
-    return replace(memory, actions=actions, asked=asked)
-
-
-def _awake(memory: Remembered, now: datetime, *, wakes: bool) -> Remembered:
-    return replace(memory, active_at=now, quiet_at=None) if wakes else memory
-
-
-def _context_told(memory: Remembered, event: ContextUpdated, recorded: Recorded, now: datetime) -> Remembered:
-    memory = _awake(memory, now, wakes=event.wakes_agent)
-    if any(loss.note == HELD for loss in recorded.losses):
-        told = event.description or event.name
-        return replace(memory, context=event.context, held=_light((*memory.held, told)[-_MOST_HELD:], _HELD_BYTES))
-    invented = {loss.path.removeprefix("/context/") for loss in recorded.losses if loss.how == "invented"}
-    given = {key: value for key, value in event.context.items() if key not in invented}
-    return replace(memory, context=given)
-
-
-def _agent_spoke(memory: Remembered, event: MessagePosted, now: datetime, sequence: int) -> Remembered:
-    author, text = (event.author.name or "Agent")[:_NAME], " ".join(text_of(event.content).split())[:_LINE]
-    if event.burst is None:
-        return replace(memory, active_at=now, quiet_at=None, history=_with_line(memory.history, now, author, text))
-    waiting = Confirmation(
-        call=event.burst.call,
-        index=event.burst.index,
-        count=event.burst.count,
-        sequence=sequence,
-        posted_at=now,
-        author=author,
-        text=text,
-    )
-    others = tuple(c for c in memory.confirmations if (c.call, c.index) != (waiting.call, waiting.index))
-    return replace(memory, active_at=now, quiet_at=None, confirmations=(*others, waiting)[-MOST_CONFIRMATIONS:])
-
-
-def _confirmed(memory: Remembered, event: MessageConfirmed, now: datetime) -> Remembered:
-    found = memory.confirmation(event.native_call_id, event.index)
-    if found is None:
-        return memory
-    rest = tuple(c for c in memory.confirmations if c is not found)
-    history = memory.history
-    if event.delivered:
-        history = _with_line(history, found.posted_at, found.author, found.text)
-    quiet = now if found.last and not rest else None
-    told = (*memory.confirmed, (event.native_call_id, event.index, event.delivered))[-_MOST_CONFIRMED:]
-    return replace(memory, confirmations=rest, confirmed=told, history=history, active_at=now, quiet_at=quiet)
-
-
-def _with_line(history: tuple[str, ...], at: datetime, name: str, text: str) -> tuple[str, ...]:
-    flat = " ".join(text.split())
-    if not flat:
-        return history
-    return _light((*history, f"[{at:%H:%M}] {name}: {flat}"[:_LINE])[-HISTORY_LINES:], HISTORY_BYTES)
-
-
-def _light(texts: tuple[str, ...], most_bytes: int) -> tuple[str, ...]:
-    """Keep the newest texts that fit, and always the last."""
-    sizes = [len(text.encode()) + 1 for text in texts]
-    return texts[_surplus(sizes, most_bytes) :]
-
-
-class _Sized(Protocol):
-    @property
-    def size(self) -> int: ...
-
-
-_Entry = TypeVar("_Entry", bound=_Sized)
-
-
-def _newest(entries: tuple[_Entry, ...], most: int) -> tuple[_Entry, ...]:
-    """Keep the newest, within count and bytes, and always the last."""
-    kept = entries[-most:]
-    return kept[_surplus([entry.size for entry in kept], KEPT_BYTES) :]
-
-
-def _surplus(sizes: Sequence[int], most_bytes: int) -> int:
-    """Count how many of the oldest must go."""
-    over, first = sum(sizes) - most_bytes, 0
-    while over > 0 and first < len(sizes) - 1:
-        over -= sizes[first]
-        first += 1
-    return first

@@ -7,7 +7,8 @@ from gateway.core.adapt import full_context
 from gateway.core.council import Council
 from gateway.core.decision import Building
 from gateway.core.effects import Ask
-from gateway.core.memory import MOST_CONFIRMATIONS, Confirmation, fold
+from gateway.core.folding import fold
+from gateway.core.memory import MOST_CONFIRMATIONS, Confirmation
 from gateway.core.requests import ask_data
 from gateway.core.routing import Matched
 from gateway.core.saying import begin_turn, say, witness

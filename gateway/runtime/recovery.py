@@ -1,6 +1,6 @@
 """Taking a session up from the store: its memory folded, its open calls joined in."""
 
-from gateway.core.memory import fold
+from gateway.core.folding import fold
 from gateway.core.state import OpenCall, SessionView, from_snapshot
 from gateway.envelope import Envelope, SessionId, ToolRequested
 from gateway.errors import NotFound, Truncated

@@ -5,7 +5,8 @@ from typing import Any
 from hypothesis import given, settings, strategies as st
 
 from gateway.core import outcomes
-from gateway.core.memory import Remembered, fold
+from gateway.core.folding import fold
+from gateway.core.memory import Remembered
 from gateway.core.routing import Matched, Route, Routes, Unmatched
 from gateway.core.state import from_snapshot, to_snapshot
 from gateway.envelope import ContextUpdate, ContextUpdated, MessagePosted, Outcome, Text, ToolFinished, TurnInterrupted

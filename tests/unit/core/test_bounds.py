@@ -1,6 +1,7 @@
 """What a session remembers is bounded by count and bytes, and nothing that waits is forgotten without an answer."""
 
-from gateway.core.memory import HISTORY_BYTES, KEPT_BYTES, MOST_ASKED
+from gateway.core.folding import HISTORY_BYTES
+from gateway.core.memory import KEPT_BYTES, MOST_ASKED
 from gateway.envelope import ContextUpdated, MessagePosted, Text
 from gateway.envelope.weight import weight
 from tests.unit.core.table import OPENHANDS, Table
