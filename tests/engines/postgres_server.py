@@ -5,6 +5,7 @@ installed programs. Where there is none, the tests are skipped and say what to i
 `DRAGOMAN_TEST_NO_SKIPS` set, that is a failure.
 """
 
+import asyncio
 import atexit
 import os
 import pwd
@@ -20,7 +21,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import asyncpg
 import pytest
@@ -163,9 +164,19 @@ def new_schema() -> str:
     return f"test_{os.getpid()}_{next(_NUMBERS)}"
 
 
+async def reach(server: str) -> "asyncpg.Connection[Any]":
+    """Connect to a server, also to one that is just being started."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                return await asyncpg.connect(server, timeout=10)
+            except (ConnectionError, FileNotFoundError, asyncpg.CannotConnectNowError):
+                await asyncio.sleep(0.1)
+
+
 async def drop_schema(schema: str, *, server: str | None = None) -> None:
     """Remove a schema with everything in it."""
-    connection = await asyncpg.connect(server or dsn())
+    connection = await reach(server or dsn())
     try:
         await connection.execute(f'SET client_min_messages = warning; DROP SCHEMA IF EXISTS "{schema}" CASCADE')
     finally:

@@ -42,6 +42,18 @@ async def attach(primary: OwnServer, *, synchronous: bool) -> None:
     await operator.close()
 
 
+async def followed(primary: OwnServer) -> None:
+    """Wait until the standby has all that there is by now."""
+    operator = await asyncpg.connect(primary.dsn)
+    now = await operator.fetchval("SELECT pg_current_wal_lsn()::text")
+    async with asyncio.timeout(20):
+        while True:
+            if await operator.fetchval("SELECT bool_and(replay_lsn >= $1::text::pg_lsn) FROM pg_stat_replication", now):
+                break
+            await asyncio.sleep(0.02)
+    await operator.close()
+
+
 async def test_a_standby_that_takes_over_has_all_that_was_acknowledged_once(
     primary: OwnServer, standby: OwnServer
 ) -> None:
@@ -95,6 +107,8 @@ async def test_a_transaction_that_no_standby_had_is_done_again_there(primary: Ow
     async with between(primary.dsn) as name, PostgresEngine(name.dsn, FakeClock()) as engine:
         await open_session(engine)
         await attach(primary, synchronous=False)
+        # The tables have to be there, where only the last transaction is missing.
+        await followed(primary)
         standby.freeze()
         name.choose = lambda: "after"
         waiting = asyncio.create_task(engine.commit(Step(ALICE, (said("a"),))))

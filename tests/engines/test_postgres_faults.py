@@ -15,12 +15,9 @@ from gateway.conformance.engine_words import (
     ALICE,
     ALL,
     BOB,
-    DAY,
-    START,
     FakeClock,
     asked,
     call,
-    close_session,
     open_session,
     row_of,
     said,
@@ -35,10 +32,9 @@ from gateway.engines.postgres import (
 from gateway.engines.postgres.tables import MIGRATIONS
 from gateway.envelope import SessionId
 from gateway.errors import EngineUnavailable, EngineUnusable, InvalidRequest, SchemaTooNew
-from gateway.ports.rows import StoredAnswer
 from gateway.ports.step import Step
 from tests.engines import postgres_server
-from tests.engines.postgres_proxy import Cut, Proxy, between
+from tests.engines.postgres_proxy import Proxy, between
 
 LONG = timedelta(hours=1)
 
@@ -58,121 +54,6 @@ async def proxy() -> AsyncIterator[Proxy]:
 
 def engine_at(dsn: str, schema: str, **more: Any) -> PostgresEngine:
     return PostgresEngine(dsn, FakeClock(), schema=schema, **more)
-
-
-async def check_commits(engine: PostgresEngine, proxy: Proxy, trouble: Callable[[], Awaitable[None]]) -> None:
-    """Commit events while there is trouble, and check that each is there exactly once."""
-    count, names = 200, [SessionId(f"s-{number}") for number in range(8)]
-    for name in names:
-        await open_session(engine, name)
-    slots = asyncio.Semaphore(32)
-
-    async def commit(number: int) -> None:
-        async with slots:
-            while True:
-                try:
-                    await engine.commit(Step(names[number % len(names)], (said(f"text {number}"),)))
-                except EngineUnavailable:
-                    # So often broken that patience ran out, with the certainty that nothing was written.
-                    continue
-                return
-
-    disturbing = asyncio.ensure_future(trouble())
-    try:
-        await asyncio.wait_for(asyncio.gather(*map(commit, range(count))), 60)
-    finally:
-        disturbing.cancel()
-        proxy.choose = lambda: "never"
-    written = [text for name in names for text in await texts(engine, name)]
-    assert sorted(written) == sorted(f"text {number}" for number in range(count))
-    for name in names:
-        row = await row_of(engine, name)
-        assert [e.sequence for e in await engine.read(name, limit=10_000)] == list(range(1, row.last_sequence + 1))
-
-
-# A connection lost in COMMIT
-
-
-@pytest.mark.parametrize("cut", ["before", "after"])
-async def test_a_commit_whose_connection_breaks_is_written_once(proxy: Proxy, schema: str, cut: Cut) -> None:
-    async with engine_at(proxy.dsn, schema) as engine:
-        await open_session(engine)
-        waiting: list[Cut] = [cut, cut, cut]
-        proxy.choose = lambda: waiting.pop() if waiting else "never"
-        for number in range(5):
-            done = await engine.commit(Step(ALICE, (said(str(number)),)))
-            assert done.last_sequence == number + 2
-        assert proxy.cuts == [cut] * 3
-        assert await texts(engine) == ["0", "1", "2", "3", "4"]
-
-
-@pytest.mark.parametrize("cut", ["before", "after"])
-async def test_what_is_written_beside_steps_is_certain_too(proxy: Proxy, schema: str, cut: Cut) -> None:
-    async with engine_at(proxy.dsn, schema) as engine:
-
-        async def once(work: Callable[[], Awaitable[Any]]) -> Any:
-            waiting: list[Cut] = [cut]
-            proxy.choose = lambda: waiting.pop() if waiting else "never"
-            found = await work()
-            assert not waiting
-            return found
-
-        first = said()
-
-        async def begin() -> tuple[Any, bool]:
-            return await engine.open_session(
-                session_id=ALICE, runtime="finn", protocol="t/1", native_id="n", labels={}, first=first
-            )
-
-        row, is_new = await once(begin)
-        assert (row.last_sequence, is_new) == (1, True)
-        await engine.beat("a", url="http://a", ttl=LONG)
-        (adopted,) = await once(lambda: engine.adopt("a", runtimes={"finn"}, limit=5))
-        assert (adopted.owner, adopted.fence) == ("a", 1)
-        answer = StoredAnswer("sha", b"r", START + DAY)
-        assert await once(lambda: engine.remember(key="k", scope="s", answer=answer))
-        await engine.beat("b", url="http://b", ttl=LONG)
-        await engine.release("a")
-        taken = await once(lambda: engine.take("b", ALICE))
-        assert (taken.owner, taken.fence) == ("b", 2)
-        assert await once(lambda: engine.hold("b", "sweep"))
-        await close_session(engine)
-        await once(lambda: engine.erase(ALICE))
-        assert (await row_of(engine)).last_sequence == 1
-
-
-async def test_connections_that_break_at_random_lose_and_double_nothing(proxy: Proxy, schema: str) -> None:
-    dice = random.Random(7)
-    async with engine_at(proxy.dsn, schema) as engine:
-
-        async def disturb() -> None:
-            proxy.choose = lambda: dice.choice(["never", "never", "before", "after"])
-            while True:
-                await asyncio.sleep(dice.uniform(0.1, 0.4))
-                proxy.cut_all()
-
-        await check_commits(engine, proxy, disturb)
-        assert {"before", "after"} <= set(proxy.cuts)
-
-
-async def test_a_caller_that_goes_away_leaves_a_whole_step_or_none(schema: str) -> None:
-    async with engine_at(postgres_server.dsn(), schema) as engine:
-        await open_session(engine)
-        dice = random.Random(3)
-        for number in range(30):
-            tasks: list[asyncio.Task[Any]] = [
-                asyncio.create_task(engine.commit(Step(ALICE, (said(f"{number}"), said(f"{number}"))))),
-                asyncio.create_task(engine.set_note("n", str(number))),
-                asyncio.create_task(engine.read(ALICE, limit=5)),
-            ]
-            await asyncio.sleep(dice.uniform(0, 0.01))
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        done = await engine.commit(Step(ALICE, (said("last"),)))
-        written = await texts(engine)
-        assert len(written) == done.last_sequence - 1
-        assert all(written.count(text) in {0, 2} for text in map(str, range(30)))
 
 
 # A server that goes away

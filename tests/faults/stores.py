@@ -94,7 +94,7 @@ class PostgresSchema:
 
     async def fetch(self, query: str, *values: object) -> list[Any]:
         """Ask the server itself."""
-        connection = await asyncpg.connect(self.dsn, timeout=10)
+        connection = await postgres_server.reach(self.dsn)
         try:
             return await connection.fetch(self.named(query), *values, timeout=10)
         finally:

@@ -17,10 +17,14 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TypeVar
 
+import structlog
+
 from gateway.engines.postgres.faults import Again, Lost
 from gateway.engines.postgres.link import Address, Link, connect
 from gateway.engines.postgres.store import BEGIN, MARK
 from gateway.errors import DragomanError, EngineUnavailable
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -167,16 +171,23 @@ class Once:
 
     async def _settle(self, line: Line, token: str) -> bool:
         """Find out whether a transaction was committed, and see to it that it stays so; for as long as it takes."""
-        pause = FIRST_PAUSE
+        pause, told = FIRST_PAUSE, False
         while True:
+            reason = "the question itself was rolled back"
             try:
                 link = await line.link()
                 await link.run(BEGIN)
                 ((fate,),) = await link.ask(_SETTLE, token)
                 # It has always written something, so its own COMMIT waits for whatever the other one waited for.
                 if await link.run("COMMIT") == "COMMIT":
+                    if told:
+                        log.info("the fate of a commit is known", fate=fate)
                     return fate == "committed"
-            except DragomanError:
+            except DragomanError as exc:
+                reason = str(exc)
                 line.drop()
+            if pause == LONGEST_PAUSE and not told:
+                told = True
+                log.warning("the fate of a commit cannot be asked yet", reason=reason)
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
