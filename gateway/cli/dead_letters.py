@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Annotated, Any
@@ -159,22 +160,13 @@ def redrive(
     """Try dead letters again: one by its id, or many by filters."""
     with explained(), Api(url, key) as api:
         which = filters(kind=kind, runtime=runtime, executor=executor, target=target, since=since)
+        _check_choice(letter, which, everything=everything, dry_run=dry_run)
         how = {"new_key": new_key, "deliver": deliver}
         if letter is not None:
-            if which or everything or dry_run:
-                raise Misused("an ID stands alone: filters, --all and --dry-run are for many")
             _redrive_one(api, letter, how, as_json=as_json)
-            return
-        if not which and not everything:
-            raise Misused("give an ID, a filter, or --all")
-        looked = api.post("/v1/dead-letters/redrive", {**which, "limit": limit, "dry_run": True})
-        if not dry_run and looked["found"] and not yes:
-            _confirm(looked["found"], "tried again", more=bool(looked["more"]))
-        body = {**which, **how, "limit": limit}
-        done = looked if dry_run or not looked["found"] else api.post("/v1/dead-letters/redrive", body)
-        _show_done(done, "redriven", "tried again", as_json=as_json)
-    if done["failed"]:
-        raise typer.Exit(1)
+        else:
+            many = _Many("redrive", "redriven", "tried again", which, limit, dry_run)
+            many.order(api, how, confirmed=yes, as_json=as_json)
 
 
 @group.command(
@@ -205,22 +197,45 @@ def dismiss(
     """Leave dead letters as they are: one by its id, or many by filters."""
     with explained(), Api(url, key) as api:
         which = filters(kind=kind, runtime=runtime, executor=executor, target=target, since=since)
+        _check_choice(letter, which, everything=everything, dry_run=dry_run)
         if letter is not None:
-            if which or everything or dry_run:
-                raise Misused("an ID stands alone: filters, --all and --dry-run are for many")
             gone = api.post(f"{_path(letter)}/dismiss", {})
             typer.echo(json.dumps(gone) if as_json else f"dismissed: {clean(letter)}")
-            return
-        if not which and not everything:
-            raise Misused("give an ID, a filter, or --all")
-        body = {**which, "limit": limit}
-        looked = api.post("/v1/dead-letters/dismiss", {**body, "dry_run": True})
-        if not dry_run and looked["found"] and not yes:
-            _confirm(looked["found"], "dismissed", more=bool(looked["more"]))
-        done = looked if dry_run or not looked["found"] else api.post("/v1/dead-letters/dismiss", body)
-        _show_done(done, "dismissed", "dismissed", as_json=as_json)
-    if done["failed"]:
-        raise typer.Exit(1)
+        else:
+            many = _Many("dismiss", "dismissed", "dismissed", which, limit, dry_run)
+            many.order(api, {}, confirmed=yes, as_json=as_json)
+
+
+def _check_choice(letter: str | None, which: dict[str, Any], *, everything: bool, dry_run: bool) -> None:
+    if letter is not None and (which or everything or dry_run):
+        raise Misused("an ID stands alone: filters, --all and --dry-run are for many")
+    if letter is None and not which and not everything:
+        raise Misused("give an ID, a filter, or --all")
+
+
+@dataclass(frozen=True, slots=True)
+class _Many:
+    """An order about all letters that some filters match."""
+
+    verb: str
+    count: str
+    """What the answer calls the number of those it was done to."""
+    what: str
+    which: dict[str, Any]
+    limit: int
+    dry_run: bool
+
+    def order(self, api: Api, how: dict[str, Any], *, confirmed: bool, as_json: bool) -> None:
+        """Look, ask the person, do it, and say what became of it; exit code 1 where some could not be done."""
+        path, body = f"/v1/dead-letters/{self.verb}", {**self.which, "limit": self.limit}
+        done = api.post(path, {**body, "dry_run": True})
+        if done["found"] and not self.dry_run:
+            if not confirmed:
+                _confirm(done["found"], self.what, more=bool(done["more"]))
+            done = api.post(path, {**body, **how})
+        _show_done(done, self.count, self.what, as_json=as_json)
+        if done["failed"]:
+            raise typer.Exit(1)
 
 
 def _redrive_one(api: Api, letter: str, how: dict[str, Any], *, as_json: bool) -> None:
