@@ -35,7 +35,7 @@ from gateway.runtime.breaker import Breakers
 from gateway.runtime.callbacks import Addresses
 from gateway.runtime.limits import Slots
 from gateway.runtime.metrics import AttemptResult, Metrics
-from gateway.runtime.pump import Pump
+from gateway.runtime.shared import Customer
 from gateway.runtime.signals import Attempted, Replied as RepliedSignal
 
 log = structlog.get_logger(__name__)
@@ -80,7 +80,7 @@ class Dispatcher:
         self._tasks: asyncio.TaskGroup | None = None
         self._attempts: dict[CallId, Task[_Tried]] = {}
         self._telling = 0
-        self._of: dict[Pump, set[Task[Any]]] = {}
+        self._of: dict[Customer, set[Task[Any]]] = {}
         """All that is under way, by session."""
 
     def configure(self, executors: Mapping[str, Executor], policies: Mapping[str, RetryPolicy]) -> None:
@@ -101,21 +101,21 @@ class Dispatcher:
         """How many attempts are under way."""
         return len(self._attempts)
 
-    def busy(self, session: Pump) -> bool:
+    def busy(self, session: Customer) -> bool:
         """Whether an attempt of a session's calls is under way."""
         of_session = self._of.get(session)
         return of_session is not None and any(task in of_session for task in self._attempts.values())
 
-    def abandon(self, session: Pump) -> None:
+    def abandon(self, session: Customer) -> None:
         """Break off all that is under way for a session that goes on elsewhere; executors are told nothing."""
         for task in list(self._of.get(session, ())):
             task.cancel()
 
-    def _keep(self, session: Pump, task: Task[Any]) -> None:
+    def _keep(self, session: Customer, task: Task[Any]) -> None:
         self._of.setdefault(session, set()).add(task)
         task.add_done_callback(lambda done: self._forget(session, done))
 
-    def _forget(self, session: Pump, task: Task[Any]) -> None:
+    def _forget(self, session: Customer, task: Task[Any]) -> None:
         of_session = self._of.get(session, set())
         of_session.discard(task)
         if not of_session:
@@ -123,7 +123,7 @@ class Dispatcher:
 
     # Calls -----------------------------------------------------------------------------------------------
 
-    def dispatch(self, session: Pump, effect: Dispatch) -> None:
+    def dispatch(self, session: Customer, effect: Dispatch) -> None:
         """Start one attempt of a call that holds a slot."""
         call = effect.call
         assert self._tasks is not None
@@ -133,7 +133,7 @@ class Dispatcher:
         task.add_done_callback(lambda done: self._ended(session, call, done, epoch))
         self._keep(session, task)
 
-    async def _attempt(self, session: Pump, call: OpenCall) -> _Tried:
+    async def _attempt(self, session: Customer, call: OpenCall) -> _Tried:
         executor = self._executors.get(call.executor or "")
         if executor is None:
             return _Tried(failure(f"The tool {call.tool!r} is no longer available here."), telling=False)
@@ -165,7 +165,7 @@ class Dispatcher:
             return _Tried(Uncertain(text), telling=False)
         return _Tried(answer, telling=_is_telling(answer, request, policy))
 
-    def _ended(self, session: Pump, call: OpenCall, task: Task[_Tried], epoch: int) -> None:
+    def _ended(self, session: Customer, call: OpenCall, task: Task[_Tried], epoch: int) -> None:
         if self._attempts.get(call.call_id) is task:
             del self._attempts[call.call_id]
         if call.executor is not None:
@@ -223,12 +223,12 @@ class Dispatcher:
 
     # Questions -------------------------------------------------------------------------------------------
 
-    def ask(self, session: Pump, effect: Ask) -> None:
+    def ask(self, session: Customer, effect: Ask) -> None:
         """Start asking an executor about a routed event."""
         assert self._tasks is not None
         self._keep(session, self._tasks.create_task(self._ask_until_deadline(session, effect)))
 
-    async def _ask_until_deadline(self, session: Pump, effect: Ask) -> None:
+    async def _ask_until_deadline(self, session: Customer, effect: Ask) -> None:
         answer = await self._ask(effect)
         session.put(RepliedSignal(effect.sequence, answer))
 

@@ -2,27 +2,38 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from gateway.core.council import Council
 from gateway.core.effects import Ask, Dispatch, Release
+from gateway.core.state import SessionView
 from gateway.ports.clock import Clock, Ids
 from gateway.ports.engine import Engine
 from gateway.runtime.bulletin import Bulletin
-from gateway.runtime.limits import Slots
+from gateway.runtime.limits import Slots, Waiter
 from gateway.runtime.metrics import Metrics
+from gateway.runtime.signals import Signal
 
-if TYPE_CHECKING:
-    from gateway.runtime.pump import Pump
+
+class Customer(Waiter, Protocol):
+    """A session that has work done; its pump."""
+
+    view: SessionView
+    council: Council
+
+    def put(self, signal: Signal) -> None:
+        """Let it know what came of the work."""
+        ...
 
 
 class Workshop(Protocol):
     """Whoever carries out calls and questions; the dispatcher."""
 
-    def dispatch(self, session: "Pump", effect: Dispatch) -> None: ...
-    def ask(self, session: "Pump", effect: Ask) -> None: ...
+    def dispatch(self, session: Customer, effect: Dispatch) -> None: ...
+    def ask(self, session: Customer, effect: Ask) -> None: ...
     def release(self, effect: Release) -> None: ...
-    def busy(self, session: "Pump") -> bool: ...
-    def abandon(self, session: "Pump") -> None: ...
+    def busy(self, session: Customer) -> bool: ...
+    def abandon(self, session: Customer) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
