@@ -42,7 +42,14 @@ from gateway.runtime.limits import Slots
 from gateway.runtime.log import configure
 from gateway.runtime.membership import Membership
 from gateway.runtime.metrics import Metrics
-from gateway.runtime.policy import breaker_rules, changed_paths, declared_tools, policy_of, slot_limits
+from gateway.runtime.policy import (
+    breaker_rules,
+    changed_paths,
+    declared_tools,
+    executor_limits,
+    policy_of,
+    session_limit,
+)
 from gateway.runtime.redriving import Redriving
 from gateway.runtime.rings import Rings
 from gateway.runtime.rounds import Rounds
@@ -112,7 +119,7 @@ class Gateway:
         # For jitter only: nobody gains from guessing it.
         self._dice = random.random
         self._breakers = Breakers(parts.clock, parts.metrics, self._dice)
-        self._slots = Slots(self._breakers, per_session=settings.limits.session_concurrency)
+        self._slots = Slots(self._breakers)
         self._tasks = asyncio.TaskGroup()
         self._callbacks: Callbacks | None = None
         self._policy = policy_of(settings)
@@ -256,7 +263,7 @@ class Gateway:
         await self._hands.configure(settings)
         self._dispatcher.configure(self._hands.executors, policy.executors)
         self._breakers.configure(breaker_rules(settings), settings.executors)
-        self._slots.configure(slot_limits(settings), per_session=settings.limits.session_concurrency)
+        self._slots.configure(executor_limits(settings), session=session_limit(settings))
         self._parts.metrics.learn(
             runtimes=tuple(settings.runtimes),
             tools=tuple(settings.tools),

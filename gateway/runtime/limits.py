@@ -1,7 +1,7 @@
-"""Who may work now: slots per executor and per session, a rate per executor, fair queues behind them.
+"""Who may work now: slots and a rate per executor and per session, fair queues behind them.
 
 - A free slot goes to the waiting sessions in turn, and within a session to the call that waited longest.
-- A rate is a bucket of one second's worth (at least one call): so many may come at once after a quiet second.
+- A rate is a bucket of one second's worth (at least one call): so many may begin at once after a quiet second.
 - A call that ends while it waits leaves its queue at once. How many calls of a session may wait is bounded where
   they are opened (`limits.open_calls`), so queues need no bound of their own.
 - While an executor's breaker is not closed nobody waits for it: one call is let through, the others are turned away.
@@ -17,6 +17,9 @@ from gateway.envelope import CallId
 from gateway.runtime.breaker import Breakers
 
 _LEAST_WAIT = 0.001
+
+Limit = tuple[int, float | None]
+"""How many calls at once, and how many may begin in a second."""
 
 
 class Waiter(Protocol):
@@ -36,13 +39,44 @@ _Queue = dict[CallId, None]
 
 
 @dataclass(slots=True)
+class _Bucket:
+    """A second's worth of calls, and at least one, which fills up at a rate."""
+
+    rate: float
+    tokens: float
+    filled_at: float
+
+    @classmethod
+    def full(cls, rate: float) -> "_Bucket":
+        return cls(rate, max(1.0, rate), asyncio.get_running_loop().time())
+
+    def wait(self) -> float:
+        """Say in how many seconds a call may begin; 0 where one may now."""
+        now = asyncio.get_running_loop().time()
+        self.tokens = min(max(1.0, self.rate), self.tokens + (now - self.filled_at) * self.rate)
+        self.filled_at = now
+        return 0.0 if self.tokens >= 1.0 else max(_LEAST_WAIT, (1.0 - self.tokens) / self.rate)
+
+    def take(self) -> None:
+        self.tokens -= 1.0
+
+
+def _paced(bucket: _Bucket | None, rate: float | None) -> _Bucket | None:
+    """Give a bucket another rate; what is in it stays."""
+    if rate is None:
+        return None
+    if bucket is None:
+        return _Bucket.full(rate)
+    bucket.rate = rate
+    return bucket
+
+
+@dataclass(slots=True)
 class _Executor:
     name: str
     most: int
-    rate: float | None = None
+    bucket: _Bucket | None
     running: int = 0
-    tokens: float = 0.0
-    filled_at: float = 0.0
     queues: "OrderedDict[Waiter, _Queue]" = field(default_factory=OrderedDict["Waiter", _Queue])
     timer: asyncio.TimerHandle | None = None
 
@@ -50,22 +84,29 @@ class _Executor:
 class Slots:
     """Counts calls in flight; a free slot goes to the sessions in turn."""
 
-    def __init__(self, breakers: Breakers, *, per_session: int) -> None:
+    def __init__(self, breakers: Breakers) -> None:
         self._breakers = breakers
-        self._per_session = per_session
+        self._per_session = 1
+        self._session_rate: float | None = None
         self._executors: dict[str, _Executor] = {}
         self._sessions: dict[Waiter, int] = {}
+        self._paces: dict[Waiter, _Bucket] = {}
+        """Of sessions that have begun a call, until they end; empty where sessions have no rate."""
         self._paused = False
 
-    def configure(self, limits: Mapping[str, tuple[int, float | None]], *, per_session: int) -> None:
-        """Set slots and rate per second of each executor; queues and counts are kept."""
-        self._per_session = per_session
-        for name, (most, rate) in limits.items():
+    def configure(self, executors: Mapping[str, Limit], *, session: Limit) -> None:
+        """Set the limits of each executor and of every session; queues and counts are kept."""
+        self._per_session, self._session_rate = session
+        for waiter in list(self._paces):
+            pace = _paced(self._paces.pop(waiter), self._session_rate)
+            if pace is not None:
+                self._paces[waiter] = pace
+        for name, (most, rate) in executors.items():
             known = self._executors.get(name)
             if known is None:
-                self._executors[name] = _Executor(name, most, rate, tokens=max(1.0, rate or 1.0))
+                self._executors[name] = _Executor(name, most, _paced(None, rate))
                 continue
-            known.most, known.rate = most, rate
+            known.most, known.bucket = most, _paced(known.bucket, rate)
             if known.timer is not None:
                 # It was set for the old rate.
                 known.timer.cancel()
@@ -136,6 +177,7 @@ class Slots:
 
     def forget(self, session: Waiter) -> None:
         """Take a session's waiting calls out of all queues."""
+        self._paces.pop(session, None)
         for state in self._executors.values():
             state.queues.pop(session, None)
 
@@ -150,21 +192,27 @@ class Slots:
         return sum(len(queue) for state in self._executors.values() for queue in state.queues.values())
 
     def _fits(self, state: _Executor, session: Waiter) -> bool:
-        if self._paused or state.running >= state.most or self._sessions.get(session, 0) >= self._per_session:
+        if self._paused or state.running >= state.most or self._is_full(session):
             return False
-        return self._breakers.admits(state.name) and (state.rate is None or self._has_token(state))
+        return self._breakers.admits(state.name) and not self._rate_wait(state, session)
 
-    def _has_token(self, state: _Executor) -> bool:
-        assert state.rate is not None
-        now = asyncio.get_running_loop().time()
-        state.tokens = min(max(1.0, state.rate), state.tokens + (now - state.filled_at) * state.rate)
-        state.filled_at = now
-        return state.tokens >= 1.0
+    def _is_full(self, session: Waiter) -> bool:
+        return self._sessions.get(session, 0) >= self._per_session
+
+    def _rate_wait(self, state: _Executor, session: Waiter) -> float:
+        """Say in how many seconds the rates of both would let a call begin."""
+        pace = self._paces.get(session)
+        return max(state.bucket.wait() if state.bucket else 0.0, pace.wait() if pace else 0.0)
 
     def _hold(self, state: _Executor, session: Waiter) -> None:
         state.running += 1
-        if state.rate is not None:
-            state.tokens -= 1.0
+        if state.bucket is not None:
+            state.bucket.take()
+        if self._session_rate is not None:
+            pace = self._paces.get(session)
+            if pace is None:
+                pace = self._paces[session] = _Bucket.full(self._session_rate)
+            pace.take()
         self._sessions[session] = self._sessions.get(session, 0) + 1
         self._breakers.reserve(state.name)
 
@@ -190,16 +238,18 @@ class Slots:
         self._wake_for_rate(executor, state)
 
     def _wake_for_rate(self, executor: str, state: _Executor) -> None:
-        if state.rate is None or not state.queues or state.timer is not None or state.running >= state.most:
+        if not state.queues or state.timer is not None or state.running >= state.most:
             return
-        if self._has_token(state):
-            # Something else than the rate holds them up, and its end grants anew.
+        if state.bucket is None and not self._paces:
             return
-        loop = asyncio.get_running_loop()
-        wait = max(_LEAST_WAIT, (1.0 - state.tokens) / state.rate)
+        waits = [self._rate_wait(state, session) for session in state.queues if not self._is_full(session)]
+        # Where something else than a rate holds them up, its end grants anew.
+        wait = min((wait for wait in waits if wait), default=0.0)
+        if not wait:
+            return
 
         def again() -> None:
             state.timer = None
             self._grant(executor)
 
-        state.timer = loop.call_later(wait, again)
+        state.timer = asyncio.get_running_loop().call_later(wait, again)

@@ -10,6 +10,7 @@ from gateway.core.routing import Route, Routes
 from gateway.core.screening import Screen
 from gateway.ports.adapter import Tool
 from gateway.runtime.breaker import Rule
+from gateway.runtime.limits import Limit
 from gateway.settings.model import DestinationSpec, ExecutorSpec, PythonSpec, Settings, StaticSpec, WebhookSpec
 
 _MARGIN = timedelta(seconds=20)
@@ -81,12 +82,17 @@ def copying_of(spec: DestinationSpec) -> RetryPolicy:
     )
 
 
-def slot_limits(settings: Settings) -> Mapping[str, tuple[int, float | None]]:
+def executor_limits(settings: Settings) -> Mapping[str, Limit]:
     """Say how many calls each executor takes at once and per second."""
     return {
         name: (spec.concurrency, spec.rate if isinstance(spec, WebhookSpec) else None)
         for name, spec in settings.executors.items()
     }
+
+
+def session_limit(settings: Settings) -> Limit:
+    """Say how many calls of one session may be at work at once, and begin per second."""
+    return settings.limits.session_concurrency, settings.limits.session_rate
 
 
 def breaker_rules(settings: Settings) -> Mapping[str, Rule | None]:

@@ -411,6 +411,8 @@ class Limits(Section):
 
     session_concurrency: Annotated[int, Field(ge=1, le=10_000)] = 16
     """Calls of one session in flight at once; more wait."""
+    session_rate: Annotated[float, Field(gt=0)] | None = None
+    """Calls of one session that begin in a second at most; more wait."""
     inbound_frames: Annotated[int, Field(ge=10)] = 1_000
     """Frames that may wait in one session's inbox."""
     inbound_bytes: Size = ByteSize(8 * 1024**2)

@@ -110,8 +110,9 @@ async def test_one_busy_session_does_not_keep_others_from_a_shared_executor(newe
             await ended(call)
 
 
-async def test_a_rate_is_kept(newer: Scene) -> None:
-    newer.configure({"executors": {"cards": {"rate": 20}}})
+@pytest.mark.parametrize("limit", ["executor", "session"])
+async def test_a_rate_is_kept(newer: Scene, limit: str) -> None:
+    newer.configure({"executors": {"cards": {"rate": 20}}} if limit == "executor" else {"limits": {"session_rate": 20}})
     async with newer.running():
         started = time.monotonic()
         calls = [await newer.agent.call("free", {}) for _ in range(30)]

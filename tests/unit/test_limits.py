@@ -32,9 +32,11 @@ class Session:
         self.turned.append(f"{call_id}: {reason}")
 
 
-def slots(*, most: int = 1, rate: float | None = None, per_session: int = 16) -> Slots:
-    made = Slots(Breakers(SystemClock(), Metrics(version="0"), lambda: 0.0), per_session=per_session)
-    made.configure({"cards": (most, rate), "other": (most, None)}, per_session=per_session)
+def slots(
+    *, most: int = 1, rate: float | None = None, per_session: int = 16, session_rate: float | None = None
+) -> Slots:
+    made = Slots(Breakers(SystemClock(), Metrics(version="0"), lambda: 0.0))
+    made.configure({"cards": (most, rate), "other": (most, None)}, session=(per_session, session_rate))
     return made
 
 
@@ -110,7 +112,7 @@ async def test_a_session_at_its_own_limit_does_not_hold_up_others_nor_keep_the_l
 async def test_a_rate_lets_a_second_s_worth_come_at_once_and_then_one_after_the_other() -> None:
     made = slots(most=1000, rate=20.0)
     session = Session("a", [], deque())
-    made.configure({"cards": (1000, 20.0)}, per_session=1000)
+    made.configure({"cards": (1000, 20.0)}, session=(1000, None))
     wait(made, session, *(f"c{n}" for n in range(30)))
     assert len(session.order) == 20
     await asyncio.sleep(0.26)
@@ -122,7 +124,7 @@ async def test_a_faster_rate_after_a_reload_counts_at_once() -> None:
     session = Session("a", [])
     wait(made, session, *(f"c{n}" for n in range(3)))
     assert len(session.order) == 1
-    made.configure({"cards": (1000, 1000.0)}, per_session=16)
+    made.configure({"cards": (1000, 1000.0)}, session=(16, None))
     await asyncio.sleep(0.05)
     assert len(session.order) == 3
 
@@ -133,7 +135,7 @@ async def test_fewer_slots_after_a_reload_are_kept_to_and_more_are_used_at_once(
     session = Session("a", [])
     wait(made, session, *(f"c{n}" for n in range(9)))
     assert len(session.order) == 3
-    made.configure({"cards": (most, None)}, per_session=16)
+    made.configure({"cards": (most, None)}, session=(16, None))
     assert len(session.order) == max(3, most)
     for _ in range(3):
         made.release("cards", session)
@@ -144,3 +146,48 @@ async def test_a_call_for_an_executor_that_is_gone_is_told_so() -> None:
     made, session = slots(), Session("a", [])
     wait(made, session, "c", executor="gone")
     assert session.turned == ["c: executor 'gone' is no longer configured"]
+
+
+async def test_a_session_s_rate_holds_over_all_executors_and_holds_nobody_else_up() -> None:
+    made, order = slots(most=1000, per_session=1000, session_rate=20.0), list[str]()
+    hasty, calm = Session("hasty", order), Session("calm", order)
+    wait(made, hasty, *(f"h{n}" for n in range(15)))
+    wait(made, hasty, *(f"o{n}" for n in range(15)), executor="other")
+    wait(made, calm, "c0")
+    began = asyncio.get_running_loop().time()
+    assert len(order) == 21
+    assert order[-1] == "c0"
+    await asyncio.sleep(0.26)
+    # Five by now, and more only where it was a longer while.
+    assert 24 <= len(order) <= 22 + 20 * (asyncio.get_running_loop().time() - began)
+    made.forget(hasty)
+    left = len(order)
+    await asyncio.sleep(0.2)
+    assert len(order) == left
+
+
+async def test_a_session_s_rate_set_or_lifted_by_a_reload_counts_at_once() -> None:
+    made = slots(most=1000, per_session=1000)
+    session = Session("a", [])
+    for _ in range(5):
+        assert made.take("cards", session)
+    made.configure({"cards": (1000, None)}, session=(1000, 0.01))
+    assert made.take("cards", session)
+    assert not made.take("cards", session)
+    wait(made, session, "c1", "c2")
+    assert session.order == []
+    made.configure({"cards": (1000, None)}, session=(1000, None))
+    assert session.order == ["c1", "c2"]
+
+
+async def test_a_call_that_two_rates_hold_up_begins_when_both_let_it() -> None:
+    made = slots(most=1000, rate=10.0, per_session=1000, session_rate=5.0)
+    first, second = Session("a", []), Session("b", [])
+    wait(made, first, *(f"a{n}" for n in range(8)))
+    wait(made, second, *(f"b{n}" for n in range(8)))
+    began = asyncio.get_running_loop().time()
+    assert (len(first.order), len(second.order)) == (5, 5)
+    await asyncio.sleep(0.55)
+    passed = asyncio.get_running_loop().time() - began
+    assert 3 <= len(first.order) + len(second.order) - 10 <= 1 + 10 * passed
+    assert all(len(session.order) - 5 <= 1 + 5 * passed for session in (first, second))
