@@ -262,6 +262,10 @@ class Ready(Shape):
     ready: bool
     checks: dict[str, str]
     """Name of each check to `ok` or what is wrong."""
+    instance_id: str | None
+    """Under which name this process carries sessions, as `GET /v1/instances` lists it; null where it is alone."""
+    sessions: int
+    """How many sessions it carries."""
 
 
 class Version(Shape):

@@ -487,7 +487,13 @@ class Gateway:
         checks = {"engine": engine, "configuration": "ok", "process": process}
         if self._tenure.shared:
             checks["lease"] = "ok" if self._tenure.term is not None else "no lease runs, so no session is carried"
-        return Readiness(ready=all(value == "ok" for value in checks.values()), checks=checks)
+        term = self._tenure.term if self._tenure.shared else None
+        return Readiness(
+            ready=all(value == "ok" for value in checks.values()),
+            checks=checks,
+            sessions=self._sessions.count,
+            instance_id=None if term is None else term.instance,
+        )
 
     async def recall(self, *, key: str, scope: str) -> StoredAnswer | None:
         return await self._engine.recall(key=key, scope=scope)

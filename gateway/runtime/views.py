@@ -81,6 +81,10 @@ class Readiness:
     ready: bool
     checks: Mapping[str, str]
     """Name of the check to `ok` or what is wrong."""
+    sessions: int
+    """How many sessions this process carries."""
+    instance_id: str | None = None
+    """Under which name it carries them; None where no lease runs, or none is needed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -394,7 +394,7 @@ class MemoryGateway(Gateway):
         return [RuntimeStatus("finn", "huma-0.2", "huma/0.2.0", able, links)]
 
     async def ready(self) -> Readiness:
-        return Readiness(all(text == "ok" for text in self.ready_checks.values()), self.ready_checks)
+        return Readiness(all(text == "ok" for text in self.ready_checks.values()), self.ready_checks, sessions=3)
 
     async def reload(self) -> Reloaded:
         self._check("reload")

@@ -44,7 +44,10 @@ async def test_one_of_two_carries_a_session_and_both_show_it(newer: Scene) -> No
         series = await one.metrics()
         assert series["dragoman_sessions_owned"] == 1
         assert 0 < series["dragoman_lease_seconds_left"] <= LEASE
-        assert (await one.get("/readyz"))["checks"]["lease"] == "ok"
+        ready, among = await one.get("/readyz"), (await one.get("/v1/instances"))["data"]
+        assert ready["checks"]["lease"] == "ok"
+        assert ready["instance_id"] in {each["instance_id"] for each in among if each["url"] == one.url}
+        assert (ready["sessions"], (await other.get("/readyz"))["sessions"]) == (1, 0)
 
 
 async def test_a_session_opened_at_one_is_carried_there(newer: Scene) -> None:

@@ -28,7 +28,12 @@ class PageRoutes:
     async def ready(self, request: Request) -> Response:
         del request
         readiness = await self._gateway.ready()
-        body = {"ready": readiness.ready, "checks": dict(readiness.checks)}
+        body = {
+            "ready": readiness.ready,
+            "checks": dict(readiness.checks),
+            "instance_id": readiness.instance_id,
+            "sessions": readiness.sessions,
+        }
         return reply(body, 200 if readiness.ready else 503).response()
 
     async def metrics(self, request: Request) -> Response:
@@ -51,6 +56,7 @@ class PageRoutes:
 
     def operations(self) -> tuple[Operation, ...]:
         """List them with their documentation."""
+        carried = {"instance_id": examples.INSTANCE["instance_id"], "sessions": 12}
         return (
             Operation(
                 name="getHealth",
@@ -69,11 +75,14 @@ class PageRoutes:
                 run=self.ready,
                 tag="pages",
                 summary="Should it get traffic?",
-                description="Whether the store takes writes and the configuration is loaded. A runtime that is away "
-                "does not make the gateway unready.",
+                description="Whether the store takes writes, the configuration is loaded and, among several on one "
+                "store, the lease runs; and how many sessions this instance carries. A runtime that is away does not "
+                "make the gateway unready.",
                 answers=(
-                    Answer(200, "Ready.", {"ready": True, "checks": {"engine": "ok"}}, shapes.Ready),
-                    Answer(503, "Not ready.", {"ready": False, "checks": {"engine": "disk full"}}, shapes.Ready),
+                    Answer(200, "Ready.", {"ready": True, "checks": {"engine": "ok"}, **carried}, shapes.Ready),
+                    Answer(
+                        503, "Not ready.", {"ready": False, "checks": {"engine": "disk full"}, **carried}, shapes.Ready
+                    ),
                 ),
             ),
             Operation(
