@@ -63,7 +63,12 @@ async def test_a_transaction_that_is_left_open_holds_back_vacuum_and_no_call(tmp
             assert await dead_rows(store) > 100
         async with Load(scene) as load:
             await load.more(20)
-        assert await dead_rows(store) == 0
+
+        async def clean() -> bool:
+            return await dead_rows(store) == 0
+
+        # The gateway still writes what was delivered, and its connections tell the server's statistics late.
+        await until(clean, within=30)
         await finish(scene)
 
 
