@@ -25,7 +25,8 @@ from gateway.settings.model import Settings
 from tests.scenarios.hooks import PATIENCE
 from tests.scenarios.house import API_KEY, Running, Scene, plain_http, until
 
-LEASE = 1.2
+LEASE = 3.0
+"""Seconds; long enough that nobody loses it because the machine stood still for one."""
 
 
 class Faulty(MemoryEngine):
