@@ -277,8 +277,10 @@ async def test_a_redrive_is_a_call_of_its_own_with_the_same_key_and_stays_out_of
             return rows if all(one["state"] == "succeeded" for one in rows) else None
 
         await until(both_done)
-        keys = [one.key for one in both.hooks.of("ask")]
-        assert keys == [row["call_id"], row["call_id"], fresh["call_id"]]
+        first, *rest = [one.key for one in both.hooks.of("ask")]
+        assert first == row["call_id"]
+        # The two are under way at the same time, so either may arrive first.
+        assert sorted(rest) == sorted([row["call_id"], fresh["call_id"]])
         await ended(await both.agent.call("free", {}))
     assert len(call.results) == 1
 
@@ -363,12 +365,14 @@ async def test_history_that_retention_removed_is_a_gap_for_followers_and_gone_fo
     async with newer.running() as gateway:
         session_id = await gateway.session()
         path = f"/v1/sessions/{session_id}/events"
-        for _ in range(2):
-            await gateway.post(path, {"events": events}, status=202)
+        await gateway.post(path, {"events": events}, status=202)
+        posted = (await gateway.post(path, {"events": events}, status=202))["data"]
+        removed: int = posted[-1]["sequence"] - len(events)
 
         async def gone() -> dict[str, Any] | None:
             answer = await gateway.http.get(path, params={"after": 0})
-            return answer.json() if answer.status_code == 410 else None
+            # Several sweeps may take part: those between the posts, and those before all is delivered.
+            return answer.json() if answer.status_code == 410 and answer.json()["first_sequence"] > removed else None
 
         problem = await until(gone)
         first = problem["first_sequence"]

@@ -34,7 +34,7 @@ ANSWERS: list[tuple[bytes, str]] = [
 @asynccontextmanager
 async def hostile(scene: Scene, peer: Peer, **executor: Any) -> AsyncGenerator[Running]:
     """Send `free` to a hostile peer and everything else to the good backend."""
-    bad = {"type": "webhook", "url": peer.url, "secret": SECRET, "timeout": "300ms", "attempts": 1, **executor}
+    bad = {"type": "webhook", "url": peer.url, "secret": SECRET, "timeout": "10s", "attempts": 1, **executor}
     routes = [{"match": {"tool": "free"}, "to": "bad"}, {"match": {"tool": "*"}, "to": "cards"}]
     scene.configure({"executors": {"bad": bad}, "routes": routes})
     async with scene.running() as gateway:
@@ -67,13 +67,13 @@ async def test_an_endless_answer_is_cut_off(newer: Scene) -> None:
         for _ in range(50):
             await send(writer, b" " * 1024**2)
 
-    async with serve(flood) as peer, hostile(newer, peer, timeout="5s"):
+    async with serve(flood) as peer, hostile(newer, peer):
         reading = await ended(await newer.agent.call("free", {}))
         assert "over the size limit" in (reading.error or ""), reading.error
 
 
 async def test_no_answer_is_a_failure_when_time_is_up_and_says_that_the_outcome_is_unknown(both: Scene) -> None:
-    async with serve(hang) as peer, hostile(both, peer) as gateway:
+    async with serve(hang) as peer, hostile(both, peer, timeout="300ms") as gateway:
         call = await both.agent.call("free", {})
         reading = await ended(call)
         assert reading.outcome == "failure"
@@ -99,7 +99,9 @@ async def test_a_backend_that_hangs_up_after_reading_is_not_asked_again_unless_i
 
 
 async def test_a_backend_that_is_not_there_is_tried_again_until_it_is(both: Scene) -> None:
-    both.configure({"executors": {"cards": {"attempts": 20, "backoff": {"initial": "50ms", "maximum": "50ms"}}}})
+    # Long enough, over all attempts and whatever the dice say, for a server to start.
+    patient = {"attempts": 20, "backoff": {"initial": "500ms", "maximum": "500ms"}, "breaker": "off"}
+    both.configure({"executors": {"cards": patient}})
     async with both.running() as gateway:
         await both.hooks.__aexit__()
         call = await both.agent.call("ask", GOOD)

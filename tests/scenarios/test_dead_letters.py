@@ -19,11 +19,12 @@ async def letters(gateway: Running, **query: Any) -> list[dict[str, Any]]:
 
 
 async def listed(gateway: Running, count: int, **query: Any) -> list[dict[str, Any]]:
-    async def look() -> list[dict[str, Any]] | None:
+    async def look() -> tuple[list[dict[str, Any]]] | None:
         found = await letters(gateway, **query)
-        return found if len(found) == count else None
+        # An empty list by itself would be nothing found.
+        return (found,) if len(found) == count else None
 
-    return [] if count == 0 and not await letters(gateway, **query) else await until(look)
+    return (await until(look))[0]
 
 
 def breaking(scene: Scene, executor: Mapping[str, Any] | None = None) -> None:

@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import Request
+from fastapi.responses import JSONResponse, Response
 
 from gateway.runtime import supervisor
-from gateway.simulators.herm import Manners
+from gateway.simulators.herm import HermServer, Manners
 from tests.scenarios.fleet import (
+    HERM_KEY,
     HermStage,
     answer,
     condition,
@@ -221,6 +224,8 @@ async def test_pieces_are_live_wholes_are_recorded_and_a_title_comes_after_the_t
 
 @pytest.mark.requirement("H20", "H21", "H-e")
 async def test_messages_wait_for_the_turn_and_only_so_many_do(stage: HermStage) -> None:
+    # A turn that is told late must not be taken for none.
+    stage.options(turn_timeout="30s")
     async with stage.running() as gateway:
         stage.agent.begin_turn()
         await gateway.wait_events("session.moved", state="running")
@@ -371,25 +376,41 @@ async def test_a_lost_answer_without_an_echo_leaves_a_message_unknown_and_unrepe
         assert len(posted(stage, "user.message")) == 1
 
 
+class Forgetful(HermServer):
+    """A server that cannot list its events until the test says so."""
+
+    failing: int | None = None
+
+    async def _list(self, session_id: str, request: Request) -> Response:
+        if self.failing is not None:
+            return JSONResponse({"error": "server_error", "message": "as the test wants it"}, self.failing)
+        return await super()._list(session_id, request)
+
+
 @pytest.mark.parametrize("status", [401, 404, 429, 500])
-async def test_nothing_is_acted_on_before_the_whole_history_is_read(stage: HermStage, status: int) -> None:
-    stage.configure({"runtimes": {"ada": {"list_limit": 2}}})
-    settled = stage.agent.call("ask", GOOD)
-    stage.agent.accept([{"type": "user.custom_tool_result", "tool_use_id": settled.asked_id,
-                         "content": [{"type": "text", "text": "another client's"}]}])  # fmt: skip
-    open_call = stage.agent.call("ask", {**GOOD, "rank": "9"})
-    approval = stage.agent.ask_approval("terminal", {"command": "ls"})
-    stage.server.stumble("LIST", status, times=3)
-    async with stage.running(linked=False) as gateway:
-        await condition(lambda: stage.agent.streams_opened >= 3)
-        assert stage.hooks.asked == []
-        assert (await gateway.get("/v1/interactions"))["data"] == []
-        await gateway.wait_link("up")
-        assert '"9"' in texts(await open_call.answered())[0]
-        [waiting] = await questions(gateway)
-        assert waiting["event"]["id"] == approval.asked_id
-    assert len(stage.hooks.asked) == 1
-    assert [texts(one) for one in settled.answers] == [["another client's"]]
+async def test_nothing_is_acted_on_before_the_whole_history_is_read(tmp_path: Path, status: int) -> None:
+    server = Forgetful(api_key=HERM_KEY)
+    async with herm_stage(tmp_path, server=server) as stage:
+        stage.configure({"runtimes": {"ada": {"list_limit": 2}}})
+        settled = stage.agent.call("ask", GOOD)
+        stage.agent.accept([{"type": "user.custom_tool_result", "tool_use_id": settled.asked_id,
+                             "content": [{"type": "text", "text": "another client's"}]}])  # fmt: skip
+        open_call = stage.agent.call("ask", {**GOOD, "rank": "9"})
+        approval = stage.agent.ask_approval("terminal", {"command": "ls"})
+        server.failing = status
+        async with stage.running(linked=False) as gateway:
+            await condition(lambda: stage.agent.streams_opened >= 3)
+            assert stage.hooks.asked == []
+            assert (await gateway.get("/v1/interactions"))["data"] == []
+            server.failing = None
+            await gateway.wait_link("up")
+            assert '"9"' in texts(await open_call.answered())[0]
+            [waiting] = await questions(gateway)
+            assert waiting["event"]["id"] == approval.asked_id
+        assert len(stage.hooks.asked) == 1
+        assert [texts(one) for one in settled.answers] == [["another client's"]]
+        assert stage.agent.violations == server.violations == []
+        assert stage.hooks.unsigned == 0
 
 
 async def test_what_happened_while_no_gateway_ran_is_history_and_what_is_open_is_answered(stage: HermStage) -> None:

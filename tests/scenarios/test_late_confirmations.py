@@ -60,7 +60,9 @@ def slow(scene: Scene, reply: dict[str, Any], **runtime: Any) -> Gate:
     """Let the backend hold its replies about messages until the gate is open."""
     gate = Gate()
     scene.hooks.scripts["message.posted"] = gate.answering(reply)
-    scene.configure({"routes": [CHAT], "runtimes": {"finn": {"confirm_timeout": "60s", **runtime}}})
+    scene.configure({"routes": [CHAT], "runtimes": {"finn": {"confirm_timeout": "60s", **runtime}},
+                     # The reply is held for as long as the test needs.
+                     "executors": {"cards": {"timeout": "60s"}}})  # fmt: skip
     return gate
 
 

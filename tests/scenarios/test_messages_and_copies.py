@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import Response
 
-from tests.scenarios.hooks import SECRET, Asked, Said
+from tests.scenarios.hooks import PATIENCE, SECRET, Asked, Said
 from tests.scenarios.house import GOOD, Running, Scene, ended, until
 
 CHAT = {"match": {"event": "message.posted"}, "to": "cards"}
@@ -104,7 +104,7 @@ def copies(scene: Scene) -> list[Asked]:
 async def wait_copies(scene: Scene, count: int) -> list[Asked]:
     return await scene.hooks.change.until(
         lambda: found if len(found := copies(scene)) >= count else None,
-        5,
+        PATIENCE,
         what=lambda: f"{count} copies, {len(copies(scene))} came",
     )
 
