@@ -64,9 +64,9 @@ async def hosted(*forms: tuple[bytes, bytes]) -> AsyncGenerator[tuple[FakeRuntim
 
 
 async def measure(*forms: tuple[bytes, bytes]) -> dict[str, float]:
-    """Run a load of a twentieth of a second."""
+    """Run a load of a quarter of a second."""
     async with hosted(*forms) as (runtime, webhook):
-        order = Order(["raw"], window=4, size=80, seconds=0.05, warmup=0.01, pid=os.getpid())
+        order = Order(["raw"], window=4, size=80, seconds=0.25, warmup=0.01, pid=os.getpid())
         return await Load(runtime, webhook, order).run()
 
 
@@ -124,7 +124,7 @@ def test_the_benchmark_writes_its_figures_as_json(tmp_path: Path, capsys: pytest
 
 @pytest.mark.parametrize("sample", samples(), ids=lambda sample: sample.adapter.name)
 def test_every_protocol_has_an_event_of_half_a_kilobyte_to_translate(sample: Sample) -> None:
-    found = measure_translation(sample, seconds=0.001)
+    found = measure_translation(sample, seconds=0.05)
     assert 400 < found["bytes"] < 600
     assert min(found["alone"], found["with_json"]) > 0
 

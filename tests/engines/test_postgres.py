@@ -17,7 +17,7 @@ from tests.engines import postgres_server
 class TestPostgresEngine(EngineSuite):
     many = 1_000
     own_clock = True
-    ttl = timedelta(seconds=0.8)
+    ttl = timedelta(seconds=3)
 
     @pytest.fixture(autouse=True)
     def schemas(self) -> Iterator[dict[Path, str]]:

@@ -16,7 +16,7 @@ from tests.engines.sqlite_held import held, wait_for_ever
 async def test_a_writer_that_hangs_is_told_in_time_and_asked_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_engine, "PROBE_SECONDS", 0.5)
+    monkeypatch.setattr(sqlite_engine, "PROBE_SECONDS", 2.0)
     tried: list[int] = []
     probe = sqlite_upkeep.probe
 
@@ -35,16 +35,14 @@ async def test_a_writer_that_hangs_is_told_in_time_and_asked_once(
             began = time.monotonic()
             for _ in range(3):
                 found = await asyncio.gather(*(engine.health() for _ in range(WAITING)))
-                assert {(one.writable, "did not answer in 0.5 s" in str(one.detail)) for one in found} == {
-                    (False, True)
-                }
+                assert {(one.writable, "did not answer in 2 s" in str(one.detail)) for one in found} == {(False, True)}
             given_up = asyncio.ensure_future(engine.health())
             await asyncio.sleep(0)
             given_up.cancel()
             # Only the first had to wait for the deadline; who comes later is told at once.
-            assert time.monotonic() - began < 3
+            assert time.monotonic() - began < 5.5
             assert not any(one.done() for one in waiting)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await asyncio.gather(*waiting)
             while not (await engine.health()).writable:  # noqa: ASYNC110 - nobody tells that it is well again
                 await asyncio.sleep(0.01)

@@ -84,7 +84,7 @@ async def test_more_jobs_than_may_wait_are_all_done_in_batches(path: Path) -> No
     writer = Writer(path, FakeClock())
     await writer.start()
     turns: list[Turn] = []
-    await asyncio.wait_for(asyncio.gather(*(writer.run(turns.append) for _ in range(WAITING + 500))), 5)
+    await asyncio.wait_for(asyncio.gather(*(writer.run(turns.append) for _ in range(WAITING + 500))), 30)
     sizes = [len(list(same)) for _, same in groupby(turns, key=id)]
     assert sum(sizes) == WAITING + 500
     assert BATCH in sizes

@@ -14,10 +14,16 @@ from gateway.transports.http_client import HttpClient, Received
 from gateway.transports.http_reader import Unread
 from tests.executors.peers import Seen, http, listen, send, serve
 
-SECOND = timedelta(seconds=3)
-SOON = 2.0
+LONG = timedelta(seconds=10)
+SOON = 10.0
 """Seconds: sooner than a connection is closed because it has idled."""
+IDLE = 60.0
 CERTIFICATE = Path(__file__).parent / "localhost.pem"
+
+
+@pytest.fixture(autouse=True)
+def idle_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "_IDLE_SECONDS", IDLE)
 
 
 async def answer_ok(_seen: Seen, writer: asyncio.StreamWriter) -> None:
@@ -25,19 +31,19 @@ async def answer_ok(_seen: Seen, writer: asyncio.StreamWriter) -> None:
 
 
 async def post(client: HttpClient) -> bytes:
-    async with asyncio.timeout(5):
-        exchange = await client.post(b"{}", {"x-key": "1"}, within=SECOND)
+    async with asyncio.timeout(15):
+        exchange = await client.post(b"{}", {"x-key": "1"}, within=LONG)
     assert isinstance(exchange, Received)
     assert isinstance(exchange.body, bytes)
     return exchange.body
 
 
 async def test_of_several_idle_connections_only_those_needed_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_client, "_IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(http_client, "_IDLE_SECONDS", 1.5)
     async with serve(answer_ok) as peer, HttpClient(peer.url, concurrency=4, max_response=100) as client:
         await asyncio.gather(*[post(client) for _ in range(4)])
         assert peer.connections == 4
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             # One goes on being used while the other three grow old.
             while not peer.left.is_set():
                 await post(client)
@@ -85,7 +91,7 @@ async def test_a_connection_with_an_exchange_that_is_not_whole_is_closed_at_once
         await send(writer, b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf")
 
     async with serve(break_off) as peer, HttpClient(peer.url, concurrency=1, max_response=100) as client:
-        exchange = await client.post(b"{}", {}, within=timedelta(seconds=0.1))
+        exchange = await client.post(b"{}", {}, within=timedelta(seconds=1))
         assert isinstance(exchange, Received)
         assert exchange.body is Unread.LOST
         async with asyncio.timeout(SOON):
@@ -100,7 +106,7 @@ async def test_a_connection_whose_request_was_not_read_to_its_end_is_not_used_ag
 
     async with listen(answer_the_head) as peer, HttpClient(peer.url, concurrency=1, max_response=100) as client:
         for _ in range(2):
-            exchange = await client.post(b" " * 32 * 1024 * 1024, {}, within=SECOND)
+            exchange = await client.post(b" " * 32 * 1024 * 1024, {}, within=LONG)
             assert isinstance(exchange, Received)
             assert exchange.body == b"ok"
         assert peer.connections == 2
@@ -141,5 +147,5 @@ async def test_over_tls_a_connection_is_used_again_and_closed_in_the_end() -> No
 async def test_a_header_that_would_break_the_request_apart_is_never_written(value: str) -> None:
     async with serve(answer_ok) as peer, HttpClient(peer.url, concurrency=1, max_response=100) as client:
         with pytest.raises(ValueError, match="line break"):
-            await client.post(b"{}", {"x-key": value}, within=SECOND)
+            await client.post(b"{}", {"x-key": value}, within=LONG)
         assert peer.connections == 0

@@ -75,7 +75,7 @@ async def test_a_destination_that_is_not_there_is_tried_again() -> None:
 
 async def test_a_destination_that_never_answers_is_tried_again() -> None:
     async with serve(hang) as peer:
-        assert await copy(peer.url, timeout="100ms") == Copied("again", "no answer within 0.1 s")
+        assert await copy(peer.url, timeout="1s") == Copied("again", "no answer within 1 s")
 
 
 async def test_data_that_cannot_be_json_is_refused() -> None:

@@ -141,7 +141,7 @@ async def test_endless_interim_answers_end_with_the_time() -> None:
             await asyncio.sleep(0)
 
     async with serve(stall) as peer:
-        assert isinstance(await ask(peer.url, within=timedelta(milliseconds=200)), Uncertain)
+        assert isinstance(await ask(peer.url, within=timedelta(seconds=1)), Uncertain)
 
 
 @pytest.mark.parametrize(
@@ -270,13 +270,13 @@ async def test_a_slow_drip_ends_with_the_time() -> None:
             await asyncio.sleep(0.01)
 
     async with serve(drip) as peer:
-        answer = await ask(peer.url, within=timedelta(milliseconds=200))
+        answer = await ask(peer.url, within=timedelta(seconds=1))
     assert answer == Uncertain("the connection was lost or time was up in the middle of the answer")
 
 
 async def test_a_peer_that_never_answers_is_uncertain() -> None:
     async with serve(hang) as peer:
-        assert await ask(peer.url, within=timedelta(milliseconds=100)) == Uncertain("no answer within 0.1 s")
+        assert await ask(peer.url, within=timedelta(seconds=1)) == Uncertain("no answer within 1 s")
 
 
 async def test_a_refusal_counts_even_when_its_body_breaks_off() -> None:

@@ -23,7 +23,7 @@ async def exchange(port: int, raw: bytes) -> bytes:
         async with asyncio.timeout(5):
             writer.write(raw)
             return await reader.read()
-    except ConnectionResetError:
+    except ConnectionError:
         return b""
     finally:
         writer.close()

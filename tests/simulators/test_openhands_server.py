@@ -67,9 +67,9 @@ async def test_what_the_server_does_not_take_is_never_acknowledged(payload: obje
     async with OpenHandsServer() as server, joined(server.url, "c1") as client:
         with pytest.raises(Exception, match=r"^$"):
             await client.send(payload, within=0.2)
-        assert len(server.conversation("c1").violations) == 1
         await client.order("message", {"content": "still here"}, channel="oh_action")
         await client.until(lambda event: event.get("message") == "still here")
+        assert len(server.conversation("c1").violations) == 1
 
 
 @pytest.mark.parametrize(("answer", "ends"), [("user_confirmed", "running"), ("user_rejected", "awaiting_user_input")])
@@ -207,7 +207,7 @@ async def test_others_are_told_nothing_at_all(query: str) -> None:
     async with OpenHandsServer(session_api_key="right") as server:
         client = RawOpenHands()
         with pytest.raises(Exception, match=r"[Cc]onnect|namespaces"):
-            await client.connect(server.url, query, within=0.3)
+            await client.connect(server.url, query, within=1.0)
         assert [line for line in client.lines if line[0] != "disconnect"] == []
         assert len(server.refused + server.violations) == 1
         await client.close()

@@ -1,7 +1,6 @@
 """Bells wake all who wait, once, and nobody who does not."""
 
 import asyncio
-import time
 
 import pytest
 
@@ -15,7 +14,7 @@ async def test_a_ring_wakes_all_who_wait() -> None:
     waiting = [asyncio.create_task(heard(bell, within=LONG)) for _ in range(3)]
     await asyncio.sleep(0)
     bell.ring()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(5):
         assert await asyncio.gather(*waiting) == [True] * 3
 
 
@@ -31,7 +30,7 @@ async def test_any_of_several_bells_is_enough_and_none_is_waited_for_afterwards(
     await asyncio.sleep(0)
     assert not ending.is_set()
     ending.set()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(5):
         assert await waiting is True
     assert ending.is_set()
     assert not bell.waiting
@@ -59,16 +58,18 @@ async def test_a_canceled_waiter_leaves_nothing_behind() -> None:
     bell.ring()
 
 
-async def test_time_that_runs_out_right_behind_a_ring_is_no_fault() -> None:
+async def test_time_that_runs_out_right_behind_a_ring_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     bell = Bell()
     faults: list[dict[str, object]] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _loop, fault: faults.append(fault))
+    began = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: began)
     waiting = asyncio.create_task(heard(bell, within=0.002))
     await asyncio.sleep(0)
     loop.call_later(0.001, bell.ring)
     # Both are due when the loop looks again.
-    time.sleep(0.01)  # noqa: ASYNC251
+    monkeypatch.setattr(loop, "time", lambda: began + 0.01)
     assert await waiting is True
     await asyncio.sleep(0)
     assert faults == []

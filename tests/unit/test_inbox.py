@@ -74,7 +74,7 @@ async def test_a_link_is_made_again_only_once_the_session_has_got_through_half_o
     await asyncio.sleep(0)
     assert not waiting.done()
     await filled.inbox.take(1)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(5):
         await waiting
 
 

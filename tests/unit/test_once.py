@@ -15,14 +15,14 @@ async def test_everybody_who_waits_is_woken() -> None:
     assert not any(task.done() for task in waiting)
     once.set()
     once.set()
-    await asyncio.wait_for(asyncio.gather(*waiting), 1)
+    await asyncio.wait_for(asyncio.gather(*waiting), 5)
     assert once.is_set()
 
 
 async def test_waiting_for_what_has_happened_returns_at_once() -> None:
     once = Once()
     once.set()
-    await asyncio.wait_for(once.wait(), 1)
+    await asyncio.wait_for(once.wait(), 5)
     assert once.future().done()
 
 
@@ -34,4 +34,4 @@ async def test_one_who_gives_up_takes_nothing_from_the_others() -> None:
     with pytest.raises(asyncio.CancelledError):
         await impatient
     once.set()
-    await asyncio.wait_for(patient, 1)
+    await asyncio.wait_for(patient, 5)

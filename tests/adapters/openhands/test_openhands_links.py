@@ -415,7 +415,7 @@ async def test_a_message_is_delivered_when_the_server_acknowledges_it(channel: s
 
 @pytest.mark.requirement("OH8", "OH56")
 async def test_without_an_acknowledgement_it_is_only_sent_and_the_link_lives_on() -> None:
-    async with RawOpenHands().serve() as server, linked(server, Collector(), ack_timeout="50ms") as link:
+    async with RawOpenHands().serve() as server, linked(server, Collector(), ack_timeout="1s") as link:
         server.acknowledges = False
         receipt = await within(link.send(message("Hi")))
         assert receipt.state == "sent"
