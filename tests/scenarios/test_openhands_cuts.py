@@ -105,6 +105,8 @@ async def play(stage: OpenHandsStage, gateway: Running, number: int) -> None:
 async def test_a_conversation_cut_after_each_frame_is_on_record_once(tmp_path: Path, reorders: bool) -> None:
     server = Brittle(session_api_key=OPENHANDS_KEY, manners=Manners(reorders=reorders))
     async with openhands_stage(tmp_path, server=server) as stage:
+        # What is not confirmed in time counts as unknown, and a busy machine takes its time.
+        stage.options(ack_timeout="10s")
         rounds = 0
         async with stage.running() as gateway:
             await gateway.wait_events("session.moved", state="awaiting_input")

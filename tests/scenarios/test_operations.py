@@ -21,6 +21,7 @@ SERIES = {
 
 
 async def test_a_draining_gateway_is_not_ready_and_lets_calls_in_flight_end(both: Scene) -> None:
+    both.configure({"limits": {"drain": "15s"}})
     gate = Gate()
     both.hooks.scripts["ask"] = gate.answering(success("in time"))
     async with both.running() as gateway:

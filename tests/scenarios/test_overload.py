@@ -125,18 +125,20 @@ async def test_a_rate_is_kept(newer: Scene, limit: str) -> None:
 
 
 @contextmanager
-def held_up(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> Generator[None]:
-    """Let no commit get to the disk before the gate is opened."""
+def held_up(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> Generator[list[Step]]:
+    """Let no commit get to the disk before the gate is opened; yields what is held."""
     commit = SqliteEngine.commit
+    held: list[Step] = []
 
     async def slow(engine: SqliteEngine, step: Step) -> Committed:
+        held.append(step)
         await gate.wait()
         return await commit(engine, step)
 
     monkeypatch.setattr(SqliteEngine, "commit", slow)
     monkeypatch.setattr(supervisor, "_FIRST", 0.02)
     monkeypatch.setattr(supervisor, "_LONGEST", 0.05)
-    yield
+    yield held
     gate.open()
 
 
@@ -209,12 +211,12 @@ async def test_requests_of_clients_are_refused_at_once_where_too_many_wait_for_t
         httpx.AsyncClient(base_url=gateway.url, headers=gateway.http.headers, limits=many, timeout=30) as client,
     ):
         path = f"/v1/sessions/{await gateway.session()}/events"
-        with held_up(monkeypatch, gate):
+        with held_up(monkeypatch, gate) as held:
             first = asyncio.create_task(client.post(path, json=event))
-            # Long enough for the first to be in the step that cannot be written.
-            await asyncio.sleep(0.5)
+            # The first is in the step that cannot be written, so that it is none of those that wait.
+            await condition(lambda: any(one.event.kind == "context.updated" for step in held for one in step.events))
             posting = [asyncio.create_task(client.post(path, json=event)) for _ in range(MOST_REQUESTS + 20)]
-            await condition(lambda: sum(task.done() for task in posting) >= 20, within=20)
+            await condition(lambda: sum(task.done() for task in posting) >= 20, within=28)
             done, waiting = await asyncio.wait(posting, timeout=0.5)
             assert len(done) == 20
             assert {task.result().status_code for task in done} == {503}

@@ -113,11 +113,11 @@ class House:
 
 @asynccontextmanager
 async def behind(
-    scene: Scene, port: int, *, written: list[str] | None = None, **settings: Any
+    scene: Scene, port: int, *, lease: str = "20s", written: list[str] | None = None, **settings: Any
 ) -> AsyncGenerator[House]:
     """Start two gateways whose public address is the proxy's, and the proxy."""
     program()
-    async with fleet(scene) as ground:
+    async with fleet(scene, lease=lease) as ground:
         scene.configure({"public_url": f"http://127.0.0.1:{port}"})
         one = await ground.serve("one", **settings)
         await scene.agent.wait_connected()
@@ -206,7 +206,7 @@ async def test_heartbeats_of_a_quiet_stream_come_through(newer: Scene, free_port
 async def test_posts_in_hand_when_a_gateway_is_killed_are_on_record_once(
     newer: Scene, free_port: Callable[[], int]
 ) -> None:
-    async with behind(newer, free_port()) as house:
+    async with behind(newer, free_port(), lease="2s") as house:
         texts = [f"move {number}" for number in range(8)]
 
         async def post(text: str) -> httpx.Response:

@@ -142,7 +142,7 @@ async def test_two_bulk_redrives_at_once_redrive_each_dead_letter_once(newer: Sc
 async def test_a_letter_that_is_redriven_while_it_is_looked_up_is_not_redriven_again(newer: Scene) -> None:
     newer.configure({"executors": {"cards": {"idempotent": False}}})
     newer.hooks.scripts["ask"] = Response(status_code=500)
-    async with cluster(newer).replica() as gateway:
+    async with cluster(newer).replica(lease=20) as gateway:
         await gateway.wait_link("up")
         await ended(await newer.agent.call("ask", GOOD))
         [letter] = (await gateway.get("/v1/dead-letters"))["data"]

@@ -11,14 +11,14 @@ from statistics import median
 
 from gateway.http.sse import EventStream
 from tests.scenarios.fleet import condition
-from tests.scenarios.hooks import SECRET, Asked, Gate, success
+from tests.scenarios.hooks import PATIENCE, SECRET, Asked, Gate, success
 from tests.scenarios.house import API_KEY, GOOD, Running, Scene, ended
 
 CALLS = 60
 BUFFER = 128 * 1024
 _SLOWER = 3.0
 """How much longer calls may take beside slow peers; the machine is shared, and what it would cost to wait is more."""
-_SPARE_SECONDS = 0.02
+_SPARE_SECONDS = 0.1
 
 
 async def _typical(scene: Scene) -> float:
@@ -76,6 +76,8 @@ async def test_followers_that_never_read_slow_no_call_down_and_take_no_more_than
             assert grown < 200_000, grown
             # Followers share the bytes of an event, so that what is held for each shows in no process's size: without
             # a limit it is 30 MB. One event may lie over the buffer.
+            # Those of clients that left may lie about unused.
+            gc.collect()
             streams = [one for one in gc.get_objects() if type(one) is EventStream]
             assert len(streams) == 20
             assert max(stream.waiting for stream in streams) < BUFFER + 64 * 1024
@@ -104,7 +106,7 @@ async def test_more_streams_than_allowed_are_refused_and_a_closed_one_makes_room
             refused = await gateway.http.get(path)
             assert (refused.status_code, refused.json()["type"].rsplit("/", 1)[1]) == (503, "overloaded")
             assert refused.headers["retry-after"]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 async with gateway.http.stream("GET", path) as again:
                     if again.status_code == 200:

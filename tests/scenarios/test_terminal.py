@@ -27,6 +27,7 @@ from gateway.envelope import (
     ToolRequested,
     TypingChanged,
 )
+from tests.scenarios.fleet import condition
 from tests.scenarios.hooks import PATIENCE
 from tests.scenarios.house import API_KEY, Running, Scene, until
 from tests.scenarios.plain_runtime import PlainRuntime, plain_gateway
@@ -273,6 +274,8 @@ async def test_send_says_other_kinds_too(plain: Plain, tmp_path: Path) -> None:
     done = [await dragoman(running, "send", session_id, *words, stdin=stdin) for words, stdin in given]
     assert [(one.code, one.err) for one in done] == [(0, "")] * len(given)
     assert [len(one.out.splitlines()) for one in done] == [1, 1, 1, 1, 1, 2]
+    # The last one is told last.
+    await condition(lambda: any(one.get("content") == [{"type": "text", "text": "a"}] for one in runtime.heard))
     assert (await runtime.hears("turn.steered"))["text"] == "Be quick."
     assert "Enough." in [one.get("reason") for one in runtime.heard]
     context = await runtime.hears("context.updated")
