@@ -324,7 +324,7 @@ class Ground:
         return {
             "public_url": instance.url,
             "engine": self.store.settings | engine,
-            "instance": {"url": instance.url, "lease": LEASE},
+            "instance": {"url": instance.url, "lease": self.lease},
             "runtimes": {self.runtime: self.runtime_settings(runtime)},
             "executors": {
                 "again": {**webhook, "idempotent": True},
@@ -347,6 +347,8 @@ class Ground:
 
     repeatable = frozenset({"again"})
     """Tools that executors may be asked for more than once."""
+    lease = LEASE
+    """Seconds of a lease of its gateways."""
     counts_repeats = True
     """Whether one process alone repeats what was said, and so can be held to its count."""
     repeats_messages = True

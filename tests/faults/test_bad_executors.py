@@ -24,6 +24,8 @@ pytestmark = [
 DONE = {"outcome": "success", "result": "done"}
 OTHER = {"outcome": "failure", "error": "something else"}
 METADATA = "metadata.example"
+PATIENCE, LATE = 3.0, 4.5
+"""Seconds that an executor has for its answer, long enough for a busy machine, and when the late one comes."""
 
 
 async def call_back(seen: Seen, body: dict[str, Any]) -> int:
@@ -32,7 +34,7 @@ async def call_back(seen: Seen, body: dict[str, Any]) -> int:
 
 
 async def late(_seen: Seen, writer: asyncio.StreamWriter) -> None:
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(LATE)
     await send(writer, http_json(200, DONE))
 
 
@@ -138,7 +140,7 @@ class Zoo(Scene):
     def settings(self, instance: Any, **engine: Any) -> dict[str, Any]:
         made = super().settings(instance, **engine)
         urls = {name: peer.url for name, peer in self.peers.items()} | {"metadata": f"http://{METADATA}/latest"}
-        patience = {"timeout": "1s", "attempts": 3}
+        patience = {"timeout": PATIENCE, "attempts": 3}
         made["executors"] |= {name: made["executors"]["once"] | patience | {"url": url} for name, url in urls.items()}
         made["routes"] = [{"match": {"tool": name}, "to": name} for name in urls] + made["routes"]
         return made
@@ -170,11 +172,11 @@ async def test_every_misbehaviour_ends_in_one_outcome_that_says_what_was_wrong(t
             await scene.call(tool)
         good = await scene.call("again")
         for call in scene.calls:
-            await call.result(15)
+            await call.result(20)
         assert good.reading is not None
         assert good.reading.outcome == "success"
         # What comes too late must have come before the records are compared.
-        await asyncio.sleep(1)
+        await asyncio.sleep(LATE - PATIENCE + 0.5)
         await scene.settled()
         rows = await scene.verify()
         found = {call.tool: (rows[call.call_id]["state"], call.reading) for call in scene.calls if call.reading}

@@ -62,6 +62,8 @@ async def test_a_cancel_that_races_with_the_result_leaves_one_outcome(
             await scene.agent.cancel(call)
         for call in scene.calls:
             await call.result()
+        # What is still on its way would be seen before it is counted.
+        await scene.settled()
         rows = await scene.verify(strictly=False)
         assert {row["state"] for row in rows.values()} <= {"succeeded", "canceled"}
         await finish(scene)

@@ -127,9 +127,9 @@ async def test_rings_of_a_stranger_change_nothing_for_anybody(tmp_path: Path) ->
                     await load.more(1)
                     grown = max(grown, *(memory(one) - was for one, was in zip(both.all, before, strict=True)))
             await scene.settled()
-            last = int((await scene.rows(f"/v1/sessions/{session_id}/events"))[-1]["sequence"])
 
             async def all_there() -> bool:
+                last = int((await scene.rows(f"/v1/sessions/{session_id}/events"))[-1]["sequence"])
                 return here.places == there.places == (last, last)
 
             await until(all_there)

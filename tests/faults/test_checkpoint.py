@@ -1,5 +1,6 @@
 """SIGKILL in the middle of a write to the database file itself, which SQLite only does while it checkpoints."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -33,10 +34,9 @@ async def test_a_checkpoint_cut_in_the_middle_of_a_page_loses_nothing(tmp_path: 
             if not scene.gateway.alive:
                 break
             call = await scene.call("again", text=LARGE)
-            try:
+            # No answer may as well mean that the machine is busy.
+            with suppress(TimeoutError):
                 await call.result(2)
-            except TimeoutError:
-                break
         await scene.dead()
         scene.given_up = {call.call_id for call in scene.calls if call.reading is None}
         on_record = await scene.store.committed()
@@ -45,7 +45,7 @@ async def test_a_checkpoint_cut_in_the_middle_of_a_page_loses_nothing(tmp_path: 
         await scene.serve()
         await scene.ask_again(on_record)
         for call in scene.calls:
-            await call.result()
+            await call.result(15)
         await scene.settled()
         await scene.verify(strictly=False)
         await scene.stop()

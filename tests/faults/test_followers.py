@@ -156,10 +156,11 @@ async def all_stand(crowd: Crowd) -> None:
 
 async def all_there(scene: Scene, crowd: Crowd) -> None:
     """Wait until each of the crowd was shown the last event on record."""
-    last = await last_sequence(scene)
 
     async def so() -> bool:
-        return crowd.places == (last, last)
+        slowest, fastest = crowd.places
+        # Asked anew each time, since the record may grow meanwhile.
+        return slowest == fastest == await last_sequence(scene)
 
     await until(so, within=PATIENCE)
 

@@ -101,9 +101,9 @@ async def test_what_was_asked_while_the_disk_was_full_is_taken_in_its_order(tmp_
         await scene.agent.cancel(withdrawn)
         await refusals(scene, 3)
         disk.free()
-        await first.wait_results(2)
+        await first.wait_results(2, 15)
         for call in scene.calls:
-            await call.result()
+            await call.result(15)
         await scene.settled()
         await scene.verify(strictly=False)
         assert [call.reading.outcome for call in scene.calls if call.reading] == ["success", "success", "canceled"]

@@ -159,8 +159,8 @@ async def test_a_recorded_outcome_is_sent_by_the_next_process(
 async def test_a_result_that_has_arrived_but_is_not_marked_is_repeated_word_for_word(
     tmp_path: Path, dialect: Dialect, store: str
 ) -> None:
-    # Long enough for the kill to come in time.
-    async with Scene(tmp_path, dialect, store=store, window="1s") as scene:
+    # Long enough for the kill to come in time on a busy machine.
+    async with Scene(tmp_path, dialect, store=store, window="4s") as scene:
         await scene.run()
         call = await scene.call("once")
         await call.result()

@@ -74,7 +74,7 @@ async def test_a_server_that_stands_still_is_waited_for(tmp_path: Path, server: 
             try:
                 # The gateway lets go of its sessions before its lease ends by the store's clock.
                 await scene.unlinked()
-                assert not await scene.ready()
+                await until(lambda: not_ready(scene))
             finally:
                 server.thaw()
             await load.more(WORKERS + 1)
@@ -151,11 +151,7 @@ async def test_a_server_that_turns_read_only_is_not_ready_and_comes_back(tmp_pat
         await read_only(store, on=True)
         try:
             waiting = [await scene.call(tool) for tool in ("again", "once")]
-
-            async def not_ready() -> bool:
-                return not await scene.ready()
-
-            await until(not_ready, within=15)
+            await until(lambda: not_ready(scene))
             assert (await scene.http.get("/healthz")).status_code == 200
             assert all(call.reading is None for call in waiting)
         finally:
@@ -170,14 +166,25 @@ async def test_a_server_that_turns_read_only_is_not_ready_and_comes_back(tmp_pat
         await finish(scene)
 
 
+async def not_ready(scene: Scene) -> bool:
+    return not await scene.ready()
+
+
 async def read_only(store: PostgresSchema, *, on: bool) -> None:
+    wanted = "on" if on else "off"
     connection = await asyncpg.connect(store.dsn)
     try:
         await connection.execute("SET default_transaction_read_only = off")
-        await connection.execute(f"ALTER SYSTEM SET default_transaction_read_only = {'on' if on else 'off'}")
+        await connection.execute(f"ALTER SYSTEM SET default_transaction_read_only = {wanted}")
         await connection.execute("SELECT pg_reload_conf()")
     finally:
         await connection.close()
+
+    async def so() -> bool:
+        return (await store.fetch("SHOW default_transaction_read_only"))[0][0] == wanted
+
+    # The server reads it a little later; it tells those who are connected before it lets in anybody new.
+    await until(so)
 
 
 @pytest.mark.fault("PostgreSQL has no connection left (max_connections)", on="postgres")

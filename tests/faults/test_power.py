@@ -4,6 +4,7 @@ import asyncio
 import random
 import signal
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from gateway.simulators.huma_rules import Dialect
 from tests.faults.disk import SmallDisk, small_disk
 from tests.faults.ground import until
+from tests.faults.instance import START
 from tests.faults.scene import Scene
 from tests.faults.stores import SqliteFile, given
 
@@ -33,20 +35,22 @@ async def test_what_was_promised_before_the_power_failed_is_kept(
     tmp_path: Path, disk: SmallDisk, dialect: Dialect, seed: int
 ) -> None:
     dice = random.Random(seed)
-    tools = iter([dice.choice(["again", "once"]) for _ in range(CALLS)])
+    tools = cycle([dice.choice(["again", "once"]) for _ in range(CALLS)])
     async with Scene(tmp_path, dialect, store=given(SqliteFile(disk.folder)), slots=IN_FLIGHT) as scene:
+        over = False
 
         async def work() -> None:
-            for tool in tools:
-                await scene.agent.wait_connected()
-                await (await scene.call(tool)).result(60)
+            # However many are through before the last of them: there must be load for each.
+            while not over or len(scene.calls) < CALLS:
+                await scene.agent.wait_connected(START)
+                await (await scene.call(next(tools))).result(60)
 
         await scene.run()
         async with asyncio.TaskGroup() as group:
             for _ in range(IN_FLIGHT):
                 group.create_task(work())
             for _ in range(CUTS):
-                await scene.witness.wait(lambda _: True, count=len(scene.witness.seen) + dice.randint(5, 30))
+                await scene.witness.wait(lambda _: True, count=len(scene.witness.seen) + dice.randint(5, 30), within=30)
                 # The machine's power is the disk's too: the gateway does nothing any more when its disk is cut off.
                 scene.gateway.signal(signal.SIGSTOP)
                 await asyncio.sleep(STOPPING)
@@ -57,9 +61,10 @@ async def test_what_was_promised_before_the_power_failed_is_kept(
                 on_record = await scene.store.committed()
                 await scene.run()
                 await scene.ask_again(on_record)
+            over = True
         await until(scene.ready)
         await scene.settled()
         await scene.verify(strictly=False)
-        assert len(scene.calls) == CALLS
+        assert len(scene.calls) >= CALLS
         await scene.stop()
         await scene.verify_journal()
