@@ -138,8 +138,9 @@ async def test_a_confirmation_behind_a_send_that_is_stuck_is_not_sent_too_late(
             path = f"/v1/sessions/{await gateway.session()}/events"
             wire.half_open()
             for number in range(updates):
-                # More than all buffers on the way hold.
-                heavy = {**START, "name": f"heavy-{number}", "context": {"text": secrets.token_hex(1_000_000)}}
+                # The first are more than all buffers on the way hold, and the others too large to wait in a lane.
+                text = secrets.token_hex(1_000_000 if number < 10 else 50_000)
+                heavy = {**START, "name": f"heavy-{number}", "context": {"text": text}}
                 await gateway.post(path, heavy, status=202)
             gate.open()
             await gateway.wait_events("message.confirmed")
