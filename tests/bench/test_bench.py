@@ -138,7 +138,7 @@ def test_a_soak_breaks_links_without_losing_a_call_and_draws_what_it_saw(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     figures, picture = tmp_path / "soak.json", tmp_path / "soak.png"
-    asked = ["--minutes", "0.03", "--json", str(figures), "--plot", str(picture), "--folder", str(tmp_path)]
+    asked = ["--minutes", "0.07", "--json", str(figures), "--plot", str(picture), "--folder", str(tmp_path)]
     assert soak.main(asked) == 0
     found = json.loads(figures.read_text())
     assert found["calls"]["drops"] > 0
