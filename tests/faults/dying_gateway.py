@@ -31,6 +31,9 @@ from gateway.runtime.gateway import Gateway, Parts
 from gateway.runtime.log import configure
 from gateway.settings.model import DestinationSpec, ExecutorSpec
 
+_PORT_TAKEN = 10.0
+"""Seconds in which a port that somebody else was given may be free again."""
+
 
 class Death:
     """Kills this process at the n-th passage of one point."""
@@ -230,7 +233,14 @@ async def serve(config: Path, port: int, death: Death) -> None:
     configure(level=settings.logging.level, format="json")
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("127.0.0.1", port))
+    async with asyncio.timeout(_PORT_TAKEN):
+        while True:
+            try:
+                listener.bind(("127.0.0.1", port))
+                break
+            except OSError:
+                # Between two gateways a stranger's connection may have been given this number.
+                await asyncio.sleep(0.1)
     url = own_url(settings, listener)
     parts = mortal(parts_for(settings, reread=lambda: read_configuration(config).settings, url=url), death)
     stop = asyncio.Event()

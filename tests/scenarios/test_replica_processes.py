@@ -11,6 +11,8 @@ from tests.scenarios.house import GOOD, Scene, ended, until
 from tests.scenarios.replica_processes import START, Fleet, Serving, fleet
 
 MESSAGE = {"kind": "message.posted", "content": "Your turn, Finn!"}
+HAND_OVER = 0.5
+"""Seconds from the end of one link to the next."""
 
 
 async def pair(ground: Fleet, *, through_wire: bool = False) -> tuple[str, Serving, Serving]:
@@ -55,19 +57,27 @@ async def test_a_killed_process_is_replaced_within_two_leases_and_its_calls_end(
 
 async def test_a_process_that_is_stopped_hands_over_before_anybody_notices(newer: Scene) -> None:
     async with fleet(newer, lease="20s") as ground:
-        session_id, one, two = await pair(ground)
-        loop = asyncio.get_running_loop()
-        one.signal(signal.SIGTERM)
-        await newer.agent.wait_disconnected()
-        down = loop.time()
-        await newer.agent.wait_connections(2)
-        # Far sooner than by the end of the lease.
-        assert loop.time() - down < 10
-        print(f"handed over in {(loop.time() - down) * 1000:.0f} ms")  # noqa: T201
-        assert (await ended(await newer.agent.call("free", {}))).outcome == "success"
-        assert await one.ended() == 0
-        assert "Traceback" not in one.log.read_text()
-        assert await two.carries(session_id)
+        session_id, leaving, staying = await pair(ground)
+        loop, taken = asyncio.get_running_loop(), list[float]()
+        # A machine that stalls may make one of them longer, so the next may show how long it takes.
+        for number in range(3):
+            links = newer.agent.connections
+            leaving.signal(signal.SIGTERM)
+            await newer.agent.wait_disconnected()
+            down = loop.time()
+            await newer.agent.wait_connections(links + 1)
+            taken.append(loop.time() - down)
+            print(f"handed over in {taken[-1] * 1000:.0f} ms")  # noqa: T201
+            # None waits for the end of the lease.
+            assert taken[-1] < 10
+            assert (await ended(await newer.agent.call("free", {}))).outcome == "success"
+            assert await leaving.ended() == 0
+            assert "Traceback" not in leaving.log.read_text()
+            assert await staying.carries(session_id)
+            if taken[-1] < HAND_OVER:
+                break
+            leaving, staying = staying, await ground.serve(f"next-{number}")
+        assert min(taken) < HAND_OVER, taken
 
 
 async def test_a_process_cut_off_from_the_database_lets_go_before_another_one_takes_over(newer: Scene) -> None:
