@@ -13,6 +13,8 @@ from tests.scenarios.replicas import Faulty, cluster
 from tests.scenarios.test_interactions import following, waiting
 
 SECRET = "correct horse battery staple"
+AGAIN = {("q0", "waiting"), ("q0", "answered")}
+"""A look shows once more what changed since the last one, whatever rings have shown meanwhile."""
 
 
 @pytest.mark.parametrize("deaf", [False, True])
@@ -41,13 +43,13 @@ async def test_a_question_is_shown_and_answered_at_the_other_instance(
             [row] = await waiting(b, 1)
             await b.post(f"/v1/interactions/{row['interaction_id']}/answer", {"answer": "yes"}, status=200)
             runtime.say(QuestionAsked(id="q1", text="Which?"))
-            while (shown := await questions.next())[0] == "q0":
-                pass
-            assert shown == ("q1", "waiting")
+            while (shown := await questions.next()) != ("q1", "waiting"):
+                assert shown in AGAIN
             [row] = await waiting(b, 1)
             path = f"/v1/interactions/{row['interaction_id']}/answer"
             await b.post(path, {"answer": "the blue one"}, status=200)
-            assert await questions.next() == ("q1", "answered")
+            while (shown := await questions.next()) != ("q1", "answered"):
+                assert shown in {*AGAIN, ("q1", "waiting")}
             await condition(lambda: [one["answer"] for one in runtime.heard] == ["yes", "the blue one"])
             assert (await b.http.post(path, json={"answer": "x"})).status_code == 409
 
