@@ -39,7 +39,7 @@ class EngineSuite(
     LifeSuite,
     ModelSuite,
 ):
-    """Every sentence of `gateway.ports.engine` as a test; `build` says which engine.
+    """Every sentence of `gateway.ports.engine`, `step` and `rows` as a test; `build` says which engine.
 
     `durable` says whether it persists, `shared` whether several engines can be on one store at once. An engine
     that reads the time elsewhere overrides `pass_time` and shortens `ttl`.

@@ -19,7 +19,7 @@ from gateway.errors import EngineUnusable
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
-"""What a statement may take; the server itself gives up before (see `postgres_store.BEGIN`)."""
+"""What a statement may take; the server itself gives up before (see `store.BEGIN`)."""
 _CLOSE_SECONDS = 2.0
 _STATEMENTS = 200
 
