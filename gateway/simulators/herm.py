@@ -24,7 +24,7 @@ from pydantic import BaseModel
 
 from gateway.simulators.herm_asked import Asked as Asked, Interrupted as Interrupted
 from gateway.simulators.herm_rules import Frame, Objection, read_creation, read_events
-from gateway.simulators.herm_session import Manners as Manners, SimSession as SimSession
+from gateway.simulators.herm_session import ANSWER_LIMIT, Manners as Manners, SimSession as SimSession
 from gateway.simulators.serving import Served
 
 BODY_LIMIT = 16 * 1024**2
@@ -58,6 +58,8 @@ class HermServer:
         self._manners = manners or Manners()
         self._stumbles: list[tuple[str, Response]] = []
         self._lost_answers = 0
+        self._may_answer = asyncio.Event()
+        self._may_answer.set()
         self._served = Served(self._pages(), port=port)
 
     @property
@@ -83,6 +85,14 @@ class HermServer:
     def lose_answers(self, count: int = 1) -> None:
         """Carry the next posts out, and cut the connection instead of answering."""
         self._lost_answers += count
+
+    def hold_answers(self) -> None:
+        """Carry posts out, and answer none of them until `release_answers`."""
+        self._may_answer.clear()
+
+    def release_answers(self) -> None:
+        """Answer what was held, and what comes."""
+        self._may_answer.set()
 
     async def start(self) -> None:
         """Listen (again, on the same port); sessions keep their events."""
@@ -163,6 +173,11 @@ class HermServer:
             self._lost_answers -= 1
             client = request.scope["client"]
             self._served.reset(lambda scope: scope["client"] == client)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_LIMIT):
+                if self._manners.answers_late:
+                    await session.wait_told()
+                await self._may_answer.wait()
         return JSONResponse({"data": taken}, 202)
 
     async def _list(self, session_id: str, request: Request) -> Response:

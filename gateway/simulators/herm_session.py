@@ -31,6 +31,8 @@ class Manners:
     replays: bool = False
     """Whether a stream begins with what came after `Last-Event-ID` or `after`."""
     keepalive: float = 15.0
+    answers_late: bool = False
+    """Whether a post is answered only when its turn has ended, or waits, and all streams were written that."""
 
 
 class SimSession:
@@ -197,6 +199,14 @@ class SimSession:
 
     # Streams
 
+    def hold_events(self) -> None:
+        """Stream nothing until `release_events`; what happens is listed all the same."""
+        self._log.hold()
+
+    def release_events(self) -> int:
+        """Stream what was held back, in its order; returns how many events that were."""
+        return self._log.let_go()
+
     def drop_streams(self) -> int:
         """Reset the connections of all streams, as a cut cable would; returns how many."""
         return self._wire.cut_streams(self.session_id)
@@ -247,6 +257,14 @@ class SimSession:
         """
         self._check(events)
         return [self._take(event) for event in events]
+
+    async def wait_told(self, within: float = ANSWER_LIMIT) -> None:
+        """Wait until no turn works, and all streams were written everything that happened."""
+        await self._change.until(
+            lambda: ((not self.turn or bool(self.open)) and self._log.streamed) or None,
+            within,
+            what=lambda: "the end of the turn",
+        )
 
     def object_to(self, objection: Objection, *, careless: bool = True) -> None:
         """Record a request that was not carried out."""

@@ -29,6 +29,7 @@ class Log:
         self._change = change
         self._keepalive = keepalive
         self._sequence = 0
+        self._held: list[tuple[Frame, bool]] | None = None
 
     def add(self, payload: Frame, *, durable: bool = True) -> Frame:
         """Wrap a payload and send it to all listeners; only what is durable is kept."""
@@ -52,7 +53,11 @@ class Log:
         return envelope
 
     def send(self, envelope: Frame, *, durable: bool) -> None:
-        """Send any envelope to all listeners, without keeping it."""
+        """Send any envelope to all listeners, without keeping it; what is held back waits."""
+        if self._held is not None:
+            self._held.append((envelope, durable))
+            self._change.tell()
+            return
         for queue in list(self.listeners):
             if queue.qsize() >= BEHIND_LIMIT:
                 self.listeners.discard(queue)
@@ -60,6 +65,23 @@ class Log:
             else:
                 queue.put_nowait((envelope, durable))
         self._change.tell()
+
+    def hold(self) -> None:
+        """Stream nothing until `let_go`; lists show what happens all the same."""
+        if self._held is None:
+            self._held = []
+
+    def let_go(self) -> int:
+        """Stream what was held back, in its order; returns how many events that were."""
+        held, self._held = self._held or [], None
+        for envelope, durable in held:
+            self.send(envelope, durable=durable)
+        return len(held)
+
+    @property
+    def streamed(self) -> bool:
+        """Whether everything that happened was written to all streams."""
+        return not self._held and all(queue.empty() for queue in self.listeners)
 
     def page(self, query: dict[str, str]) -> Frame:
         """Return one page of the list.
@@ -103,6 +125,7 @@ class Log:
                 if line is None:
                     return
                 yield _write(line[0], durable=line[1])
+                self._change.tell()
         finally:
             self.listeners.discard(queue)
             self._change.tell()

@@ -356,3 +356,47 @@ async def test_a_server_without_echoes_shows_only_its_own_side() -> None:
     async with served(Manners(echoes=False)) as (_, session, http):
         await http.post(EVENTS, json=HELLO)
         assert [event["type"] for event in session.events] == ["session.status_running"]
+
+
+# Unkind, as real servers are
+
+
+async def test_a_post_is_answered_after_the_events_of_its_turn() -> None:
+    async with served(Manners(answers_late=True)) as (_, session, http), listening(session, http) as listener:
+        posting = asyncio.create_task(http.post(EVENTS, json={"events": [HELLO]}))
+        await session.wait_for(lambda payload: payload["type"] == "user.message")
+        session.says("Hello.")
+        assert not posting.done()
+        session.end_turn()
+        assert (await posting).status_code == 202
+        # What the turn said was written to the stream before the answer.
+        await listener.until(lambda payload: payload["type"] == "session.status_idle")
+
+
+async def test_answers_wait_until_they_are_released() -> None:
+    async with served() as (server, session, http), listening(session, http) as listener:
+        server.hold_answers()
+        posting = asyncio.create_task(http.post(EVENTS, json={"events": [HELLO]}))
+        await listener.until(lambda payload: payload["type"] == "session.status_running")
+        session.fail("no tokens left")
+        ended = await listener.until(lambda payload: payload["type"] == "session.status_idle")
+        assert ended["stop_reason"] == {"type": "error", "message": "no tokens left"}
+        assert not posting.done()
+        server.release_answers()
+        assert (await posting).status_code == 202
+
+
+async def test_events_are_held_back_from_streams_and_listed_all_the_same() -> None:
+    async with served() as (_, session, http), listening(session, http) as listener:
+        session.hold_events()
+        session.says("Hello.")
+        session.end_turn()
+        listed = (await http.get(EVENTS)).json()["data"]
+        assert [event["type"] for event in listed] == [
+            "session.status_running", "agent.message", "session.status_idle",
+        ]  # fmt: skip
+        assert listener.payloads == []
+        assert session.release_events() == len(listed) + 3
+        await listener.until(lambda payload: payload["type"] == "session.status_idle")
+        streamed = [json.loads(event.data)["sequence"] for event in listener.events]
+        assert streamed == sorted(streamed)
