@@ -1,7 +1,9 @@
 """What every engine must know of sessions."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +31,12 @@ SECOND = timedelta(seconds=1)
 
 class RegistrySuite:
     """Sessions."""
+
+    shared: bool = True
+    """Whether several engines can be on one store at once."""
+
+    def build(self, folder: Path, clock: FakeClock) -> Engine:
+        raise NotImplementedError
 
     async def test_a_new_session_has_its_first_event(self, engine: Engine) -> None:
         first = new(SessionOpened(runtime="finn", protocol="test/1", native_id="n"))
@@ -79,6 +87,31 @@ class RegistrySuite:
         assert {row.session_id for row, _ in results} == {ALICE}
         assert (await row_of(engine)).last_sequence == 1
 
+    async def test_engines_that_open_one_session_at_one_moment_find_the_same(
+        self, engine: Engine, tmp_path: Path, clock: FakeClock
+    ) -> None:
+        async with AsyncExitStack() as stack:
+            others = [await stack.enter_async_context(self.build(tmp_path, clock)) for _ in range(2 * self.shared)]
+            for number in range(100):
+                name = SessionId(f"s-{number}")
+                results = await asyncio.gather(*(_open(one, name, f"n-{number}") for one in (engine, *others, engine)))
+                assert [is_new for _, is_new in results].count(True) == 1
+                assert {(row.session_id, row.native_id) for row, _ in results} == {(name, f"n-{number}")}
+                assert (await row_of(engine, name)).last_sequence == 1
+
+    async def test_of_engines_that_want_one_id_for_two_native_sessions_one_has_it(
+        self, engine: Engine, tmp_path: Path, clock: FakeClock
+    ) -> None:
+        async with AsyncExitStack() as stack:
+            other = await stack.enter_async_context(self.build(tmp_path, clock)) if self.shared else engine
+            for number in range(30):
+                name, natives = SessionId(f"s-{number}"), (f"one-{number}", f"two-{number}")
+                opens = (_open(one, name, native) for one, native in zip((engine, other), natives, strict=True))
+                results = await asyncio.gather(*opens, return_exceptions=True)
+                assert [type(result) for result in results].count(Conflict) == 1
+                row = await row_of(engine, name)
+                assert (row.native_id in natives, row.last_sequence) == (True, 1)
+
     async def test_a_session_id_belongs_to_one_native_session(self, engine: Engine) -> None:
         await open_session(engine)
         with pytest.raises(Conflict):
@@ -124,3 +157,9 @@ class RegistrySuite:
         await engine.commit(Step(ALICE, (said(),)))
         row = await row_of(engine)
         assert (row.opened_at, row.updated_at) == (START, START + DAY)
+
+
+async def _open(engine: Engine, name: SessionId, native_id: str) -> tuple[SessionRow, bool]:
+    return await engine.open_session(
+        session_id=name, runtime="finn", protocol="test/1", native_id=native_id, labels={}, first=said()
+    )

@@ -62,6 +62,19 @@ async def test_one_key_creates_one_native_session_wherever_it_is_sent(newer: Sce
         assert len((await one.get("/v1/sessions"))["data"]) == ROUNDS
 
 
+async def test_one_native_session_is_opened_once_wherever_and_however_often_it_is_asked_for(newer: Scene) -> None:
+    newer.configure({"runtimes": {"finn": CREATED}})
+    async with fleet(newer, lease="20s") as ground:
+        both = await ground.serve("one"), await ground.serve("two")
+        for number in range(4 * ROUNDS):
+            wanted = {"runtime": "finn", "native_id": f"n{number}"}
+            posts = (gateway.http.post("/v1/sessions", json=wanted) for gateway in both * 2)
+            answers = await asyncio.gather(*posts)
+            assert sorted(answer.status_code for answer in answers) == [200, 200, 200, 201], [a.text for a in answers]
+            assert len({answer.json()["session_id"] for answer in answers}) == 1
+        assert [gateway.process and gateway.process.returncode for gateway in both] == [None, None]
+
+
 async def test_a_key_is_waited_for_and_free_once_the_lease_of_its_killed_holder_has_run_out(newer: Scene) -> None:
     newer.configure({"runtimes": {"finn": {**CREATED, "connect_timeout": "60s"}}})
     port = int(newer.huma.url.rsplit(":", 1)[1])

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Mapping
 
 from gateway.engines.encoding import Encoded, strip_about
-from gateway.engines.postgres.faults import Again
 from gateway.engines.postgres.once import Turn, Work
 from gateway.engines.postgres.schema import check
 from gateway.engines.postgres.store import KEEP_ANSWERS, Held, write
@@ -113,26 +112,27 @@ def open_session(
     async def work(turn: Turn) -> tuple[SessionId, bool]:
         ask = turn.link.ask
         found = await ask(_FIND, runtime, native_id)
-        if found:
-            head = Head._make(found[0])
-            if head.state == CLOSED:
-                await _begin(turn, head, first, now)
-                await ask(
-                    "UPDATE @sessions SET labels = $2, protocol = $3 WHERE session_id = $1",
-                    head.session_id,
-                    labels,
-                    protocol,
-                )
-            else:
-                turn.idle = True
-            return head.session_id, False
-        if await ask("SELECT 1 FROM @sessions WHERE session_id = $1", session_id):
+        if not found:
+            # It waits for whoever opens the same at this moment, and writes nothing where that one did.
+            added = await ask(_ADD_SESSION, session_id, runtime, protocol, native_id, labels, now)
+            if added:
+                await _begin(turn, Head._make(added[0]), first, now)
+                return session_id, True
+            found = await ask(_FIND, runtime, native_id)
+        if not found:
             raise Conflict(f"session {session_id!r} is another one of runtime {runtime!r}")
-        added = await ask(_ADD_SESSION, session_id, runtime, protocol, native_id, labels, now)
-        if not added:
-            raise Again(f"somebody else opens session {session_id!r} at this moment")
-        await _begin(turn, Head._make(added[0]), first, now)
-        return session_id, True
+        head = Head._make(found[0])
+        if head.state == CLOSED:
+            await _begin(turn, head, first, now)
+            await ask(
+                "UPDATE @sessions SET labels = $2, protocol = $3 WHERE session_id = $1",
+                head.session_id,
+                labels,
+                protocol,
+            )
+        else:
+            turn.idle = True
+        return head.session_id, False
 
     return work
 
