@@ -266,6 +266,8 @@ class Ready(Shape):
     """Under which name this process carries sessions, as `GET /v1/instances` lists it; null where it is alone."""
     sessions: int
     """How many sessions it carries."""
+    failing: list[str]
+    """The parts of it that fail on although they are begun again; the others work."""
 
 
 class Version(Shape):

@@ -23,6 +23,7 @@ from gateway.errors import (
     Problem,
     Truncated,
 )
+from gateway.guard import FAULTS, count_what_is_left
 from gateway.ports.adapter import Adapter, RuntimeOptions
 from gateway.ports.clock import Clock, Ids
 from gateway.ports.engine import Engine
@@ -196,6 +197,7 @@ class Gateway:
     # Life ------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> "Gateway":
+        count_what_is_left()
         await self._engine.__aenter__()
         try:
             await self._start()
@@ -493,6 +495,7 @@ class Gateway:
             checks=checks,
             sessions=self._sessions.count,
             instance_id=None if term is None else term.instance,
+            failing=FAULTS.failing(asyncio.get_running_loop().time()),
         )
 
     async def recall(self, *, key: str, scope: str) -> StoredAnswer | None:

@@ -11,7 +11,8 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics, generate_latest
 
 from gateway.envelope import OutcomeKind
-from gateway.runtime.tallies import Buckets, Tally
+from gateway.guard import FAULTS
+from gateway.runtime.tallies import Buckets, KeptElsewhere, Tally
 
 OTHER = "other"
 
@@ -110,6 +111,10 @@ class Metrics:
         self._reconnects = Tally(
             "dragoman_links_reconnects", "Links that came back after a loss.", ("runtime",), registry=here
         )
+        KeptElsewhere(
+            "dragoman_faults", "What failed and nobody foresaw, by the part it happened in; each is in the log.",
+            "part", FAULTS.total, registry=here,
+        )  # fmt: skip
 
     def _make_shares(self) -> None:
         """Make what tells of several instances on one store."""

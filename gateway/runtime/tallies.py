@@ -5,7 +5,7 @@ ours happen on the event loop, so there is nothing to lock.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry
@@ -32,6 +32,26 @@ class Tally(Collector):
         family = CounterMetricFamily(self._name, self._text, labels=self._labels)
         for labels, count in self._counts.items():
             family.add_metric(labels, count)
+        return [family]
+
+
+class KeptElsewhere(Collector):
+    """A counter with one label that somebody else counts."""
+
+    def __init__(
+        self, name: str, text: str, label: str, counts: Mapping[str, int], *, registry: CollectorRegistry
+    ) -> None:
+        self._name = name
+        self._text = text
+        self._label = label
+        self._counts = counts
+        registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        """Say all counts, for the registry."""
+        family = CounterMetricFamily(self._name, self._text, labels=(self._label,))
+        for label, count in self._counts.items():
+            family.add_metric((label,), count)
         return [family]
 
 

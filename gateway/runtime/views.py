@@ -85,6 +85,8 @@ class Readiness:
     """How many sessions this process carries."""
     instance_id: str | None = None
     """Under which name it carries them; None where no lease runs, or none is needed."""
+    failing: tuple[str, ...] = ()
+    """The parts of the process that fail on although they are begun again; the rest of it works."""
 
 
 @dataclass(frozen=True, slots=True)

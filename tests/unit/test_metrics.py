@@ -5,6 +5,7 @@ from math import isnan
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.guard import FAULTS
 from gateway.runtime.metrics import Metrics
 
 DOCUMENTED = {
@@ -35,6 +36,7 @@ DOCUMENTED = {
     "dragoman_leases_lost_total": set[str](),
     "dragoman_fenced_total": set[str](),
     "dragoman_forwards_total": {"result"},
+    "dragoman_faults_total": {"part"},
 }
 
 
@@ -46,6 +48,7 @@ def metrics() -> Metrics:
 
 
 def touch_all(metrics: Metrics) -> None:
+    FAULTS.note("link", RuntimeError("unforeseen"))
     metrics.call_settled("finn", "ask_for_cards", outcome="success", seconds=0.02)
     metrics.attempt("cards", "answered")
     metrics.unknown_outcome()

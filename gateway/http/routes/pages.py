@@ -33,6 +33,7 @@ class PageRoutes:
             "checks": dict(readiness.checks),
             "instance_id": readiness.instance_id,
             "sessions": readiness.sessions,
+            "failing": list(readiness.failing),
         }
         return reply(body, 200 if readiness.ready else 503).response()
 
@@ -56,7 +57,7 @@ class PageRoutes:
 
     def operations(self) -> tuple[Operation, ...]:
         """List them with their documentation."""
-        carried = {"instance_id": examples.INSTANCE["instance_id"], "sessions": 12}
+        carried = {"instance_id": examples.INSTANCE["instance_id"], "sessions": 12, "failing": list[str]()}
         return (
             Operation(
                 name="getHealth",

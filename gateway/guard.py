@@ -1,0 +1,203 @@
+"""Starts every task and arms every timer of the process, so that a fault ends no more than what it happened in.
+
+`guard` runs what has nobody waiting for it: what it raises is logged once, counted, and begun again. `awaited`
+runs what somebody waits for, who gets what it raises. `guard_call` wraps what a loop calls by itself. What gets
+past all three ends in the loop's exception handler, which counts it as well.
+
+Faults are the process's, as its log is: gateways that share a process share their number.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from random import random
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
+_STABLE = 10.0
+"""Seconds of work behind a pause after which a part counts as well again."""
+_FAILS_ON = 3
+"""Faults in a row from which on a part is shown as one that fails on."""
+_LOOP = "loop"
+
+_ENDS_ALL = (KeyboardInterrupt, GeneratorExit)
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """How a part fares that has failed."""
+
+    times: int
+    well_at: float
+    """When it counts as well again, if nothing more happens."""
+
+
+class Faults:
+    """What was raised that nobody foresaw, by the part it happened in."""
+
+    def __init__(self) -> None:
+        self.total: Counter[str] = Counter()
+        self._failing: dict[tuple[str, object], _Trouble] = {}
+
+    def note(self, part: str, exc: BaseException, *, text: str = "a part failed", **about: object) -> None:
+        """Log a fault once, with its traceback, and count it."""
+        self.total[part] += 1
+        log.error(text, part=part, **about, exc_info=exc)
+
+    def pause(self, part: str, key: object, *, now: float) -> float:
+        """Take note that a part has failed and begins again; says after how many seconds it does."""
+        known = self._failing.get((part, key))
+        times = known.times + 1 if known is not None and now < known.well_at else 1
+        pause = pause_after(times)
+        self._failing[part, key] = _Trouble(times, now + pause + _STABLE)
+        return pause
+
+    def ended(self, part: str, key: object) -> None:
+        """Forget how a part fared: it has ended."""
+        self._failing.pop((part, key), None)
+
+    def failing(self, now: float) -> tuple[str, ...]:
+        """Name the parts that fail on although they were begun again."""
+        for one in [one for one, trouble in self._failing.items() if now >= trouble.well_at]:
+            del self._failing[one]
+        return tuple(sorted({part for (part, _), trouble in self._failing.items() if trouble.times >= _FAILS_ON}))
+
+
+FAULTS = Faults()
+
+
+class Tasks:
+    """Tasks that belong to whoever entered this: none outlives it, and none of them ends it.
+
+    Left regularly, it waits for them; left by an error or `close`, it cancels them first.
+    """
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    async def __aenter__(self) -> "Tasks":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                await self._all_ended()
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Cancel what still runs, and wait for it; what is started from now on ends at once."""
+        self._closed = True
+        for task in self._running:
+            task.cancel()
+        await self._all_ended()
+
+    async def _all_ended(self) -> None:
+        while left := self._running - {asyncio.current_task()}:
+            await asyncio.wait(left)
+
+    def add(self, work: Coroutine[Any, Any, T], name: str) -> "asyncio.Task[T]":
+        """Run a coroutine as one of these; for `guard` and `awaited`, which everybody else uses."""
+        task = asyncio.get_running_loop().create_task(work, name=f"dragoman-{name}")
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        if self._closed:
+            task.cancel()
+        return task
+
+
+def guard(
+    name: str, make: Callable[[], Awaitable[object]], tasks: Tasks, *, again: bool = True, **about: object
+) -> "asyncio.Task[None]":
+    """Run what `make` makes, in a task; the only way to start one that nobody waits for.
+
+    What it raises, foreseen by nobody, is logged with `name` and `about`, counted in `dragoman_faults_total{part}`,
+    and what `make` makes then runs in its place, after 0.1-30 s. Without `again` the task ends. `name` is a word of
+    ours, never a peer's.
+    """
+    return tasks.add(_guarded(name, make, again, about), name)
+
+
+async def _guarded(name: str, make: Callable[[], Awaitable[object]], again: bool, about: dict[str, object]) -> None:
+    loop, key = asyncio.get_running_loop(), object()
+    try:
+        while True:
+            try:
+                await make()
+            except _ENDS_ALL:
+                raise
+            except BaseException as exc:
+                if is_canceled(exc):
+                    raise
+                FAULTS.note(name, exc, text="a part failed and begins again" if again else "a part failed", **about)
+            else:
+                return
+            if not again:
+                return
+            await asyncio.sleep(FAULTS.pause(name, key, now=loop.time()))
+    finally:
+        FAULTS.ended(name, key)
+
+
+def pause_after(times: int) -> float:
+    """Say how many seconds to wait before a part begins again that has failed so often in a row."""
+    ceiling = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(times, 20))
+    return max(FIRST_PAUSE, ceiling * (0.5 + 0.5 * random()))  # noqa: S311 - jitter, nobody gains from guessing it
+
+
+def is_canceled(exc: BaseException) -> bool:
+    """Whether this is the end that somebody asked the running task for, and not one that a part made up."""
+    task = asyncio.current_task()
+    return isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def awaited(name: str, work: Coroutine[Any, Any, T], tasks: Tasks) -> "asyncio.Task[T]":
+    """Run a coroutine in a task for whoever awaits it, and gets what it raises."""
+    return tasks.add(_awaited(work), name)
+
+
+async def _awaited(work: Coroutine[Any, Any, T]) -> T:
+    try:
+        return await work
+    except SystemExit as exc:
+        # A loop ends with the task that raises this, and with it everything else.
+        raise RuntimeError(f"a part wants to end the process with {exc.code!r}") from exc
+
+
+def guard_call(name: str, call: Callable[P, object]) -> Callable[P, None]:
+    """Wrap what a loop calls by itself (timers, callbacks): what it raises is logged and counted."""
+
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            call(*args, **kwargs)
+        except _ENDS_ALL:
+            raise
+        # The edge of a part: whatever it raises reaches nobody else.
+        except BaseException as exc:  # noqa: BLE001
+            FAULTS.note(name, exc)
+
+    return guarded
+
+
+def count_what_is_left() -> None:
+    """Log and count what the running loop is told of, and nobody else: the faults that no part was there for."""
+    loop = asyncio.get_running_loop()
+    if loop.get_exception_handler() is None:
+        loop.set_exception_handler(_left)
+
+
+def _left(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    exc = context.get("exception") or RuntimeError(context.get("message", "no reason was given"))
+    FAULTS.note(_LOOP, exc, text="something failed that no part was there for", told=context.get("message"))
