@@ -208,20 +208,22 @@ CAPABILITIES: dict[str, Any] = {
 }
 
 STREAM = (
-    "retry: 1000\n\n"
+    ": heartbeat\n"
+    "retry: 1000\n"
     "id: 5\nevent: tool.requested\n"
     f'data: {{"event_id":"01JD4QX1A2B3C4D5E6F7G8H9J0","session_id":"{SESSION_ID}","sequence":5,"…":"…"}}\n\n'
     "event: typing.changed\n"
     'data: {"live":true,"after_sequence":5,"event":{"kind":"typing.changed","typing":true}}\n\n'
-    ": heartbeat\n\n"
+    ": heartbeat\n"
 )
 
 INTERACTION_STREAM = (
-    "retry: 1000\n\n"
+    ": heartbeat\n"
+    "retry: 1000\n"
     "event: interaction\n"
     'data: {"interaction_id":"b1d5781e-1b2c-5d3e-9f4a-5b6c7d8e9f00","kind":"approval.asked","state":"waiting",'
     f'"session_id":"{SESSION_ID}","sequence":12,"…":"…"}}\n\n'
-    ": heartbeat\n\n"
+    ": heartbeat\n"
 )
 
 METRICS = (

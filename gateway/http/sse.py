@@ -17,8 +17,10 @@ from gateway.http.reply import dump
 from gateway.http.views import interaction_view
 from gateway.runtime.gateway import Gap, Heartbeat, InteractionItem, InteractionShown, Missed, StreamItem
 
-_FIRST = b"retry: 1000\n\n"
-_HEARTBEAT = b": heartbeat\n\n"
+_RETRY = b"retry: 1000\n"
+"""A line of the first event's block: a block of its own would be an empty event to some clients (httpx-sse)."""
+_HEARTBEAT = b": heartbeat\n"
+"""A comment line; with an empty line behind it, the same clients would see an empty event."""
 _BURST_BYTES = 64 * 1024
 """What leaves in one write; the server keeps no more of it than this for a client that does not read."""
 _SEND_DEADLINE = timedelta(seconds=30)
@@ -134,8 +136,10 @@ class EventStream(Response):
         self._items = items
         self._followers = followers
         self._most_bytes = buffer
-        self._pending: deque[bytes] = deque((_FIRST,))
-        self._pending_bytes = len(_FIRST)
+        # The first bytes leave at once, so that proxies and clients see that the stream stands.
+        self._pending: deque[bytes] = deque((_HEARTBEAT,))
+        self._pending_bytes = len(_HEARTBEAT)
+        self._told_retry = False
         self._ended = False
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
@@ -177,9 +181,10 @@ class EventStream(Response):
         try:
             async with aclosing(cast(_Closable, self._items)):
                 async for item in self._items:
-                    frame = self._followers.frames.write(item)
-                    self._pending.append(frame)
-                    self._pending_bytes += len(frame)
+                    if not self._told_retry and not isinstance(item, Heartbeat):
+                        self._told_retry = True
+                        self._append(_RETRY)
+                    self._append(self._followers.frames.write(item))
                     self._wake.set()
                     if self._pending_bytes >= self._most_bytes:
                         self._room.clear()
@@ -187,6 +192,10 @@ class EventStream(Response):
         except DragomanError as exc:
             log.warning("stream of a follower ended", reason=str(exc))
         self.end()
+
+    def _append(self, piece: bytes) -> None:
+        self._pending.append(piece)
+        self._pending_bytes += len(piece)
 
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":

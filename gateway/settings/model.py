@@ -178,8 +178,8 @@ class Api(Section):
     """Largest request body."""
     body_memory: Size = ByteSize(256 * 1024**2)
     """What the request bodies under way may take together; who comes later gets 503."""
-    heartbeat: Patience = timedelta(seconds=15)
-    """Time between SSE comments on a quiet stream."""
+    heartbeat: Patience = timedelta(seconds=4)
+    """Time between SSE comments on a quiet stream; clients whose read time-out is shorter give it up."""
     follower_buffer: Size = ByteSize(1024**2)
     """What may wait for one slow SSE follower before it is cut off (it can resume)."""
 

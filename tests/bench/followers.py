@@ -9,7 +9,7 @@ from tests.bench.load import cpu_seconds
 
 KIND = "context.updated"
 MARKER = b"\nevent: context.updated\n"
-BEGUN = b"retry: "
+BEGUN = b": heartbeat"
 _OPENING = 64
 """Connections that are opened at once."""
 

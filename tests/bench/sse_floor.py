@@ -35,7 +35,7 @@ async def _stream() -> AsyncGenerator[bytes]:
     queue: asyncio.Queue[bytes] = asyncio.Queue()
     _followers.add(queue)
     try:
-        yield b"retry: 1000\n\n"
+        yield b": heartbeat\n"
         while True:
             yield await queue.get()
     finally:

@@ -18,24 +18,31 @@ from tests.http.fake_gateway import MemoryGateway
 
 
 class Reader:
-    """Reads the frames of one stream as lists of lines."""
+    """Reads one stream: its comment lines, and its events as lists of lines."""
 
     def __init__(self, response: httpx.Response) -> None:
         self.response = response
         self._lines = response.aiter_lines()
 
-    async def frame(self) -> list[str]:
-        frame: list[str] = []
+    async def line(self) -> str:
         async with asyncio.timeout(5):
             async for line in self._lines:
-                if not line:
-                    return frame
-                frame.append(line)
+                return line
         raise EOFError
 
+    async def frame(self) -> list[str]:
+        frame: list[str] = []
+        while line := await self.line():
+            if not line.startswith(":"):
+                frame.append(line)
+        assert frame, "an empty line with nothing before it is an empty event to some clients"
+        return frame
+
     async def event(self) -> dict[str, str]:
-        """Read one frame as its fields."""
-        return dict(line.split(": ", 1) for line in await self.frame())
+        """Read one event as its fields, without the `retry` that stands in the first one."""
+        fields = dict(line.split(": ", 1) for line in await self.frame())
+        fields.pop("retry", None)
+        return fields
 
 
 @asynccontextmanager
@@ -45,7 +52,7 @@ async def following(
     path = f"/v1/sessions/{session_id}/events/stream{query}"
     async with wire.stream("GET", path, headers=headers) as response:
         reader = Reader(response)
-        assert await reader.frame() == ["retry: 1000"]
+        assert await reader.line() == ": heartbeat"
         yield reader
 
 
@@ -135,7 +142,17 @@ async def test_a_gap_says_what_is_left(wire: httpx.AsyncClient, gateway: MemoryG
 async def test_a_quiet_stream_has_heartbeats(wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str) -> None:
     gateway.heartbeat = 0.01
     async with following(wire, session_id) as reader:
-        assert await reader.frame() == [": heartbeat"]
+        assert [await reader.line() for _ in range(3)] == [": heartbeat"] * 3
+
+
+async def test_the_time_to_come_back_after_is_said_with_the_first_event(
+    wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+) -> None:
+    gateway.ask(session_id)
+    gateway.heartbeat = 0.01
+    async with following(wire, session_id, "?after=0") as reader:
+        assert (await reader.frame())[0] == "retry: 1000"
+        assert (await reader.frame())[0] == "id: 2"
 
 
 @pytest.mark.parametrize(
@@ -177,10 +194,11 @@ async def test_newlines_in_texts_stay_inside_their_line(
     raw = b""
     async with wire.stream("GET", f"/v1/sessions/{session_id}/events/stream?after=1") as response:
         async for chunk in response.aiter_raw():
-            raw += chunk.removeprefix(b"retry: 1000\n\n")
+            raw += chunk
             if raw.endswith(b"\n\n"):
                 break
-    head, event, data = raw.rstrip(b"\n").split(b"\n")
+    heartbeat, retry, head, event, data = raw.rstrip(b"\n").split(b"\n")
+    assert (heartbeat, retry) == (b": heartbeat", b"retry: 1000")
     assert (head, event) == (b"id: 2", b"event: turn.steered")
     assert orjson.loads(data.removeprefix(b"data: "))["event"]["text"] == text
 
@@ -237,7 +255,7 @@ def test_an_item_is_written_once_and_forgotten_within_bounds(
 
 def test_gaps_and_heartbeats_are_written_plainly() -> None:
     assert Frames().write(Gap(3)) == b'event: gap\ndata: {"first_sequence":3}\n\n'
-    assert Frames().write(Heartbeat()) == b": heartbeat\n\n"
+    assert Frames().write(Heartbeat()) == b": heartbeat\n"
 
 
 async def test_questions_to_people_are_streamed_as_in_the_list(
@@ -248,12 +266,11 @@ async def test_questions_to_people_are_streamed_as_in_the_list(
     async with wire.stream("GET", "/v1/interactions/stream") as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         reader = Reader(response)
-        assert await reader.frame() == ["retry: 1000"]
         shown = await reader.event()
         assert (shown["event"], orjson.loads(shown["data"])) == ("interaction", listed)
         assert "id" not in shown
         assert await reader.event() == {"event": "gap", "data": "{}"}
-        assert await reader.frame() == [": heartbeat"]
+        assert await reader.line() == ": heartbeat"
 
 
 async def test_for_a_client_that_does_not_read_no_more_is_read_ahead_than_its_buffer_holds() -> None:

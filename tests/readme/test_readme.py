@@ -38,6 +38,7 @@ def reader(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
     (tmp_path / "backend.py").write_text(local(_block("python", "standardwebhooks")), encoding="utf-8")
     (tmp_path / "gateway.yaml").write_text(local(_block("yaml", "ask_for_cards")), encoding="utf-8")
+    (tmp_path / "follow.py").write_text(local(_block("python", "httpx_sse")), encoding="utf-8")
     start = local(_block("sh", "dragoman serve")).replace(". .venv/bin/activate", f". {ROOT}/.venv/bin/activate")
     call = local(_block("sh", "/simulator/agents/finn/call"))
     # The stream has no end of its own: the reader looks for a while.
@@ -58,6 +59,8 @@ SESSION=$(curl -s http://127.0.0.1:{ports["8080"]}/v1/calls -H "Authorization: B
 echo "== said"
 set +e
 {say}
+echo "== followed"
+SESSION=$SESSION timeout 2 python follow.py
 echo "== end"
 kill $(jobs -p); wait
 """
@@ -83,10 +86,12 @@ kill $(jobs -p); wait
 def test_a_reader_who_types_what_the_readme_says_sees_what_it_says(reader: subprocess.Popen[str]):
     output, _ = reader.communicate(timeout=60)
     called, _, said = output.partition("== said")
+    said, _, followed = said.partition("== followed")
     assert "Go fish! Nobody has a 7." in called, output
     assert '"succeeded"' in called, output
     assert '"message.posted"' in said, output
     assert "event: tool.finished" in said, output
+    assert re.search(r"^\d+ tool\.finished \{", followed, re.MULTILINE), output
 
 
 def test_the_backend_and_the_configuration_are_as_short_as_promised():
