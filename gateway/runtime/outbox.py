@@ -250,8 +250,13 @@ class Outbox:
             if is_overdue(item, self._shared.clock.now()):
                 self._post(Delivered((item.sequence,), RUNTIME, "moot", OVERDUE, overdue=True))
                 continue
+            begins = item.lane == "new_work" and self._council.capabilities.one_message_per_turn
+            # Known before it leaves: the events of its turn may come before the answer to it.
+            self._begun = self._begun or begins
             if not await self._send(link, item):
                 return
+            if begins and self._begun:
+                self._arm_patience()
 
     async def _send(self, link: Link, item: Transmit) -> bool:
         state: SendState | None = None
@@ -268,6 +273,7 @@ class Outbox:
                 receipt = await link.send(frame)
             except CannotExpress as exc:
                 self._post(Delivered((item.sequence,), RUNTIME, "dead", exc.reason))
+                self._begun = self._begun and item.lane != "new_work"
                 return True
             except LinkLost as exc:
                 # The row stays pending, and the next link reads it again.
@@ -277,13 +283,11 @@ class Outbox:
                 self._drop_link(str(exc))
                 return False
             if receipt.state == "busy":
-                self._wait_for_turn(item)
+                self._lane(item.lane).appendleft(item)
                 return True
             if receipt.state != "sent":
                 state, reason = receipt.state, receipt.reason
         self._shared.metrics.frame(self._council.runtime, "to_runtime")
-        if item.lane == "new_work" and self._council.capabilities.one_message_per_turn:
-            self._wait_for_turn(None)
         if state is None and self._council.capabilities.delivery != "silence":
             state, reason = "unknown", reason or "the runtime did not confirm it"
         if state is None:
@@ -293,13 +297,11 @@ class Outbox:
             self._arm()
         else:
             self._post(Delivered((item.sequence,), RUNTIME, state, reason))
+            self._begun = self._begun and not (item.lane == "new_work" and state in {"refused", "moot"})
         return True
 
-    def _wait_for_turn(self, item: Transmit | None) -> None:
-        """Hold new work until the runtime's turn moves, or for a while where it says nothing."""
-        if item is not None:
-            self._lane(item.lane).appendleft(item)
-        self._begun = True
+    def _arm_patience(self) -> None:
+        """Hold new work no longer where the runtime says nothing of its turn for a while."""
         if self._patience is not None:
             self._patience.cancel()
         patience = self._council.options.turn_timeout.total_seconds()

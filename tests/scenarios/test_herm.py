@@ -1,5 +1,6 @@
 """Herm through a whole gateway: its tools, its questions and its turns, and nothing lost when requests fail."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -280,6 +281,51 @@ async def test_a_message_that_meets_a_running_turn_is_kept_until_it_ends(stage: 
         await stage.agent.wait_for(lambda one: one["type"] == "user.message")
         assert (await fate(gateway, sent["sequence"]))["state"] == "delivered"
     assert len(posted(stage, "user.message")) == 1
+
+
+async def test_a_message_does_not_wait_for_a_turn_that_ended_before_its_post_was_answered(stage: HermStage) -> None:
+    # Whoever waits for that turn waits longer than this test.
+    stage.options(turn_timeout="60s")
+    async with stage.running() as gateway:
+        stage.server.hold_answers()
+        [sent] = await send(gateway, message("first"))
+        await stage.agent.wait_for(lambda one: one["type"] == "user.message" and texts(one) == ["first"])
+        stage.agent.end_turn()
+        await gateway.wait_events("session.moved", state="idle")
+        stage.server.release_answers()
+        assert (await fate(gateway, sent["sequence"]))["state"] == "delivered"
+        await send(gateway, message("second"))
+        await stage.agent.wait_for(lambda one: one["type"] == "user.message" and texts(one) == ["second"])
+
+
+class Hesitant(HermServer):
+    """A server whose refusals are on their way until the test lets them through."""
+
+    def __init__(self) -> None:
+        super().__init__(api_key=HERM_KEY)
+        self.refusing, self.through = asyncio.Event(), asyncio.Event()
+
+    async def _post(self, session_id: str, request: Request) -> Response:
+        answer = await super()._post(session_id, request)
+        if answer.status_code == 409:
+            self.refusing.set()
+            await self.through.wait()
+        return answer
+
+
+async def test_a_message_refused_for_a_turn_that_ended_meanwhile_is_offered_again_at_once(tmp_path: Path) -> None:
+    server = Hesitant()
+    async with herm_stage(tmp_path, server=server) as stage:
+        stage.options(turn_timeout="60s")
+        async with stage.running() as gateway:
+            server.stumble("POST", 409, code="turn_in_progress")
+            await send(gateway, message("hello"))
+            await server.refusing.wait()
+            stage.agent.begin_turn()
+            stage.agent.end_turn()
+            await gateway.wait_events("session.moved", state="idle")
+            server.through.set()
+            await stage.agent.wait_for(lambda one: one["type"] == "user.message")
 
 
 # Requests that fail --------------------------------------------------------------------------------------
