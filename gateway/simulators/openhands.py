@@ -13,6 +13,8 @@ import asyncio
 import contextlib
 import hmac
 import logging
+from collections.abc import Coroutine
+from datetime import timedelta
 from typing import Any, Protocol, Self, cast
 from urllib.parse import parse_qs
 from uuid import uuid4
@@ -28,6 +30,7 @@ from pydantic import BaseModel
 from socketio.exceptions import ConnectionRefusedError as Refused  # pyright: ignore[reportMissingTypeStubs]
 
 from gateway.simulators.openhands_conversation import Manners as Manners, SimConversation as SimConversation
+from gateway.simulators.openhands_events import live_of
 from gateway.simulators.openhands_rules import (
     DEFAULT_PAGE,
     EVENT_PAGE,
@@ -84,8 +87,19 @@ class Silence(Exception):
 class OpenHandsServer:
     """Serves conversations; as the real server does, it makes those that a socket asks for."""
 
-    def __init__(self, *, session_api_key: str | None = None, port: int = 0, manners: Manners | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        session_api_key: str | None = None,
+        port: int = 0,
+        manners: Manners | None = None,
+        max_concurrent_conversations: int = 3,
+    ) -> None:
         self.session_api_key = session_api_key
+        self.max_concurrent_conversations = max_concurrent_conversations
+        """How many agent loops run side by side; the next one ends the oldest."""
+        self.evicted: list[str] = []
+        """The conversations that were ended for the sake of another, in order."""
         self.conversations: dict[str, SimConversation] = {}
         self.has_settings = True
         """Whether a model and its key are stored; without them nothing can be begun."""
@@ -95,6 +109,9 @@ class OpenHandsServer:
         """Breaches by clients that belong to no conversation."""
         self._manners = manners or Manners()
         self._conversation_of: dict[str, str] = {}
+        self._running: list[SimConversation] = []
+        """Whose agent loops were begun, oldest first."""
+        self._tasks: set[asyncio.Task[None]] = set()
         # The real server logs what goes wrong inside and tells nobody; here nobody needs to read it either.
         # Any, because the library's own hint knows only whether to log, not the logger that it takes as well.
         quiet: Any = logging.getLogger("gateway.simulators.openhands.sockets")
@@ -139,6 +156,8 @@ class OpenHandsServer:
 
     async def stop(self) -> None:
         """Cut all connections and stop listening, as a crash would."""
+        for task in self._tasks:
+            task.cancel()
         await self._served.stop()
         for conversation in self.conversations.values():
             conversation.end()
@@ -187,7 +206,8 @@ class OpenHandsServer:
             self.violations.append(f"{conversation_id[:100]!r} is no conversation id")
             raise Silence
         conversation = self.conversation(conversation_id)
-        begun = self.has_settings and conversation.begin()
+        is_new = not conversation.events
+        begun = self.has_settings and is_new and await self._begin(conversation)
         # All of this goes out before the packet that says the connection stands.
         for event in conversation.store.history(read_latest(handshake.get("latest_event_id", ""))):
             await self._sockets.emit("oh_event", event, to=sid)
@@ -196,8 +216,42 @@ class OpenHandsServer:
         self._conversation_of[sid] = conversation_id
         await self._sockets.enter_room(sid, f"room:{conversation_id}")
         conversation.join(sid, handshake)
+        # One that was there before is shown how it stood, and only then begun again.
+        begun = begun or await self._begin(conversation)
         if begun:
-            await conversation.warm_up()
+            await self._warm_up(conversation)
+        elif self._manners.stale_state is not None:
+            self._start(self._say_first_state(sid, conversation, self._manners.stale_state.total_seconds()))
+
+    async def _begin(self, conversation: SimConversation) -> bool:
+        """Begin an agent loop, where it does not run; the oldest must end where there are too many."""
+        if conversation.runs:
+            return False
+        self._running = [one for one in self._running if one.runs]
+        while len(self._running) >= self.max_concurrent_conversations:
+            oldest = self._running.pop(0)
+            self.evicted.append(oldest.conversation_id)
+            await oldest.evict()
+        self._running.append(conversation)
+        return conversation.begin()
+
+    async def _warm_up(self, conversation: SimConversation, first: str | None = None) -> None:
+        """Let an agent loop load; one that takes its time does so while others go on."""
+        if self._manners.loading is not None and not self._manners.loading:
+            await conversation.warm_up(first)
+        else:
+            self._start(conversation.warm_up(first))
+
+    async def _say_first_state(self, sid: str, conversation: SimConversation, late: float) -> None:
+        await asyncio.sleep(late)
+        states = [event for event in conversation.events if event.get("observation") == "agent_state_changed"]
+        if states:
+            await self._sockets.emit("oh_event", live_of(states[0]), to=sid)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _check_handshake(self, handshake: dict[str, str]) -> None:
         if strange := set(filter(None, handshake.get("providers_set", "").split(","))) - PROVIDERS:
@@ -278,8 +332,8 @@ class OpenHandsServer:
             missing = {"status": "error", "message": "Settings not found", "msg_id": SETTINGS_MISSING}
             return JSONResponse(missing, 400)
         conversation = self.conversation(uuid4().hex)
-        conversation.begin()
-        await conversation.warm_up(wanted.get("initial_user_msg"))
+        await self._begin(conversation)
+        await self._warm_up(conversation, wanted.get("initial_user_msg"))
         said = {"status": "ok", "conversation_id": conversation.conversation_id, "message": None}
         return JSONResponse({**said, "conversation_status": "STARTING"})
 
@@ -312,11 +366,12 @@ class OpenHandsServer:
     async def _stop(self, conversation_id: str) -> JSONResponse:
         """Stop an agent loop; the clients are sent away before, and so never see it."""
         conversation = self.conversation(conversation_id)
+        before = conversation.status_name
         await conversation.disconnect()
         await conversation.change_state("stopped")
         conversation.end()
         said = {"status": "ok", "conversation_id": conversation_id, "message": None}
-        return JSONResponse({**said, "conversation_status": "RUNNING"})
+        return JSONResponse({**said, "conversation_status": before})
 
     async def _order_run(self, conversation_id: str, order: RunOrder) -> JSONResponse:
         """For people with curl: let the agent run a command, and show what came of it."""
@@ -331,8 +386,15 @@ class OpenHandsServer:
         return JSONResponse(await self.conversation(conversation_id).agent_says(order.text))
 
 
-async def _run(port: int, session_api_key: str | None, conversation_id: str) -> None:
-    async with OpenHandsServer(session_api_key=session_api_key, port=port) as server:
+async def _run(given: argparse.Namespace) -> None:
+    session_api_key, conversation_id = given.session_api_key, given.conversation
+    made = OpenHandsServer(
+        session_api_key=session_api_key,
+        port=given.port,
+        manners=Manners(loading=timedelta(seconds=given.loading)),
+        max_concurrent_conversations=given.max_concurrent_conversations,
+    )
+    async with made as server:
         server.conversation(conversation_id)
         typer.echo(f"OpenHands at {server.url}, conversation {conversation_id}")
         typer.echo("Let the agent run a command, once something is connected:")
@@ -350,9 +412,13 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--session-api-key")
     parser.add_argument("--conversation", default="c0ffee", help="a conversation's id")
+    parser.add_argument("--loading", type=float, default=0.0, help="seconds until an agent listens to its client")
+    parser.add_argument(
+        "--max-concurrent-conversations", type=int, default=3, help="agents side by side; the next ends the oldest"
+    )
     given = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_run(given.port, given.session_api_key, given.conversation))
+        asyncio.run(_run(given))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """A simulated OpenHands conversation: its store of events, what its agent does, and what clients ask of it."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -7,9 +8,11 @@ from gateway.simulators.change import Change, Received
 from gateway.simulators.openhands_events import (
     NOT_EXECUTED,
     STOPPED_TEXT,
+    TOO_MANY,
     Seen,
     action_event,
     error_seen,
+    is_state,
     model_share,
     observation_event,
     recall_seen,
@@ -35,6 +38,8 @@ class SimConversation:
         """What clients sent, on `oh_user_action`, `oh_action` and by REST."""
         self.violations: list[str] = []
         """Every breach by a client; it is told nothing of them."""
+        self.unheard: list[Frame] = []
+        """What came while the agent was loading: echoed, acknowledged, and never worked on."""
         self.sockets: set[str] = set()
         self.connections = 0
         self.handshakes: list[Frame] = []
@@ -45,7 +50,8 @@ class SimConversation:
         self._now = Progress()
         self._count = 0
         self._change = Change()
-        self.store = Store(conversation_id, wire, self._change)
+        self.store = Store(conversation_id, wire, self._change, reorders=manners.reorders)
+        self._may_listen = asyncio.Event()
 
     @property
     def events(self) -> list[Frame]:
@@ -206,7 +212,20 @@ class SimConversation:
         """Wait for an event in the store that fits, among those with an id above `after`."""
         return await self.store.wait(predicate, within, after=after)
 
+    async def say_again(self, number: int) -> None:
+        """Send a stored event live once more, as late as it is."""
+        await self.store.send(next(event for event in self.events if event["id"] == number))
+
+    def end_loading(self) -> None:
+        """Let the agent listen from now on, where it waits for that."""
+        self._may_listen.set()
+
     # What the server tells the conversation
+
+    @property
+    def runs(self) -> bool:
+        """Whether the agent loop runs, loading or not."""
+        return self._now.started
 
     def begin(self) -> bool:
         """Begin the agent loop where it does not run; returns whether it began now."""
@@ -218,8 +237,17 @@ class SimConversation:
 
     async def warm_up(self, first: str | None = None) -> None:
         """Say what a beginning agent loop says; `loading` was stored before, and comes again."""
-        await self.store.send(self.events[-1])
+        begun = self._now
+        await self.store.send(next(event for event in reversed(self.events) if is_state(event, "loading")))
         await self.status("STATUS$STARTING_RUNTIME")
+        if self._manners.loading is None:
+            await self._may_listen.wait()
+        else:
+            await asyncio.sleep(self._manners.loading.total_seconds())
+        if self._now is not begun or not begun.started or begun.state != "loading":
+            # It was stopped meanwhile, or somebody has given it a state.
+            return
+        begun.has_runtime = True
         await self.status("STATUS$READY")
         if not self.store.has("system"):
             await self.store.say(system_event())
@@ -234,14 +262,29 @@ class SimConversation:
     def end(self) -> None:
         """The server's process has ended, and the agent loop with it."""
         self._now.started = False
+        self._may_listen.clear()
+
+    async def evict(self) -> None:
+        """End the agent loop, since another one wants its place."""
+        await self.status(TOO_MANY, "Too many conversations at once", kind="error")
+        await self.disconnect()
+        self.end()
+
+    @property
+    def status_name(self) -> str:
+        """Whether and how the agent loop runs, in the words of REST; RUNNING may still be loading."""
+        if not self._now.started:
+            return "STOPPED"
+        loading = self._now.state == "loading" and not self._now.has_runtime
+        return "STARTING" if loading else "RUNNING"
 
     def describe(self) -> Frame:
         """Say what `GET /api/conversations/{id}` says."""
-        running = self._now.started
+        status = self.status_name
         return {
             "conversation_id": self.conversation_id,
-            "status": "RUNNING" if running else "STOPPED",
-            "runtime_status": "STATUS$READY" if running else None,
+            "status": status,
+            "runtime_status": "STATUS$READY" if status == "RUNNING" else None,
             "url": f"/api/conversations/{self.conversation_id}",
             "num_connections": len(self.sockets),
             "conversation_version": "V0",
@@ -278,6 +321,11 @@ class SimConversation:
         finally:
             self._change.tell()
         echo = await self.store.say(action_event(name, args, source="user"))
+        if self._now.state == "loading":
+            # Nobody listens yet, and nobody looks later at what was missed.
+            self.unheard.append({"action": name, "args": args})
+            del self.unheard[:-KEPT_FRAMES]
+            return
         await self._react(name, args, echo)
 
     def object_to(self, why: str) -> None:
@@ -312,9 +360,8 @@ class SimConversation:
             await self.store.say(recalled)
             return
         self._now.state = "running"
-        pair = [self.store.keep(state_event("running")), self.store.keep(recalled)]
-        for event in reversed(pair) if self._manners.reorders else pair:
-            await self.store.send(event)
+        await self.store.say(state_event("running"))
+        await self.store.say(recalled)
 
     async def _obey(self, state: str) -> None:
         now = self._now

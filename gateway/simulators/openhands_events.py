@@ -8,6 +8,7 @@ from gateway.simulators.openhands_rules import Frame
 LIVE_FROM_ENVIRONMENT = frozenset({"run", "agent_state_changed", "recall", "error"})
 DEFAULT_FINISH = "All done! What's next on the agenda?"
 NOT_EXECUTED = "AGENT_ERROR$ERROR_ACTION_NOT_EXECUTED_STOPPED"
+TOO_MANY = "AGENT_ERROR$TOO_MANY_CONVERSATIONS"
 STOPPED_TEXT = "The action has not been executed, because the agent was stopped before it could be."
 _FUNCTIONS = {
     "run": "execute_bash",
@@ -55,6 +56,11 @@ def state_event(state: str, reason: str = "") -> Frame:
     return observation_event(
         Seen("agent_state_changed", "", {"agent_state": state, "reason": reason}), source="environment"
     )
+
+
+def is_state(event: Frame, state: str) -> bool:
+    """Say whether an event tells that the agent is in a state."""
+    return event.get("observation") == "agent_state_changed" and event["extras"]["agent_state"] == state
 
 
 def system_event() -> Frame:

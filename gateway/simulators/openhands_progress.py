@@ -14,7 +14,11 @@ class Manners:
     """How the simulated server behaves where a real one does now this, now that."""
 
     reorders: bool = False
-    """Whether live events of one moment swap places, as those of two threads do."""
+    """Whether live events of one moment swap places, as those of two threads do: states come behind the next event."""
+    loading: timedelta | None = timedelta(0)
+    """How long a beginning agent loop takes until it listens; None where only `end_loading` ends it."""
+    stale_state: timedelta | None = None
+    """How long after a join the conversation's first state is sent once more; None where it is not."""
     heartbeat: timedelta = timedelta(seconds=25)
     """How often the server pings; a connection that has not answered within nearly as long again is dropped."""
     recalls: bool = True
@@ -28,6 +32,8 @@ class Progress:
     state: str = "loading"
     started: bool = False
     """Whether the agent loop runs; it ends with the server's process."""
+    has_runtime: bool = False
+    """Whether its runtime is there; its agent may still be loading."""
     poisoned: bool = False
     """A client's `write` is in the history, which no agent can read any more."""
     steps: int = 0

@@ -1,5 +1,6 @@
 """The events of a simulated OpenHands conversation: kept, sent live, shown again, and paged through."""
 
+import asyncio
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Protocol
@@ -9,6 +10,8 @@ from gateway.simulators.openhands_events import live_of, replay_of
 from gateway.simulators.openhands_rules import Frame
 
 KEPT_EVENTS = 20_000
+_ANOTHER_THREAD = 0.02
+"""Seconds by which a state may come late, where nothing else is sent meanwhile."""
 
 
 class Wire(Protocol):
@@ -23,12 +26,15 @@ class Wire(Protocol):
 class Store:
     """All events of one conversation, with the source they were stored with, null ones too."""
 
-    def __init__(self, conversation_id: str, wire: Wire, change: Change) -> None:
+    def __init__(self, conversation_id: str, wire: Wire, change: Change, *, reorders: bool = False) -> None:
         self.events: list[Frame] = []
         self._conversation_id = conversation_id
         self._wire = wire
         self._change = change
         self._next_id = 0
+        self._reorders = reorders
+        self._late: list[Frame] = []
+        self._late_sender: asyncio.Task[None] | None = None
 
     def keep(self, event: Frame) -> Frame:
         """Give an event its id and time, without sending it."""
@@ -54,8 +60,23 @@ class Store:
     async def send(self, event: Frame) -> None:
         """Send an event as it goes out live, where it does at all."""
         live = live_of(event)
-        if live is not None:
-            await self.emit(live)
+        if live is None:
+            return
+        if self._reorders and live.get("observation") == "agent_state_changed":
+            await self._send_late()
+            self._late.append(live)
+            self._late_sender = asyncio.create_task(self._send_later())
+            return
+        await self.emit(live)
+        await self._send_late()
+
+    async def _send_late(self) -> None:
+        while self._late:
+            await self.emit(self._late.pop(0))
+
+    async def _send_later(self) -> None:
+        await asyncio.sleep(_ANOTHER_THREAD)
+        await self._send_late()
 
     async def emit(self, payload: Any) -> None:
         """Send any payload as it is, without keeping it."""

@@ -1,6 +1,7 @@
 """The simulated OpenHands server behaves as 0.62 was measured to, seen by a client that knows nothing of it."""
 
 import asyncio
+from datetime import timedelta
 
 import httpx
 import pytest
@@ -271,7 +272,14 @@ async def test_a_lost_connection_keeps_the_conversation_and_a_restart_begins_the
         await server.start()
         async with joined(server.url, "c1", 6) as client:
             await client.until(is_state("awaiting_user_input"))
-            assert kinds(client.events) == ["loading", "loading", "awaiting_user_input"]
+            # It was up to date, so the replay has no state for it; what begins again is told as it happens.
+            assert kinds(client.events) == ["loading", "awaiting_user_input"]
+        await server.stop()
+        await server.start()
+        async with joined(server.url, "c1", 3) as client:
+            await client.until(lambda event: is_state("awaiting_user_input")(event) and event["id"] > 10)
+            shown = ["run", "run", "awaiting_user_input", "loading", "awaiting_user_input"]
+            assert [kind for kind in kinds(client.events) if kind != "change_agent_state"] == shown
 
 
 async def test_a_stop_by_rest_sends_the_clients_away_before_they_can_see_it() -> None:
@@ -323,3 +331,72 @@ async def test_actions_have_the_keys_of_the_recorded_ones() -> None:
         assert set(action) - {"timeout"} == {
             *("id", "timestamp", "source", "message", "action", "tool_call_metadata", "llm_metrics", "args")
         }
+
+
+async def test_what_is_said_while_the_agent_loads_is_acknowledged_and_never_worked_on() -> None:
+    async with OpenHandsServer(manners=Manners(loading=None)) as server, joined(server.url, "c1") as client:
+        work = server.conversation("c1")
+        assert await status_of(server, "c1") == "STARTING"
+        await client.order("message", {"content": "too early"})
+        await client.order("run", {"command": "ls"})
+        await client.until(lambda event: event.get("action") == "run")
+        work.end_loading()
+        await client.until(is_state("awaiting_user_input"))
+        assert await status_of(server, "c1") == "RUNNING"
+        assert work.state == "awaiting_user_input"
+        assert [one["action"] for one in work.unheard] == ["message", "run"]
+        assert work.workspace.executed == []
+        await client.order("message", {"content": "now"})
+        await client.until(is_state("running"))
+        assert len(work.unheard) == 2
+
+
+async def test_a_fourth_conversation_ends_the_oldest() -> None:
+    async with OpenHandsServer() as server, joined(server.url, "c1") as oldest:
+        async with joined(server.url, "c2"), joined(server.url, "c3"), joined(server.url, "c4"):
+            await oldest.until_left()
+            evicted = [event for event in oldest.events if event.get("id") == "AGENT_ERROR$TOO_MANY_CONVERSATIONS"]
+            assert [event["type"] for event in evicted] == ["error"]
+            assert server.evicted == ["c1"]
+            assert await status_of(server, "c1") == "STOPPED"
+            assert await status_of(server, "c4") == "RUNNING"
+        # Those that nobody listens to go on, and coming back takes the place of the next.
+        async with joined(server.url, "c1", 3):
+            assert server.evicted == ["c1", "c2"]
+
+
+async def test_a_server_may_be_told_to_keep_more_conversations() -> None:
+    async with OpenHandsServer(max_concurrent_conversations=4) as server:
+        for name in ("c1", "c2", "c3", "c4"):
+            async with joined(server.url, name):
+                pass
+        assert server.evicted == []
+
+
+async def test_a_stopped_conversation_is_stopped_until_somebody_joins_it() -> None:
+    async with OpenHandsServer() as server, httpx.AsyncClient() as rest:
+        async with joined(server.url, "c1") as client:
+            answer = await rest.post(f"{server.url}/api/conversations/c1/stop")
+            assert answer.json()["conversation_status"] == "RUNNING"
+            await client.until_left()
+            assert not any(is_state("stopped")(event) for event in client.events)
+        assert await status_of(server, "c1") == "STOPPED"
+        again = await rest.post(f"{server.url}/api/conversations/c1/stop")
+        assert again.json()["conversation_status"] == "STOPPED"
+        async with joined(server.url, "c1") as client:
+            assert await status_of(server, "c1") == "RUNNING"
+
+
+async def test_a_first_state_gone_by_may_be_told_once_more_to_who_joins_late() -> None:
+    async with OpenHandsServer(manners=Manners(stale_state=timedelta(milliseconds=1))) as server:
+        async with joined(server.url, "c1") as first:
+            await first.until(is_state("awaiting_user_input"))
+        async with joined(server.url, "c1") as late:
+            stale = await late.until(lambda event: is_state("loading")(event) and event["source"] == "agent")
+            assert stale["id"] == 0
+            assert kinds(late.events)[-2:] == ["awaiting_user_input", "loading"]
+
+
+async def status_of(server: OpenHandsServer, conversation_id: str) -> str:
+    async with httpx.AsyncClient() as rest:
+        return (await rest.get(f"{server.url}/api/conversations/{conversation_id}")).json()["status"]
