@@ -65,12 +65,17 @@ def migrate(
         match _store(config):
             case SqliteStore(path=path):
                 place, newest = str(locate(path)), len(SQLITE_MIGRATIONS)
-                before, after = (sqlite.schema_of(locate(path)), newest) if check else sqlite.migrate(locate(path))
+                if check:
+                    before = sqlite.schema_of(locate(path))
+                    after = max(before, newest)
+                else:
+                    before, after = sqlite.migrate(locate(path))
             case PostgresStore() as store:
                 address = _address(store)
                 place, newest = _name(address), len(POSTGRES_MIGRATIONS)
                 if check:
-                    before, after = asyncio.run(postgres.schema_of(address)), newest
+                    before = asyncio.run(postgres.schema_of(address))
+                    after = max(before, newest)
                 else:
                     before, after = asyncio.run(postgres.bring_up_to_date(address))
             case MemoryStore():

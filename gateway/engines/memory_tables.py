@@ -21,7 +21,7 @@ from gateway.engines.steps import CLOSED, DedupeKey, Writes
 from gateway.envelope import CallId, InteractionId, SessionId
 from gateway.ports.clock import Clock
 from gateway.ports.rows import SessionRow, StoredAnswer
-from gateway.ports.step import OPEN_STATES, RUNTIME
+from gateway.ports.step import ENDED_STATES, RUNTIME, SEND_STATES
 
 
 @dataclass(slots=True)
@@ -37,6 +37,7 @@ class Shelved:
     updated_at: int
     cursor: str | None = None
     snapshot: bytes | None = None
+    keep_from: int | None = None
     owner: str | None = None
     events: list[EventRecord] = field(default_factory=list[EventRecord])
 
@@ -104,7 +105,8 @@ class Tables:
             session.head = head
             session.updated_at = now
             session.cursor = writes.cursors.get(session_id, session.cursor)
-            session.snapshot = writes.snapshots.get(session_id, session.snapshot)
+            if snapshot := writes.snapshots.get(session_id):
+                session.snapshot, session.keep_from = snapshot.snapshot, snapshot.keep_from
         for record in writes.events:
             self.sessions[record.session_id].events.append(record)
         self.keys |= writes.keys
@@ -144,7 +146,7 @@ class Tables:
         """Take the bodies out of a session's events, and what was copied from them."""
         session = self.sessions[session_id]
         session.events = [record._replace(body=None, about=strip_about(record.about)) for record in session.events]
-        session.snapshot = None
+        session.snapshot = session.keep_from = None
         size = sum(len(record.about or b"") for record in session.events)
         session.head = session.head._replace(size=size)
         for call in self.calls.values():
@@ -168,13 +170,20 @@ class Tables:
     def shelves(self, copies_from: int) -> list[Shelf]:
         """List the sessions that have events left, with what must stay; older copies are waited for no more."""
         floors: dict[SessionId, int] = {}
-        needed = [(call.session_id, call.request_seq) for call in self.calls.values() if call.state in OPEN_STATES]
+        # What only a newer release knows how to go on with stays for it.
+        needed = [(call.session_id, call.request_seq) for call in self.calls.values() if call.state not in ENDED_STATES]
         needed += [
             (send.session_id, send.seq)
             for send in self.sends.values()
-            if send.state == "pending" and (send.target == RUNTIME or send.created_at >= copies_from)
+            if (send.state == "pending" and (send.target == RUNTIME or send.created_at >= copies_from))
+            or send.state not in SEND_STATES
         ]
-        needed += [(one.session_id, one.request_seq) for one in self.interactions.values() if one.state == "waiting"]
+        needed += [
+            (one.session_id, one.request_seq)
+            for one in self.interactions.values()
+            if one.state not in {"answered", "expired", "moot"}
+        ]
+        needed += [(name, kept.keep_from) for name, kept in self.sessions.items() if kept.keep_from is not None]
         for session_id, seq in needed:
             floors[session_id] = min(seq, floors.get(session_id, seq))
         return [

@@ -9,7 +9,11 @@ from typing import NamedTuple
 from gateway.envelope import CallId, Direction, EventId, InteractionId, SessionId
 from gateway.errors import InvalidRequest
 from gateway.ports.rows import CallRow, InteractionRow
-from gateway.ports.step import CallState, InteractionState, Lane, SendState
+from gateway.ports.step import NEWER, CallState, InteractionState, Lane, SendState
+
+LISTED = f"state NOT IN ('pending', 'delivered', 'moot') OR (state = 'pending' AND reason = '{NEWER}')"
+"""Which outbound rows wait for an operator, in SQL: those whose fate is not good, and those that only a newer release
+can go on with. Word for word as the index on them, so that it is used."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -83,6 +87,13 @@ class SendRecord(NamedTuple):
     reason: str | None
     created_at: int
 
+    @property
+    def listed(self) -> bool:
+        """Whether it waits for an operator, as `LISTED` says."""
+        if self.state == "pending":
+            return self.reason == NEWER
+        return self.state not in {"delivered", "moot"}
+
 
 class SendMove(NamedTuple):
     """What an outbound row becomes, and which; in the order the UPDATE wants."""
@@ -94,6 +105,14 @@ class SendMove(NamedTuple):
     session_id: SessionId
     seq: int
     target: str
+
+
+class SnapshotRecord(NamedTuple):
+    """A session's memory, written down."""
+
+    session_id: SessionId
+    snapshot: bytes
+    keep_from: int | None
 
 
 class AnswerRecord(NamedTuple):

@@ -21,6 +21,7 @@ from gateway.engines.rows import (
     InteractionRecord,
     SendMove,
     SendRecord,
+    SnapshotRecord,
     micros,
     micros_or_none,
 )
@@ -73,7 +74,7 @@ class Writes:
     heads: dict[SessionId, Head] = field(default_factory=dict[SessionId, Head])
     """Every session touched, as it stands after the batch."""
     cursors: dict[SessionId, str] = field(default_factory=dict[SessionId, str])
-    snapshots: dict[SessionId, bytes] = field(default_factory=dict[SessionId, bytes])
+    snapshots: dict[SessionId, SnapshotRecord] = field(default_factory=dict[SessionId, SnapshotRecord])
     events: list[EventRecord] = field(default_factory=list[EventRecord])
     keys: set[DedupeKey] = field(default_factory=set[DedupeKey])
     opened: list[CallId] = field(default_factory=list[CallId])
@@ -143,7 +144,7 @@ def decide(step: Step, events: Sequence[Encoded], *, now: int, known: Known, wri
     if step.cursor is not None:
         writes.cursors[session_id] = step.cursor
     if step.snapshot is not None:
-        writes.snapshots[session_id] = step.snapshot
+        writes.snapshots[session_id] = SnapshotRecord(session_id, step.snapshot, step.keep_from)
     if keys:
         writes.keys |= keys
     if calls:

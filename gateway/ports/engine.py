@@ -122,11 +122,11 @@ class Ledger(Protocol):
         ...
 
     async def dismiss(self, session_id: SessionId, sequence: int, target: str, *, reason: str) -> bool:
-        """Make a refused, unknown or dead row moot; False where it is none: of many at once one succeeds."""
+        """Make a row that `dead_sends` lists moot; False where it is none: of many at once one succeeds."""
         ...
 
     async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[SendRow], str | None]:
-        """List rows that are refused, unknown or dead, newest first."""
+        """List rows that are refused, unknown or dead, or that wait for a newer release (`NEWER`), newest first."""
         ...
 
     async def interactions(

@@ -1,16 +1,22 @@
 """What may be written about a session: a Step, with its events and every change that goes in with them. Pure."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from gateway.envelope import CallId, Direction, Envelope, Event, EventId, InteractionId, Loss, Origin, SessionId
 from gateway.envelope.values import dataclass
 
 CallState = Literal["queued", "dispatched", "accepted", "succeeded", "failed", "canceled", "expired"]
 OPEN_STATES: frozenset[str] = frozenset({"queued", "dispatched", "accepted"})
+ENDED_STATES: frozenset[str] = frozenset({"succeeded", "failed", "canceled", "expired"})
 SendState = Literal["pending", "delivered", "refused", "moot", "unknown", "dead"]
 Lane = Literal["urgent", "turn", "new_work"]
+SEND_STATES: frozenset[str] = frozenset(get_args(SendState))
 InteractionState = Literal["waiting", "answered", "expired", "moot"]
+
+NEWER = "written by a newer release"
+"""The reason on a pending row that waits for the release that wrote it, since this one cannot read its event; no row
+behind it in its lane overtakes it. It was not sent since, and is once that release is back."""
 
 RUNTIME = "runtime"
 """The outbound target that is the session's own runtime; the others are `destination:NAME`."""
@@ -221,6 +227,8 @@ class Step:
     keeps: tuple[Keep, ...] = ()
     cursor: str | None = None
     snapshot: bytes | None = None
+    keep_from: int | None = None
+    """With a snapshot: the first event that must stay, because a newer release will fold it anew; None for none."""
     state: str | None = None
     """The session's own state for lists (`running`, `idle`, `closed`, ...)."""
     expects: tuple[Expectation, ...] = ()

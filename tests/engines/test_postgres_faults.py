@@ -29,6 +29,8 @@ from gateway.engines.postgres import (
     lanes as postgres_lanes,
     pool as postgres_pool,
 )
+from gateway.engines.postgres.link import Address
+from gateway.engines.postgres.operations import bring_up_to_date
 from gateway.engines.postgres.tables import MIGRATIONS
 from gateway.envelope import SessionId
 from gateway.errors import EngineUnavailable, EngineUnusable, InvalidRequest, SchemaTooNew
@@ -327,6 +329,23 @@ async def test_a_newer_schema_is_refused_with_the_mend(schema: str) -> None:
     with pytest.raises(SchemaTooNew, match="newer release"):
         async with engine_at(postgres_server.dsn(), schema):
             pass
+
+
+async def test_a_newer_schema_that_this_release_can_read_is_worked_on(schema: str) -> None:
+    newer = len(MIGRATIONS) + 1
+    async with engine_at(postgres_server.dsn(), schema) as engine:
+        await open_session(engine)
+    operator = await asyncpg.connect(postgres_server.dsn())
+    await operator.execute(f"SET search_path = {schema}")
+    await operator.execute("ALTER TABLE sessions ADD COLUMN mood text NOT NULL DEFAULT 'calm'")
+    await operator.execute("INSERT INTO schema_version VALUES ($1, now(), $2)", newer, len(MIGRATIONS))
+    await operator.close()
+    async with engine_at(postgres_server.dsn(), schema) as engine:
+        await open_session(engine, BOB)
+        await engine.commit(Step(ALICE, (said("x"),)))
+        assert (await engine.health()).extra["schema"] == f"{schema} {newer}"
+    address = Address(postgres_server.dsn(), schema)
+    assert await bring_up_to_date(address) == (newer, newer)
 
 
 async def test_a_schema_of_another_program_is_left_alone(schema: str) -> None:

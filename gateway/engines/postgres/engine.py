@@ -23,7 +23,6 @@ from gateway.engines.postgres.link import Address
 from gateway.engines.postgres.once import FIRST_PAUSE, LONGEST_PAUSE, Line, Once
 from gateway.engines.postgres.pool import Pool
 from gateway.engines.postgres.schema import check, migrate
-from gateway.engines.postgres.tables import MIGRATIONS
 from gateway.engines.retention import add_up, portions
 from gateway.engines.rows import micros, whole_micros
 from gateway.engines.shared_probe import SharedProbe
@@ -82,6 +81,7 @@ class PostgresEngine:
         self._bell = Bell(Address(direct_dsn or dsn, schema))
         self._now_open: _Open | None = None
         self._doubts: set[str] = set()
+        self._schema = 0
         self._stack = AsyncExitStack()
         self._probing = SharedProbe(self._address.place, self._probe, patience=_PROBE_SECONDS)
 
@@ -119,7 +119,7 @@ class PostgresEngine:
                 try:
                     link = await line.link()
                     found = await check(link)
-                    await migrate(link)
+                    self._schema = await migrate(link)
                     break
                 except EngineUnavailable as exc:
                     if loop.time() + pause > until:
@@ -138,7 +138,7 @@ class PostgresEngine:
         self._doubts = doubts
         return {
             "place": self._address.place,
-            "schema": f"{self._address.schema} {len(MIGRATIONS)}",
+            "schema": f"{self._address.schema} {self._schema}",
             "pooler": "no" if self._address.direct else "yes",
             **found,
         }

@@ -12,7 +12,7 @@ from gateway.engines.postgres.link import Address, Link, connect
 from gateway.engines.postgres.schema import check, migrate, reached
 from gateway.engines.postgres.tables import MIGRATIONS
 from gateway.engines.roster import RESTORED
-from gateway.engines.transfer import PAGE, TABLES, Row, Table
+from gateway.engines.transfer import NEWER, PAGE, TABLES, Row, Table
 from gateway.errors import EngineUnusable, OperatorError
 from gateway.ports.rows import Instance
 
@@ -59,7 +59,7 @@ async def examine(address: Address) -> Examined:
     async with _linked(address) as link:
         found = await check(link)
         number = await reached(link) or 0
-        rows = await link.ask(INSTANCES) if number == len(MIGRATIONS) else ()
+        rows = await link.ask(INSTANCES) if number >= len(MIGRATIONS) else ()
         return Examined(found, number, [Instance(*row) for row in rows])
 
 
@@ -146,7 +146,8 @@ async def postgres_side(address: Address, *, filled: bool) -> AsyncGenerator[Pos
     async with _linked(address) as link:
         if filled and (await reached(link) or 0) < len(MIGRATIONS):
             raise EngineUnusable(f"{_place(address)} is not up to date: run `dragoman migrate` with its configuration")
-        await migrate(link)
+        if await migrate(link) > len(MIGRATIONS):
+            raise EngineUnusable(f"{_place(address)} is of a newer release: {NEWER}")
         types = {(table, column): kind for table, column, kind in await link.ask(_TYPES, address.schema)}
         async with _alone(link):
             yield PostgresSide(link, types)

@@ -10,6 +10,7 @@ from gateway.engines.encoding import decode_envelope, read_cursor, send_row, wri
 from gateway.engines.postgres.pool import Pool
 from gateway.engines.retention import Chosen, Item, Shelf, consider
 from gateway.engines.rows import (
+    LISTED,
     CallRecord,
     EventRecord,
     InteractionRecord,
@@ -90,6 +91,13 @@ WITH needed AS (
     UNION ALL SELECT session_id, seq FROM @outbound
     WHERE state = 'pending' AND (target = 'runtime' OR created_at >= $6::bigint)
     UNION ALL SELECT session_id, request_seq FROM @interactions WHERE state = 'waiting'
+    UNION ALL SELECT session_id, request_seq FROM @interactions
+    WHERE state NOT IN ('waiting', 'answered', 'expired', 'moot')
+    UNION ALL SELECT session_id, request_seq FROM @calls
+    WHERE state NOT IN ('queued', 'dispatched', 'accepted', 'succeeded', 'failed', 'canceled', 'expired')
+    UNION ALL SELECT session_id, seq FROM @outbound
+    WHERE state NOT IN ('pending', 'delivered', 'moot') AND state NOT IN ('refused', 'unknown', 'dead')
+    UNION ALL SELECT session_id, keep_from FROM @snapshots WHERE keep_from IS NOT NULL
 ), floors AS (
     SELECT session_id, min(seq) AS floor FROM needed GROUP BY session_id
 )
@@ -240,7 +248,7 @@ async def list_sends_of(pool: Pool, session_id: SessionId, sequence: int) -> lis
 
 async def list_dead_sends(pool: Pool, page: Page, which: DeadFilter) -> tuple[list[SendRow], str | None]:
     where = Where()
-    where.add("o.state IN ('refused', 'unknown', 'dead')")
+    where.add(f"({LISTED})")
     if page.after:
         place = read_cursor(page.after, int, str, int, str)
         where.add("(o.created_at, o.session_id, o.seq, o.target) < ({0}, {1}, {2}, {3})", *place)

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from gateway.engines.postgres.link import Link
-from gateway.engines.postgres.tables import MIGRATIONS, OURS
+from gateway.engines.postgres.tables import MIGRATIONS, OURS, READABLE_FROM
 from gateway.errors import EngineUnusable, SchemaTooNew
 
 OLDEST = 140_000
@@ -13,7 +13,8 @@ OLDEST = 140_000
 
 _LOCK = "SELECT pg_advisory_xact_lock($1)"
 _TABLES = "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1"
-_VERSION = f"SELECT max(n) FROM @{OURS}"
+# The first release had no such column.
+_VERSION = f"SELECT n, (to_jsonb(v) ->> 'readable_from')::bigint FROM @{OURS} v ORDER BY n DESC LIMIT 1"
 _MIGRATION_SECONDS = 600.0
 
 _SETTINGS = """
@@ -83,11 +84,12 @@ async def migrate(link: Link) -> int:
 
     Raises:
         EngineUnusable: the schema holds tables of another program, or may not be made.
-        SchemaTooNew: a newer release has written it.
+        SchemaTooNew: a newer release has made it in a way that this one cannot work on.
         EngineUnavailable: the server does not answer.
     """
-    if await reached(link) == len(MIGRATIONS):
-        return len(MIGRATIONS)
+    found = await reached(link) or 0
+    if found >= len(MIGRATIONS):
+        return found
     schema = link.address.schema
     await link.run("BEGIN ISOLATION LEVEL READ COMMITTED")
     try:
@@ -103,13 +105,14 @@ async def migrate(link: Link) -> int:
             script += statements
             script.append(f"INSERT INTO @{OURS} VALUES ({number}, clock_timestamp())")
         if script:
+            script.append(f"UPDATE @{OURS} SET readable_from = {READABLE_FROM} WHERE n = {len(MIGRATIONS)}")
             await link.run(";\n".join(script), seconds=_MIGRATION_SECONDS)
         await link.run("COMMIT")
     except BaseException:
         # Whatever it was, the server undoes the transaction together with the connection.
         link.drop()
         raise
-    return len(MIGRATIONS)
+    return max(done or 0, len(MIGRATIONS))
 
 
 async def reached(link: Link) -> int | None:
@@ -117,7 +120,7 @@ async def reached(link: Link) -> int | None:
 
     Raises:
         EngineUnusable: the schema holds tables of another program.
-        SchemaTooNew: a newer release has written it.
+        SchemaTooNew: a newer release has made it in a way that this one cannot work on.
     """
     schema, place = link.address.schema, link.address.place
     tables = {row[0] for row in await link.ask(_TABLES, schema)}
@@ -127,8 +130,9 @@ async def reached(link: Link) -> int | None:
         raise EngineUnusable(
             f"the schema {schema!r} of {place} holds tables of another program: give engine.schema another name"
         )
-    done: Any = (await link.ask(_VERSION))[0][0] or 0
-    if done > len(MIGRATIONS):
+    rows: Any = await link.ask(_VERSION)
+    done, readable_from = rows[0] if rows else (0, None)
+    if done > len(MIGRATIONS) and (readable_from is None or readable_from > len(MIGRATIONS)):
         raise SchemaTooNew(
             f"the schema {schema!r} of {place} has number {done} and this release knows {len(MIGRATIONS)}: "
             "run the newer release again, or restore a backup made before the upgrade"

@@ -19,6 +19,7 @@ from gateway.engines.rows import (
     InteractionRecord,
     SendMove,
     SendRecord,
+    SnapshotRecord,
 )
 from gateway.engines.steps import DedupeKey, Writes
 from gateway.envelope import CallId, SessionId
@@ -41,6 +42,7 @@ _INTEGERS = frozenset(
     {
         "seq", "recorded_at", "n", "attempt", "created_at", "deadline_at", "request_seq", "due_at", "canceling_until",
         "outcome_seq", "unknown", "deliver", "finished_at", "dead", "last_seq", "size", "expires_at",
+        "keep_from",
     }
 )  # fmt: skip
 _BYTES = frozenset({"body", "about", "snapshot"})
@@ -76,9 +78,9 @@ _PARTS = {
     "sends": _add("outbound", SendRecord._fields),
     "send_moves": _move("outbound", SendMove._fields, ("session_id", "seq", "target")),
     "snapshots": _Part(
-        "INSERT INTO @snapshots (session_id, snapshot) SELECT * FROM {rows}"
-        " ON CONFLICT (session_id) DO UPDATE SET snapshot = excluded.snapshot",
-        ("session_id", "snapshot"),
+        "INSERT INTO @snapshots (session_id, snapshot, keep_from) SELECT * FROM {rows}"
+        " ON CONFLICT (session_id) DO UPDATE SET snapshot = excluded.snapshot, keep_from = excluded.keep_from",
+        SnapshotRecord._fields,
     ),
     "heads": _Part(
         "UPDATE @sessions t SET state = n.state, last_seq = n.last_seq, size = n.size, updated_at = n.recorded_at,"
@@ -196,7 +198,7 @@ async def write(link: Link, writes: Writes, now: int, *, token: str, spent: Sequ
         ],
         "sends": sends,
         "send_moves": moves,
-        "snapshots": [*writes.snapshots.items()],
+        "snapshots": [*writes.snapshots.values()],
         "heads": [
             (head.session_id, head.state, head.last_seq, head.size, now, cursors.get(head.session_id))
             for head in writes.heads.values()

@@ -8,6 +8,10 @@ _TEXT = 'text COLLATE "C"'
 _BUSY = "autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 1"
 """What is changed all the time is cleaned often, or its dead rows slow down every look."""
 
+READABLE_FROM = 2
+"""The oldest schema whose release can work on what this one makes: it knows every table and column that it needs, and
+writes nothing that breaks a newer one. A migration that ends this raises it to its own number."""
+
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         # Owner and fence are in the row that every commit touches anyway; room is left for its next versions.
@@ -147,6 +151,27 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) WITH ({_BUSY})
         """,
         "CREATE TABLE @probe (id bigint PRIMARY KEY CHECK (id = 1), tried_at timestamptz NOT NULL)",
+    ),
+    (
+        "ALTER TABLE @schema_version ADD COLUMN readable_from bigint",
+        # Events from here on must stay: a newer release folds them anew.
+        "ALTER TABLE @snapshots ADD COLUMN keep_from bigint",
+        "CREATE INDEX snapshots_keep ON @snapshots (session_id, keep_from) WHERE keep_from IS NOT NULL",
+        # What only a newer release knows how to go on with is kept and listed; nearly always there is none.
+        "DROP INDEX @outbound_dead",
+        """
+        CREATE INDEX outbound_listed ON @outbound (created_at, session_id, seq, target)
+        WHERE state NOT IN ('pending', 'delivered', 'moot')
+            OR (state = 'pending' AND reason = 'written by a newer release')
+        """,
+        """
+        CREATE INDEX calls_newer ON @calls (session_id, request_seq)
+        WHERE state NOT IN ('queued', 'dispatched', 'accepted', 'succeeded', 'failed', 'canceled', 'expired')
+        """,
+        """
+        CREATE INDEX interactions_newer ON @interactions (session_id, request_seq)
+        WHERE state NOT IN ('waiting', 'answered', 'expired', 'moot')
+        """,
     ),
 )
 

@@ -8,7 +8,7 @@ from gateway.engines.postgres.once import Turn, Work
 from gateway.engines.postgres.schema import check
 from gateway.engines.postgres.store import KEEP_ANSWERS, Held, write
 from gateway.engines.retention import PORTION, Gone, add_up
-from gateway.engines.rows import Head, micros
+from gateway.engines.rows import LISTED, Head, micros
 from gateway.engines.steps import CLOSED, Writes, begin, decide
 from gateway.envelope import SessionId
 from gateway.errors import Conflict, NotFound
@@ -30,9 +30,9 @@ _REVIVE = """
 UPDATE @outbound SET state = 'pending', attempt = 0, due_at = $4, reason = NULL
 WHERE session_id = $1 AND seq = $2 AND target = $3 AND state IN ('refused', 'unknown', 'dead') RETURNING 1
 """
-_DISMISS = """
+_DISMISS = f"""
 UPDATE @outbound SET state = 'moot', due_at = NULL, reason = $4
-WHERE session_id = $1 AND seq = $2 AND target = $3 AND state IN ('refused', 'unknown', 'dead') RETURNING 1
+WHERE session_id = $1 AND seq = $2 AND target = $3 AND ({LISTED}) RETURNING 1
 """
 _PROBE = """
 INSERT INTO @probe (id, tried_at) VALUES (1, clock_timestamp())
@@ -56,6 +56,13 @@ SELECT min(seq) FROM (
     UNION ALL SELECT seq FROM @outbound
     WHERE session_id = $1 AND state = 'pending' AND (target = 'runtime' OR created_at >= $2::bigint)
     UNION ALL SELECT request_seq FROM @interactions WHERE session_id = $1 AND state = 'waiting'
+    UNION ALL SELECT request_seq FROM @interactions
+    WHERE session_id = $1 AND state NOT IN ('waiting', 'answered', 'expired', 'moot')
+    UNION ALL SELECT request_seq FROM @calls WHERE session_id = $1
+        AND state NOT IN ('queued', 'dispatched', 'accepted', 'succeeded', 'failed', 'canceled', 'expired')
+    UNION ALL SELECT seq FROM @outbound WHERE session_id = $1
+        AND state NOT IN ('pending', 'delivered', 'moot') AND state NOT IN ('refused', 'unknown', 'dead')
+    UNION ALL SELECT keep_from FROM @snapshots WHERE session_id = $1 AND keep_from IS NOT NULL
 ) AS needed
 """
 _CUT = """

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from gateway.engines.roster import RESTORED
 from gateway.engines.sqlite.lock import FileLock, check_place
-from gateway.engines.sqlite.schema import APPLICATION, MIGRATIONS, open_writer
-from gateway.errors import EngineUnusable, OperatorError, SchemaTooNew
+from gateway.engines.sqlite.schema import APPLICATION, open_writer, refuse_newer
+from gateway.errors import EngineUnusable, OperatorError
 
 _SIDES = ("", "-wal", "-shm")
 _STEPS_BETWEEN_SIGNALS = 100_000
@@ -57,7 +57,7 @@ def migrate(path: Path) -> tuple[int, int]:
     with alone(path):
         before = schema_of(path)
         open_writer(path).close()
-    return before, len(MIGRATIONS)
+        return before, schema_of(path)
 
 
 def back_up(path: Path, target: Path, *, force: bool) -> Contents:
@@ -159,10 +159,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> int:
     )
     if application != APPLICATION or not version:
         raise EngineUnusable(f"{str(path)!r} is not a database of Dragoman: check the path")
-    if version > len(MIGRATIONS):
-        raise SchemaTooNew(
-            f"{str(path)!r} has schema {version} and this release knows {len(MIGRATIONS)}: use the newer release"
-        )
+    refuse_newer(connection, path, "use the newer release")
     return version
 
 

@@ -10,6 +10,7 @@ import orjson
 from gateway.engines.encoding import decode_envelope, read_cursor, send_row, write_cursor
 from gateway.engines.retention import Cut, Item, Shelf, choose
 from gateway.engines.rows import (
+    LISTED,
     CallRecord,
     EventRecord,
     InteractionRecord,
@@ -65,6 +66,13 @@ WITH needed AS (
     UNION ALL SELECT session_id, seq FROM outbound
     WHERE state = 'pending' AND (target = 'runtime' OR created_at >= ?)
     UNION ALL SELECT session_id, request_seq FROM interactions WHERE state = 'waiting'
+    UNION ALL SELECT session_id, request_seq FROM interactions
+    WHERE state NOT IN ('waiting', 'answered', 'expired', 'moot')
+    UNION ALL SELECT session_id, request_seq FROM calls
+    WHERE state NOT IN ('queued', 'dispatched', 'accepted', 'succeeded', 'failed', 'canceled', 'expired')
+    UNION ALL SELECT session_id, seq FROM outbound
+    WHERE state NOT IN ('pending', 'delivered', 'moot') AND state NOT IN ('refused', 'unknown', 'dead')
+    UNION ALL SELECT session_id, keep_from FROM snapshots WHERE keep_from IS NOT NULL
 ), floors AS (
     SELECT session_id, min(seq) AS floor FROM needed GROUP BY session_id
 )
@@ -218,7 +226,7 @@ def list_sends_of(connection: sqlite3.Connection, session_id: SessionId, sequenc
 
 
 def list_dead_sends(connection: sqlite3.Connection, page: Page, which: DeadFilter) -> tuple[list[SendRow], str | None]:
-    where = ["o.state IN ('refused', 'unknown', 'dead')"]
+    where = [f"({LISTED})"]
     values: list[Any] = []
     if page.after:
         where.append("(o.created_at, o.session_id, o.seq, o.target) < (?, ?, ?, ?)")

@@ -1,7 +1,8 @@
 """Opens a SQLite database the way the gateway needs it, and brings its tables up to date.
 
 Tables keep the shape that PostgreSQL will have. Migrations are numbered by their place in the list and are
-never changed once released; `PRAGMA user_version` says which of them a file has had.
+never changed once released; `PRAGMA user_version` says which of them a file has had, and the table
+`schema_version` from which number on a release can still read and write it, so that an upgrade can be rolled back.
 """
 
 import sqlite3
@@ -14,6 +15,10 @@ APPLICATION = 0x4472676D
 
 PATIENCE = 5_000
 """Milliseconds that a statement waits for another connection."""
+
+READABLE_FROM = 4
+"""The oldest schema whose release can work on what this one makes: it knows every table and column that it needs, and
+writes nothing that breaks a newer one. A migration that ends this raises it to its own number."""
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -143,6 +148,27 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "UPDATE calls SET dead = 1 WHERE unknown = 1",
         "CREATE INDEX calls_dead ON calls (id) WHERE dead = 1",
     ),
+    (
+        "CREATE TABLE schema_version (n INTEGER PRIMARY KEY, readable_from INTEGER NOT NULL) STRICT",
+        # Events from here on must stay: a newer release folds them anew.
+        "ALTER TABLE snapshots ADD COLUMN keep_from INTEGER",
+        "CREATE INDEX snapshots_keep ON snapshots (session_id, keep_from) WHERE keep_from IS NOT NULL",
+        # What only a newer release knows how to go on with is kept and listed; nearly always there is none.
+        "DROP INDEX outbound_dead",
+        """
+        CREATE INDEX outbound_listed ON outbound (created_at, session_id, seq, target)
+        WHERE state NOT IN ('pending', 'delivered', 'moot')
+            OR (state = 'pending' AND reason = 'written by a newer release')
+        """,
+        """
+        CREATE INDEX calls_newer ON calls (session_id, request_seq)
+        WHERE state NOT IN ('queued', 'dispatched', 'accepted', 'succeeded', 'failed', 'canceled', 'expired')
+        """,
+        """
+        CREATE INDEX interactions_newer ON interactions (session_id, request_seq)
+        WHERE state NOT IN ('waiting', 'answered', 'expired', 'moot')
+        """,
+    ),
 )
 
 _CHECKPOINT_BYTES = 16 * 1024 * 1024
@@ -210,11 +236,22 @@ def _check_ours(connection: sqlite3.Connection, path: Path) -> None:
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if application != APPLICATION and (application or version or tables):
         raise EngineUnusable(f"{str(path)!r} is a database of another program: give engine.path another file name")
-    if version > len(MIGRATIONS):
-        raise SchemaTooNew(
-            f"{str(path)!r} has schema {version} and this release knows {len(MIGRATIONS)}: "
-            "run the newer release again, or restore a backup made before the upgrade"
-        )
+    refuse_newer(connection, path, "run the newer release again, or restore a backup made before the upgrade")
+
+
+def refuse_newer(connection: sqlite3.Connection, path: Path, mend: str) -> None:
+    """Refuse a database that a newer release has made in a way that this one cannot work on.
+
+    Raises:
+        SchemaTooNew: it is such a one; `mend` says what to do.
+    """
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version <= len(MIGRATIONS):
+        return
+    known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema_version'").fetchone()
+    found = known and connection.execute("SELECT readable_from FROM schema_version WHERE n = ?", (version,)).fetchone()
+    if not found or found[0] > len(MIGRATIONS):
+        raise SchemaTooNew(f"{str(path)!r} has schema {version} and this release knows {len(MIGRATIONS)}: {mend}")
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
@@ -226,6 +263,8 @@ def _migrate(connection: sqlite3.Connection) -> None:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {number}")
+            if number == len(MIGRATIONS):
+                connection.execute("INSERT INTO schema_version VALUES (?, ?)", (number, READABLE_FROM))
             connection.execute("COMMIT")
         finally:
             if connection.in_transaction:

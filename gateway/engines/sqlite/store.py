@@ -86,8 +86,8 @@ ON CONFLICT (scope, key) DO UPDATE SET
 WHERE idempotency.expires_at <= ?
 """
 _KEEP_SNAPSHOT = """
-INSERT INTO snapshots (session_id, snapshot) VALUES (?, ?)
-ON CONFLICT (session_id) DO UPDATE SET snapshot = excluded.snapshot
+INSERT INTO snapshots (session_id, snapshot, keep_from) VALUES (?, ?, ?)
+ON CONFLICT (session_id) DO UPDATE SET snapshot = excluded.snapshot, keep_from = excluded.keep_from
 """
 
 
@@ -175,7 +175,7 @@ class Store:
         if writes.answers:
             many(_KEEP_ANSWER, [(*answer, now) for answer in writes.answers])
         if writes.snapshots:
-            many(_KEEP_SNAPSHOT, writes.snapshots.items())
+            many(_KEEP_SNAPSHOT, writes.snapshots.values())
         cursors = writes.cursors
         many(
             _MOVE_SESSION,

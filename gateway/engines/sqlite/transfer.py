@@ -8,7 +8,7 @@ from pathlib import Path
 from gateway.engines.sqlite.backup import alone, schema_of
 from gateway.engines.sqlite.schema import MIGRATIONS, open_writer
 from gateway.engines.sqlite.store import insert, select
-from gateway.engines.transfer import PAGE, Row, Table
+from gateway.engines.transfer import NEWER, PAGE, Row, Table
 from gateway.errors import EngineUnavailable, EngineUnusable
 
 
@@ -47,11 +47,9 @@ async def sqlite_source(path: Path) -> AsyncGenerator[SqliteSide]:
         schema = schema_of(path)
         if not schema:
             raise EngineUnusable(f"there is no database at {str(path)!r}")
-        if schema < len(MIGRATIONS):
-            raise EngineUnusable(
-                f"{str(path)!r} has schema {schema}, not {len(MIGRATIONS)}: "
-                "run `dragoman migrate` with its configuration"
-            )
+        if schema != len(MIGRATIONS):
+            mend = "run `dragoman migrate` with its configuration" if schema < len(MIGRATIONS) else NEWER
+            raise EngineUnusable(f"{str(path)!r} has schema {schema}, not {len(MIGRATIONS)}: {mend}")
         async with _in_one_transaction(path) as side:
             yield side
 
@@ -65,6 +63,8 @@ async def sqlite_target(path: Path) -> AsyncGenerator[SqliteSide]:
         EngineUnusable: it cannot be used.
     """
     with alone(path):
+        if schema_of(path) > len(MIGRATIONS):
+            raise EngineUnusable(f"{str(path)!r} is of a newer release: {NEWER}")
         async with _in_one_transaction(path) as side:
             yield side
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.engines.encoding import Encoded, strip_about
 from gateway.engines.retention import PORTION, Gone, add_up
-from gateway.engines.rows import Head, micros
+from gateway.engines.rows import LISTED, Head, micros
 from gateway.engines.sqlite.schema import PATIENCE
 from gateway.engines.sqlite.writer import Turn
 from gateway.engines.steps import CLOSED, begin, decide
@@ -26,16 +26,27 @@ _REVIVE = """
 UPDATE outbound SET state = 'pending', attempt = 0, due_at = ?, reason = NULL
 WHERE session_id = ? AND seq = ? AND target = ? AND state IN ('refused', 'unknown', 'dead')
 """
-_DISMISS = """
-UPDATE outbound SET state = 'moot', due_at = NULL, reason = ?
-WHERE session_id = ? AND seq = ? AND target = ? AND state IN ('refused', 'unknown', 'dead')
-"""
+_DISMISS = " ".join(
+    (
+        "UPDATE outbound SET state = 'moot', due_at = NULL, reason = ?",
+        "WHERE session_id = ? AND seq = ? AND target = ? AND (",
+        LISTED,
+        ")",
+    )
+)
 _FLOOR = """
 SELECT min(seq) FROM (
     SELECT request_seq AS seq FROM calls WHERE session_id = ?1 AND state IN ('queued', 'dispatched', 'accepted')
     UNION ALL SELECT seq FROM outbound
     WHERE session_id = ?1 AND state = 'pending' AND (target = 'runtime' OR created_at >= ?2)
     UNION ALL SELECT request_seq FROM interactions WHERE session_id = ?1 AND state = 'waiting'
+    UNION ALL SELECT request_seq FROM interactions
+    WHERE session_id = ?1 AND state NOT IN ('waiting', 'answered', 'expired', 'moot')
+    UNION ALL SELECT request_seq FROM calls WHERE session_id = ?1
+        AND state NOT IN ('queued', 'dispatched', 'accepted', 'succeeded', 'failed', 'canceled', 'expired')
+    UNION ALL SELECT seq FROM outbound WHERE session_id = ?1
+        AND state NOT IN ('pending', 'delivered', 'moot') AND state NOT IN ('refused', 'unknown', 'dead')
+    UNION ALL SELECT keep_from FROM snapshots WHERE session_id = ?1 AND keep_from IS NOT NULL
 )
 """
 _UNDELIVERED = """
