@@ -164,12 +164,15 @@ class LinkRefused(DownstreamError):
 
     `terminal` means that trying again without a change elsewhere cannot help
     (wrong key, unknown agent); the supervisor then waits long between tries.
+    `until_reload` means that the address itself is at fault, so that it is not tried
+    again before the configuration is read anew.
     """
 
-    def __init__(self, code: str, detail: str = "", *, terminal: bool = False) -> None:
+    def __init__(self, code: str, detail: str = "", *, terminal: bool = False, until_reload: bool = False) -> None:
         super().__init__(f"{code}: {detail}" if detail else code)
         self.code = code
         self.terminal = terminal
+        self.until_reload = until_reload
 
 
 class EngineUnavailable(DownstreamError):

@@ -194,6 +194,9 @@ class HermLink:
                 # The next link lists what the server has, before anything is said again.
                 self.end(str(exc))
                 raise
+            except LinkRefused as exc:
+                self.end(str(exc))
+                raise LinkLost(str(exc), unsent=True) from exc
 
     async def prove(self) -> None:
         """Return while the link stands: each post was answered."""

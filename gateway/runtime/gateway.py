@@ -314,7 +314,7 @@ class Gateway:
         new = self.settings.runtimes.get(name)
         if new is None or new.adapter != old.adapter:
             await self._sessions.stop_runtime(name)
-        elif new != old or retooled:
+        elif new != old or retooled or self._sessions.gave_up(name):
             adapter, tools = self._parts.adapters[new.adapter], declared_tools(self.settings)
             await self._sessions.renew_runtime(name, adapter, new, tools=tools, policy=self._policy)
 

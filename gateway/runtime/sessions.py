@@ -165,6 +165,10 @@ class Sessions:
         await self._release([carried.pump.view.session_id for carried in mine])
         self._changed(name)
 
+    def gave_up(self, name: str) -> bool:
+        """Whether a link of a runtime is not tried again before it is connected anew."""
+        return any(carried.supervisor.gave_up for carried in self.of_runtime(name))
+
     def change_policy(self, policy: Policy) -> None:
         """Use another configuration for calls from now on."""
         for name, runtime in self.runtimes.items():

@@ -36,6 +36,8 @@ class Supervisor:
         self.state: LinkState = "connecting"
         self.since: datetime = clock.now()
         self.reason: str | None = None
+        self.gave_up = False
+        """Whether the address itself is at fault: only a reload, which makes the link anew, may try it again."""
         self._pump = pump
         self._connector = connector
         self._clock = clock
@@ -62,6 +64,10 @@ class Supervisor:
                 reason = await self._live()
             except LinkRefused as exc:
                 self._refused(exc)
+                self.gave_up = exc.until_reload
+                if self.gave_up:
+                    await self._pump.closed.wait()
+                    return
                 wait = _REFUSED if exc.terminal else self._backoff(tries)
             except LinkLost as exc:
                 self._down(str(exc))

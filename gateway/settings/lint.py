@@ -2,7 +2,9 @@
 
 import ipaddress
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
+from gateway.ports.addresses import why_refused
 from gateway.settings.lint_routes import lint_routes
 from gateway.settings.lint_tools import lint_tools
 from gateway.settings.model import PythonSpec, Settings, StaticSpec, WebhookSpec
@@ -85,11 +87,26 @@ def _runtimes(settings: Settings) -> Iterator[Finding]:
                 place,
                 "names no native session and none to create; it stays idle until POST /v1/sessions gives a native_id",
             )
+        for field in type(options).model_fields:
+            if (field == "url" or field.endswith("_url")) and isinstance(url := getattr(options, field), str):
+                yield from _address((*place, field), _host_of(url))
         for label, value in options.labels.items():
             yield from _label((*place, "labels", label), label, value)
     for index, route in enumerate(settings.routes):
         for label, value in route.match.label.items():
             yield from _label(("routes", index, "match", "label", label), label, value)
+
+
+def _address(place: Place, host: str) -> Iterator[Finding]:
+    if (fault := why_refused(host)) is not None:
+        yield Finding(place, f"{host} is {fault}, which is never connected to; write the address of your service")
+
+
+def _host_of(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
 
 
 def _label(place: Place, name: str, value: str) -> Iterator[Finding]:
@@ -143,12 +160,7 @@ def _targets(settings: Settings) -> Iterator[Finding]:
     for place, url in urls:
         if url.username or url.password:
             yield _warn((*place, "url"), "holds a user name or password, which logs may show; use `headers` instead")
-        try:
-            address = ipaddress.ip_address((url.host or "").strip("[]"))
-        except ValueError:
-            continue
-        if address.is_link_local or address.is_multicast or address.is_unspecified:
-            yield Finding((*place, "url"), f"{address} is link-local, multicast or unspecified, and always refused")
+        yield from _address((*place, "url"), url.host or "")
     for name, spec in settings.destinations.items():
         if not spec.secret:
             yield _warn(

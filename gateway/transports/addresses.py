@@ -1,36 +1,23 @@
-"""Says which network addresses are never connected to: link-local, cloud metadata, unspecified, multicast.
+"""Connects to no address that is refused: looked at where a socket is made, for the address that was resolved.
 
-The check belongs to the moment of connecting (`guarded_socket`), because a name may resolve to
-something else a second later and an IP literal is never resolved at all. `check_url` finds the
-literal that can never work while the configuration is still being read.
+A name may resolve to something else a second later, and an IP literal is never resolved at all, so the check
+belongs to the moment of connecting. `check_url` finds the literal that can never work while the configuration
+is still being read.
 """
 
-import ipaddress
+import asyncio
 import socket
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, cast
 
-from gateway.errors import OperatorError
+import httpcore
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+from gateway.errors import LinkRefused, OperatorError
+from gateway.ports.addresses import why_refused
 
-# Metadata services that live outside the link-local range: AWS over IPv6 (instance, container and
-# pod credentials), GCP over IPv6, Alibaba Cloud, Oracle Cloud (old), Azure's host agent.
-_METADATA = frozenset(
-    ipaddress.ip_address(literal)
-    for literal in (
-        "fd00:ec2::254",
-        "fd00:ec2::253",
-        "fd00:ec2::23",
-        "fd20:ce::254",
-        "100.100.100.200",
-        "192.0.0.192",
-        "168.63.129.16",
-    )
-)
-_THIS_NETWORK = ipaddress.ip_network("0.0.0.0/8")
-_BROADCAST = ipaddress.ip_address("255.255.255.255")
-_COMPATIBLE = ipaddress.ip_network("::/96")
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+REDIRECTS = range(300, 400)
+_FIRST_TRY = 1.0
+"""Seconds for each address of a name but the last."""
 
 
 class AddressRefused(OSError):
@@ -45,10 +32,16 @@ class AddressRefused(OSError):
         super().__init__("the address is refused")
 
 
-def why_refused(host: str) -> str | None:
-    """Say what is wrong with an IP literal, in any spelling the system accepts; None for names and good addresses."""
-    address = _read_literal(host)
-    return None if address is None else _fault_of(address)
+def refused_address() -> LinkRefused:
+    """Say that a runtime's address is one that is never connected to."""
+    what = "its address is link-local, a metadata service or otherwise never connected to"
+    return LinkRefused("ADDRESS_REFUSED", f"{what}; mend `url`, then reload", terminal=True, until_reload=True)
+
+
+def refused_redirect() -> LinkRefused:
+    """Say that a runtime answered with a redirect; where it leads, and what is there, is nobody's business."""
+    detail = "the runtime answered with a redirect, and none is followed; write its own address as `url`, then reload"
+    return LinkRefused("REDIRECT_REFUSED", detail, terminal=True, until_reload=True)
 
 
 def check_url(url: str, host: str | None) -> None:
@@ -66,7 +59,7 @@ def check_url(url: str, host: str | None) -> None:
 
 
 def guarded_socket(addr_info: tuple[Any, ...]) -> socket.socket:
-    """Open a socket for one resolved address, as a `socket_factory` of aiohappyeyeballs.
+    """Open a socket for one resolved address, as a `socket_factory` of aiohappyeyeballs and aiohttp.
 
     Raises:
         AddressRefused: the address must not be connected to.
@@ -77,39 +70,50 @@ def guarded_socket(addr_info: tuple[Any, ...]) -> socket.socket:
     return socket.socket(family=family, type=kind, proto=protocol)
 
 
-def _fault_of(address: Address) -> str | None:
-    if isinstance(address, ipaddress.IPv6Address) and (inner := _inner(address)) is not None:
-        return _fault_of(inner)
-    if address in _METADATA:
-        return "a cloud metadata address"
-    if address.is_link_local:
-        return "a link-local address"
-    if address.is_unspecified or (isinstance(address, ipaddress.IPv4Address) and address in _THIS_NETWORK):
-        return "the unspecified address"
-    if address.is_multicast or address == _BROADCAST:
-        return "a multicast address"
-    return None
+class GuardedNetwork(httpcore.AsyncNetworkBackend):
+    """Connections of httpx, to good addresses only; each address of a name is tried in turn."""
 
+    # ASYNC109: the library's parameter.
 
-def _inner(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """Find the IPv4 address that an IPv6 one stands for: mapped, compatible, NAT64 or 6to4."""
-    if address.ipv4_mapped is not None:
-        return address.ipv4_mapped
-    if address.sixtofour is not None:
-        return address.sixtofour
-    if address in _NAT64 or (address in _COMPATIBLE and int(address) > 1):
-        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    return None
+    def __init__(self) -> None:
+        # Where anyio is missing, the library has an empty class in its place.
+        self._inner = cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())
 
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Resolve once, look at what came, and connect to just that.
 
-def _read_literal(host: str) -> Address | None:
-    bare = host.removeprefix("[").removesuffix("]").removesuffix(".")
-    try:
-        return ipaddress.ip_address(bare)
-    except ValueError:
-        pass
-    try:
-        # Decimal, octal, hexadecimal and shortened forms: 2852039166, 0251.0376.43518, 0xa9fea9fe.
-        return ipaddress.IPv4Address(socket.inet_aton(bare))
-    except (OSError, ValueError):
-        return None
+        Raises:
+            AddressRefused: none of the addresses may be connected to.
+            httpcore.ConnectError, httpcore.ConnectTimeout: none of them answered.
+        """
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as exc:
+            raise httpcore.ConnectError("host name cannot be resolved") from exc
+        good = [str(info[4][0]) for info in found if why_refused(str(info[4][0])) is None]
+        if not good:
+            raise AddressRefused
+        for address in good[:-1]:
+            try:
+                return await self._inner.connect_tcp(address, port, _FIRST_TRY, local_address, socket_options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout):
+                continue
+        return await self._inner.connect_tcp(good[-1], port, timeout, local_address, socket_options)
+
+    async def connect_unix_socket(
+        self,
+        path: str,
+        timeout: float | None = None,  # noqa: ASYNC109
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        return await self._inner.connect_unix_socket(path, timeout, socket_options)
+
+    async def sleep(self, seconds: float) -> None:
+        await self._inner.sleep(seconds)

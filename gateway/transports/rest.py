@@ -12,6 +12,7 @@ from gateway.errors import LinkLost, LinkRefused
 from gateway.ports.values import Malformed
 from gateway.transports import json
 from gateway.transports.masking import Mask
+from gateway.transports.socketio_client import refusal_of
 
 MAX_ANSWER = 1024 * 1024
 _AGAIN = frozenset({408, 425, 429})
@@ -60,19 +61,19 @@ async def get_json(
 async def _ask(
     request: AbstractAsyncContextManager[aiohttp.ClientResponse], *, within: timedelta, mask: Mask, most: int
 ) -> dict[str, Any]:
-    failure: str
+    failure: LinkLost | LinkRefused
     try:
         async with asyncio.timeout(within.total_seconds()), request as response:
             text = await _read(response, most)
             status = response.status
     except TimeoutError:
-        failure = f"no answer within {within.total_seconds():g} s"
+        failure = LinkLost(f"no answer within {within.total_seconds():g} s")
     except (aiohttp.ClientError, OSError, ValueError) as exc:
-        failure = mask(f"{type(exc).__name__}: {exc}")[:300]
+        failure = refusal_of(exc) or LinkLost(mask(f"{type(exc).__name__}: {exc}")[:300])
     else:
         return _judge(status, json.loads(text), mask)
     # Outside the handlers, so that no chained exception quotes the request and its key.
-    raise LinkLost(failure)
+    raise failure
 
 
 async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:

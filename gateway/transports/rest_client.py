@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import httpcore
 import httpx
 
 from gateway.errors import LinkLost, LinkRefused
 from gateway.ports.values import Malformed
 from gateway.transports import json
+from gateway.transports.addresses import REDIRECTS, AddressRefused, GuardedNetwork, refused_address, refused_redirect
 from gateway.transports.masking import Mask
 
 MAX_ANSWER = 64 * 1024 * 1024
@@ -20,6 +22,7 @@ _AGAIN = frozenset({408, 425, 429})
 _LATER = frozenset({409, 423})
 # uvicorn and Node close an idle connection after 5 s; letting go first avoids the race with that.
 _IDLE_SECONDS = 4.0
+_MOST_REFUSED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +62,15 @@ class RestClient:
 
     def __init__(self, base_url: str, *, headers: Mapping[str, str], mask: Mask) -> None:
         self.mask = mask
+        self._redirected: set[str] = set()
+        """Paths that were answered with a redirect; they are not asked again."""
         self._client = httpx.AsyncClient(
             base_url=base_url,
             # Compression would hide how much an answer unfolds to.
             headers={**headers, "Accept-Encoding": "identity"},
             # Every wait is bounded by whoever waits.
             timeout=httpx.Timeout(None),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=_IDLE_SECONDS),
+            transport=_Transport(),
             follow_redirects=False,
             trust_env=False,
         )
@@ -82,24 +87,27 @@ class RestClient:
 
         Raises:
             LinkLost: no answer, or one that cannot be read.
+            LinkRefused: the address is refused, or answers with a redirect.
         """
-        return await self._ask(self._client.build_request("GET", path, params=dict(query)), within)
+        self._check(path)
+        return await self._ask(path, self._client.build_request("GET", path, params=dict(query)), within)
 
     async def post(self, path: str, body: object, *, within: timedelta) -> Answer:
         """POST once and read the answer.
 
         Raises:
             LinkLost: no answer, or one that cannot be read; the server may have acted.
+            LinkRefused: the address is refused.
         """
         # Read once and not kept, since it may hold what nobody may see.
         content = json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
-        return await self._ask(self._client.build_request("POST", path, content=content, headers=headers), within)
+        return await self._ask(path, self._client.build_request("POST", path, content=content, headers=headers), within)
 
-    async def _ask(self, request: httpx.Request, within: timedelta) -> Answer:
+    async def _ask(self, path: str, request: httpx.Request, within: timedelta) -> Answer:
         request.headers.setdefault("Accept", "application/json")
         response: httpx.Response | None = None
-        unsent = False
+        unsent = refused = False
         try:
             async with asyncio.timeout(within.total_seconds()):
                 response = await self._client.send(request, stream=True)
@@ -109,7 +117,9 @@ class RestClient:
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError, ValueError) as exc:
             failure = explain(exc, self.mask)
             unsent = isinstance(exc, httpx.ConnectError | httpx.ConnectTimeout)
+            refused = isinstance(exc, AddressRefused)
         else:
+            self._note(path, response)
             return Answer(response.status_code, body, response.headers.get("Retry-After"))
         finally:
             if response is not None:
@@ -118,7 +128,15 @@ class RestClient:
             # The status says what became of the request, whatever became of the body.
             return Answer(response.status_code, Malformed(failure), response.headers.get("Retry-After"))
         # Outside the handlers, so that no chained exception holds the request and its key.
-        raise LinkLost(failure, unsent=unsent)
+        raise refused_address() if refused else LinkLost(failure, unsent=unsent)
+
+    def _check(self, path: str) -> None:
+        if path in self._redirected:
+            raise refused_redirect()
+
+    def _note(self, path: str, response: httpx.Response) -> None:
+        if response.status_code in REDIRECTS and len(self._redirected) < _MOST_REFUSED:
+            self._redirected.add(path)
 
     @asynccontextmanager
     async def stream(
@@ -130,6 +148,7 @@ class RestClient:
             LinkLost: no answer, or one that promises to mend itself.
             LinkRefused: the server said no.
         """
+        self._check(path)
         request = self._client.build_request("GET", path, headers=dict(headers))
         failure: LinkLost | LinkRefused | None = None
         response: httpx.Response | None = None
@@ -137,6 +156,7 @@ class RestClient:
             try:
                 async with asyncio.timeout(within.total_seconds()):
                     response = await self._client.send(request, stream=True)
+                    self._note(path, response)
                     if not response.is_success:
                         content = _read_json(await read_whole(response, MAX_ERROR))
                         answer = Answer(response.status_code, content, response.headers.get("Retry-After"))
@@ -144,13 +164,29 @@ class RestClient:
             except TimeoutError:
                 failure = LinkLost(f"no answer within {within.total_seconds():g} s")
             except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError, ValueError) as exc:
-                failure = LinkLost(explain(exc, self.mask))
+                refused = isinstance(exc, AddressRefused)
+                failure = refused_address() if refused else LinkLost(explain(exc, self.mask))
             if failure is not None or response is None:
                 raise failure or LinkLost("no answer")
             yield response
         finally:
             if response is not None:
                 await response.aclose()
+
+
+class _Transport(httpx.AsyncHTTPTransport):
+    """HTTP over a network of ours, for which httpx itself has no parameter."""
+
+    def __init__(self) -> None:
+        trust = httpx.create_ssl_context(trust_env=False)
+        super().__init__(verify=trust, trust_env=False)
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=trust,
+            max_connections=None,
+            max_keepalive_connections=20,
+            keepalive_expiry=_IDLE_SECONDS,
+            network_backend=GuardedNetwork(),
+        )
 
 
 async def read_whole(response: httpx.Response, most: int) -> bytes:
@@ -185,6 +221,8 @@ def explain(exc: Exception, mask: Mask) -> str:
 
 def refusal(answer: Answer, mask: Mask) -> LinkLost | LinkRefused:
     """Say an error answer as what it means for a link."""
+    if answer.status in REDIRECTS:
+        return refused_redirect()
     words = ": ".join(part for part in (answer.code, answer.message) if part)
     detail = mask(words or "no reason given")[:300]
     if answer.status >= 500 or answer.status in _AGAIN:

@@ -19,6 +19,7 @@ import aiohttp
 from gateway.errors import LinkLost, LinkRefused
 from gateway.ports.adapter import Frame, Receipt, Receiver
 from gateway.transports import json
+from gateway.transports.addresses import REDIRECTS, AddressRefused, guarded_socket, refused_address, refused_redirect
 from gateway.transports.masking import mask_of, masked_logger
 from gateway.transports.once import Once
 from gateway.transports.socketio_acks import Acks
@@ -69,13 +70,44 @@ class Target:
 
 
 def shared_session() -> aiohttp.ClientSession:
-    """Make the one HTTP session that all links of a connector share; it keeps no cookies.
+    """Make the one HTTP session that all links of a connector share; it keeps no cookies and follows no redirect.
 
     Each link holds a connection for as long as it lives, so their number must not be limited here:
     aiohttp's own limit would let the 101st wait for ever.
     """
-    connector = aiohttp.TCPConnector(limit=0)
-    return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, socket_factory=guarded_socket),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trust_env=False,
+        middlewares=(_stay,),
+    )
+
+
+class RedirectRefused(aiohttp.ClientConnectionError):
+    """A server answered with a redirect.
+
+    A connection error because Engine.IO, while it asks for a websocket, understands nothing else.
+    """
+
+
+async def _stay(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Stop every redirect before aiohttp follows it, also of requests that a library makes."""
+    response = await handler(request)
+    if response.status in REDIRECTS:
+        response.close()
+        raise RedirectRefused("the server answered with a redirect")
+    return response
+
+
+def refusal_of(exc: BaseException) -> LinkRefused | None:
+    """Say a failed request as a refusal where no further try can mend it."""
+    match exc:
+        case RedirectRefused():
+            return refused_redirect()
+        case aiohttp.ClientConnectorError(os_error=AddressRefused()):
+            return refused_address()
+        case _:
+            return None
 
 
 @asynccontextmanager
@@ -308,6 +340,10 @@ class SocketLink:
             detail = "" if detail == code else self._mask(detail)[:300]
             self._refusal = LinkRefused(code, detail, terminal=terminal)
 
+    def refuse_for_good(self, exc: BaseException) -> None:
+        """Note a failed request, where it means that the address itself is at fault."""
+        self._refusal = self._refusal or refusal_of(exc)
+
     def connect_refused(self, packet: str) -> None:
         """Take a CONNECT_ERROR packet, from which the library keeps only the namespace."""
         self._note_refusal(json.loads(packet[2:]) if packet[2:].startswith(("{", '"')) else packet[2:], surely=True)
@@ -347,8 +383,22 @@ class _Door:
         self.trouble: str | None = None
 
     def __getattr__(self, name: str) -> Any:
-        # Long polling asks for `get` and `post`.
         return getattr(self._session, name)
+
+    async def get(self, url: str, **options: Any) -> Any:
+        """GET for long polling."""
+        return await self._ask("GET", url, options)
+
+    async def post(self, url: str, **options: Any) -> Any:
+        """POST for long polling."""
+        return await self._ask("POST", url, options)
+
+    async def _ask(self, method: str, url: str, options: dict[str, Any]) -> Any:
+        try:
+            return await self._session.request(method, url, **options)
+        except aiohttp.ClientConnectionError as exc:
+            self._link.refuse_for_good(exc)
+            raise
 
     async def ws_connect(self, url: str, **options: Any) -> "_Socket":
         try:
@@ -359,6 +409,7 @@ class _Door:
             self.trouble = f"the server answered the websocket handshake with HTTP {exc.status}"
             raise
         except aiohttp.ClientConnectionError as exc:
+            self._link.refuse_for_good(exc)
             self.trouble = f"{type(exc).__name__}: {exc}"
             raise
         self.socket = _Socket(inner, self._link)

@@ -5,7 +5,8 @@ import socket
 import pytest
 
 from gateway.errors import OperatorError
-from gateway.transports.addresses import AddressRefused, check_url, guarded_socket, why_refused
+from gateway.ports.addresses import why_refused
+from gateway.transports.addresses import AddressRefused, check_url, guarded_socket
 
 REFUSED = [
     "169.254.169.254",
@@ -27,6 +28,11 @@ REFUSED = [
     "::ffff:a9fe:a9fe",
     "::169.254.169.254",
     "64:ff9b::a9fe:a9fe",
+    "64:ff9b:1::a9fe:a9fe",
+    "64:ff9b:1:a9fe:a9:fe00::",
+    "64:ff9b:1:a9:fe:a9fe::",
+    "64:ff9b:1:0:a9:fea9:fe00::",
+    "64:ff9b:1::6464:64c8",
     "2002:a9fe:a9fe::1",
     # S104 takes it for an address to listen on.
     "0.0.0.0",  # noqa: S104
@@ -39,7 +45,20 @@ REFUSED = [
     "255.255.255.255",
 ]
 
-ALLOWED = ["127.0.0.1", "::1", "10.0.0.1", "192.168.1.1", "172.17.0.2", "fd00::1", "93.184.216.34", "2606:2800::1"]
+ALLOWED = [
+    "127.0.0.1",
+    "::1",
+    "10.0.0.1",
+    "192.168.1.1",
+    "172.17.0.2",
+    "fd00::1",
+    "93.184.216.34",
+    "2606:2800::1",
+    "64:ff9b::808:808",
+    "64:ff9b:1::808:808",
+    "64:ff9b:1:808:8:800::",
+    "64:ff9b:1:abcd::8.8.8.8",
+]
 
 
 @pytest.mark.parametrize("host", REFUSED)

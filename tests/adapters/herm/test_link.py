@@ -139,7 +139,7 @@ async def test_without_an_agent_no_session_is_opened() -> None:
 
 @pytest.mark.requirement("H-jj")
 @pytest.mark.parametrize("where", ["opens", "lists"])
-@pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 410, 422, 301])
+@pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 410, 422])
 async def test_a_refusal_of_stream_or_list_is_final(where: str, status: int) -> None:
     async with RawHerm().serve() as server, ADAPTER.connector(options_for(server), ()) as connector:
         getattr(server, where).append(Answer(status, {"error": "some_code", "message": "Some words."}))

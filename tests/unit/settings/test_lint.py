@@ -132,6 +132,7 @@ def test_a_tool_without_a_description_is_doubtful(complaints: Complain) -> None:
     assert found.startswith("4: warning: tools.t: has no description")
 
 
+NEVER = ", which is never connected to; write the address of your service"
 GOOD_ROUTES = 'routes: [{match: {tool: "*"}, to: cards}]\n'
 
 
@@ -168,9 +169,14 @@ GOOD_ROUTES = 'routes: [{match: {tool: "*"}, to: cards}]\n'
          ("warning: executors.cards.timeout: one attempt may take longer than the whole call's `deadline`, which cuts"
          " it off")),
         ("http://cards/x", "http://169.254.169.254/x",
-         "executors.cards.url: 169.254.169.254 is link-local, multicast or unspecified, and always refused"),
+         f"executors.cards.url: 169.254.169.254 is a link-local address{NEVER}"),
+        ("http://cards/x", "http://[64:ff9b:1::a9fe:a9fe]/x",
+         f"executors.cards.url: [64:ff9b:1::a9fe:a9fe] is a link-local address{NEVER}"),
+        ("http://cards/x", "http://100.100.100.200/x",
+         f"executors.cards.url: 100.100.100.200 is a cloud metadata address{NEVER}"),
+        ("http://loft", "http://0xa9fea9fe", f"runtimes.pip.url: 0xa9fea9fe is a link-local address{NEVER}"),
         ("http://log/x", "http://[fe80::1]/x",
-         "destinations.log.url: fe80::1 is link-local, multicast or unspecified, and always refused"),
+         f"destinations.log.url: [fe80::1] is a link-local address{NEVER}"),
         ("http://cards/x", "http://u:p@cards/x",
          "warning: executors.cards.url: holds a user name or password, which logs may show; use `headers` instead"),
         ("{type: static}", "{type: static, result: 1, error: x}",

@@ -1,0 +1,117 @@
+"""Says which network addresses are never connected to: link-local, cloud metadata, unspecified, multicast. Pure.
+
+One rule for whoever reads a URL (the check of a configuration) and for whoever connects (every transport).
+"""
+
+import ipaddress
+import re
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+# Metadata services that live outside the link-local range: AWS over IPv6 (instance, container and
+# pod credentials), GCP over IPv6, Alibaba Cloud, Oracle Cloud (old), Azure's host agent.
+_METADATA = frozenset(
+    ipaddress.ip_address(literal)
+    for literal in (
+        "fd00:ec2::254",
+        "fd00:ec2::253",
+        "fd00:ec2::23",
+        "fd20:ce::254",
+        "100.100.100.200",
+        "192.0.0.192",
+        "168.63.129.16",
+    )
+)
+_THIS_NETWORK = ipaddress.ip_network("0.0.0.0/8")
+_BROADCAST = ipaddress.ip_address("255.255.255.255")
+_COMPATIBLE = ipaddress.ip_network("::/96")
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_LOCAL_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
+_LOCAL_PREFIXES = (48, 56, 64)
+"""Lengths of a NAT64 prefix, beside 96, after which RFC 6052 puts the IPv4 address around an octet that is not used."""
+_NUMBER = re.compile(r"0[xX][0-9a-fA-F]*|[0-9]+", re.ASCII)
+
+
+def why_refused(host: str) -> str | None:
+    """Say what is wrong with an IP literal, in any spelling the system accepts; None for names and good addresses."""
+    address = _read_literal(host)
+    return None if address is None else _fault_of(address)
+
+
+def _fault_of(address: Address) -> str | None:
+    if isinstance(address, ipaddress.IPv6Address):
+        if (inner := _inner(address)) is not None:
+            return _fault_of(inner)
+        if address in _LOCAL_NAT64:
+            return next((fault for meant in _local_inners(address) if (fault := _worst_of(meant))), None)
+    if (fault := _worst_of(address)) is not None:
+        return fault
+    if address.is_unspecified or (isinstance(address, ipaddress.IPv4Address) and address in _THIS_NETWORK):
+        return "the unspecified address"
+    if address.is_multicast or address == _BROADCAST:
+        return "a multicast address"
+    return None
+
+
+def _worst_of(address: Address) -> str | None:
+    if address in _METADATA:
+        return "a cloud metadata address"
+    return "a link-local address" if address.is_link_local else None
+
+
+def _inner(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """Find the IPv4 address that an IPv6 one stands for: mapped, compatible, NAT64 or 6to4."""
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    if address.sixtofour is not None:
+        return address.sixtofour
+    if address in _NAT64 or (address in _COMPATIBLE and int(address) > 1):
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return None
+
+
+def _local_inners(address: ipaddress.IPv6Address) -> list[ipaddress.IPv4Address]:
+    """List what an address of the local NAT64 prefix may stand for: how long the prefix is, only its network knows."""
+    whole = int(address)
+    found = [ipaddress.IPv4Address(whole & 0xFFFFFFFF)]
+    for prefix in _LOCAL_PREFIXES:
+        # The 64 - prefix bits before the unused octet, and the rest behind it.
+        before = 64 - prefix
+        high = (whole >> 64) & ((1 << before) - 1)
+        low = (whole >> (56 - (32 - before))) & ((1 << (32 - before)) - 1)
+        found.append(ipaddress.IPv4Address((high << (32 - before)) | low))
+    return found
+
+
+def _read_literal(host: str) -> Address | None:
+    bare = host.removeprefix("[").removesuffix("]").removesuffix(".")
+    try:
+        return ipaddress.ip_address(bare)
+    except ValueError:
+        return _read_numbers(bare)
+
+
+def _read_numbers(text: str) -> ipaddress.IPv4Address | None:
+    """Read the forms that only the C library takes for an address: 2852039166, 0251.0376.43518, 0xa9fea9fe."""
+    parts = text.split(".")
+    if len(parts) > 4 or not all(_NUMBER.fullmatch(part) for part in parts):
+        return None
+    *first, last = [_read_number(part) for part in parts]
+    room = 8 * (4 - len(first))
+    if last is None or last >= 1 << room:
+        return None
+    value = 0
+    for octet in first:
+        if octet is None or octet > 255:
+            return None
+        value = (value << 8) | octet
+    return ipaddress.IPv4Address((value << room) | last)
+
+
+def _read_number(text: str) -> int | None:
+    try:
+        if text[:2] in {"0x", "0X"}:
+            return int(text[2:] or "0", 16)
+        return int(text, 8 if text.startswith("0") else 10)
+    except ValueError:
+        return None
