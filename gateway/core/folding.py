@@ -17,6 +17,7 @@ from gateway.core.memory import (
     Action,
     Asked,
     Confirmation,
+    Gate,
     Hosted,
     Remembered,
     Reply,
@@ -103,7 +104,7 @@ def _heard(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
         case LinkChanged(state=state):
             return replace(memory, linked=state == "up")
         case SessionMoved():
-            return _moved(memory, event, now, sequence)
+            return _moved(memory, event, recorded, sequence)
         case MessagePosted():
             return _agent_spoke(memory, event, now, sequence)
         case ToolRequested():
@@ -113,10 +114,11 @@ def _heard(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
         case ToolCanceled(native_call_id=native):
             return replace(memory, active_at=now, quiet_at=None, wanted=_without(memory.wanted, native))
         case ApprovalAsked() | QuestionAsked() | SecretAsked():
-            asked = Asked(event, recorded.event_id, sequence, now, weight(event))
+            by_state = recorded.origin is None
+            asked = Asked(event, recorded.event_id, sequence, now, weight(event), by_state)
             others = tuple(a for a in memory.asked if (a.event.kind, a.event.id) != (event.kind, event.id))
-            if recorded.origin is None:
-                # Asked by state, where only one action can be the one that waits.
+            if by_state:
+                # Only one action can be the one that waits.
                 others = tuple(a for a in others if not isinstance(a.event, ApprovalAsked))
             return replace(memory, asked=_newest((*others, asked), MOST_ASKED))
         case ThreadSent():
@@ -153,7 +155,8 @@ def _said(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
             spoken = _with_line(memory.history, now, event.author.name or event.author.role, text_of(event.content))
             # What is held goes with a message of ours; nobody else knows of it.
             held = () if ours else memory.held
-            memory = replace(_awake(memory, now, wakes=event.wakes_agent), history=spoken, held=held)
+            memory = _awake(memory, now, wakes=event.wakes_agent)
+            memory = replace(memory, history=spoken, held=held, told_at=sequence)
         case ApprovalGiven():
             memory = _decided(memory, event)
         case QuestionAnswered() | SecretSupplied():
@@ -181,7 +184,9 @@ def _decided(memory: Remembered, event: ApprovalGiven) -> Remembered:
     kept = tuple(
         a for a in memory.asked if not (isinstance(a.event, ApprovalAsked) and a.event.native_call_id in answered)
     )
-    actions = tuple(replace(a, decided=True) if a.native_call_id in answered else a for a in memory.actions)
+    actions = tuple(
+        replace(a, decided=True) if not event.id or a.native_call_id in answered else a for a in memory.actions
+    )
     return replace(memory, asked=kept, actions=actions)
 
 
@@ -209,26 +214,37 @@ def _without(wanted: Mapping[str, Wanted], native_call_id: str) -> Mapping[str, 
     return {native: entry for native, entry in wanted.items() if native != native_call_id}
 
 
-def _moved(memory: Remembered, event: SessionMoved, now: datetime, sequence: int) -> Remembered:
+def _moved(memory: Remembered, event: SessionMoved, recorded: Recorded, sequence: int) -> Remembered:
     ended = event.state in ENDED and not (memory.delegates and memory.delegating)
-    decided = memory.state == "awaiting_approval" and event.state != "awaiting_approval"
-    asked = memory.asked
-    if ended:
-        asked = ()
-    elif decided:
-        asked = tuple(a for a in asked if not isinstance(a.event, ApprovalAsked))
+    gate: Gate | None = None
+    if event.state == "awaiting_approval":
+        gate = Gate(sequence, recorded.origin.native_sequence if recorded.origin is not None else None)
     return replace(
         memory,
         running=not ended if memory.delegates and memory.delegating else event.state in _RUNNING,
         state=event.state,
         native_state=event.native_state if event.native_state is not None else memory.native_state,
-        active_at=now,
+        active_at=recorded.recorded_at,
         quiet_at=None,
-        asked=asked,
+        asked=() if ended else _still_asked(memory, gate),
         wanted={} if ended else memory.wanted,
         hosted={} if ended else _awaited(memory.hosted, event),
         ended_at=sequence if ended else memory.ended_at,
+        gate=gate,
     )
+
+
+def _still_asked(memory: Remembered, gate: Gate | None) -> tuple[Asked, ...]:
+    """Leave out the approvals that a new state shows to be decided: all of them, or those asked for by an older one."""
+    if gate is None:
+        decided = memory.state == "awaiting_approval"
+        return tuple(a for a in memory.asked if not (decided and isinstance(a.event, ApprovalAsked)))
+    return tuple(a for a in memory.asked if not a.by_state or _is_about(memory, a, gate))
+
+
+def _is_about(memory: Remembered, asked: Asked, gate: Gate) -> bool:
+    action = memory.action(asked.event.id)
+    return action is not None and memory.is_behind(action, gate)
 
 
 def _awaited(hosted: Mapping[str, Hosted], event: SessionMoved) -> Mapping[str, Hosted]:
@@ -262,19 +278,33 @@ def _requested(memory: Remembered, recorded: Recorded, event: ToolRequested, seq
             hosted={entry.native_call_id: entry for entry in hosted},
         )
     correlation = origin.correlation if origin is not None else None
-    # The same again after its approval is the same decision, under a new id.
-    decided = correlation is not None and any(a.decided for a in memory.actions if a.correlation == correlation)
+    again = [a for a in memory.actions if _is_sent_again(a, event, correlation)]
+    # The same again after its approval is the same decision, under a new id; the old one is over.
+    gone = {a.native_call_id for a in again}
+    actions = tuple(
+        replace(a, finished=True, superseded=True) if a.native_call_id in gone else a for a in memory.actions
+    )
+    asked = memory.asked
+    if gone:
+        asked = tuple(a for a in asked if not (isinstance(a.event, ApprovalAsked) and a.event.native_call_id in gone))
     action = Action(
         event.native_call_id,
         correlation,
         event.tool,
         event.arguments,
         sequence,
-        decided=decided,
+        number=origin.native_sequence if origin is not None else None,
+        decided=bool(again),
         gated=event.needs_approval,
         size=weight(event.arguments),
     )
-    return replace(memory, actions=_newest((*memory.actions, action), _MOST_ACTIONS))
+    return replace(memory, actions=_newest((*actions, action), _MOST_ACTIONS), asked=asked)
+
+
+def _is_sent_again(action: Action, event: ToolRequested, correlation: str | None) -> bool:
+    if action.native_call_id == event.supersedes:
+        return True
+    return correlation is not None and action.correlation == correlation and action.tool == event.tool
 
 
 def _others(hosted: Mapping[str, Hosted], native_call_id: str) -> tuple[Hosted, ...]:

@@ -67,6 +67,8 @@ class Asked:
     sequence: int
     asked_at: datetime
     size: int = 0
+    by_state: bool = False
+    """Asked for by a state, and not by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +89,25 @@ class Action:
     tool: str
     arguments: Mapping[str, Any]
     sequence: int
+    number: int | None = None
+    """Its number in the runtime's own order."""
     finished: bool = False
     decided: bool = False
-    """It was allowed or denied already."""
+    """It was allowed or denied already, as far as anybody was asked."""
+    superseded: bool = False
+    """The runtime has sent it again under another id; whatever is to happen happens to that one."""
     gated: bool = False
     """Its request said that it waits for an approval."""
     size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The state by which a runtime said that it waits for an approval."""
+
+    sequence: int
+    number: int | None = None
+    """Its number in the runtime's own order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +160,10 @@ class Remembered:
     """When the last message of a burst was confirmed, with nothing after it."""
     ended_at: int = 0
     """The sequence at which a turn was last seen to end."""
+    told_at: int = 0
+    """The sequence of the last message to the runtime, anybody's."""
+    gate: Gate | None = None
+    """The state that says what the runtime waits for, while it waits for an approval."""
     delegating: int = 0
     """How many pieces of work a delegate has in hand; its states look like the agent's own."""
     # What waits for somebody.
@@ -170,9 +189,27 @@ class Remembered:
         return None
 
     def gated_action(self, silent_gates: Collection[str], *, decided: bool = False) -> Action | None:
-        """Find the newest unfinished action that can wait for an approval, or one that was `decided` already."""
-        for action in reversed(self.actions):
-            may_wait = action.gated or action.tool in silent_gates
-            if may_wait and not action.finished and (decided or not action.decided):
-                return action
-        return None
+        """Find the action that the runtime's state is about, or one that was `decided` already.
+
+        That is the newest of those that can wait for an approval, or none: an older one never waits again.
+        """
+        action = next((a for a in reversed(self.actions) if a.gated or a.tool in silent_gates), None)
+        if action is None or action.superseded or (action.decided and not decided):
+            return None
+        return action if self.is_behind(action, self.gate) else None
+
+    def is_behind(self, action: Action, gate: Gate | None) -> bool:
+        """Say whether a state can be about an action: the state is said first (the runtime's numbers tell).
+
+        One that came to its end all the same waits too: some runtimes carry it out before the answer.
+        """
+        if gate is None:
+            # A release before this one has not remembered it.
+            return not action.finished
+        came_later = action.sequence > gate.sequence
+        if gate.number is None:
+            return came_later or not action.finished
+        if action.number is None:
+            return came_later
+        undisturbed = not action.finished or came_later or self.told_at < action.sequence
+        return action.number > gate.number and undisturbed

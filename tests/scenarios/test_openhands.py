@@ -244,6 +244,31 @@ async def test_an_approval_is_given_by_route(tmp_path: Path) -> None:
         assert stage.agent.violations == []
 
 
+@pytest.mark.requirement("OH44")
+async def test_attaching_while_an_edit_waits_asks_about_the_edit_and_not_about_what_was_allowed_before(
+    tmp_path: Path,
+) -> None:
+    async with openhands_stage(tmp_path) as stage:
+        stage.configure({"routes": [{"match": {"event": "approval.asked"}, "to": "cards"}]})
+        stage.hooks.scripts["approval.asked"] = {"decision": "allow"}
+        work = stage.agent
+        work.begin()
+        await work.warm_up("Tidy up.")
+        first = asyncio.create_task(work.agent_runs("rm a", "", gated=True))
+        await condition(lambda: work.waits)
+        await work.accept({"action": "change_agent_state", "args": {"agent_state": "user_confirmed"}})
+        await first
+        edit = asyncio.create_task(work.agent_edits("/a", "1", gated=True))
+        await work.wait_event(lambda event: event.get("observation") == "edit")
+        async with stage.running() as gateway:
+            assert (await edit)["observation"] == "edit"
+            [asked] = await questions(gateway, state="answered")
+            assert (asked["event"]["tool"], asked["event"]["arguments"]["path"]) == ("edit", "/a")
+            assert [one["event"]["tool"] for one in await gateway.events(kind="approval.asked")] == ["edit"]
+        assert [one.data["event"]["tool"] for one in stage.hooks.asked] == ["edit"]
+        assert sent_states(stage) == ["user_confirmed"] * 2
+
+
 async def test_an_approval_that_another_client_gives_is_moot(stage: OpenHandsStage) -> None:
     async with stage.running() as gateway:
         await ready(stage, gateway)

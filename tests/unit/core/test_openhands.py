@@ -80,6 +80,11 @@ def _run(number: int, command: str, *, correlation: str, confirmation: str | Non
     }
 
 
+def _edit(number: int, *, correlation: str) -> dict[str, Any]:
+    args = {"path": "/a", "command": "create", "thought": ""}
+    return {**_run(number, "x", correlation=correlation), "action": "edit", "args": args}
+
+
 @pytest.mark.parametrize("name", ["basic", "confirm_user_confirmed", "delegate", "mcp"])
 def test_a_recorded_conversation_is_recorded_once_and_nothing_of_it_is_executed(name: str):
     table = Table(OPENHANDS)
@@ -146,16 +151,32 @@ def test_a_state_that_comes_before_its_action_asks_nothing_about_an_older_one_th
 
 def test_only_the_newest_question_by_state_waits():
     table = Table(OPENHANDS)
-    edit = {
-        **_run(1, "x", correlation="c0"),
-        "action": "edit",
-        "args": {"path": "/a", "command": "create", "thought": ""},
-    }
-    _hear(table, edit, _state(2, "awaiting_user_confirmation"))
-    assert [asked.event.id for asked in table.view.memory.asked] == ["1"]
+    _hear(table, _state(1, "awaiting_user_confirmation"), _edit(2, correlation="c0"))
+    assert [asked.event.id for asked in table.view.memory.asked] == ["2"]
     _hear(table, _run(3, "rm -r x", correlation="c1", confirmation="awaiting_confirmation"))
     assert [asked.event.id for asked in table.view.memory.asked] == ["3"]
     assert sorted(change.state for change in table.step.interactions) == ["moot", "waiting"]
+
+
+@pytest.mark.requirement("OH44")
+def test_an_older_edit_whose_end_is_late_is_not_asked_about():
+    table = Table(OPENHANDS, routes=POLICY)
+    _hear(table, _edit(1, correlation="c0"), _state(2, "awaiting_user_confirmation"))
+    assert table.view.memory.asked == ()
+    _hear(table, _edit(3, correlation="c1"))
+    assert [asked.event.id for asked in table.view.memory.asked] == ["3"]
+
+
+@pytest.mark.requirement("OH44")
+def test_a_later_state_ends_a_question_that_an_earlier_one_asked():
+    table = Table(OPENHANDS)
+    _hear(table, _state(1, "awaiting_user_confirmation"), _edit(2, correlation="c0"))
+    # What was between them a link did not show.
+    _hear(table, _state(9, "awaiting_user_confirmation"))
+    assert table.view.memory.asked == ()
+    assert [change.state for change in table.step.interactions] == ["moot"]
+    _hear(table, _edit(10, correlation="c1"))
+    assert [asked.event.id for asked in table.view.memory.asked] == ["10"]
 
 
 @pytest.mark.requirement("OH44")
