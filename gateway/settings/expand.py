@@ -26,6 +26,8 @@ class Expanded:
     values: Any
     outside: Mapping[Place, tuple[str, str]]
     """What such a value is, and how the file writes it."""
+    empty: Mapping[Place, tuple[str, ...]]
+    """The variables that put nothing into a value."""
     findings: tuple[Finding, ...] = ()
 
     def hide(self, message: str) -> str:
@@ -43,6 +45,7 @@ class _Notes:
     env: Mapping[str, str]
     folder: Path
     outside: dict[Place, tuple[str, str]] = field(default_factory=dict[Place, tuple[str, str]])
+    empty: dict[Place, tuple[str, ...]] = field(default_factory=dict[Place, tuple[str, ...]])
     findings: list[Finding] = field(default_factory=list[Finding])
 
 
@@ -50,7 +53,7 @@ def expand(values: Any, *, env: Mapping[str, str], folder: Path) -> Expanded:
     """Expand every string value; keys stay as they are. Relative `file:` paths begin at `folder`."""
     notes = _Notes(env, folder)
     expanded = _walk(values, (), notes)
-    return Expanded(expanded, notes.outside, tuple(notes.findings))
+    return Expanded(expanded, notes.outside, notes.empty, tuple(notes.findings))
 
 
 def _walk(value: Any, place: Place, notes: _Notes) -> Any:
@@ -91,7 +94,9 @@ def _fill_in(text: str, place: Place, notes: _Notes) -> str:
             return "${"
         given = notes.env.get(name)
         if found["default"] is not None:
-            return given or found["default"]
+            given = given or found["default"]
+        if given == "":
+            notes.empty[place] = (*notes.empty.get(place, ()), name)
         if given is None:
             notes.findings.append(
                 Finding(place, f"the environment variable {name} is not set; set it, or write ${{{name}:-default}}")

@@ -3,7 +3,7 @@
 Values are quoted from the file as written, never as expanded, and never where the schema says secret.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -89,10 +89,11 @@ def explain(
     *,
     written: Any,
     outside: Collection[Place],
+    empty: Mapping[Place, Sequence[str]],
     unexpanded: Callable[[], list[Fault]],
     schema: Schema,
 ) -> list[Finding]:
-    """Word each fault.
+    """Word each fault; one of a value that variables have left empty is about them.
 
     Where a value came from outside the file, a validator's own text may quote it; the text that the
     same validator has for the unexpanded value is shown instead (`unexpanded` validates those).
@@ -100,7 +101,7 @@ def explain(
     findings: list[Finding] = []
     plain: dict[tuple[Place, str], str] | None = None
     for fault in found:
-        message = _word(fault, written, schema)
+        message = _of_empty(empty.get(fault.place, ()), fault) or _word(fault, written, schema)
         if message is None and any(overlap(fault.place, place) for place in outside):
             if plain is None:
                 plain = {(other.place, other.type): _tidy(other) for other in unexpanded()}
@@ -110,6 +111,14 @@ def explain(
     return findings
 
 
+def _of_empty(names: Sequence[str], fault: Fault) -> str | None:
+    if not names:
+        return None
+    make = f" ({fault.context['make']})" if "make" in fault.context else ""
+    which = f"variable {names[0]} is" if len(names) == 1 else f"variables {_list(list(names), 'and')} are"
+    return f"the environment {which} empty; set {'it' if len(names) == 1 else 'them'}{make}"
+
+
 def _word(fault: Fault, written: Any, schema: Schema) -> str | None:
     """Word a fault from the file and the schema alone; None leaves it to the validator's text."""
     here = find(schema, fault.place, written)
@@ -117,7 +126,7 @@ def _word(fault: Fault, written: Any, schema: Schema) -> str | None:
     shown = _quote(written, fault.place, here)
     last = str(fault.place[-1]) if fault.place else ""
     match fault.type:
-        case "webhook_secret" | "postgres_url":
+        case "webhook_secret" | "postgres_url" | "api_key" | "no_secret":
             return fault.message
         case "extra_forbidden":
             known = {key for variant in parent for key in variant.get("properties", {})}
@@ -192,8 +201,8 @@ def _quote(written: Any, place: Place, here: list[Schema]) -> str:
             return repr(value)
 
 
-def _list(words: list[str]) -> str:
-    return " or ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+def _list(words: list[str], last: str = "or") -> str:
+    return f" {last} ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def _tidy(fault: Fault) -> str:

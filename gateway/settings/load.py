@@ -61,6 +61,7 @@ def load(path: Path, *, adapters: Mapping[str, Adapter], env: Mapping[str, str])
             fresh,
             written=source.values,
             outside=expanded.outside,
+            empty=expanded.empty,
             unexpanded=lambda: _validate(source.values, adapters).faults,
             schema=build_schema(adapters),
         )

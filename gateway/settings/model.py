@@ -45,7 +45,8 @@ def _one_or_more(given: object) -> object:
 
 def _not_empty(secrets: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
     if any(not secret.get_secret_value() for secret in secrets):
-        raise ValueError("a secret must not be empty; leave the key out for unsigned requests")
+        mend = "a secret must not be empty; leave the key out for unsigned requests, or make one: {make}"
+        raise PydanticCustomError("no_secret", mend, {"make": "echo whsec_$(openssl rand -base64 32)"})
     for number, secret in enumerate(secrets, 1):
         try:
             decode_secret(secret.get_secret_value())
@@ -163,7 +164,8 @@ class ApiKey(Section):
     @classmethod
     def _key_not_empty(cls, key: SecretStr) -> SecretStr:
         if not key.get_secret_value():
-            raise ValueError("an API key must not be empty; `openssl rand -hex 32` makes a good one")
+            mend = "an API key must not be empty; `{make}` makes a good one"
+            raise PydanticCustomError("api_key", mend, {"make": "openssl rand -hex 32"})
         return key
 
 

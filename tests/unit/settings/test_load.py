@@ -145,7 +145,8 @@ def test_an_executor_that_cannot_be_read_is_not_also_called_missing(complaints: 
         ("executors: {c: {type: webhook, url: 'http://c', timeout: 99999999999999d}}\n",
          "1: executors.c.timeout: longer than 100 years; write a duration such as 20s, 500ms, 2m or 7d"),
         ("executors: {c: {type: webhook, url: 'http://c', secret: ''}}\n",
-         "1: executors.c.secret: a secret must not be empty; leave the key out for unsigned requests"),
+         ("1: executors.c.secret: a secret must not be empty; leave the key out for unsigned requests, or "
+             "make one: echo whsec_$(openssl rand -base64 32)")),
         ("executors: {c: {type: webhook, url: 'http://c', headers: {Webhook-Id: x}}}\n",
          "1: executors.c.headers: the header 'Webhook-Id' is set by the gateway itself; choose another name"),
         ("executors: {c: {type: webhook, url: 'http://c', headers: {'a b': x}}}\n",
@@ -154,7 +155,8 @@ def test_an_executor_that_cannot_be_read_is_not_also_called_missing(complaints: 
          ("1: destinations.d.secret: secret 2 of 2 is not base64; write whsec_ and 24 to 64 random bytes in base64"
           " (openssl rand -base64 32)")),
         ("destinations: {d: {url: 'http://c', secret: ['', a]}}\n",
-         "1: destinations.d.secret: a secret must not be empty; leave the key out for unsigned requests"),
+         ("1: destinations.d.secret: a secret must not be empty; leave the key out for unsigned requests, or "
+             "make one: echo whsec_$(openssl rand -base64 32)")),
         ("api: {keys: [{name: a, key: ''}]}\n",
          "1: api.keys[0].key: an API key must not be empty; `openssl rand -hex 32` makes a good one"),
         ("api: {keys: [{name: a, key: 0123456789abcdef, scopes: [reed]}]}\n",
@@ -256,3 +258,47 @@ def test_whatever_the_file_says_the_answer_is_settings_or_problems(
     except InvalidConfiguration as exc:
         problems = exc.problems
     assert all(problem.message and problem.line == 1 for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("text", "variables", "complaint"),
+    [
+        (
+            'api: {keys: [{name: me, key: "${DRAGOMAN_KEY}"}]}',
+            {"DRAGOMAN_KEY": ""},
+            "1: api.keys[0].key: the environment variable DRAGOMAN_KEY is empty; set it (openssl rand -hex 32)",
+        ),
+        (
+            'executors: {c: {type: webhook, url: "http://c/", secret: "${SECRET}"}}',
+            {"SECRET": ""},
+            (
+                "1: executors.c.secret: the environment variable SECRET is empty; set it "
+                "(echo whsec_$(openssl rand -base64 32))"
+            ),
+        ),
+        (
+            'executors: {c: {type: webhook, url: "${CARDS_URL}"}}',
+            {"CARDS_URL": ""},
+            "1: executors.c.url: the environment variable CARDS_URL is empty; set it",
+        ),
+        (
+            'executors: {c: {type: webhook, url: "${SCHEME}${HOST:-}"}}',
+            {"SCHEME": "", "HOST": ""},
+            "1: executors.c.url: the environment variables SCHEME and HOST are empty; set them",
+        ),
+        (
+            "limits: {drain: '${DRAIN}'}",
+            {"DRAIN": ""},
+            "1: limits.drain: the environment variable DRAIN is empty; set it",
+        ),
+    ],
+)
+def test_an_empty_variable_is_named_where_it_is_what_is_wrong(
+    complaints: Complain, text: str, variables: dict[str, str], complaint: str
+) -> None:
+    assert [line for line in complaints(text, **variables) if "warning" not in line] == [complaint]
+
+
+def test_an_empty_variable_that_harms_nothing_is_not_spoken_of(complaints: Complain) -> None:
+    text = "executors: {c: {type: static, result: '${NOTHING:-}'}}"
+    assert [line for line in complaints(text, NOTHING="") if "NOTHING" in line] == []
