@@ -13,7 +13,7 @@ from gateway.http.auth import Gate
 from gateway.http.docs import write_openapi
 from gateway.http.edge import Edge
 from gateway.http.errors import Refused, problem_of, problem_reply
-from gateway.http.operation import Answer, Operation, route_of
+from gateway.http.operation import Answer, Operation, routes_of
 from gateway.http.relay import Forwarding
 from gateway.http.reply import dump
 from gateway.http.routes import all_operations
@@ -35,7 +35,8 @@ def build_app(gateway: Gateway) -> FastAPI:
     app.state.followers = Followers()
     operations = (*all_operations(gateway, app.state.followers), _document(app))
     gate, forwarding = Gate(gateway), Forwarding(gateway)
-    app.router.routes.extend(route_of(operation, gate.admit, forwarding.run) for operation in operations)
+    for operation in operations:
+        app.router.routes.extend(routes_of(operation, gate.admit, forwarding.run))
     app.state.operations = operations
     app.add_middleware(Edge, gateway=gateway)
     for raised in (DragomanError, Refused, HTTPException):
@@ -63,7 +64,7 @@ def _methods(request: Request) -> list[str]:
         match, _ = route.matches(request.scope)
         if match is not Match.NONE:
             found |= getattr(route, "methods", None) or set()
-    return sorted(found)
+    return sorted(found | {"HEAD"} if "GET" in found else found)
 
 
 def _document(app: FastAPI) -> Operation:

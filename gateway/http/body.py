@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar, cast, get_origin
 
@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
 from gateway.http.errors import Refused
+from gateway.http.wording import word
 
 DEPTH = 64
 """How deep a body may nest."""
@@ -73,7 +74,7 @@ def read_form(model: type[Form], body: Any) -> Form:
     try:
         return model.model_validate(body, strict=True)
     except ValidationError as exc:
-        raise misfit("invalid-request", exc, body) from exc
+        raise misfit("invalid-request", exc, cast(dict[str, Any], body), model) from exc
 
 
 def read_query(model: type[Form], request: Request) -> Form:
@@ -95,18 +96,26 @@ def read_query(model: type[Form], request: Request) -> Form:
         return model.model_validate(given)
     except ValidationError as exc:
         found = [
-            {"parameter": str((error["loc"] or ("",))[0])[:50], "detail": error["msg"][:300]}
+            {
+                "parameter": name[:50],
+                "detail": word(error, model, (name,) if name else (), given, noun="parameter")[:300],
+            }
             for error in _first_errors(exc)
+            for name in [str((error["loc"] or ("",))[0])]
         ]
         first = found[0]
         named = f"query parameter {first['parameter']!r}" if first["parameter"] else "the query parameters"
         raise Refused("invalid-request", f"{named}: {first['detail']}", errors=found) from exc
 
 
-def misfit(problem: str, exc: ValidationError, body: Any, *, at: str = "") -> Refused:
-    """Turn pydantic's findings into a problem with pointers; `at` is where in the whole body `body` lies."""
+def misfit(
+    problem: str, exc: ValidationError, body: Mapping[str, Any], model: type[BaseModel], *, at: str = ""
+) -> Refused:
+    """Turn pydantic's findings about a `model` into a problem with pointers; `at` is where in the whole `body` lies."""
     found = [
-        {"pointer": at + pointer_to(body, error["loc"]), "detail": error["msg"][:300]} for error in _first_errors(exc)
+        {"pointer": at + _pointer(place), "detail": word(error, model, place, body)[:300]}
+        for error in _first_errors(exc)
+        for place in [_place_in(body, error["loc"])]
     ]
     first = found[0]
     return Refused(
@@ -114,29 +123,33 @@ def misfit(problem: str, exc: ValidationError, body: Any, *, at: str = "") -> Re
     )
 
 
-def pointer_to(body: Any, places: Sequence[int | str]) -> str:
-    """Write pydantic's location as an RFC 6901 pointer, without the union tags that are not in the body."""
-    parts: list[str] = []
+def _place_in(body: Any, location: Sequence[int | str]) -> tuple[int | str, ...]:
+    """Take the union tags out of pydantic's location: they are not in the body."""
+    place: list[int | str] = []
     current = body
-    for number, place in enumerate(places):
-        last = number == len(places) - 1
+    for number, step in enumerate(location):
         match current:
             case dict():
                 members = cast(dict[str, Any], current)
-                if not last and place == members.get("type"):
+                if number < len(location) - 1 and step == members.get("type"):
                     continue
-                current = members.get(str(place))
+                current = members.get(str(step))
             case list():
                 items = cast(list[Any], current)
-                current = items[place] if isinstance(place, int) and place < len(items) else None
+                current = items[step] if isinstance(step, int) and step < len(items) else None
             case _:
                 break
-        parts.append(str(place).replace("~", "~0").replace("/", "~1")[:100])
-    return "".join(f"/{part}" for part in parts)
+        place.append(step)
+    return tuple(place)
+
+
+def _pointer(place: Sequence[int | str]) -> str:
+    """Write a place as RFC 6901 does."""
+    return "".join("/" + str(step).replace("~", "~0").replace("/", "~1")[:100] for step in place)
 
 
 def _first_errors(exc: ValidationError) -> list[ErrorDetails]:
-    return exc.errors(include_url=False, include_input=False, include_context=False)[:_MOST_ERRORS]
+    return exc.errors(include_url=False)[:_MOST_ERRORS]
 
 
 def _check_type(request: Request) -> None:

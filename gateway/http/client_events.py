@@ -89,7 +89,7 @@ def _read_event(given: Any, *, at: str) -> ClientEvent:
     try:
         return model.model_validate(event)
     except ValidationError as exc:
-        raise misfit("invalid-event", exc, event, at=at) from exc
+        raise misfit("invalid-event", exc, event, model, at=at) from exc
 
 
 def _model_of(kind: object, *, at: str) -> type[ClientEvent]:

@@ -1,9 +1,12 @@
 """The outermost layer of every request: limits of size and time, headers, one log line, the last net for mistakes."""
 
 import asyncio
+import re
+import secrets
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import structlog
 from starlette.requests import ClientDisconnect
@@ -13,7 +16,10 @@ from gateway.errors import Overloaded, TooLarge
 from gateway.http.errors import PROBLEMS, ProblemKind, problem_reply
 from gateway.runtime.gateway import Gateway
 
-_QUIET = ("/healthz", "/readyz", "/metrics")
+REQUEST_ID = b"x-request-id"
+"""Names one request in answers and log lines, here and where it is passed on to."""
+_PLAIN_ID = re.compile(rb"[\w.:/+=@-]{1,128}")
+_QUIET = ("/healthz", "/livez", "/health", "/readyz", "/ready", "/metrics")
 _CLIENT_LEFT = 499
 _ANSWER_DEADLINE = timedelta(seconds=90)
 """How long a request may take until its answer begins, whatever it waits for; most waits are much shorter."""
@@ -43,11 +49,24 @@ class Edge:
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
-        state = scope.setdefault("state", {})
+        request_id = _request_id(scope)
+        head = scope["method"] == "HEAD"
+        state = {**scope.get("state", {}), "head": head}
+        # A HEAD is answered as a GET is, without the body; a request without an id is passed on with the one it got.
+        scope = {
+            **scope,
+            "method": "GET" if head else scope["method"],
+            "headers": [*((n, v) for n, v in scope["headers"] if n != REQUEST_ID), (REQUEST_ID, request_id)],
+            "state": state,
+        }
+        with structlog.contextvars.bound_contextvars(request_id=request_id.decode()):
+            await self._answer(scope, receive, send, state, began)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, state: dict[str, Any], began: float) -> None:
         mistake: Exception | None = None
         limited = _Limited(receive, scope, limit=int(self._gateway.settings.api.max_body), weigh=self._weigh)
         deadline = asyncio.timeout(_ANSWER_DEADLINE.total_seconds())
-        outgoing = _Outgoing(send, deadline)
+        outgoing = _Outgoing(send, deadline, request_id=dict(scope["headers"])[REQUEST_ID], head=state["head"])
         try:
             async with deadline:
                 try:
@@ -73,8 +92,10 @@ class Edge:
 class _Outgoing:
     """Notes the status and adds the headers that all responses have; an answer that has begun may take its time."""
 
-    def __init__(self, send: Send, deadline: asyncio.Timeout) -> None:
+    def __init__(self, send: Send, deadline: asyncio.Timeout, *, request_id: bytes, head: bool) -> None:
         self._send = send
+        self._request_id = request_id
+        self._head = head
         self.deadline: asyncio.Timeout | None = deadline
         self.status: int | None = None
 
@@ -83,10 +104,12 @@ class _Outgoing:
             self.status = message["status"]
             if self.deadline is not None:
                 self.deadline.reschedule(None)
-            headers = [*message.get("headers", ()), *_HEADERS]
+            headers = [*message.get("headers", ()), *_HEADERS, (REQUEST_ID, self._request_id)]
             if all(name != b"cache-control" for name, _ in headers):
                 headers.append(_NO_STORE)
             message = {**message, "headers": headers}
+        elif self._head and message["type"] == "http.response.body":
+            message = {**message, "body": b""}
         await self._send(message)
 
 
@@ -119,6 +142,12 @@ class _Limited:
         self._seen = 0
 
 
+def _request_id(scope: Scope) -> bytes:
+    """Take the caller's id of a request where it is a plain one, else make one."""
+    given = next((value for name, value in scope["headers"] if name == REQUEST_ID), b"")
+    return given if _PLAIN_ID.fullmatch(given) else secrets.token_hex(8).encode()
+
+
 def _write_line(
     scope: Scope, *, status: int | None, problem: ProblemKind | None, began: float, mistake: Exception | None
 ) -> None:
@@ -126,7 +155,7 @@ def _write_line(
     path: str = scope["path"]
     caller = scope["state"].get("caller")
     facts = {
-        "method": scope["method"],
+        "method": "HEAD" if scope["state"]["head"] else scope["method"],
         "path": path[:200],
         "status": status,
         "ms": round((time.perf_counter() - began) * 1_000, 2),

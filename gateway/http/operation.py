@@ -43,14 +43,19 @@ class Operation:
     body_examples: dict[str, Any] | None = None
     query: Any = None
     """The model of the query parameters."""
+    aliases: tuple[str, ...] = ()
+    """Other paths that do the same; the documentation has the first one only."""
     headers: tuple[tuple[str, str, str], ...] = ()
     """Name, description and example of request headers with a meaning of their own."""
 
 
-def route_of(
+def routes_of(
     operation: Operation, admit: Callable[[Request, str], None], run: Callable[[Request, Run], Awaitable[Response]]
-) -> APIRoute:
-    """Make the route: admit, then run, here or elsewhere. Bodies and parameters are read by the operation itself."""
+) -> list[APIRoute]:
+    """Make the route, and one for each alias: admit, then run, here or elsewhere.
+
+    Bodies and parameters are read by the operation itself.
+    """
 
     class Route(APIRoute):
         def get_route_handler(self) -> Callable[[Request], Any]:
@@ -60,16 +65,20 @@ def route_of(
 
             return admitted
 
-    return Route(
-        operation.path,
-        operation.run,
-        methods=[operation.method],
-        name=operation.name,
-        operation_id=operation.name,
-        tags=[operation.tag],
-        summary=operation.summary,
-        description=operation.description,
-        status_code=operation.answers[0].status,
-        response_model=None,
-        response_class=Response,
-    )
+    return [
+        Route(
+            path,
+            operation.run,
+            methods=[operation.method],
+            name=operation.name,
+            operation_id=operation.name,
+            tags=[operation.tag],
+            summary=operation.summary,
+            description=operation.description,
+            status_code=operation.answers[0].status,
+            response_model=None,
+            response_class=Response,
+            include_in_schema=path == operation.path,
+        )
+        for path in (operation.path, *operation.aliases)
+    ]

@@ -27,7 +27,7 @@ _OF_A_HOP = frozenset(
 )  # fmt: skip
 # The page that sent it was checked here; there, the host it would be compared with is another one.
 _OF_THE_DOOR = frozenset({"origin", FORWARDED})
-_OF_THE_EDGE = frozenset({"date", "server", "x-content-type-options", "referrer-policy"})
+_OF_THE_EDGE = frozenset({"date", "server", "x-content-type-options", "referrer-policy", "x-request-id"})
 
 
 class Forwarding:

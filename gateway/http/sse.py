@@ -155,8 +155,10 @@ class EventStream(Response):
         self._wake.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        del scope
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        if scope["state"]["head"]:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return
         self._followers.join(self)
         self._wake.set()
         complete = False

@@ -29,6 +29,8 @@ _QUIET = {
     "engineio": logging.WARNING,
     "socketio": logging.WARNING,
     "httpcore": logging.INFO,
+    # A line for each request of ours, which our own lines tell already.
+    "httpx": logging.WARNING,
     "websockets": logging.INFO,
     "aiosqlite": logging.INFO,
 }

@@ -83,7 +83,9 @@ async def test_erasing_needs_operate_besides_drive(
     assert gateway.erased == [session_id]
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/problems", "/problems/not-found"])
+@pytest.mark.parametrize(
+    "path", ["/healthz", "/livez", "/health", "/readyz", "/ready", "/problems", "/problems/not-found"]
+)
 async def test_pages_for_probes_and_explanations_are_open(stranger: httpx.AsyncClient, path: str) -> None:
     assert (await stranger.get(path)).status_code == 200
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
@@ -11,6 +12,7 @@ from gateway.http.errors import Refused
 from tests.http.fake_gateway import MemoryGateway
 
 JSON = {"content-type": "application/json"}
+EVENTS = "/v1/sessions/SESSION/events"
 
 
 def problem(answer: httpx.Response, status: int, name: str) -> dict[str, object]:
@@ -190,6 +192,82 @@ async def test_a_bad_event_is_refused_with_its_place(
     assert len(gateway.journal[session_id]) == 1
 
 
+WORDED: list[tuple[str, dict[str, Any], str]] = [
+    ("/v1/sessions", {"runtime": "finn", "nativeId": "x"}, "/nativeId: unknown member; did you mean 'native_id'?"),
+    ("/v1/sessions", {}, "/runtime: this member is required: A runtime of the configuration"),
+    ("/v1/sessions", {"runtime": 5}, "/runtime: must be a string"),
+    ("/v1/sessions", {"runtime": ""}, "/runtime: must have at least 1 character"),
+    ("/v1/sessions", {"runtime": "finn", "labels": []}, "/labels: must be an object"),
+    (
+        "/v1/sessions",
+        {"runtime": "finn", "labels": {str(n): "" for n in range(33)}},
+        "/labels: must have at most 32 members",
+    ),
+    (EVENTS, {"kind": "message.posted"}, "/content: this member is required"),
+    (EVENTS, {"kind": "message.posted", "content": 5}, "/content: must be an array"),
+    (
+        EVENTS,
+        {"kind": "message.posted", "content": "x", "wakes": 1},
+        "/wakes: unknown member; did you mean 'wakes_agent'?",
+    ),
+    (
+        EVENTS,
+        {"kind": "message.posted", "content": "x", "author": {"nam": "A"}},
+        "/author/nam: unknown member; did you mean 'name'?",
+    ),
+    (
+        EVENTS,
+        {"kind": "message.posted", "content": [{"type": "vidio"}]},
+        "/content/0: 'type' is not a known one; write text, image or data",
+    ),
+    (
+        EVENTS,
+        {"kind": "message.posted", "content": [{}]},
+        "/content/0: 'type' is missing; write text, image or data",
+    ),
+    (EVENTS, {"kind": "context.updated", "name": "n", "context": []}, "/context: must be an object"),
+    (
+        EVENTS,
+        {"kind": "approval.given", "id": "a", "native_call_id": "c", "decision": "alow"},
+        "/decision: not a choice; did you mean 'allow'? write allow or deny",
+    ),
+    ("/v1/interactions/i-1/answer", {"decision": "maybe"}, "/decision: not a choice; write allow or deny"),
+    ("/v1/interactions/i-1/answer", {}, "the body: give exactly one of `decision`, `answer` and `value`"),
+    (f"{EVENTS}/1/redeliver", {"target": "x"}, "/target: must be `runtime`, or `destination:NAME`"),
+    (
+        "/v1/dead-letters/redrive",
+        {"since": "yesterday"},
+        "/since: must be a time with its zone, such as 2026-11-20T12:00:00Z",
+    ),
+    ("/v1/dead-letters/redrive", {"limit": 0}, "/limit: must be at least 1"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "detail"), WORDED)
+async def test_what_is_wrong_is_worded_for_people(
+    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str, path: str, body: object, detail: str
+) -> None:
+    gateway.ask_person(session_id)
+    assert (await api.post(path.replace("SESSION", session_id), json=body)).json()["detail"] == detail
+
+
+@pytest.mark.parametrize(
+    ("query", "detail"),
+    [
+        ("/v1/sessions?limt=5", "query parameter 'limt': unknown parameter; did you mean 'limit'?"),
+        ("/v1/sessions?limit=x", "query parameter 'limit': must be a whole number"),
+        ("/v1/sessions?limit=501", "query parameter 'limit': must be at most 500"),
+        ("/v1/calls?unknown=perhaps", "query parameter 'unknown': must be true or false"),
+        (
+            "/v1/interactions?state=waitin",
+            "query parameter 'state': not a choice; did you mean 'waiting'? write waiting, answered, expired or moot",
+        ),
+    ],
+)
+async def test_a_wrong_query_is_worded_for_people(api: httpx.AsyncClient, query: str, detail: str) -> None:
+    assert (await api.get(query)).json()["detail"] == detail
+
+
 async def test_an_unknown_kind_gets_a_suggestion(api: httpx.AsyncClient, session_id: str) -> None:
     answer = await api.post(f"/v1/sessions/{session_id}/events", json={"kind": "message.psted"})
     assert "did you mean 'message.posted'" in answer.json()["detail"]
@@ -242,11 +320,11 @@ async def test_an_unknown_path_is_a_problem_of_its_own(api: httpx.AsyncClient, p
 @pytest.mark.parametrize(
     ("method", "path", "allow"),
     [
-        ("PUT", "/v1/sessions", "GET, POST"),
-        ("PATCH", "/v1/sessions/x", "DELETE, GET"),
+        ("PUT", "/v1/sessions", "GET, HEAD, POST"),
+        ("PATCH", "/v1/sessions/x", "DELETE, GET, HEAD"),
         ("GET", "/v1/reload", "POST"),
-        ("OPTIONS", "/v1/calls", "GET"),
-        ("POST", "/healthz", "GET"),
+        ("OPTIONS", "/v1/calls", "GET, HEAD"),
+        ("POST", "/healthz", "GET, HEAD"),
     ],
 )
 async def test_a_wrong_method_is_told_all_right_ones(

@@ -130,3 +130,7 @@ def test_every_reference_has_its_schema(document: dict[str, Any]) -> None:
 
 def test_clients_may_post_exactly_the_documented_kinds() -> None:
     assert set(CLIENT_MODELS) == CLIENT_KINDS
+
+
+def test_a_redrive_says_that_what_was_asked_may_be_gone(document: dict[str, Any]) -> None:
+    assert "/problems/gone" in str(document["paths"]["/v1/calls/{call_id}/redrive"]["post"]["responses"]["410"])

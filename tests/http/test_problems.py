@@ -1,13 +1,19 @@
 """The problem table, and what the edge does with what nobody foresaw."""
 
-from collections.abc import MutableMapping
+import json
+import logging
+import re
+from collections.abc import Iterator, MutableMapping
+from io import StringIO
 from typing import Any
 
 import httpx
 import pytest
+import structlog
 
 from gateway import errors
 from gateway.http.errors import EXCEPTIONS, PROBLEMS, Refused, problem_of, problem_reply
+from gateway.runtime.log import configure
 from tests.http.fake_gateway import MemoryGateway
 
 RAISED: list[tuple[Exception, int, str]] = [
@@ -142,3 +148,61 @@ async def test_every_answer_has_the_security_headers(api: httpx.AsyncClient, str
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["cache-control"] == "no-store"
         assert "server" not in answer.headers
+
+
+@pytest.fixture
+def written() -> Iterator[StringIO]:
+    """What a gateway's log says meanwhile, as JSON lines."""
+    level = logging.getLogger().level
+    stream = StringIO()
+    configure(format="json", stream=stream)
+    yield stream
+    configure()
+    logging.getLogger().setLevel(level)
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("given", ["a-1", "00-0af7651916cd43dd8448eb211c80319c/b+c=", "x" * 128])
+async def test_a_request_keeps_the_id_it_came_with_in_its_answer_and_its_log_lines(
+    api: httpx.AsyncClient, written: StringIO, given: str
+) -> None:
+    answers = [
+        await api.get("/v1/sessions", headers={"X-Request-Id": given}),
+        await api.get("/v1/sessions/nope", headers={"X-Request-Id": given}),
+        await api.get("/nowhere", headers={"X-Request-Id": given}),
+    ]
+    assert [answer.headers.get_list("x-request-id") for answer in answers] == [[given]] * 3
+    assert [json.loads(line)["request_id"] for line in written.getvalue().splitlines()] == [given] * 3
+
+
+@pytest.mark.parametrize("given", [None, "", "x" * 129, "a b", "a\tb", "é", '"'])
+async def test_a_request_without_a_plain_id_gets_one_of_its_own(
+    api: httpx.AsyncClient, written: StringIO, given: str | None
+) -> None:
+    headers = {} if given is None else {b"X-Request-Id": given.encode()}
+    ids = [(await api.get("/v1/sessions", headers=headers)).headers["x-request-id"] for _ in range(2)]
+    assert all(re.fullmatch("[0-9a-f]{16}", one) for one in ids)
+    assert ids[0] != ids[1]
+    assert [json.loads(line)["request_id"] for line in written.getvalue().splitlines()] == ids
+
+
+async def test_a_library_that_asks_over_http_writes_no_line_of_its_own(
+    wire: httpx.AsyncClient, written: StringIO
+) -> None:
+    await wire.get("/v1/sessions")
+    assert [json.loads(line)["event"] for line in written.getvalue().splitlines()] == ["request served"]
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/v1/sessions", "/v1/sessions/nope", "/nowhere", "/openapi.json"])
+async def test_a_head_is_answered_as_a_get_is_but_without_the_body(wire: httpx.AsyncClient, path: str) -> None:
+    asked, looked = await wire.get(path), await wire.head(path)
+    assert (looked.status_code, looked.content) == (asked.status_code, b"")
+    apart = {"date", "x-request-id"}
+    assert {n: v for n, v in looked.headers.items() if n not in apart} == {
+        n: v for n, v in asked.headers.items() if n not in apart
+    }
+
+
+async def test_a_head_does_not_do_what_only_a_post_may(api: httpx.AsyncClient) -> None:
+    answer = await api.head("/v1/reload")
+    assert (answer.status_code, answer.headers["allow"], answer.content) == (405, "POST", b"")

@@ -78,6 +78,16 @@ async def test_a_stream_begins_live_and_shows_what_happens(
         assert orjson.loads(frame["data"]) == page["data"][0]
 
 
+async def test_a_head_of_a_stream_is_its_head_and_then_the_end(
+    wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+) -> None:
+    async with asyncio.timeout(5):
+        answer = await wire.head(f"/v1/sessions/{session_id}/events/stream?after=0")
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert gateway.following == 0
+
+
 async def test_live_events_carry_no_id(wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str) -> None:
     async with following(wire, session_id) as reader:
         await until_following(gateway, 1)
@@ -292,7 +302,7 @@ async def test_for_a_client_that_does_not_read_no_more_is_read_ahead_than_its_bu
         raise AssertionError
 
     stream = EventStream(items(), Followers(), about="session", buffer=200_000)
-    sending = asyncio.create_task(stream({"type": "http"}, receive, send))
+    sending = asyncio.create_task(stream({"type": "http", "state": {"head": False}}, receive, send))
     for _ in range(50):
         await asyncio.sleep(0)
     sending.cancel()

@@ -147,7 +147,7 @@ class CallRoutes:
                 description="Make a new call of the same request, by default with the same idempotency key and "
                 "without telling the runtime the outcome.",
                 answers=(Answer(202, "The new call.", examples.CALL, shapes.Call),),
-                problems=("elsewhere", "not-found", "conflict"),
+                problems=("elsewhere", "not-found", "conflict", "gone"),
                 body=RedriveCall,
                 body_optional=True,
                 body_examples={"again": {"new_key": False, "deliver": False}},

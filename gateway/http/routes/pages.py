@@ -63,22 +63,24 @@ class PageRoutes:
                 name="getHealth",
                 method="GET",
                 path="/healthz",
+                aliases=("/livez", "/health"),
                 run=self.health,
                 tag="pages",
                 summary="Is the process alive?",
-                description="Answers as long as the process does.",
+                description="Answers as long as the process does; also at `/livez` and `/health`.",
                 answers=(Answer(200, "It is.", {"status": "ok"}, shapes.Health),),
             ),
             Operation(
                 name="getReadiness",
                 method="GET",
                 path="/readyz",
+                aliases=("/ready",),
                 run=self.ready,
                 tag="pages",
                 summary="Should it get traffic?",
                 description="Whether the store takes writes, the configuration is loaded and, among several on one "
                 "store, the lease runs; and how many sessions this instance carries. A runtime that is away does not "
-                "make the gateway unready.",
+                "make the gateway unready. Also at `/ready`.",
                 answers=(
                     Answer(200, "Ready.", {"ready": True, "checks": {"engine": "ok"}, **carried}, shapes.Ready),
                     Answer(
