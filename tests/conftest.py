@@ -1,8 +1,11 @@
-"""What all tests share: choosing tests by protocol rule, free ports, and patience with a busy machine."""
+"""What all tests share: an end to what hangs, choosing tests by protocol rule, free ports, patience with a machine."""
 
+import faulthandler
+import signal
 import socket
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import NoReturn, cast
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +15,68 @@ from tests.requirements import REQUIREMENTS
 # Wall-clock limits say more about the machine than about the code.
 settings.register_profile("dragoman", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("dragoman")
+
+LIMIT, SLOW_LIMIT = 120.0, 600.0
+"""Seconds that one test may take at most, its fixtures apart; the second one for what `make faults` runs."""
+_AGAIN = 5.0
+_ENDING = 60.0
+# These two Python itself ignores, and Popen gives them back to children.
+_OURS = {signal.SIGPIPE, signal.SIGXFSZ}
+
+
+def pytest_configure() -> None:
+    """Let children hear each signal: what a parent ignores or blocks (nohup, a job in the background), children do too.
+
+    This process goes on as if it ignored them: a signal with a handler has its default meaning again behind an exec.
+    """
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for number in signal.valid_signals() - _OURS:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, _overhear)
+
+
+def pytest_unconfigure() -> None:
+    """A thread that a test has left behind must not keep the process."""
+    faulthandler.dump_traceback_later(_ENDING, exit=True)
+
+
+def _overhear(*_: object) -> None:
+    """Do nothing."""
+
+
+def _too_long(*_: object) -> NoReturn:
+    pytest.fail("this takes too long")
+
+
+@contextmanager
+def _limit(item: pytest.Item) -> Generator[None]:
+    slow = any(item.get_closest_marker(mark) for mark in ("faults", "slow"))
+    before = signal.signal(signal.SIGALRM, _too_long)
+    # Again and again, since a loop may take the first for the failure of some task.
+    signal.setitimer(signal.ITIMER_REAL, SLOW_LIMIT if slow else LIMIT, _AGAIN)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    with _limit(item):
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    with _limit(item):
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    with _limit(item):
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,8 +2,9 @@
 
 import ast
 import json
+import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,9 +16,57 @@ HERE = Path(__file__).parent
 FOLDERS = (HERE, HERE.parent / "gateway" / "conformance")
 
 
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+MOVED = {"faults", "slow"}
+"""Marks of what `make test` leaves out."""
+
+
+def quick(tree: ast.AST) -> Iterator[ast.AST]:
+    """Walk through the tests of `make test`: past what carries a mark that moves it, as a whole file or in part."""
+    match tree:
+        case ast.Module(body=body) if any(_is_pytestmark(node) and _is_moved(node) for node in body):
+            return
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() if any(map(_is_moved, tree.decorator_list)):
+            return
+        case ast.Call(func=ast.Attribute(attr="param"), keywords=named) if any(map(_is_moved, named)):
+            return
+        case _:
+            yield tree
+            for child in ast.iter_child_nodes(tree):
+                yield from quick(child)
+
+
+def _is_pytestmark(node: ast.AST) -> bool:
+    match node:
+        case ast.Assign(targets=[ast.Name(id="pytestmark")]):
+            return True
+        case _:
+            return False
+
+
+def _is_moved(node: ast.AST) -> bool:
+    match node:
+        # The parameters of a decorated test are looked at one by one.
+        case ast.Call(func=ast.Attribute(attr="parametrize")):
+            return False
+        case ast.Attribute(attr=name, value=ast.Attribute(attr="mark")) if name in MOVED:
+            return True
+        case _:
+            return any(map(_is_moved, ast.iter_child_nodes(node)))
+
+
 def ids_in_source(source: str) -> Iterator[str]:
     """Find what `mark.requirement(...)` names, wherever it stands: decorator, pytestmark or parameter."""
-    for node in ast.walk(ast.parse(source)):
+    yield from _ids_in(ast.walk(ast.parse(source)))
+
+
+def ids_of_make_test(source: str) -> Iterator[str]:
+    """Find what tests name that `make test` runs."""
+    yield from _ids_in(quick(ast.parse(source)))
+
+
+def _ids_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         match node:
             case ast.Call(func=ast.Attribute(attr="requirement", value=ast.Attribute(attr="mark")), args=args):
                 for arg in args:
@@ -54,12 +103,12 @@ def _own(vector: Any) -> Iterator[str]:
             pass
 
 
-def carried() -> dict[str, set[str]]:
+def carried(ids_in: Callable[[str], Iterable[str]] = ids_in_source) -> dict[str, set[str]]:
     """Map each id that is named anywhere to the files that name it; nothing is imported for it."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for folder in FOLDERS:
         for path in sorted(folder.rglob("*.py")):
-            for name in ids_in_source(path.read_text(encoding="utf-8")):
+            for name in ids_in(path.read_text(encoding="utf-8")):
                 found[name].add(path.name)
     for path in sorted((HERE / "vectors").glob("*/*.json")):
         for name in ids_in_vectors(json.loads(path.read_bytes())):
@@ -68,13 +117,74 @@ def carried() -> dict[str, set[str]]:
 
 
 def test_every_live_rule_has_a_test_or_a_vector() -> None:
-    named = carried()
+    named = carried(ids_of_make_test)
     missing: defaultdict[str, list[str]] = defaultdict(list)
     for name, rule in REQUIREMENTS.items():
         if rule.live and name not in named:
             missing[rule.held_by].append(name)
     lines = [f"{room} ({len(names)}): {' '.join(names)}" for room, names in sorted(missing.items())]
-    assert not lines, "rules without a test, by the room that keeps them:\n" + "\n".join(lines)
+    assert not lines, "rules without a test in `make test`, by the room that keeps them:\n" + "\n".join(lines)
+
+
+def port_methods() -> Iterator[tuple[str, str]]:
+    """All methods of the ports, with the file that has them."""
+    for path in sorted((HERE.parent / "gateway" / "ports").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.ClassDef(bases=[ast.Name(id="Protocol")], body=body):
+                    yield from ((path.name, one.name) for one in body if isinstance(one, _FUNCTIONS))
+                case _:
+                    pass
+
+
+def test_every_method_of_a_port_has_a_test_in_make_test() -> None:
+    called: set[str] = set()
+    for folder in FOLDERS:
+        for path in folder.rglob("*.py"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            called |= {node.attr for node in quick(tree) if isinstance(node, ast.Attribute)}
+    methods = list(port_methods())
+    assert len(methods) > 50
+    assert [f"{file}: {name}" for file, name in methods if name not in called and not name.startswith("__")] == []
+
+
+def test_what_is_moved_to_make_faults_is_listed() -> None:
+    listed = set(re.findall(r"^\| `(tests/\S+)` \|", (HERE / "README.md").read_text(encoding="utf-8"), re.MULTILINE))
+    moved = set[str]()
+    for path in HERE.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if len(list(ast.walk(tree))) != len(list(quick(tree))):
+            name = path.relative_to(HERE.parent).as_posix()
+            moved.add("tests/faults/" if name.startswith("tests/faults/") else name)
+    assert listed == moved, "tests/README.md lists what is moved, with its seconds"
+
+
+def test_the_targets_leave_out_and_run_what_is_marked() -> None:
+    makefile = (HERE.parent / "Makefile").read_text(encoding="utf-8")
+    [left_out] = re.findall(r"pytest .*-m \"(.*?)\"", makefile)
+    assert left_out == " and ".join(f"not {mark}" for mark in sorted(MOVED))
+    assert f"({' or '.join(sorted(MOVED))})" in (HERE / "faults" / "table.py").read_text(encoding="utf-8")
+    script = (HERE.parent / ".ci" / "run").read_text(encoding="utf-8")
+    assert {"make test", "make faults"} <= set(script.splitlines())
+
+
+def test_what_is_moved_to_make_faults_is_told_from_what_is_not() -> None:
+    source = """
+@pytest.mark.slow
+@pytest.mark.requirement("X1")
+def test_one(): ...
+
+@pytest.mark.parametrize("a", [
+    pytest.param(1, marks=[pytest.mark.slow, pytest.mark.requirement("X2")]),
+    pytest.param(2, marks=pytest.mark.requirement("X3")),
+])
+def test_two(a): ...
+
+class TestThree:
+    pytestmark = pytest.mark.requirement("X4")
+"""
+    assert list(ids_of_make_test(source)) == ["X3", "X4"]
+    assert list(ids_of_make_test(f"pytestmark = [pytest.mark.faults]\n{source}")) == []
 
 
 def test_every_rule_named_by_a_test_or_a_vector_is_in_the_manifest_and_live() -> None:

@@ -108,6 +108,7 @@ async def test_a_steady_load_tells_repeats_in_other_words_from_doubles() -> None
         assert said[name] == said["made"], said
 
 
+@pytest.mark.slow
 def test_the_benchmark_writes_its_figures_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "figures.json"
     assert main(["--tiny", "--only", "T4,T10", "--json", str(target), "--folder", str(tmp_path)]) == 0
@@ -134,6 +135,7 @@ def test_a_name_that_no_scenario_has_is_refused(capsys: pytest.CaptureFixture[st
     assert "T99" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_soak_breaks_links_without_losing_a_call_and_draws_what_it_saw(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

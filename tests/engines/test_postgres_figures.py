@@ -29,6 +29,7 @@ async def carry(engine: PostgresEngine, session_id: SessionId, end: float) -> in
     return done
 
 
+@pytest.mark.slow
 async def test_steps_that_come_together_share_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     schema = postgres_server.new_schema()
     names = [SessionId(f"s-{number}") for number in range(128)]

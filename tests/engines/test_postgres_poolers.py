@@ -53,8 +53,11 @@ def pooler() -> Iterator[str]:
         time.sleep(0.05)
     yield f"postgresql://{user}@127.0.0.1:{port}{parts.path}"
     process.terminate()
-    process.wait(10)
-    shutil.rmtree(folder)
+    try:
+        process.wait(10)
+    finally:
+        process.kill()
+        shutil.rmtree(folder)
 
 
 @pytest.fixture

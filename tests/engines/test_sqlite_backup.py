@@ -118,9 +118,11 @@ async def test_a_backup_made_under_load_is_of_one_moment(path: Path, target: Pat
 def _killed_at_work(path: Path) -> list[tuple[SessionId, int]]:
     command = [sys.executable, str(HERE / "committer.py"), str(path), "forever"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        told = [process.stdout.readline().split() for _ in range(100)]
-        process.kill()
+        try:
+            assert process.stdout is not None
+            told = [process.stdout.readline().split() for _ in range(100)]
+        finally:
+            process.kill()
     return [(SessionId(session_id), int(sequence)) for session_id, sequence in told]
 
 
@@ -170,13 +172,16 @@ def _end_half_way(work: str, first: Path, second: Path, partial: Path, number: s
     )
     command = [sys.executable, "-c", code, str(first), str(second)]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
-        end = monotonic() + 60
-        while not (partial.exists() and partial.stat().st_size > 1_000_000):
-            assert process.poll() is None, "it ended by itself"
-            assert monotonic() < end
-            sleep(0.001)
-        process.send_signal(number)
-        assert process.wait(20) != 0
+        try:
+            end = monotonic() + 60
+            while not (partial.exists() and partial.stat().st_size > 1_000_000):
+                assert process.poll() is None, "it ended by itself"
+                assert monotonic() < end
+                sleep(0.001)
+            process.send_signal(number)
+            assert process.wait(20) != 0
+        finally:
+            process.kill()
 
 
 def test_a_backup_killed_half_way_leaves_no_file_of_that_name(path: Path, target: Path) -> None:
@@ -194,6 +199,7 @@ def test_a_backup_killed_half_way_leaves_no_file_of_that_name(path: Path, target
     assert not partial.exists()
 
 
+@pytest.mark.slow
 def test_a_restore_killed_half_way_leaves_the_database_as_it_was(path: Path, target: Path) -> None:
     asyncio.run(fill(path, "of the backup"))
     _make_large(path)

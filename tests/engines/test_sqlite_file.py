@@ -350,14 +350,17 @@ def _commit_until_killed(path: Path, lines: int) -> list[tuple[SessionId, int]]:
     command = [sys.executable, str(HERE / "committer.py"), str(path), "forever"]
     told: list[tuple[SessionId, int]] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for number, line in enumerate(process.stdout):
-            if number == lines:
-                process.kill()
-            # The kill may cut the last line short.
-            if line.endswith("\n"):
-                session_id, sequence = line.split()
-                told.append((SessionId(session_id), int(sequence)))
+        try:
+            assert process.stdout is not None
+            for number, line in enumerate(process.stdout):
+                if number == lines:
+                    process.kill()
+                # The kill may cut the last line short.
+                if line.endswith("\n"):
+                    session_id, sequence = line.split()
+                    told.append((SessionId(session_id), int(sequence)))
+        finally:
+            process.kill()
     assert process.returncode < 0
     return told
 

@@ -1,26 +1,13 @@
-"""Collects what the fault tests have observed; `--faults FILE` writes it down for the table in the README."""
+"""Collects what the fault tests observe, for the table in this folder's README."""
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from tests.faults.observed import begin
-
-_PROPERTY = "fault"
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--faults", type=Path, metavar="FILE", help="write what the fault tests observed to FILE")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    file = cast("Path | None", config.getoption("--faults", default=None))
-    # Workers send their reports to the one process that writes.
-    if file is not None and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(_Writer(file))
+from tests.faults.plugin import PROPERTY
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -47,23 +34,4 @@ def _observe(request: pytest.FixtureRequest) -> Iterator[None]:
         "test": name.partition("[")[0],
         **figures.as_json(),
     }
-    node.user_properties.append((_PROPERTY, json.dumps(seen)))
-
-
-class _Writer:
-    """Writes the figures of all tests that passed."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._seen: list[dict[str, Any]] = []
-        self._failed: set[str] = set()
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if not report.passed:
-            self._failed.add(report.nodeid)
-        if report.when == "teardown" and report.nodeid not in self._failed:
-            self._seen += [json.loads(str(value)) for name, value in report.user_properties if name == _PROPERTY]
-
-    def pytest_sessionfinish(self) -> None:
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        self._file.write_text(json.dumps(self._seen, indent=1))
+    node.user_properties.append((PROPERTY, json.dumps(seen)))

@@ -1,7 +1,9 @@
-"""Runs the fault tests and writes the table of the README from what they observed; run it with `python -m`."""
+"""Runs what `make test` leaves out, and writes the table in this folder's README from what the fault tests observed."""
 
 import argparse
 import json
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -9,14 +11,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
-FIGURES = ROOT / ".cache" / "faults.json"
-BEGIN, END = "<!-- faults: written by `make faults` -->", "<!-- end of faults -->"
+from tests.pace import QUIET
 
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+PAGE = HERE / "README.md"
+FIGURES = ROOT / ".cache" / "faults.json"
+
+_TOP = """\
+<!-- Written by `make faults`; the words are in table.py. -->
+
+# Faults tried and survived
+
+Real gateway processes on real databases, between simulated runtimes and an executor that writes down what it was asked.
+After each fault the ledger is compared with what the runtime and the executors wrote down themselves
+([`judge.py`](judge.py)). Every request, answer and result carries a number of its own, so that an answer that went to
+another call is found.
+
+- **lost**: a call that is not on record, has no outcome, or whose outcome never reached the runtime.
+- **different outcomes**: a call with more than one outcome, or with another one than its executor gave.
+- **lost on the wire**: HUMA has no acknowledgement. A call that the agent wrote while its link was already dead, while
+  the gateway stood still, or within a second before, may never have reached the gateway; n of m such calls did not.
+  The agents ask once and never again, except in the row that says so. A call that is missing though its link stood a
+  second longer counts as lost.
+- **repeats**: results told and requests made more than once, the same to the byte.
+- **longest wait**: how long something stood still, where the test measures it.
+"""
 _HEAD = (
-    "| what was done | to gateways on | calls | lost | different outcomes | repeats | longest wait |",
-    "|---|---|--:|--:|--:|--:|--:|",
+    (
+        "| what was done | to gateways on | calls | lost | different outcomes | lost on the wire "
+        "| repeats | longest wait |"
+    ),
+    "|---|---|--:|--:|--:|--:|--:|--:|",
 )
 _NAMES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 
@@ -26,82 +52,104 @@ class Row:
     """One fault, over all tests that try it."""
 
     fault: str
-    files: tuple[str, ...]
+    file: str
     stores: tuple[str, ...]
     calls: int
     lost: int
     different: int
+    wire: int
+    at_risk: int
     repeats: int
     longest: float
 
     def line(self) -> str:
         """Write the row; the fault leads to the tests."""
         stores = "; ".join(_NAMES.get(store, store) for store in self.stores)
-        longest = f"{self.longest:.1f} s" if self.longest else ""
-        figures = (f"{number:,}" if self.calls else "" for number in (self.calls, self.lost, self.different))
-        repeats = f"{self.repeats:,}" if self.calls else ""
-        return f"| [{self.fault}]({self.files[0]}) | {stores} | {' | '.join(figures)} | {repeats} | {longest} |"
+        numbers = (self.calls, self.lost, self.different)
+        cells = [
+            f"[{self.fault}]({self.file})",
+            stores,
+            *(f"{number:,}" if self.calls else "" for number in numbers),
+            f"{self.wire:,} of {self.at_risk:,}" if self.at_risk else "",
+            f"{self.repeats:,}" if self.calls else "",
+            f"{self.longest:.1f} s" if self.longest else "",
+        ]
+        return f"| {' | '.join(cells)} |"
 
 
 def rows_of(seen: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """Add up what tests of one fault have seen, in the order of their files."""
+    """Add up what tests of one fault have seen."""
     by_fault: dict[str, list[Mapping[str, Any]]] = {}
-    for one in sorted(seen, key=lambda one: (_rank(one["file"]), one["file"])):
+    for one in sorted(seen, key=lambda one: one["file"]):
         by_fault.setdefault(one["fault"], []).append(one)
+
+    def total(tests: list[Mapping[str, Any]], name: str) -> int:
+        return sum(one[name] for one in tests)
+
     return [
         Row(
             fault,
-            tuple(dict.fromkeys(one["file"] for one in tests)),
+            Path(tests[0]["file"]).name,
             tuple(sorted({one["store"] for one in tests}, key=lambda store: (store != "sqlite", store.lower()))),
-            sum(one["calls"] for one in tests),
-            sum(one["lost"] for one in tests),
-            sum(one["different"] for one in tests),
-            sum(one["repeats"] for one in tests),
-            max(one["longest"] for one in tests),
+            *(total(tests, name) for name in ("calls", "lost", "different", "wire", "at_risk", "repeats")),
+            longest=max(one["longest"] for one in tests),
         )
         for fault, tests in by_fault.items()
     ]
 
 
-def _rank(file: str) -> int:
-    order = (
-        "points", "promises", "messages", "under_load", "pauses", "replicas", "bells", "followers", "postgres",
-        "checkpoint", "disk",
-    )  # fmt: skip
-    return next((place for place, part in enumerate(order) if part in file), len(order))
+def fault_of(line: str) -> tuple[str, str] | None:
+    """Read the fault of a table's line, and the file that it leads to; None where the line is none of them."""
+    found = re.match(r"\| \[(.+?)\]\((\S+?)\) \|", line)
+    return None if found is None else (found[1], found[2])
 
 
-def table_of(seen: Iterable[Mapping[str, Any]]) -> str:
-    """Write the table between its marks."""
-    return "\n".join([BEGIN, "", *_HEAD, *(row.line() for row in rows_of(seen)), "", END])
+def lines_of(page: str) -> dict[str, str]:
+    """The lines of a page's table, by fault."""
+    return {found[0]: line for line in page.splitlines() if (found := fault_of(line)) is not None}
 
 
-def insert(readme: str, table: str) -> str:
-    """Put the table where the marks are.
+def page_of(lines: Mapping[str, str]) -> str:
+    """Write the page, in the order of the faults' files."""
 
-    Raises:
-        ValueError: they are not there.
-    """
-    before, begin, rest = readme.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the README has no {BEGIN} ... {END}")
-    return before + table + after
+    def place(line: str) -> tuple[int, str]:
+        found = fault_of(line)
+        assert found is not None
+        order = (
+            "points", "promises", "messages", "under_load", "asking_again", "pauses", "replicas", "bells",
+            "followers", "postgres", "checkpoint", "disk", "host",
+        )  # fmt: skip
+        rank = next((number for number, part in enumerate(order) if part in found[1]), len(order))
+        return rank, found[1]
+
+    return "\n".join([_TOP, *_HEAD, *sorted(lines.values(), key=place), ""])
 
 
 def main() -> int:
-    """Run the tests, unless their figures are to be used as they are, and write the README."""
+    """Run the tests, and write down also what is wrong; returns 1 where a test failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--keep", action="store_true", help=f"use the figures in {FIGURES.relative_to(ROOT)}")
-    if not parser.parse_args().keep:
-        # The table is not yet what its own test wants.
-        rest = ["--ignore", "tests/faults/test_table.py", "--faults", str(FIGURES)]
-        command = [sys.executable, "-m", "pytest", "tests/faults", "-q", "-n", "2", *rest]
-        code = subprocess.run(command, cwd=ROOT, check=False).returncode
-        if code:
-            return code
-    README.write_text(insert(README.read_text(), table_of(json.loads(FIGURES.read_text()))))
-    return 0
+    parser.add_argument("tests", nargs="*", help="only these tests; other rows stay as they are")
+    given = parser.parse_args()
+    code = 0 if given.keep else _run(given.tests)
+    rows = {row.fault: row.line() for row in rows_of(json.loads(FIGURES.read_text()))}
+    before = lines_of(PAGE.read_text()) if given.tests and PAGE.exists() else {}
+    PAGE.write_text(page_of(before | rows))
+    return code
+
+
+def _run(tests: list[str]) -> int:
+    def pytest(*options: str, **more: str) -> int:
+        command = [sys.executable, "-m", "pytest", "-q", *(tests or ["tests"]), *options]
+        code = subprocess.run(command, cwd=ROOT, check=False, env=os.environ | more).returncode
+        # 5: no test fits the marks, which is fine where only some were asked for.
+        return 0 if code == 5 and tests else code
+
+    # What is measured runs alone.
+    timing = pytest("-m", "timing", **{QUIET: "1"})
+    collect = ["-p", "tests.faults.plugin", "--faults", str(FIGURES)]
+    others = ["-m", "(faults or slow) and not timing", "-n", "2", "--dist", "worksteal", "--durations", "5"]
+    return pytest(*others, *collect) or timing
 
 
 if __name__ == "__main__":

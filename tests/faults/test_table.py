@@ -1,13 +1,10 @@
-"""The table of the README names every fault that is tried, and no other, and is what the figures make of it."""
+"""The table of the faults: one row for each that is tried, leading to its test, written from what was observed."""
 
 import ast
-import re
 from collections import defaultdict
 from pathlib import Path
 
-import pytest
-
-from tests.faults.table import BEGIN, END, README, ROOT, insert, table_of
+from tests.faults.table import PAGE, fault_of, lines_of, page_of, rows_of
 
 FOLDER = Path(__file__).parent
 
@@ -19,46 +16,46 @@ def tried() -> dict[str, set[str]]:
         for node in ast.walk(ast.parse(file.read_text())):
             match node:
                 case ast.Call(func=ast.Attribute(attr="fault"), args=[ast.Constant(value=str(fault))]):
-                    found[fault].add(str(file.relative_to(ROOT)))
+                    found[fault].add(file.name)
                 case _:
                     pass
     return found
 
 
-def shown() -> dict[str, str]:
-    """The faults of the README's table, and the files they lead to."""
-    table = README.read_text().partition(BEGIN)[2].partition(END)[0]
-    return dict(re.findall(r"^\| \[(.+?)\]\((.+?)\) \|", table, re.MULTILINE))
+def test_the_page_shows_each_fault_that_a_test_tries_and_leads_to_it() -> None:
+    marked, lines = tried(), lines_of(PAGE.read_text())
+    assert set(lines) == set(marked), "`make faults` writes the table anew; `python -m tests.faults.table FILE` one row"
+    for fault, line in lines.items():
+        found = fault_of(line)
+        assert found is not None
+        assert found[1] in marked[fault]
 
 
-def test_the_readme_shows_each_fault_that_a_test_tries_and_leads_to_it() -> None:
-    marked, listed = tried(), shown()
-    assert set(listed) == set(marked), "`make faults` writes the table anew"
-    for fault, file in listed.items():
-        assert file in marked[fault]
+def test_the_page_is_what_the_code_would_write() -> None:
+    page = PAGE.read_text()
+    assert page == page_of(lines_of(page))
 
 
 def test_no_fault_of_the_table_lost_or_doubled_anything() -> None:
-    table = README.read_text().partition(BEGIN)[2].partition(END)[0]
-    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| [")]
+    rows = [line.split(" | ") for line in lines_of(PAGE.read_text()).values()]
     assert rows
     assert {(row[3].strip(), row[4].strip()) for row in rows} <= {("0", "0"), ("", "")}
 
 
 def test_figures_of_one_fault_are_added_up_over_its_tests() -> None:
     one = {
-        "fault": "Fire", "file": "tests/faults/test_a.py", "test": "test_x", "store": "sqlite",
-        "calls": 1000, "lost": 0, "different": 0, "repeats": 2, "longest": 0.0,
+        "fault": "Fire", "file": "tests/faults/test_a.py", "test": "test_x", "store": "sqlite", "calls": 1000,
+        "lost": 0, "different": 0, "wire": 1, "at_risk": 3, "repeats": 2, "longest": 0.0,
     }  # fmt: skip
-    other = {**one, "store": "PostgreSQL, two instances", "calls": 500, "longest": 1.26}
-    quiet = {**one, "fault": "Frost", "calls": 0}
-    assert table_of([one, other, quiet]).splitlines()[4:6] == [
-        "| [Fire](tests/faults/test_a.py) | SQLite; PostgreSQL, two instances | 1,500 | 0 | 0 | 4 | 1.3 s |",
-        "| [Frost](tests/faults/test_a.py) | SQLite |  |  |  |  |  |",
+    other = {**one, "store": "PostgreSQL, two instances", "calls": 500, "longest": 1.26, "lost": 1}
+    quiet = {**one, "fault": "Frost", "calls": 0, "at_risk": 0}
+    assert [row.line() for row in rows_of([one, other, quiet])] == [
+        "| [Fire](test_a.py) | SQLite; PostgreSQL, two instances | 1,500 | 1 | 0 | 2 of 6 | 4 | 1.3 s |",
+        "| [Frost](test_a.py) | SQLite |  |  |  |  |  |  |",
     ]
 
 
-def test_the_table_goes_between_its_marks_and_nowhere_else() -> None:
-    assert insert(f"a\n{BEGIN}\nold\n{END}\nb", "new") == "a\nnew\nb"
-    with pytest.raises(ValueError, match="has no"):
-        insert("a\nb", "new")
+def test_rows_of_other_runs_are_kept() -> None:
+    fire = "| [Fire](test_a.py) | SQLite | 1 | 0 | 0 |  | 0 |  |"
+    frost = "| [Frost](test_points.py) | SQLite | 1 | 0 | 0 |  | 0 |  |"
+    assert list(lines_of(page_of({"Fire": fire, "Frost": frost})).values()) == [frost, fire]

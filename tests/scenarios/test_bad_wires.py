@@ -257,6 +257,7 @@ PACKETS = {
 }
 
 
+@pytest.mark.slow
 async def test_openhands_garbage_is_on_record_and_the_next_message_works(openhands: OpenHandsStage) -> None:
     work = openhands.agent
     async with openhands.running() as gateway:

@@ -136,6 +136,7 @@ async def test_calls_that_wait_when_it_opens_are_told_at_once(both: Scene) -> No
         assert all(len(call.results) == 1 for call in calls)
 
 
+@pytest.mark.slow
 async def test_a_call_between_two_attempts_ends_when_the_breaker_is_open_and_stays_unsure(
     newer: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +191,7 @@ async def test_messages_to_be_confirmed_are_not_held_up_by_an_executor_that_is_n
         assert "is not answering" in str(confirmation.payload)
 
 
+@pytest.mark.slow
 async def test_a_slow_answer_that_had_little_time_left_does_not_count(newer: Scene) -> None:
     gate = Gate()
 

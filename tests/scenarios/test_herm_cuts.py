@@ -68,6 +68,7 @@ async def play(stage: HermStage, gateway: Running, number: int) -> list[Asked]:
     return calls
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("H-g", "H-i", "H-u")
 @pytest.mark.parametrize("echoes", [True, False], ids=["echoes", "no echoes"])
 async def test_a_conversation_cut_after_each_frame_is_on_record_once_and_executed_once(

@@ -11,6 +11,7 @@ from gateway.engines.sqlite import engine as sqlite_engine
 from gateway.http import edge
 from gateway.runtime import carriers
 from tests.engines.sqlite_held import held, wait_for_ever
+from tests.pace import within
 from tests.scenarios.hooks import success
 from tests.scenarios.house import GOOD, Scene, ended, until
 
@@ -18,6 +19,8 @@ _PROBE, _REPLY, _ANSWER = 0.5, 1.0, 2.0
 _POLLS = 200
 
 
+@pytest.mark.slow
+@pytest.mark.timing
 async def test_a_disk_that_hangs_is_told_to_all_in_time_and_costs_no_call(
     newer: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,7 +49,7 @@ async def test_a_disk_that_hangs_is_told_to_all_in_time_and_costs_no_call(
             assert {answer.status_code for answer in answers} == {503}, [answer.text for answer in answers]
             assert all(answer.headers["retry-after"] for answer in answers)
             assert (await gateway.http.get("/healthz")).status_code == 200
-            assert time.monotonic() - began < 3 * _ANSWER
+            assert time.monotonic() - began < within(3 * _ANSWER)
             # What is on record is read all the same.
             assert [one["event"]["name"] for one in await gateway.events(kind="context.updated")] == ["news"]
         # What hung is still being worked off, and a look at the disk may wait for that once more.

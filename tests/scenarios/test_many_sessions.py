@@ -1,10 +1,13 @@
 """More sessions on one runtime than HTTP clients hold connections by default."""
 
+import pytest
+
 from tests.scenarios.house import GOOD, Scene, ended
 
 MANY = 120
 
 
+@pytest.mark.slow
 async def test_a_runtime_carries_more_than_a_hundred_sessions(newer: Scene) -> None:
     async with newer.running() as gateway:
         agents = [newer.huma.agent(f"agent-{number}") for number in range(MANY)]

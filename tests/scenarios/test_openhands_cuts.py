@@ -100,6 +100,7 @@ async def play(stage: OpenHandsStage, gateway: Running, number: int) -> None:
     await work.finish("Done.")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OH14", "OH17", "OH18", "OH20")
 @pytest.mark.parametrize("reorders", [False, True], ids=["in order", "out of order"])
 async def test_a_conversation_cut_after_each_frame_is_on_record_once(tmp_path: Path, reorders: bool) -> None:

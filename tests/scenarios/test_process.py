@@ -126,6 +126,7 @@ async def test_sigterm_lets_a_call_in_flight_end_and_sighup_reads_the_file_again
     assert len(call.results) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shim.missing() is not None, reason=shim.missing() or "")
 async def test_a_gateway_whose_disk_hangs_leaves_all_the_same(newer: Scene) -> None:
     newer.configure({"limits": {"drain": "1s"}})

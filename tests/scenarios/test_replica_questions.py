@@ -17,6 +17,7 @@ AGAIN = {("q0", "waiting"), ("q0", "answered")}
 """A look shows once more what changed since the last one, whatever rings have shown meanwhile."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deaf", [False, True])
 async def test_a_question_is_shown_and_answered_at_the_other_instance(
     newer: Scene, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, deaf: bool

@@ -46,6 +46,7 @@ async def test_one_key_posts_one_event_wherever_it_is_sent(newer: Scene) -> None
         assert len(await one.events(session_id, kind="message.posted")) == ROUNDS
 
 
+@pytest.mark.slow
 async def test_one_key_creates_one_native_session_wherever_it_is_sent(newer: Scene) -> None:
     newer.configure({"runtimes": {"finn": CREATED}})
     async with fleet(newer, lease="20s") as ground:
@@ -75,6 +76,7 @@ async def test_one_native_session_is_opened_once_wherever_and_however_often_it_i
         assert [gateway.process and gateway.process.returncode for gateway in both] == [None, None]
 
 
+@pytest.mark.slow
 async def test_a_key_is_waited_for_and_free_once_the_lease_of_its_killed_holder_has_run_out(newer: Scene) -> None:
     newer.configure({"runtimes": {"finn": {**CREATED, "connect_timeout": "60s"}}})
     port = int(newer.huma.url.rsplit(":", 1)[1])
@@ -105,6 +107,7 @@ async def _reached(wire: Proxy) -> bool:
     return wire.opened > 0
 
 
+@pytest.mark.slow
 async def test_two_bulk_redrives_at_once_redrive_each_dead_letter_once(newer: Scene) -> None:
     copies = {"url": f"{newer.hooks.url}/copies/log", "secret": SECRET, "attempts": 1}
     newer.configure(
@@ -181,6 +184,7 @@ async def test_a_letter_that_is_redriven_while_it_is_looked_up_is_not_redriven_a
         assert sum(row["redrive_of"] == letter["id"] for row in rows) == 1
 
 
+@pytest.mark.slow
 async def test_a_follower_of_a_killed_process_goes_on_at_the_other_where_it_was(newer: Scene) -> None:
     gate = Gate()
     newer.hooks.scripts["held"] = gate.answering(success())

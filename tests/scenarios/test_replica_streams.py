@@ -80,6 +80,7 @@ async def test_a_follower_at_the_other_instance_sees_what_is_only_live(newer: Sc
         assert [item["data"]["live"] for item in seen] == [True] * 24
 
 
+@pytest.mark.slow
 async def test_when_every_ring_is_lost_news_come_late_and_whole(newer: Scene) -> None:
     store = cluster(newer)
     async with store.replica(prepare=_deafen) as a, store.replica(prepare=_deafen) as b:
@@ -96,6 +97,7 @@ async def test_when_every_ring_is_lost_news_come_late_and_whole(newer: Scene) ->
         assert (await ended(await newer.agent.call("free", {}))).outcome == "success"
 
 
+@pytest.mark.slow
 async def test_a_follower_stays_whole_while_the_session_changes_hands(newer: Scene) -> None:
     store = cluster(newer)
     async with store.replica() as a, store.replica() as b:

@@ -198,6 +198,7 @@ async def test_a_write_with_a_key_is_carried_out_once_wherever_it_is_sent(newer:
         assert len(await a.events(session_id, kind="message.posted")) == 1
 
 
+@pytest.mark.slow
 async def test_a_request_is_passed_on_once_and_waits_for_an_owner_in_vain(newer: Scene) -> None:
     store = cluster(newer)
     async with store.replica() as a, store.replica() as b:
@@ -236,6 +237,7 @@ async def test_a_session_that_changed_hands_is_let_go_before_anything_is_said(ne
         assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"
 
 
+@pytest.mark.slow
 async def test_who_cannot_renew_its_lease_lets_go_in_time_and_begins_again(newer: Scene) -> None:
     store = cluster(newer)
     # It lets go a sixth of a lease before another one may take over.
@@ -262,6 +264,7 @@ async def test_who_cannot_renew_its_lease_lets_go_in_time_and_begins_again(newer
         assert await other.carries(session_id)
 
 
+@pytest.mark.slow
 async def test_a_call_in_flight_when_a_lease_is_lost_ends_as_after_a_crash(newer: Scene) -> None:
     store = cluster(newer)
     gate = Gate()

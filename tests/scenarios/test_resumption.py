@@ -67,6 +67,7 @@ async def test_a_wake_that_may_be_lost_is_said_again_as_it_was_where_no_call_is_
         assert texts(newer) == [True, True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heard", [True, False], ids=["heard", "lost on the wire"])
 async def test_messages_and_interrupts_that_a_killed_gateway_had_just_sent(both: Scene, heard: bool) -> None:
     both.configure({"runtimes": {"finn": {"delivery_window": "60s"}}})

@@ -11,6 +11,7 @@ from gateway.conformance.engine_words import ALICE, FakeClock, open_session, sai
 from gateway.engines.sqlite import SqliteEngine
 from gateway.ports.step import Send, Step
 from gateway.runtime import rounds
+from tests.pace import within
 from tests.scenarios.hooks import success
 from tests.scenarios.house import GOOD, Running, Scene, ended, until
 
@@ -56,6 +57,8 @@ async def test_readers_below_the_beginning_are_told_where_history_begins(
             assert (await stream.next())["data"]["sequence"] == first
 
 
+@pytest.mark.slow
+@pytest.mark.timing
 async def test_calls_do_not_wait_behind_a_long_sweep(newer: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "_SWEEP", 1.0)
     newer.hooks.scripts["ask"] = success("7")
@@ -73,7 +76,7 @@ async def test_calls_do_not_wait_behind_a_long_sweep(newer: Scene, monkeypatch: 
         alone = [await _time_call(newer) for _ in range(40)]
     # One transaction that removes all of it lets no call in between two beginnings of history.
     assert len(set(firsts)) > 10, sorted(set(firsts))
-    assert statistics.median(beside) <= 5 * max(alone) + 0.3, (sorted(beside), max(alone))
+    assert statistics.median(beside) <= within(5 * max(alone) + 0.3), (sorted(beside), max(alone))
 
 
 async def test_copies_that_go_undelivered_are_counted_and_logged(

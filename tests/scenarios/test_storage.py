@@ -3,6 +3,8 @@
 import asyncio
 import sys
 
+import pytest
+
 from tests.scenarios.hooks import success
 from tests.scenarios.house import GOOD, Scene, ended, until
 from tests.scenarios.test_process import ROOT, START, serving
@@ -23,6 +25,7 @@ async def dragoman(scene: Scene, *words: str) -> tuple[int, str]:
     return process.returncode, said.decode()
 
 
+@pytest.mark.slow
 async def test_a_backup_is_made_while_calls_are_answered_and_can_be_gone_back_to(newer: Scene) -> None:
     backup, database = newer.folder / "backup.db", newer.folder / "dragoman.db"
     newer.hooks.scripts["ask"] = success("7")

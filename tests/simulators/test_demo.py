@@ -53,6 +53,7 @@ async def lines_until(process: asyncio.subprocess.Process, text: str) -> list[st
     return lines
 
 
+@pytest.mark.slow
 async def test_the_whole_game_holds_and_its_files_are_removed(tmp_path: Path) -> None:
     async with demo(tmp_path) as process:
         assert process.stdout is not None
@@ -65,6 +66,7 @@ async def test_the_whole_game_holds_and_its_files_are_removed(tmp_path: Path) ->
     assert files_in(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 async def test_an_interrupted_demo_takes_its_gateway_along(tmp_path: Path, sent: signal.Signals, code: int) -> None:
     async with demo(tmp_path) as process:

@@ -77,6 +77,7 @@ async def test_what_cannot_be_read_is_malformed_and_the_stream_lives_on(said: by
     assert len(payload.excerpt) <= 1_024
 
 
+@pytest.mark.slow
 async def test_keepalives_alone_keep_the_link_and_silence_ends_it() -> None:
     async with RawHerm().serve() as server, linked(server, Witness(), idle_timeout="2s") as link:
         await within(server.connected())
