@@ -18,6 +18,7 @@ from gateway.conformance.engine_journal import JournalSuite
 from gateway.conformance.engine_leases import BellSuite, LeaseSuite
 from gateway.conformance.engine_ledger import InteractionSuite, MemorySuite, SendSuite
 from gateway.conformance.engine_model import ModelSuite
+from gateway.conformance.engine_newer import NewerSuite
 from gateway.conformance.engine_registry import RegistrySuite
 from gateway.conformance.engine_upkeep import EraseSuite, LifeSuite, SweepSuite
 from gateway.conformance.engine_words import FakeClock
@@ -36,6 +37,7 @@ class EngineSuite(
     SweepSuite,
     LeaseSuite,
     BellSuite,
+    NewerSuite,
     LifeSuite,
     ModelSuite,
 ):

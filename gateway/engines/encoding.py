@@ -7,7 +7,7 @@ raw) is a second, smaller JSON object, absent where there is nothing to say.
 
 import json
 import math
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable
 from typing import Any, NamedTuple, cast
 
@@ -17,13 +17,19 @@ from pydantic_core import PydanticSerializationError
 
 from gateway.engines.rows import EventRecord, SendRecord, micros, moment, moment_or_none
 from gateway.envelope import EVENT, Envelope, Loss, Opaque, Origin
-from gateway.errors import EngineUnusable, InvalidRequest
+from gateway.errors import InvalidRequest
 from gateway.ports.rows import SendRow
-from gateway.ports.step import NewEvent
+from gateway.ports.step import NEWER, NewEvent
 from gateway.ports.values import LONG, is_simple
 
 ERASED = "erased"
 """The channel of the opaque event that an erased one reads back as."""
+UNKNOWN = "unknown-kind"
+"""The channel of the opaque event that one reads back as whose kind, or a member of it, this release does not know."""
+
+
+_ORIGIN = frozenset(Origin.__slots__)
+_LONGEST_LOSS = 500
 
 
 class Encoded(NamedTuple):
@@ -84,48 +90,81 @@ def _is_finite(value: Any) -> bool:
 
 
 def decode_envelope(record: EventRecord) -> Envelope:
-    """Build the envelope of a kept event again.
+    """Build the envelope of a kept event again; whatever its bytes are, it can be read.
 
-    Raises:
-        EngineUnusable: the bytes are not of an event that this release knows.
+    What another release has written in a way that this one does not know reads back as opaque.
     """
-    about: dict[str, Any] = orjson.loads(record.about) if record.about else {}
-    origin = about.get("origin")
+    about = _read_about(record.about) if record.about else {}
+    event, stored_kind = _decode_event(record)
     return Envelope(
         event_id=record.event_id,
         session_id=record.session_id,
         sequence=record.seq,
         recorded_at=moment(record.recorded_at),
         direction=record.direction,
-        event=_decode_event(record),
-        origin=None if origin is None else Origin(**origin),
+        event=event,
+        origin=_read_origin(about.get("origin")),
         caused_by=about.get("caused_by"),
-        losses=tuple(Loss(**loss) for loss in about.get("losses", ())),
+        losses=tuple([_read_loss(loss) for loss in about.get("losses", ())]),
         raw=about.get("raw"),
+        stored_kind=stored_kind,
     )
 
 
-def _decode_event(record: EventRecord) -> Any:
+def _decode_event(record: EventRecord) -> tuple[Any, str | None]:
     if record.body is None:
-        return Opaque(channel=ERASED, payload={"kind": record.kind})
+        return Opaque(channel=ERASED, payload={"kind": record.kind}), None
     try:
-        return EVENT.validate_json(record.body)
+        return EVENT.validate_json(record.body), None
     except ValidationError:
+        pass
+    try:
         # pydantic writes deeper nesting than it reads; the standard library reads all of it.
-        try:
-            return EVENT.validate_python(json.loads(record.body))
-        except (ValidationError, ValueError, RecursionError) as exc:
-            raise EngineUnusable(
-                f"event {record.seq} of session {record.session_id!r} ({record.kind}) cannot be read: "
-                "run the release that wrote it, or a newer one, or restore a backup"
-            ) from exc
+        payload: Any = json.loads(record.body, parse_constant=str)
+        # Lone surrogates could be shown to nobody.
+        json.dumps(payload, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        kept = b64encode(record.body).decode()
+        return Opaque(channel=UNKNOWN, payload={"kind": record.kind, "base64": kept}), record.kind
+    try:
+        return EVENT.validate_python(payload), None
+    except (ValidationError, RecursionError):
+        return Opaque(channel=UNKNOWN, payload=payload), record.kind
+
+
+def _read_about(about: bytes) -> dict[str, Any]:
+    try:
+        found = orjson.loads(about)
+    except orjson.JSONDecodeError:
+        return {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _read_origin(told: Any) -> Origin | None:
+    if not isinstance(told, dict):
+        return None
+    members = cast("dict[str, Any]", told)
+    try:
+        return Origin(**members)
+    except TypeError:
+        # Without an origin it would be an event of our own making.
+        least: dict[str, Any] = {"adapter": "", "protocol": ""}
+        return Origin(**(least | {name: value for name, value in members.items() if name in _ORIGIN}))
+
+
+def _read_loss(told: Any) -> Loss:
+    try:
+        return Loss.model_validate(told)
+    except ValidationError:
+        said = orjson.dumps(told).decode()[:_LONGEST_LOSS]
+        return Loss(how="narrowed", path="", note=f"{NEWER}: {said}")
 
 
 def strip_about(about: bytes | None) -> bytes | None:
     """Leave origin and cause, and drop what may quote a body: losses and the raw frame."""
     if about is None:
         return None
-    members: dict[str, Any] = orjson.loads(about)
+    members = _read_about(about)
     kept = {name: members[name] for name in ("origin", "caused_by") if name in members}
     return orjson.dumps(kept) if kept else None
 

@@ -21,6 +21,7 @@ from gateway.envelope.envelope import (
     Live as Live,
     Origin as Origin,
     dump_event as dump_event,
+    to_copy as to_copy,
     to_json as to_json,
 )
 from gateway.envelope.events import (

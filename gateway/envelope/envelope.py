@@ -60,6 +60,8 @@ class Envelope:
     """Sequence of the event that led to this one."""
     losses: tuple[Loss, ...] = ()
     raw: Any = None
+    stored_kind: str | None = None
+    """The kind it was stored under, where this release cannot read it: `event` is then opaque, and never said."""
 
     @property
     def synthetic(self) -> bool:
@@ -97,6 +99,16 @@ def to_json(envelope: Envelope) -> dict[str, Any]:
         "losses": [loss.model_dump() for loss in envelope.losses],
         "event": dump_event(envelope.event),
     }
+
+
+def to_copy(envelope: Envelope) -> tuple[str, dict[str, Any]]:
+    """Shape an envelope for those who get copies: its kind, and its JSON.
+
+    What this release cannot read leaves as the release that wrote it would say it.
+    """
+    if envelope.stored_kind is None:
+        return envelope.event.kind, to_json(envelope)
+    return envelope.stored_kind, {**to_json(envelope), "event": getattr(envelope.event, "payload", None)}
 
 
 def dump_event(event: Event) -> dict[str, Any]:

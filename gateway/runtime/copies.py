@@ -7,7 +7,7 @@ from datetime import timedelta
 import structlog
 
 from gateway.core.calls import RetryPolicy
-from gateway.envelope import to_json
+from gateway.envelope import to_copy
 from gateway.errors import DragomanError
 from gateway.ports.clock import Clock
 from gateway.ports.engine import Engine
@@ -124,11 +124,12 @@ class Courier:
     async def _copy(self, row: SendRow) -> bool:
         envelope = row.envelope
         attempt = row.attempt + 1
+        kind, data = to_copy(envelope)
         copied = await self._destination.copy(
             key=envelope.event_id,
-            kind=envelope.event.kind,
+            kind=kind,
             at=envelope.recorded_at,
-            data=to_json(envelope),
+            data=data,
             attempt=attempt,
         )
         change = self._judge(row, copied, attempt)
