@@ -36,6 +36,8 @@ _CAPABILITIES = Capabilities(
     delegates=True,
     # OH44: these wait for a confirmation without a `confirmation_state` of their own.
     silent_gates=frozenset({"edit", "read", "browse_interactive"}),
+    # OH40: what is said while the agent loads is acknowledged and never worked on.
+    starts_deaf=True,
     creates_sessions=True,
     limits={"message_bytes": wire.MESSAGE_BYTES, "arguments_depth": MAX_DEPTH},
 )

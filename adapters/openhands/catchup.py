@@ -50,7 +50,8 @@ class Tracker:
         self._resume = resume
         self.newest = -1
         """Highest id this link has brought."""
-        self._newest_state = -1
+        self.newest_state = -1
+        """Highest id of a state this link has brought."""
         self._is_caught_up = False
         self._held: list[Held] = []
         self._held_bytes = 0
@@ -71,7 +72,7 @@ class Tracker:
             self._seen.popitem(last=False)
         self.newest = max(self.newest, mark[0])
         if wire.is_state(frame.payload):
-            self._newest_state = max(self._newest_state, mark[0])
+            self.newest_state = max(self.newest_state, mark[0])
         if self._is_caught_up:
             self._hand_on(mark[0], frame)
         else:
@@ -80,18 +81,18 @@ class Tracker:
     def stored(self, event: Any) -> None:
         """Take an event from the store; those that a replay leaves out stay out, and so do states gone by."""
         mark = wire.mark_of(event)
-        gone_by = mark is not None and wire.is_state(event) and mark[0] < self._newest_state
+        gone_by = mark is not None and wire.is_state(event) and mark[0] < self.newest_state
         if gone_by or wire.is_unsent(event):
             return
         self.frame(Frame(wire.EVENTS, event))
 
-    def caught_up(self) -> None:
+    def caught_up(self, *, starting: bool | None = None) -> None:
         """Let the session act on what is still open."""
         while self._held:
             self._let_go()
         # From now on the link's own ids count, even where a server that lost its store begins anew.
         self._is_caught_up = True
-        self._receiver.caught_up()
+        self._receiver.caught_up(starting=starting)
 
     def give_up(self) -> None:
         """Hand on what came over a link that did not catch up: no replay shows the states among it again.

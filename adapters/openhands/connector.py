@@ -86,10 +86,13 @@ class OpenHandsConnector:
         tracker = Tracker(receiver, resume)
         try:
             async with open_link(self._target(native_id, latest), tracker, session=self._session) as link:
+                # Asked before the store, which then shows what an agent that has begun meanwhile has said.
+                shown, status = tracker.newest_state, await self._status(native_id)
                 await fill(tracker, partial(self._ask, native_id), since=latest + 1, resume=resume)
                 if link.ended is not None:
                     raise LinkLost(link.ended)
-                tracker.caught_up()
+                begins = status == "STARTING" and tracker.newest_state == shown
+                tracker.caught_up(starting=True if begins else False if status == "RUNNING" else None)
                 yield link
         finally:
             tracker.give_up()
@@ -113,6 +116,27 @@ class OpenHandsConnector:
             silence=wire.SILENCE,
             secrets=(key,) if key else (),
         )
+
+    async def _status(self, native_id: str) -> str | None:
+        """Ask how a conversation's agent loop stands, in the server's word; None where the server does not say."""
+        try:
+            answer = await get_json(
+                self._session,
+                f"{self._options.rest_base}{wire.CONVERSATIONS_PATH}/{quote(native_id, safe='')}",
+                params={},
+                headers=self._headers(),
+                within=self._options.connect_timeout,
+                mask=self._mask,
+                or_null=True,
+            )
+        except LinkRefused as exc:
+            if exc.code == "UNAUTHORIZED":
+                raise
+            return None
+        if not answer:
+            return wire.UNKNOWN
+        status = answer.get("status")
+        return status if isinstance(status, str) else None
 
     async def _ask(self, native_id: str, start: int) -> Page:
         answer = await get_json(

@@ -25,6 +25,8 @@ OVERLAP = 50
 PAGE = 100
 """Most events that one REST answer holds (OH63)."""
 
+UNKNOWN = "UNKNOWN"
+"""Ours, for a conversation that the server does not know: it answers `null`."""
 CONVERSATIONS_PATH = "/api/conversations"
 KEY_HEADER = "X-Session-API-Key"
 

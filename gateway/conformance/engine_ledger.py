@@ -86,6 +86,16 @@ class SendSuite:
         assert await engine.pending_sends(target=RUNTIME) == []
         assert await engine.dead_sends(ALL) == ([], None)
 
+    async def test_a_send_that_still_waits_keeps_the_reason_it_was_given(self, engine: Engine) -> None:
+        await open_session(engine)
+        await engine.commit(Step(ALICE, (said(), said()), sends=(Send(0, RUNTIME), Send(1, RUNTIME))))
+        await engine.commit(Step(ALICE, send_changes=(SendChange(2, RUNTIME, "pending", reason="held"),)))
+        rows = await engine.pending_sends(session_id=ALICE, target=RUNTIME)
+        assert [(row.sequence, row.state, row.due_at, row.reason) for row in rows] == [
+            (2, "pending", None, "held"),
+            (3, "pending", None, None),
+        ]
+
     async def test_a_send_may_be_changed_together_with_others_of_its_moment(self, engine: Engine) -> None:
         await open_session(engine)
         await asyncio.gather(

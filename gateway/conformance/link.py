@@ -56,6 +56,7 @@ class Collector:
         self.frames: list[Frame] = []
         self.cursors: list[str | None] = []
         self.is_caught_up = False
+        self.is_starting: bool | None = None
         self._changed = asyncio.Event()
 
     def frame(self, frame: Frame, cursor: str | None = None) -> None:
@@ -63,8 +64,8 @@ class Collector:
         self.cursors.append(cursor)
         self._changed.set()
 
-    def caught_up(self) -> None:
-        self.is_caught_up = True
+    def caught_up(self, *, starting: bool | None = None) -> None:
+        self.is_caught_up, self.is_starting = True, starting
         self._changed.set()
 
     async def wait_for(self, count: int) -> list[Frame]:

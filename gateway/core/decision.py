@@ -13,6 +13,7 @@ from gateway.core.effects import Effect
 from gateway.core.folding import fold
 from gateway.core.memory import Remembered
 from gateway.core.routing import Routes
+from gateway.core.starting import Start
 from gateway.core.state import OpenCall, SessionView
 from gateway.envelope import CallId, Direction, Event, EventId, InteractionId, Loss, Origin, ToolRequested
 from gateway.envelope.values import dataclass
@@ -50,6 +51,7 @@ class Mark:
     cursor: str | None
     partial: str
     live: bool
+    start: Start
 
 
 class Building:
@@ -73,6 +75,7 @@ class Building:
         self.touched_at = view.touched_at
         self.partial = view.partial
         self.live = view.live
+        self.start = view.start
         self.now = now
         self.take_slot = take_slot
         self.refusal = refusal
@@ -191,12 +194,13 @@ class Building:
             cursor=self.cursor,
             partial=self.partial,
             live=self.live,
+            start=self.start,
         )
 
     def back_to(self, mark: Mark) -> None:
         """Forget everything since a mark."""
         self.memory, self.last_sequence, self.cursor = mark.memory, mark.last_sequence, mark.cursor
-        self.partial, self.live = mark.partial, mark.live
+        self.partial, self.live, self.start = mark.partial, mark.live, mark.start
         self._open_bytes = None
         for call_id, before in reversed(self._before[mark.sizes[0] :]):
             if before is None:
@@ -233,6 +237,7 @@ class Building:
             touched_at=self.touched_at,
             partial=self.partial,
             live=self.live,
+            start=self.start,
         )
 
     def step(self, *, fence: int, snapshot: bytes | None = None) -> Step:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from gateway.core.effects import Transmit
 from gateway.core.memory import Remembered
+from gateway.core.starting import NEVER_SENT, Start
 from gateway.envelope import (
     ApprovalAsked,
     ApprovalGiven,
@@ -24,6 +25,7 @@ OVERDUE = "the runtime no longer waits for this confirmation"
 TURN_OVER = "the turn that asked for it has ended at the runtime"
 STOPPED = "the turn that it was to stop has ended"
 NOT_AWAITED = "the runtime no longer waits for it"
+_WORK = frozenset({"message.posted", "turn.steered", "action.ordered"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,11 @@ class Plan:
     """When the runtime stops waiting for it."""
     overdue: bool = False
     """Whether it is moot because the runtime waits no longer, and now believes something on its own."""
+
+
+def is_held(item: Transmit, start: Start, capabilities: Capabilities) -> bool:
+    """Whether an event begins or feeds work, in whichever lane, that a runtime would not hear while it starts."""
+    return capabilities.starts_deaf and start.waits and (item.lane == "new_work" or item.kind in _WORK)
 
 
 def may_leave(item: Transmit, memory: Remembered, capabilities: Capabilities) -> bool:
@@ -80,7 +87,7 @@ def plan_resend(
     runtime has just asked for once more.
     Outcomes are offered again, except where the runtime has shown that it waits for them no longer. Contexts that a
     newer one replaces are moot. Confirmations that the runtime no longer waits for are moot. What an earlier process
-    may have said is not said twice where a repeat would count as new.
+    may have said is not said twice where a repeat would count as new; what is marked as never sent, is sent.
     """
     newest = max((row.sequence for row in rows if _plain_context(row)), default=0)
     newest_waking = max((row.sequence for row in rows if _plain_context(row) and _wakes(row)), default=0)
@@ -108,10 +115,10 @@ def plan_resend(
                 perhaps_sent = row.sequence <= unsure_up_to or row.sequence in tried
                 over = memory.ended_at > row.sequence or (perhaps_sent and not memory.running)
                 plans.append(Plan(row, "moot", STOPPED) if over else Plan(row, "send"))
-            case _ if row.sequence <= unsure_up_to:
-                plans.append(Plan(row, "unknown", "the gateway restarted before the delivery was known"))
             case _ if row.sequence in tried:
                 plans.append(Plan(row, "unknown", "the connection broke before the delivery was known"))
+            case _ if row.sequence <= unsure_up_to and row.reason != NEVER_SENT:
+                plans.append(Plan(row, "unknown", "the gateway restarted before the delivery was known"))
             case _:
                 plans.append(Plan(row, "send"))
     return tuple(plans)

@@ -2,6 +2,7 @@
 
 from gateway.core.decision import Building
 from gateway.core.memory import Unechoed
+from gateway.core.starting import said_unstarted
 from gateway.envelope import (
     ActionOrdered,
     ApprovalGiven,
@@ -36,14 +37,15 @@ def confirm_echo(build: Building, draft: Draft, origin: Origin) -> bool:
     if known is None:
         return False
     native = str(draft.native_sequence) if draft.native_sequence is not None else draft.native_id
+    reason = said_unstarted(build.start, known.event)
     build.record(
-        DeliverySettled(sequence=known.sequence, target=RUNTIME, state="delivered", native_id=native),
+        DeliverySettled(sequence=known.sequence, target=RUNTIME, state="delivered", reason=reason, native_id=native),
         "to_runtime",
         origin=origin,
         caused_by=known.sequence,
         dedupe_key=draft.native_id,
     )
-    build.change_send(SendChange(sequence=known.sequence, target=RUNTIME, state="delivered"))
+    build.change_send(SendChange(sequence=known.sequence, target=RUNTIME, state="delivered", reason=reason))
     return True
 
 

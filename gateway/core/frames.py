@@ -1,6 +1,6 @@
 """What each native message means: calls, cancels, messages, and everything that is only witnessed. Pure."""
 
-from gateway.core import calls as life
+from gateway.core import calls as life, starting
 from gateway.core.calls import OVERLOADED
 from gateway.core.council import Council
 from gateway.core.decision import Building
@@ -62,6 +62,7 @@ def take(
 
 
 def _draft(council: Council, build: Building, draft: Draft, *, overloaded: bool) -> None:
+    build.start = starting.told(build.start, draft, build.now)
     if draft.native_id is not None and draft.native_id in build.memory.recent:
         return
     if draft.live:
@@ -154,9 +155,10 @@ def _answered_elsewhere(council: Council, build: Building, draft: Draft, event: 
         end_elsewhere(build, call, event)
 
 
-def caught_up(council: Council, build: Building) -> None:
+def caught_up(council: Council, build: Building, *, is_starting: bool | None = None) -> None:
     """History has ended: what is still open is acted on now."""
     build.live = True
+    build.start = starting.caught_up(build.start, is_starting=is_starting)
     for wanted in list(build.memory.wanted.values()):
         if _open_call(build, wanted.event.native_call_id) is None:
             event = wanted.event
@@ -169,7 +171,7 @@ def caught_up(council: Council, build: Building) -> None:
 def connecting(council: Council, build: Building) -> None:
     """A new link is being made; where it replays history, nothing is acted on until it has caught up."""
     build.live = not council.capabilities.resumes
-    build.partial = ""
+    build.partial, build.start = "", starting.Start()
 
 
 def _requested(council: Council, build: Building, draft: Draft, event: ToolRequested, *, overloaded: bool) -> None:

@@ -1,6 +1,7 @@
 """What the surroundings mean for a session: its link, deliveries, time, restarts, its end. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from gateway.core import calls as life
@@ -12,6 +13,7 @@ from gateway.core.interactions import expire
 from gateway.core.messages import confirm, recover as recover_message
 from gateway.core.outcomes import settle
 from gateway.core.saying import say
+from gateway.core.starting import NEVER_SENT, overdue_at
 from gateway.core.state import OpenCall, SessionView, turn_end_due
 from gateway.envelope import (
     DeliverySettled,
@@ -22,12 +24,13 @@ from gateway.envelope import (
     SessionMoved,
 )
 from gateway.ports.executor import Answered
-from gateway.ports.step import Requeue, SendChange, SendState
+from gateway.ports.step import RUNTIME, Requeue, SendChange, SendState
 
 
 def link(council: Council, build: Building, changed: LinkChanged) -> None:
     """Our connection changed; a fresh one is told the last context, before anything that waited."""
     build.record(changed, "from_runtime")
+    build.start = replace(build.start, since=build.now if changed.state == "up" else None)
     wanted = council.capabilities.hydrates if council.options.hydrate is None else council.options.hydrate
     if changed.state != "up" or not wanted:
         return
@@ -45,6 +48,14 @@ def delivery(build: Building, sequence: int, target: str, state: SendState, *, r
             build.record(settled, "to_runtime", caused_by=sequence)
         case _:
             pass
+
+
+def held(build: Building, sequences: Iterable[int]) -> None:
+    """Mark outbound rows as never sent, so that a later process may send them; one that has an echo was sent."""
+    waiting = {said.sequence for said in build.memory.unechoed}
+    for sequence in sequences:
+        if sequence in waiting:
+            build.change_send(SendChange(sequence=sequence, target=RUNTIME, state="pending", reason=NEVER_SENT))
 
 
 def close(council: Council, build: Building, *, reason: str | None) -> None:
@@ -71,6 +82,9 @@ def tick(council: Council, build: Building) -> None:
         if waiting.posted_at + council.options.confirm_timeout <= now:
             confirm(council, build, waiting, life.failure("not confirmed in time"))
     expire(council, build)
+    overdue = overdue_at(build.start, council.options.start_wait)
+    if overdue is not None and overdue <= now:
+        build.start = replace(build.start, state="overdue")
     due = turn_end_due(build.view, quiet=council.options.turn_quiet, timeout=council.options.turn_timeout)
     if due is not None and due <= now and council.capabilities.turns == "inferred":
         build.record(SessionMoved(state="idle", reason="inferred: nothing more happened"), "from_runtime")
@@ -82,6 +96,8 @@ def next_due(council: Council, view: SessionView) -> datetime | None:
     times += [call.canceling_until for call in view.calls.values() if call.canceling_until is not None]
     times += [waiting.posted_at + council.options.confirm_timeout for waiting in view.memory.confirmations]
     times += [asked.asked_at + council.policy.interaction_timeout for asked in view.memory.asked]
+    overdue = overdue_at(view.start, council.options.start_wait) if council.capabilities.starts_deaf else None
+    times += [overdue] if overdue is not None else []
     if council.capabilities.turns == "inferred":
         due = turn_end_due(view, quiet=council.options.turn_quiet, timeout=council.options.turn_timeout)
         times += [due] if due is not None else []

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from gateway.core.memory import Remembered
+from gateway.core.starting import Start
 from gateway.envelope import CallId, SessionId, ToolRequested
 from gateway.envelope.values import dataclass
 from gateway.envelope.weight import weight
@@ -90,6 +91,8 @@ class SessionView:
     """What the agent has streamed of a message that is not complete yet; not on record."""
     live: bool = True
     """False while a link replays history: nothing of it is acted on."""
+    start: Start = Start()
+    """Whether the runtime has started, as this link has told; not on record."""
 
 
 _SNAPSHOT = TypeAdapter(tuple[int, Remembered])

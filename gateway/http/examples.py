@@ -188,6 +188,7 @@ CAPABILITIES: dict[str, Any] = {
         "resumes": False,
         "echoes": False,
         "names_awaited": False,
+        "starts_deaf": False,
         "approvals": "none",
         "creates_sessions": True,
         "limits": {"result_utf16_units": 65536},

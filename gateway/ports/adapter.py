@@ -96,6 +96,11 @@ class Capabilities:
     approvals: Literal["none", "by_id", "by_state"] = "none"
     silent_gates: frozenset[str] = frozenset()
     """Where approvals go by state: tools that may wait for one although their request does not say so."""
+    starts_deaf: bool = False
+    """While its state is `starting` the runtime takes new work and never does it, so it is held back until then.
+
+    Needs `resumes` and `echoes`: what was held when a process ended is sent by the next one, unless an echo is there.
+    """
     creates_sessions: bool = False
     limits: Mapping[str, int] = field(default_factory=dict[str, int])
     """Documented numbers of the protocol, for `GET /v1/capabilities`."""
@@ -130,6 +135,11 @@ class RuntimeOptions(BaseModel):
     )
     connect_timeout: Duration = Field(
         default=timedelta(seconds=10), description="How long one connection attempt may take."
+    )
+    start_wait: Duration = Field(
+        default=timedelta(seconds=60),
+        description="How long messages and orders wait for a runtime that is starting, where it would not hear them"
+        " (OpenHands); then they are sent all the same.",
     )
 
     @property
@@ -179,8 +189,11 @@ class Receiver(Protocol):
         """Take one frame, in the order of the wire; `cursor` is where to resume after it."""
         ...
 
-    def caught_up(self) -> None:
-        """The replay after a connect is over; only protocols that resume say so."""
+    def caught_up(self, *, starting: bool | None = None) -> None:
+        """The replay after a connect is over; only protocols that resume say so.
+
+        `starting` is what the link has found out by asking: True where states told before are from before the start.
+        """
         ...
 
 

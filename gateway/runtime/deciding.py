@@ -46,6 +46,8 @@ def decide(desk: Desk, build: Building, signal: s.Signal) -> Any:
                 session.delivery(build, sequence, target, state, reason=reason)
             if overdue:
                 messages.correct(desk.council, build, caused_by=sequences[-1])
+        case s.Held(sequences):
+            session.held(build, sequences)
         case s.AnsweredLate(row, answered):
             outcomes.late_outcome(build, row, answered)
         case s.Recover(unconfirmed):
@@ -62,8 +64,8 @@ def _about_link(desk: Desk, build: Building, signal: s.LinkSignal) -> None:
     match signal:
         case s.Connecting():
             frames.connecting(council, build)
-        case s.CaughtUp():
-            frames.caught_up(council, build)
+        case s.CaughtUp(starting):
+            frames.caught_up(council, build, is_starting=starting)
         case s.Reread():
             interactions.ask_again(council, build)
         case s.LinkUp():

@@ -19,6 +19,7 @@ from gateway.core.council import Council
 from gateway.core.delivery import OVERDUE, is_overdue, plan_resend
 from gateway.core.effects import Transmit
 from gateway.core.memory import Remembered
+from gateway.core.starting import NEVER_SENT
 from gateway.core.state import SessionView
 from gateway.envelope import SessionId
 from gateway.envelope.weight import weight
@@ -30,7 +31,7 @@ from gateway.ports.rows import SendRow
 from gateway.ports.step import RUNTIME, Lane, SendState
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.notes import excerpt
-from gateway.runtime.signals import Delivered, Signal
+from gateway.runtime.signals import Delivered, Held, Signal
 
 _LANES: tuple[Lane, ...] = ("urgent", "turn", "new_work")
 _PAGE = 200
@@ -76,6 +77,7 @@ class Outbox:
         post: Callable[[Signal], None],
         drop_link: Callable[[str], None],
         may_leave: Callable[[Transmit], bool],
+        is_held: Callable[[Transmit], bool],
         working: Callable[[], bool],
         memory: Callable[[], Remembered],
     ) -> None:
@@ -87,6 +89,7 @@ class Outbox:
         self._post = post
         self._drop_link = drop_link
         self._may_leave = may_leave
+        self._is_held = is_held
         self._working = working
         self._memory = memory
         self._begun = False
@@ -101,6 +104,8 @@ class Outbox:
         self._again: set[int] = set()
         self._unconfirmed: deque[_Sent] | None = None
         self._lost: set[int] = set()
+        self._marked: set[int] = set()
+        """What is known to be on record, or about to be, as never sent."""
         self._link: Link | None = None
         self._sender: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -120,6 +125,8 @@ class Outbox:
             self._waiting_since = self._shared.clock.monotonic()
         if item.sequence in self._queued:
             return
+        if self._is_held(item) or (self._link is None and self._council.capabilities.starts_deaf):
+            self._mark([item])
         if self._link is not None and not self._more and self._has_room_for(item):
             self._queued.add(item.sequence)
             self._lane(item.lane).append(item)
@@ -128,6 +135,13 @@ class Outbox:
         self._more = self._more or self._link is not None
         self._stored += 1
         self._stored_work += item.lane == "new_work"
+
+    def _mark(self, items: Iterable[Transmit]) -> None:
+        """Put on record that these were never sent; whoever takes the session up later may then send them."""
+        fresh = tuple(item.sequence for item in items if item.sequence not in self._marked)
+        if fresh:
+            self._marked.update(fresh)
+            self._post(Held(fresh))
 
     def _has_room_for(self, item: Transmit) -> bool:
         waiting = sum(map(len, self._lanes.values()))
@@ -162,6 +176,7 @@ class Outbox:
         """The fate of these rows is on record."""
         self._queued.difference_update(sequences)
         self._tried.difference_update(sequences)
+        self._marked.difference_update(sequences)
 
     def turn_moved(self) -> None:
         """The runtime has said how its turn goes: a message that began one has been seen."""
@@ -219,7 +234,8 @@ class Outbox:
     @property
     def empty(self) -> bool:
         """Whether nothing can leave right now."""
-        return self._link is None or not any(self._lanes.values())
+        waiting = (item for items in self._lanes.values() for item in items)
+        return self._link is None or all(self._is_held(item) for item in waiting)
 
     def oldest_wait(self) -> float:
         """Say for how many seconds something has waited to leave."""
@@ -317,7 +333,7 @@ class Outbox:
             if lane == "new_work" and self._begun:
                 continue
             for item in self._lanes.get(lane, ()):
-                if self._may_leave(item):
+                if self._may_leave(item) and not self._is_held(item):
                     first = self._asked_first(lane, item)
                     self._lanes[lane].remove(first)
                     return first
@@ -379,9 +395,12 @@ class Outbox:
             if frames is not None:
                 lane, envelope, until = plan.row.lane, plan.row.envelope, plan.leave_before
                 found.append(Transmit(sequence, lane, envelope.event.kind, frames, envelope.caused_by, until))
+        self._mark(item for item in found if self._is_held(item))
+        unsent = {row.sequence for row in waiting if row.reason == NEVER_SENT}
         for item in found:
             self._lane(item.lane).append(item)
-            if item.sequence <= self._unsure_up_to or item.sequence in self._lost or item.sequence in self._tried:
+            unsure = item.sequence <= self._unsure_up_to and item.sequence not in unsent
+            if unsure or item.sequence in self._lost or item.sequence in self._tried:
                 self._lost.discard(item.sequence)
                 self._shared.metrics.repeated()
         for lane, items in self._lanes.items():

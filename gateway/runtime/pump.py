@@ -19,7 +19,7 @@ from gateway.core import session
 from gateway.core.calls import outcome_fingerprint
 from gateway.core.council import Council
 from gateway.core.decision import Building, Mark
-from gateway.core.delivery import may_leave
+from gateway.core.delivery import is_held, may_leave
 from gateway.core.effects import Ask, Dispatch, Effect, Queue, Release, Resend, Tell, Transmit
 from gateway.core.state import SessionView, to_snapshot
 from gateway.envelope import (
@@ -95,6 +95,7 @@ class Pump:
             post=self._inbox.put,
             drop_link=drop_link,
             may_leave=lambda item: may_leave(item, self.view.memory, self.council.capabilities),
+            is_held=lambda item: is_held(item, self.view.start, self.council.capabilities),
             working=lambda: any(call.deliver for call in self.view.calls.values()),
             memory=lambda: self.view.memory,
         )
@@ -124,10 +125,10 @@ class Pump:
             self.log.debug("frame <", channel=frame.channel, payload=excerpt(frame.payload))
         self._inbox.put_frame(frame, cursor)
 
-    def caught_up(self) -> None:
+    def caught_up(self, *, starting: bool | None = None) -> None:
         """Take note that a replay is over, unless a part of it was turned away."""
         if not self._inbox.shut:
-            self._inbox.put(s.CaughtUp())
+            self._inbox.put(s.CaughtUp(starting))
 
     def _is_live(self, frame: Frame) -> bool:
         try:
@@ -528,7 +529,7 @@ class Pump:
         """Fold what somebody else may have written meanwhile."""
         fresh = await load_view(self._shared.engine, self.view.session_id)
         live = self.view
-        self.view = replace(fresh, touched_at=live.touched_at, partial=live.partial, live=live.live)
+        self.view = replace(fresh, touched_at=live.touched_at, partial=live.partial, live=live.live, start=live.start)
 
     def _set_timer(self) -> None:
         self._review = None

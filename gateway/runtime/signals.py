@@ -30,6 +30,9 @@ class Connecting:
 class CaughtUp:
     """What comes from here on is live."""
 
+    starting: bool | None = None
+    """Whether the runtime still starts, where the link has asked."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reread:
@@ -98,6 +101,13 @@ class Delivered:
     reason: str | None = None
     overdue: bool = False
     """Whether they were not sent because the runtime waits no longer; it is told the true state instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Outbound rows have to wait for the runtime's start; they were never sent."""
+
+    sequences: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +213,7 @@ Signal = (
     | TurnedAway
     | Replied
     | Delivered
+    | Held
     | Tick
     | Recover
     | ClientSignal

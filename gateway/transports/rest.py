@@ -48,18 +48,24 @@ async def get_json(
     within: timedelta,
     mask: Mask,
     most: int = MAX_ANSWER,
+    or_null: bool = False,
 ) -> dict[str, Any]:
-    """GET once and return the JSON object that answers, of at most `most` bytes.
+    """GET once and return the JSON object that answers, of at most `most` bytes; `null` is empty where it may be.
 
     Raises:
         LinkRefused, LinkLost: as for `post_json`.
     """
     request = session.get(url, params=params, headers=headers, allow_redirects=False)
-    return await _ask(request, within=within, mask=mask, most=most)
+    return await _ask(request, within=within, mask=mask, most=most, or_null=or_null)
 
 
 async def _ask(
-    request: AbstractAsyncContextManager[aiohttp.ClientResponse], *, within: timedelta, mask: Mask, most: int
+    request: AbstractAsyncContextManager[aiohttp.ClientResponse],
+    *,
+    within: timedelta,
+    mask: Mask,
+    most: int,
+    or_null: bool = False,
 ) -> dict[str, Any]:
     failure: LinkLost | LinkRefused
     try:
@@ -71,7 +77,8 @@ async def _ask(
     except (aiohttp.ClientError, OSError, ValueError) as exc:
         failure = refusal_of(exc) or LinkLost(mask(f"{type(exc).__name__}: {exc}")[:300])
     else:
-        return _judge(status, json.loads(text), mask)
+        answer = json.loads(text)
+        return _judge(status, {} if answer is None and or_null else answer, mask)
     # Outside the handlers, so that no chained exception quotes the request and its key.
     raise failure
 

@@ -17,10 +17,10 @@ class Witness(Collector):
         super().__init__()
         self.before: int | None = None
 
-    def caught_up(self) -> None:
+    def caught_up(self, *, starting: bool | None = None) -> None:
         assert self.before is None, "a link catches up once"
         self.before = len(self.frames)
-        super().caught_up()
+        super().caught_up(starting=starting)
 
     @property
     def history(self) -> list[str]:

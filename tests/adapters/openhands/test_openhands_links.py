@@ -332,6 +332,33 @@ async def test_a_conversation_that_was_begun_anew_under_its_name_is_read_from_th
         assert collector.cursors[-1] == "2"
 
 
+@pytest.mark.requirement("OH40", "OH61")
+@pytest.mark.parametrize(
+    ("status", "meanwhile", "starting"),
+    [
+        ("STARTING", None, True),
+        ("STARTING", "awaiting_user_input", None),
+        ("RUNNING", None, False),
+        ("STOPPED", None, None),
+        (None, None, None),
+    ],
+)
+async def test_a_link_finds_out_whether_the_agent_is_still_starting(
+    status: str | None, meanwhile: str | None, starting: bool | None
+) -> None:
+    server = RawOpenHands()
+    # The state of the last agent loop, which a replay shows although another one begins now.
+    server.keep(state(0, "awaiting_user_input"))
+    if status is not None:
+        server.answers[f"/api/conversations/{CONVERSATION}"] = (200, {"status": status})
+    if meanwhile is not None:
+        server.before_join = lambda: server.keep(state(1, meanwhile))
+    collector = Collector()
+    async with server.serve(), linked(server, collector):
+        assert collector.is_caught_up
+        assert collector.is_starting is starting
+
+
 @pytest.mark.requirement("OH63")
 async def test_a_long_stretch_is_fetched_page_by_page_within_bounds() -> None:
     server = RawOpenHands()
@@ -345,7 +372,7 @@ async def test_a_long_stretch_is_fetched_page_by_page_within_bounds() -> None:
     collector = Collector()
     async with server.serve(), linked(server, collector):
         assert ids(collector) == list(range(251))
-        assert [path.split("?")[1] for _, path, _, _ in server.requests] == [
+        assert [path.split("?")[1] for _, path, _, _ in server.requests if "/events?" in path] == [
             "start_id=1&limit=100",
             "start_id=101&limit=100",
             "start_id=201&limit=100",

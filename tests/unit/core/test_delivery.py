@@ -1,10 +1,14 @@
 """What becomes of outbound events when a link comes back."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from gateway.core.delivery import is_overdue, plan_resend
+import pytest
+
+from gateway.core.delivery import is_held, is_overdue, plan_resend
 from gateway.core.effects import Transmit
+from gateway.core.starting import NEVER_SENT, Start
 from gateway.envelope import (
     ContextUpdated,
     Envelope,
@@ -17,8 +21,8 @@ from gateway.envelope import (
     ToolFinished,
 )
 from gateway.ports.rows import SendRow
-from gateway.ports.step import RUNTIME
-from tests.unit.core.table import HUMA_0_1, HUMA_0_2, START
+from gateway.ports.step import RUNTIME, Lane
+from tests.unit.core.table import HUMA_0_1, HUMA_0_2, OPENHANDS, START
 
 
 def _row(sequence: int, event: Event) -> SendRow:
@@ -99,6 +103,36 @@ def test_what_an_earlier_process_may_have_said_is_not_said_twice_but_listed():
     row = _row(5, MessagePosted(content=(Text(text="hi"),)))
     assert _fates([row], unsure_up_to=5, adapter=HUMA_0_1) == ["unknown"]
     assert _fates([row], unsure_up_to=4, adapter=HUMA_0_1) == ["send"]
+
+
+def test_what_was_marked_as_never_sent_is_sent_by_the_next_process_unless_this_one_has_tried():
+    row = replace(_row(5, MessagePosted(content=(Text(text="hi"),))), reason=NEVER_SENT)
+    assert _fates([row], unsure_up_to=5, adapter=OPENHANDS) == ["send"]
+    [plan] = plan_resend(
+        [row], capabilities=OPENHANDS.capabilities, now=START, unsure_up_to=5, tried=frozenset({row.sequence})
+    )
+    assert plan.fate == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("lane", "kind", "held"),
+    [
+        ("new_work", "message.posted", True),
+        ("new_work", "context.updated", True),
+        ("turn", "message.posted", True),
+        ("turn", "turn.steered", True),
+        ("turn", "action.ordered", True),
+        ("turn", "approval.given", False),
+        ("turn", "context.updated", False),
+        ("urgent", "turn.interrupted", False),
+    ],
+)
+def test_new_work_is_held_in_whichever_lane_while_a_runtime_starts(lane: Lane, kind: str, held: bool):
+    item = Transmit(5, lane, kind, ())
+    deaf = OPENHANDS.capabilities
+    assert [is_held(item, Start(state=state), deaf) for state in ("unknown", "starting")] == [held] * 2
+    assert [is_held(item, Start(state=state), deaf) for state in ("ready", "overdue")] == [False] * 2
+    assert not is_held(item, Start(), HUMA_0_2.capabilities)
 
 
 def test_a_confirmation_is_overdue_from_the_moment_its_runtime_stops_waiting():

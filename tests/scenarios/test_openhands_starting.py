@@ -1,0 +1,161 @@
+"""An OpenHands agent hears nothing while it loads: what is said to it waits until it listens."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.simulators.openhands import SimConversation
+from gateway.simulators.openhands_events import is_state
+from gateway.simulators.openhands_progress import Manners
+from tests.scenarios.fleet import OpenHandsStage, condition, fate, message, openhands_stage, send
+from tests.scenarios.house import Running, until
+
+RUN: dict[str, Any] = {"kind": "action.ordered", "action": "run", "arguments": {"command": "ls"}}
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[OpenHandsStage]:
+    """A stage whose agents load until a test lets them listen."""
+    async with openhands_stage(tmp_path, manners=Manners(loading=None)) as made:
+        made.options(ack_timeout="10s")
+        yield made
+        assert made.server.violations == []
+        assert all(work.violations == [] for work in made.server.conversations.values())
+
+
+def heard(work: SimConversation) -> list[str]:
+    return [one.payload["args"].get("content", one.payload["action"]) for one in work.received]
+
+
+@pytest.mark.requirement("OH40")
+async def test_what_is_said_to_a_new_conversation_at_once_is_worked_on(stage: OpenHandsStage) -> None:
+    stage.options(conversation_id=None, conversation={})
+    async with stage.running(linked=False) as gateway:
+        made = await gateway.post("/v1/sessions", {"runtime": "work"}, status=201)
+        [first] = await send(gateway, message("Begin."))
+        await send(gateway, RUN)
+        work = stage.server.conversation(made["native_id"])
+        await work.wait_connections()
+        await gateway.wait_events("session.moved", state="starting")
+        await gateway.wait_events("link.changed", state="up")
+        # An interrupt is not work: it goes out although what was said before it waits.
+        await send(gateway, {"kind": "turn.interrupted"})
+        await work.wait_for(lambda payload: payload["args"].get("agent_state") == "stopped")
+        assert heard(work) == ["change_agent_state"]
+        work.end_loading()
+        settled = await fate(gateway, first["sequence"], "delivered")
+        assert "reason" not in settled
+        await condition(lambda: work.workspace.executed or None)
+        assert [one["action"] for one in work.unheard] == ["change_agent_state"]
+        assert sorted(heard(work)[1:]) == ["Begin.", "run"]
+        await work.wait_event(lambda event: is_state(event, "running"))
+
+
+@pytest.mark.requirement("OH40")
+async def test_a_steer_said_as_a_message_waits_as_well(stage: OpenHandsStage) -> None:
+    async with stage.running() as gateway:
+        [sent] = await send(gateway, {"kind": "turn.steered", "text": "Look left."})
+        await send(gateway, {"kind": "turn.interrupted"})
+        await stage.agent.wait_for(lambda payload: payload["args"].get("agent_state") == "stopped")
+        assert heard(stage.agent) == ["change_agent_state"]
+        stage.agent.end_loading()
+        said = await until(lambda: _answer_to(gateway, sent["sequence"]))
+        assert (await fate(gateway, said))["state"] == "delivered"
+        assert heard(stage.agent) == ["change_agent_state", "Look left."]
+
+
+async def _answer_to(gateway: Running, sequence: int) -> int | None:
+    found = [one for one in await gateway.events(kind="message.posted") if one["caused_by"] == sequence]
+    return found[0]["sequence"] if found else None
+
+
+@pytest.mark.requirement("OH40", "OH21")
+async def test_what_waited_for_a_server_that_began_anew_is_worked_on(stage: OpenHandsStage) -> None:
+    work = stage.agent
+    work.end_loading()
+    async with stage.running() as gateway:
+        await gateway.wait_events("session.moved", state="awaiting_input")
+        await stage.server.stop()
+        await gateway.wait_link("down")
+        [sent] = await send(gateway, message("Still there?"))
+        await stage.server.start()
+        await work.wait_connections(2)
+        # The replay shows how it stood before; that it begins again is told behind it.
+        await gateway.wait_events("session.moved", 2, state="starting")
+        await gateway.wait_link("up")
+        await send(gateway, {"kind": "turn.interrupted"})
+        await work.wait_for(lambda payload: payload["args"].get("agent_state") == "stopped")
+        assert heard(work) == ["change_agent_state"]
+        work.end_loading()
+        assert (await fate(gateway, sent["sequence"]))["state"] == "delivered"
+        assert [one["action"] for one in work.unheard] == ["change_agent_state"]
+
+
+async def test_an_agent_that_never_listens_is_told_all_the_same_and_the_delivery_says_so(stage: OpenHandsStage) -> None:
+    stage.options(start_wait="300ms")
+    async with stage.running() as gateway:
+        [sent] = await send(gateway, message("Anybody there?"))
+        settled = await fate(gateway, sent["sequence"], "delivered")
+        assert "has started" in settled["reason"]
+        assert len(stage.agent.unheard) == 1
+
+
+@pytest.mark.requirement("OH30")
+async def test_an_agent_that_cannot_begin_is_waited_for_no_longer(stage: OpenHandsStage) -> None:
+    stage.options(start_wait="1h")
+    async with stage.running() as gateway:
+        [sent] = await send(gateway, message("Begin."))
+        await stage.agent.emit({"error": True, "message": "Failed to create agent session: RetryError"})
+        settled = await fate(gateway, sent["sequence"], "delivered")
+        assert "has started" in settled["reason"]
+
+
+async def test_what_was_held_when_the_gateway_ended_is_sent_by_the_next_one(stage: OpenHandsStage) -> None:
+    async with stage.running() as gateway:
+        await gateway.wait_events("session.moved", state="starting")
+        [sent] = await send(gateway, message("Begin."))
+    assert heard(stage.agent) == []
+    stage.agent.end_loading()
+    async with stage.running() as gateway:
+        assert (await fate(gateway, sent["sequence"]))["state"] == "delivered"
+        assert (await gateway.get("/v1/dead-letters"))["data"] == []
+    assert heard(stage.agent) == ["Begin."]
+    assert stage.agent.unheard == []
+
+
+async def test_what_was_said_without_a_link_when_the_gateway_ended_is_sent_by_the_next_one(
+    stage: OpenHandsStage,
+) -> None:
+    stage.agent.end_loading()
+    async with stage.running() as gateway:
+        await gateway.wait_events("session.moved", state="awaiting_input")
+        await stage.server.stop()
+        await gateway.wait_link("down")
+        [sent] = await send(gateway, message("Begin."))
+    await stage.server.start()
+    stage.agent.end_loading()
+    async with stage.running() as gateway:
+        assert (await fate(gateway, sent["sequence"]))["state"] == "delivered"
+    assert heard(stage.agent) == ["Begin."]
+
+
+@pytest.mark.requirement("OH14")
+async def test_one_that_shows_no_state_because_nothing_is_new_is_asked_how_it_stands(stage: OpenHandsStage) -> None:
+    stage.options(start_wait="1h")
+    work = stage.agent
+    work.end_loading()
+    async with stage.running() as gateway:
+        await gateway.wait_events("session.moved", state="awaiting_input")
+        # So many that the replay of the next link shows no state.
+        for number in range(60):
+            await work.agent_says(f"{number}", waits=False)
+        await gateway.wait_events("message.posted", 60)
+        last = max(event["id"] for event in work.events if "agent_state" in event.get("extras", {}))
+        await work.drop()
+        await work.wait_connections(2)
+        assert int(work.handshakes[-1]["latest_event_id"]) >= last
+        await gateway.wait_link("up")
+        [sent] = await send(gateway, message("Go on."))
+        assert "reason" not in await fate(gateway, sent["sequence"], "delivered")
