@@ -40,8 +40,8 @@ class Reader:
         self.table.receive(frame.payload, channel=frame.channel)
         self._note()
 
-    def caught_up(self) -> None:
-        self.table.decide(lambda build: frames.caught_up(self.table.council, build))
+    def caught_up(self, *, starting: bool | None = None) -> None:
+        self.table.decide(lambda build: frames.caught_up(self.table.council, build, is_starting=starting))
         self._note()
 
     def link(self, stored: list[Event], *, sorts: bool = True) -> None:
