@@ -31,11 +31,19 @@ async def commit_for_ever(engine: Engine, session_id: SessionId) -> None:
         await engine.commit(Step(session_id, send_changes=(SendChange(done.last_sequence, RUNTIME, "delivered", 1),)))
 
 
+async def ask_for_ever(engine: Engine) -> None:
+    while True:
+        assert (await engine.health()).writable
+        await asyncio.sleep(0.01)
+
+
 async def main(path: Path, mode: str) -> int:
     try:
         async with SqliteEngine(path, FakeClock()) as engine:
-            if mode == "forever":
-                await asyncio.gather(*(commit_for_ever(engine, SessionId(f"s-{n}")) for n in range(8)))
+            if mode != "once":
+                committing = [commit_for_ever(engine, SessionId(f"s-{n}")) for n in range(8)]
+                watching = [ask_for_ever(engine)] if mode == "watched" else []
+                await asyncio.gather(*committing, *watching)
     except EngineLocked as exc:
         sys.stdout.write(f"{exc}\n")
         return 3

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said
 from gateway.engines.sqlite import SqliteEngine
+from gateway.engines.sqlite.place import Place
 from gateway.engines.sqlite.upkeep import cut, set_note
 from gateway.engines.sqlite.writer import BATCH, WAITING, Turn, Writer
 from gateway.errors import EngineUnavailable
@@ -29,7 +30,7 @@ def read_note(turn: Turn) -> list[tuple[str, str]]:
 
 
 async def test_a_lost_connection_is_opened_again(path: Path) -> None:
-    writer = Writer(path, FakeClock())
+    writer = Writer(path, FakeClock(), Place(path))
     await writer.start()
     await writer.run(set_note("a", "1"))
     with pytest.raises(EngineUnavailable):
@@ -40,7 +41,7 @@ async def test_a_lost_connection_is_opened_again(path: Path) -> None:
 
 
 async def test_a_file_that_cannot_be_opened_again_is_told_until_it_can(path: Path) -> None:
-    writer = Writer(path, FakeClock())
+    writer = Writer(path, FakeClock(), Place(path))
     await writer.start()
     away = path.with_name("away.db")
 
@@ -52,7 +53,7 @@ async def test_a_file_that_cannot_be_opened_again_is_told_until_it_can(path: Pat
 
     with pytest.raises(EngineUnavailable):
         await writer.run(move_away)
-    with pytest.raises(EngineUnavailable, match="cannot use"):
+    with pytest.raises(EngineUnavailable, match="not where they were opened"):
         await writer.run(set_note("a", "1"))
     await asyncio.to_thread(path.rmdir)
     await asyncio.to_thread(away.rename, path)
@@ -64,7 +65,7 @@ async def test_a_file_that_cannot_be_opened_again_is_told_until_it_can(path: Pat
 async def test_a_thread_that_dies_leaves_nobody_waiting(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[threading.ExceptHookArgs] = []
     monkeypatch.setattr(threading, "excepthook", told.append)
-    writer = Writer(path, FakeClock())
+    writer = Writer(path, FakeClock(), Place(path))
     await writer.start()
 
     def fail(turn: Turn) -> None:
@@ -81,7 +82,7 @@ async def test_a_thread_that_dies_leaves_nobody_waiting(path: Path, monkeypatch:
 
 
 async def test_more_jobs_than_may_wait_are_all_done_in_batches(path: Path) -> None:
-    writer = Writer(path, FakeClock())
+    writer = Writer(path, FakeClock(), Place(path))
     await writer.start()
     turns: list[Turn] = []
     await asyncio.wait_for(asyncio.gather(*(writer.run(turns.append) for _ in range(WAITING + 500))), 30)
@@ -97,7 +98,7 @@ async def test_what_became_needed_after_a_sweep_chose_is_not_cut(path: Path) -> 
         await open_session(engine)
         await engine.commit(Step(ALICE, (said(), said(), said()), sends=(Send(0, "destination:x"), Send(1, RUNTIME))))
         await engine.commit(Step(ALICE, send_changes=(SendChange(2, "destination:x", "dead"),)))
-    writer = Writer(path, FakeClock())
+    writer = Writer(path, FakeClock(), Place(path))
     await writer.start()
     assert (await writer.run(cut({ALICE: 5}, 0), how="alone")).events == 2
     assert (await writer.run(cut({ALICE: 5}, 0), how="alone")).events == 0

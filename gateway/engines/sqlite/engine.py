@@ -19,6 +19,7 @@ from gateway.engines.rows import micros, whole_micros
 from gateway.engines.shared_probe import SharedProbe
 from gateway.engines.sqlite import leases, queries, upkeep
 from gateway.engines.sqlite.lock import FileLock, check_place, locate
+from gateway.engines.sqlite.place import Place
 from gateway.engines.sqlite.readers import Readers
 from gateway.engines.sqlite.writer import Writer
 from gateway.envelope import CallId, Envelope, InteractionId, SessionId
@@ -54,6 +55,7 @@ class SqliteEngine:
         self._path = locate(path)
         self._clock = clock
         self._lock = FileLock(self._path)
+        self._place: Place | None = None
         self._opened: tuple[Writer, Readers, Roster] | None = None
         self._probing = SharedProbe(f"the disk of {str(self._path)!r}", self._probe, patience=PROBE_SECONDS)
 
@@ -61,12 +63,21 @@ class SqliteEngine:
         check_place(self._path)
         self._lock.take()
         try:
-            writer = Writer(self._path, self._clock)
+            place = Place(self._path)
+            writer = Writer(self._path, self._clock, place)
             await writer.start()
+            try:
+                # A new database has its file only now.
+                self._lock.take_file()
+            except BaseException:
+                await writer.stop()
+                raise
         except BaseException:
             self._lock.free()
             raise
-        self._opened = writer, Readers(self._path), Roster(self._clock)
+        place.start()
+        self._place = place
+        self._opened = writer, Readers(self._path, place), Roster(self._clock)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -78,6 +89,8 @@ class SqliteEngine:
             try:
                 await writer.stop()
             finally:
+                if self._place is not None:
+                    self._place.stop()
                 self._lock.free()
 
     @property
@@ -275,16 +288,28 @@ class SqliteEngine:
     async def health(self) -> EngineHealth:
         return await self._probing.ask()
 
+    @property
+    def _trouble(self) -> str:
+        return (self._place and self._place.trouble) or ""
+
     async def _probe(self) -> EngineHealth:
-        found = await self._write.run(upkeep.probe)
+        try:
+            found = await self._write.run(upkeep.probe)
+            free = shutil.disk_usage(self._path.parent).free
+        except (EngineUnavailable, OSError) as exc:
+            # All that is amiss with its files, where it is that.
+            reason = f"the disk of the database cannot be looked at: {exc}" if isinstance(exc, OSError) else str(exc)
+            raise EngineUnavailable(self._trouble or reason) from exc
+        trouble = self._trouble
         return EngineHealth(
-            writable=True,
+            writable=not trouble,
+            detail=trouble,
             bytes_used=found["page_count"] * found["page_size"],
             extra={
                 "path": str(self._path),
                 "journal_mode": found["journal_mode"],
                 "synchronous": _SYNCHRONOUS[found["synchronous"]],
                 "schema": str(found["user_version"]),
-                "disk_free_bytes": str(shutil.disk_usage(self._path.parent).free),
+                "disk_free_bytes": str(free),
             },
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import local
 from typing import Concatenate, ParamSpec, TypeVar
 
+from gateway.engines.sqlite.place import Place
 from gateway.engines.sqlite.schema import open_reader
 from gateway.errors import EngineUnavailable, InvalidRequest
 
@@ -22,8 +23,9 @@ _WAITING = 256
 class Readers:
     """Run functions over read-only connections; each sees only what has been committed."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, place: Place) -> None:
         self._path = path
+        self._place = place
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="dragoman-sqlite-reader")
         self._mine = local()
         self._connections: list[sqlite3.Connection] = []
@@ -57,6 +59,8 @@ class Readers:
     def _connection(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._mine, "connection", None)
         if connection is None:
+            # Looked at before: closing what is no longer the database could remove the log of what is.
+            self._place.refuse_another()
             connection = open_reader(self._path)
             self._mine.connection = connection
             self._connections.append(connection)

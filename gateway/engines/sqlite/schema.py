@@ -214,14 +214,20 @@ def open_writer(path: Path) -> sqlite3.Connection:
 
 def open_reader(path: Path) -> sqlite3.Connection:
     """Open a connection that only reads, from whatever thread, one at a time."""
-    connection = _connect(path, any_thread=True)
+    # It never makes a file, where the database was taken away.
+    connection = _connect(f"{path.absolute().as_uri()}?mode=rw", any_thread=True)
     connection.execute("PRAGMA query_only = ON")
     return connection
 
 
-def _connect(path: Path, *, any_thread: bool = False) -> sqlite3.Connection:
+def _connect(place: Path | str, *, any_thread: bool = False) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        path, timeout=5.0, isolation_level=None, check_same_thread=not any_thread, cached_statements=256
+        place,
+        uri=isinstance(place, str),
+        timeout=5.0,
+        isolation_level=None,
+        check_same_thread=not any_thread,
+        cached_statements=256,
     )
     connection.execute(f"PRAGMA busy_timeout = {PATIENCE}")
     connection.execute("PRAGMA foreign_keys = OFF")

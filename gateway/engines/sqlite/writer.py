@@ -19,6 +19,7 @@ from typing import Any, Literal
 from gateway.engines.byte_room import ByteRoom
 from gateway.engines.encoding import Encoded
 from gateway.engines.rows import micros
+from gateway.engines.sqlite.place import Place
 from gateway.engines.sqlite.schema import open_writer
 from gateway.engines.sqlite.store import Store
 from gateway.engines.steps import Writes, decide
@@ -89,9 +90,10 @@ Verdict = tuple[asyncio.Future[Any], Any, DragomanError | None]
 class Writer:
     """Runs the thread: `start`, then `commit` and `run` from the event loop, then `stop`."""
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    def __init__(self, path: Path, clock: Clock, place: Place) -> None:
         self._path = path
         self._clock = clock
+        self._place = place
         self._queue: SimpleQueue[list[Job] | None] = SimpleQueue()
         self._tick: list[Job] = []
         self._room = asyncio.Semaphore(WAITING)
@@ -180,8 +182,8 @@ class Writer:
         waiting: deque[Job] = deque()
         try:
             try:
-                self._store = Store(open_writer(self._path))
-            except OperatorError as exc:
+                self._open()
+            except (OperatorError, EngineUnavailable) as exc:
                 self._tell(self._fail_start, exc)
                 return
             self._tell(self._started.set_result, None)
@@ -216,7 +218,7 @@ class Writer:
     def _process(self, batch: Sequence[Job]) -> list[Verdict]:
         try:
             return self._attempt(batch) if batch else []
-        except OperatorError as exc:
+        except (OperatorError, EngineUnavailable) as exc:
             return [(job.future, None, _caused(EngineUnavailable(str(exc)), exc)) for job in batch]
         except (sqlite3.Error, ValueError, TypeError, OverflowError, MemoryError) as exc:
             self._recover()
@@ -226,9 +228,12 @@ class Writer:
         return [verdict for job in batch for verdict in self._process([job])]
 
     def _attempt(self, batch: Sequence[Job]) -> list[Verdict]:
-        if self._store is None:
-            self._store = Store(open_writer(self._path))
-        store = self._store
+        try:
+            self._place.check()
+        except EngineUnavailable:
+            self._save()
+            raise
+        store = self._store or self._open()
         now = micros(self._clock.now())
         writes = Writes()
         turn = Turn(store, writes, now)
@@ -264,9 +269,27 @@ class Writer:
         except sqlite3.Error:
             self._close()
 
+    def _open(self) -> Store:
+        self._place.refuse_another()
+        connection = open_writer(self._path)
+        try:
+            self._place.remember()
+        except EngineUnavailable:
+            connection.close()
+            raise
+        self._store = Store(connection)
+        return self._store
+
+    def _save(self) -> None:
+        """Move what the log holds into the database, wherever that is by now: one of them may come back alone."""
+        if self._store is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._store.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
     def _close(self) -> None:
         store, self._store = self._store, None
         if store is not None:
+            self._place.forget_log()
             with contextlib.suppress(sqlite3.Error):
                 store.connection.close()
 
@@ -275,7 +298,7 @@ class Writer:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *args)
 
-    def _fail_start(self, exc: OperatorError) -> None:
+    def _fail_start(self, exc: DragomanError) -> None:
         self._started.set_exception(exc)
 
     def _abandon(self, jobs: list[Job]) -> None:
