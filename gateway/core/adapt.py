@@ -24,6 +24,7 @@ from gateway.ports.adapter import Capabilities, Codec, Frame
 
 _ERROR_LIMIT = 8_000
 _RESULT_LIMIT = 60_000
+HYDRATION = "hydration"
 MESSAGE_UPDATE = "new-message"
 STEER_UPDATE = "steer"
 INTERRUPT_UPDATE = "interrupt"
@@ -123,7 +124,7 @@ def hydration(memory: Remembered) -> ContextUpdated | None:
     if memory.context is None:
         return None
     return ContextUpdated(
-        name="hydration", context=dict(memory.context), description="The current state.", wakes_agent=False
+        name=HYDRATION, context=dict(memory.context), description="The current state.", wakes_agent=False
     )
 
 

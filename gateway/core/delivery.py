@@ -6,7 +6,8 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Literal
 
-from gateway.core.effects import Transmit
+from gateway.core.contexts import REPLACED, place_of, replaced
+from gateway.core.effects import Place, Transmit
 from gateway.core.memory import Remembered
 from gateway.core.starting import NEVER_SENT, Start
 from gateway.envelope import (
@@ -33,12 +34,14 @@ class Plan:
     """The fate of one pending row."""
 
     row: SendRow
-    fate: Literal["send", "moot", "unknown"]
+    fate: Literal["send", "later", "moot", "unknown"]
+    """`later` is planned again with the next page."""
     reason: str | None = None
     leave_before: datetime | None = None
     """When the runtime stops waiting for it."""
     overdue: bool = False
     """Whether it is moot because the runtime waits no longer, and now believes something on its own."""
+    place: Place = "in_order"
 
 
 def is_held(item: Transmit, start: Start, capabilities: Capabilities) -> bool:
@@ -73,8 +76,10 @@ def plan_resend(
     posted: Mapping[int, datetime] = MappingProxyType({}),
     memory: Remembered | None = None,
     asked_again: frozenset[int] = frozenset(),
+    fresh: bool = True,
+    more: bool = False,
 ) -> tuple[Plan, ...]:
-    """Decide what is sent on a fresh link, in order of sequence (ENGINE.md 5, number 4).
+    """Decide what becomes of pending rows, in order of sequence.
 
     `unsure_up_to` is the last sequence of an earlier process: whether its rows had left is not known.
     `tried` are sends of this process that broke off where an answer was to come, `lost` those whose link broke
@@ -85,26 +90,26 @@ def plan_resend(
     reads by its state alone must not become the answer to a later question, and an interrupt must not stop a later
     turn. `asked_again` are outcomes that the
     runtime has just asked for once more.
-    Outcomes are offered again, except where the runtime has shown that it waits for them no longer. Contexts that a
-    newer one replaces are moot. Confirmations that the runtime no longer waits for are moot. What an earlier process
-    may have said is not said twice where a repeat would count as new; what is marked as never sent, is sent.
+    `fresh` says that nothing has been sent on this link yet but earlier pages of the same plan, `more` that pages
+    are to come.
+    Outcomes are offered again, except where the runtime has shown that it waits for them no longer. Confirmations
+    that the runtime no longer waits for are moot. What an earlier process may have said is not said twice where a
+    repeat would count as new; what is marked as never sent, is sent. Where contexts replace each other, a fresh link
+    is told only the newest of those that wake nobody, and of those that do and carry no message; wakes leave last.
     """
-    newest = max((row.sequence for row in rows if _plain_context(row)), default=0)
-    newest_waking = max((row.sequence for row in rows if _plain_context(row) and _wakes(row)), default=0)
+    ordered = capabilities.replaces_context and fresh
+    if capabilities.replaces_context and working:
+        rows = [_softly(row) if row.sequence <= unsure_up_to or row.sequence in lost else row for row in rows]
+    over = replaced(rows, asked_again=asked_again) if ordered else frozenset[int]()
     plans: list[Plan] = []
     for row in sorted(rows, key=lambda row: row.sequence):
         event = row.envelope.event
         match event:
             case ToolFinished():
-                over = None if row.sequence in asked_again else _why_over(row, event, memory, capabilities)
-                plans.append(Plan(row, "moot", over) if over else Plan(row, "send"))
-            case ContextUpdated() if event.call_id is not None or not capabilities.replaces_context:
-                plans.append(Plan(row, "send"))
-            case ContextUpdated() if row.sequence in {newest, newest_waking}:
-                again = row.sequence <= unsure_up_to or row.sequence in lost
-                plans.append(Plan(_softly(row) if again and working else row, "send"))
+                why = None if row.sequence in asked_again else _why_over(row, event, memory, capabilities)
+                plans.append(Plan(row, "moot", why) if why else Plan(row, "send"))
             case ContextUpdated():
-                plans.append(Plan(row, "moot", "a newer context replaces it"))
+                plans.append(Plan(row, "moot", REPLACED) if row.sequence in over else Plan(row, "send"))
             case MessageConfirmed():
                 plans.append(_plan_confirmation(row, posted, capabilities, now))
             case ApprovalGiven() if memory is not None and not _is_awaited(event, memory, capabilities):
@@ -113,15 +118,22 @@ def plan_resend(
                 plans.append(Plan(row, "send"))
             case TurnInterrupted() if memory is not None and capabilities.turns == "signalled":
                 perhaps_sent = row.sequence <= unsure_up_to or row.sequence in tried
-                over = memory.ended_at > row.sequence or (perhaps_sent and not memory.running)
-                plans.append(Plan(row, "moot", STOPPED) if over else Plan(row, "send"))
+                ended = memory.ended_at > row.sequence or (perhaps_sent and not memory.running)
+                plans.append(Plan(row, "moot", STOPPED) if ended else Plan(row, "send"))
             case _ if row.sequence in tried:
                 plans.append(Plan(row, "unknown", "the connection broke before the delivery was known"))
             case _ if row.sequence <= unsure_up_to and row.reason != NEVER_SENT:
                 plans.append(Plan(row, "unknown", "the gateway restarted before the delivery was known"))
             case _:
                 plans.append(Plan(row, "send"))
-    return tuple(plans)
+    return tuple(_placed(plan, more=more) if ordered else plan for plan in plans)
+
+
+def _placed(plan: Plan, *, more: bool) -> Plan:
+    """Give what a fresh link is told its place; wakes wait until all that goes before them is known."""
+    place = place_of(plan.row.envelope.event)
+    waits = more and place == "wakes" and plan.fate == "send"
+    return replace(plan, place=place, fate="later" if waits else plan.fate)
 
 
 def _why_over(row: SendRow, event: ToolFinished, memory: Remembered | None, capabilities: Capabilities) -> str | None:
@@ -146,16 +158,10 @@ def _is_awaited(event: ApprovalGiven, memory: Remembered, capabilities: Capabili
 
 
 def _softly(row: SendRow) -> SendRow:
-    event = row.envelope.event.model_copy(update={"wakes_agent": False})
-    return replace(row, envelope=replace(row.envelope, event=event))
-
-
-def _plain_context(row: SendRow) -> bool:
-    return isinstance(row.envelope.event, ContextUpdated) and row.envelope.event.call_id is None
-
-
-def _wakes(row: SendRow) -> bool:
-    return isinstance(row.envelope.event, ContextUpdated) and row.envelope.event.wakes_agent
+    event = row.envelope.event
+    if not isinstance(event, ContextUpdated) or not event.wakes_agent:
+        return row
+    return replace(row, envelope=replace(row.envelope, event=event.model_copy(update={"wakes_agent": False})))
 
 
 def _plan_confirmation(row: SendRow, posted: Mapping[int, datetime], capabilities: Capabilities, now: datetime) -> Plan:

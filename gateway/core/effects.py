@@ -1,10 +1,10 @@
 """What is to be done once a step is on disk: plain values, carried out by the shell. Pure."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from gateway.core.state import OpenCall
-from gateway.envelope import CallId, Event
+from gateway.envelope import CallId, Draft, Envelope, Event
 from gateway.envelope.values import dataclass
 from gateway.ports.adapter import Frame
 from gateway.ports.step import Lane, Step
@@ -39,6 +39,11 @@ class Release:
     """Whether the attempt under way is broken off; an operator's cancel leaves it its grace."""
 
 
+Place = Literal["first", "before_wakes", "wakes", "in_order"]
+"""Where an event stands among all that waits, for a runtime whose context is replaced: what a fresh link is told has
+the first three places, what comes while it stands the last."""
+
+
 @dataclass(frozen=True, slots=True)
 class Transmit:
     """Send a recorded event to the runtime."""
@@ -50,6 +55,13 @@ class Transmit:
     caused_by: int | None = None
     leave_before: datetime | None = None
     """When the runtime stops waiting for it; from then on it must not be sent."""
+    state: Draft | Envelope | None = None
+    """What it says of a state that replaces the one told before, so that it can be written anew; None without one."""
+    renew: bool = False
+    """Whether it must leave with the newest state, however new its own is."""
+    renewed: bool = False
+    """Whether it was written anew, so that it no longer says the state it was recorded with."""
+    place: Place = "in_order"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from typing import Any, cast
 
 from gateway.core import calls as life
 from gateway.core.adapt import full_context
+from gateway.core.contexts import CORRECTION
 from gateway.core.council import Council
 from gateway.core.decision import Building
 from gateway.core.effects import Ask
@@ -146,7 +147,7 @@ def correct(council: Council, build: Building, *, caused_by: int) -> None:
     if full_context(build.memory) is not None:
         words = "What was said so far; a message was confirmed too late."
         given = dict(build.memory.context or {})
-        correction = ContextUpdated(name="message-correction", context=given, description=words)
+        correction = ContextUpdated(name=CORRECTION, context=given, description=words)
         say(council, build, correction, caused_by=caused_by, lane="turn")
 
 

@@ -3,9 +3,10 @@
 from datetime import datetime
 
 from gateway.core.adapt import adapt
+from gateway.core.contexts import carries_state
 from gateway.core.council import Council
 from gateway.core.decision import Building
-from gateway.core.effects import Transmit
+from gateway.core.effects import Place, Transmit
 from gateway.envelope import (
     ContextUpdated,
     Direction,
@@ -28,6 +29,7 @@ def say(
     losses: tuple[Loss, ...] = (),
     sends: bool = True,
     leave_before: datetime | None = None,
+    place: Place = "in_order",
 ) -> int:
     """Record an event of an accepted kind and send it; contexts are completed on the way."""
     if isinstance(event, ContextUpdated):
@@ -37,8 +39,19 @@ def say(
     build.record(event, "to_runtime", caused_by=caused_by, losses=(*losses, *encoded.losses))
     if sends:
         build.add_send(Send(len(build.events) - 1, RUNTIME, lane))
-        frames = encoded.frames
-        build.effects.append(Transmit(build.last_sequence, lane, event.kind, frames, caused_by, leave_before))
+        state = Draft(event) if carries_state(event, council.capabilities) else None
+        build.effects.append(
+            Transmit(
+                build.last_sequence,
+                lane,
+                event.kind,
+                encoded.frames,
+                caused_by,
+                leave_before,
+                state=state,
+                place=place,
+            )
+        )
     return build.last_sequence
 
 

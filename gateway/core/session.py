@@ -6,10 +6,12 @@ from datetime import datetime
 
 from gateway.core import calls as life
 from gateway.core.adapt import hydration
+from gateway.core.contexts import place_of
 from gateway.core.council import Council
 from gateway.core.decision import Building
-from gateway.core.effects import Queue
+from gateway.core.effects import Queue, Transmit
 from gateway.core.interactions import expire
+from gateway.core.memory import Remembered
 from gateway.core.messages import confirm, recover as recover_message
 from gateway.core.outcomes import settle
 from gateway.core.saying import say
@@ -27,23 +29,30 @@ from gateway.ports.executor import Answered
 from gateway.ports.step import RUNTIME, Requeue, SendChange, SendState
 
 
-def link(council: Council, build: Building, changed: LinkChanged) -> None:
-    """Our connection changed; a fresh one is told the last context, before anything that waited."""
+def hydrates(council: Council, memory: Remembered) -> bool:
+    """Whether a fresh link is told the last context although nobody posts one."""
+    wanted = council.capabilities.hydrates if council.options.hydrate is None else council.options.hydrate
+    return wanted and memory.context is not None
+
+
+def link(council: Council, build: Building, changed: LinkChanged, *, state_waits: bool = False) -> None:
+    """Our connection changed; a fresh one is told the last context first, unless a state waits to be told anyway."""
     build.record(changed, "from_runtime")
     build.start = replace(build.start, since=build.now if changed.state == "up" else None)
-    wanted = council.capabilities.hydrates if council.options.hydrate is None else council.options.hydrate
-    if changed.state != "up" or not wanted:
+    posted = [effect.state for effect in build.effects if isinstance(effect, Transmit) and effect.state is not None]
+    state_waits = state_waits or any(place_of(said.event) == "first" for said in posted)
+    if changed.state != "up" or state_waits or not hydrates(council, build.memory):
         return
     update = hydration(build.memory)
     if update is not None:
-        say(council, build, update, caused_by=build.last_sequence, lane="urgent")
+        say(council, build, update, caused_by=build.last_sequence, lane="urgent", place="first")
 
 
 def delivery(build: Building, sequence: int, target: str, state: SendState, *, reason: str | None) -> None:
     """An outbound row has met its fate; what is not plain success is put on record."""
     build.change_send(SendChange(sequence=sequence, target=target, state=state, reason=reason))
     match state:
-        case "refused" | "unknown" | "dead":
+        case "refused" | "moot" | "unknown" | "dead":
             settled = DeliverySettled(sequence=sequence, target=target, state=state, reason=reason)
             build.record(settled, "to_runtime", caused_by=sequence)
         case _:

@@ -23,6 +23,8 @@ class Desk(Protocol):
     @property
     def known_refused(self) -> bool: ...
     @property
+    def state_waits(self) -> bool: ...
+    @property
     def waiting_messages(self) -> int: ...
     @property
     def waiting_events(self) -> int: ...
@@ -69,7 +71,7 @@ def _about_link(desk: Desk, build: Building, signal: s.LinkSignal) -> None:
         case s.Reread():
             interactions.ask_again(council, build)
         case s.LinkUp():
-            session.link(council, build, LinkChanged(state="up"))
+            session.link(council, build, LinkChanged(state="up"), state_waits=desk.state_waits)
         case s.LinkDown(reason, refused):
             if build.memory.linked or (refused and not desk.known_refused):
                 state = "refused" if refused else "down"

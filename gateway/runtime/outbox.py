@@ -15,25 +15,25 @@ from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
+from gateway.core.contexts import RENEWED, carries_state, renew, tells_state
 from gateway.core.council import Council
-from gateway.core.delivery import OVERDUE, is_overdue, plan_resend
+from gateway.core.delivery import OVERDUE, Plan, is_overdue, plan_resend
 from gateway.core.effects import Transmit
-from gateway.core.memory import Remembered
+from gateway.core.lanes import Lanes
 from gateway.core.starting import NEVER_SENT
 from gateway.core.state import SessionView
 from gateway.envelope import SessionId
 from gateway.envelope.weight import weight
 from gateway.errors import CannotExpress, EngineUnavailable, LinkLost, Truncated
-from gateway.ports.adapter import Frame, Link
+from gateway.ports.adapter import Link
 from gateway.ports.clock import Clock
 from gateway.ports.engine import Engine
 from gateway.ports.rows import SendRow
-from gateway.ports.step import RUNTIME, Lane, SendState
+from gateway.ports.step import RUNTIME, SendState
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.notes import excerpt
 from gateway.runtime.signals import Delivered, Held, Signal
 
-_LANES: tuple[Lane, ...] = ("urgent", "turn", "new_work")
 _PAGE = 200
 _RETRY_LOAD = 1.0
 MOST_QUEUED = 500
@@ -62,10 +62,12 @@ class Outside(Protocol):
 class _Sent:
     sequence: int
     at: float
+    note: str | None = None
+    """What its row says once it is delivered."""
 
 
 class Outbox:
-    """Sends one session's outbound events, oldest first within a lane, earlier lanes first."""
+    """Sends one session's outbound events, as `Lanes` sorts them."""
 
     def __init__(
         self,
@@ -78,8 +80,7 @@ class Outbox:
         drop_link: Callable[[str], None],
         may_leave: Callable[[Transmit], bool],
         is_held: Callable[[Transmit], bool],
-        working: Callable[[], bool],
-        memory: Callable[[], Remembered],
+        look: Callable[[], SessionView],
     ) -> None:
         self.refused = False
         self._session_id: SessionId = view.session_id
@@ -90,13 +91,18 @@ class Outbox:
         self._drop_link = drop_link
         self._may_leave = may_leave
         self._is_held = is_held
-        self._working = working
-        self._memory = memory
+        self._look = look
         self._begun = False
         self._tried: set[int] = set()
         self._unsure_up_to = view.last_sequence
-        # Made when they are needed, since most sessions are idle most of the time.
-        self._lanes: dict[Lane, deque[Transmit]] = {}
+        self._told_up_to = view.last_sequence
+        """The newest sequence whose state the runtime may have been told."""
+        self._lanes = Lanes(in_order=council.capabilities.replaces_context)
+        self._first: Transmit | None = None
+        """What the next link is told before everything else."""
+        self._owed: tuple[SendRow, ...] = ()
+        """What a fresh link is told once all that goes before it has been read."""
+        self._fresh = True
         self._stored: int = 0
         self._stored_work: int = 0
         """Events, and messages among them, that the ledger alone keeps."""
@@ -125,11 +131,14 @@ class Outbox:
             self._waiting_since = self._shared.clock.monotonic()
         if item.sequence in self._queued:
             return
+        if self._link is None and item.place == "first":
+            self._first = item
+            return
         if self._is_held(item) or (self._link is None and self._council.capabilities.starts_deaf):
             self._mark([item])
         if self._link is not None and not self._more and self._has_room_for(item):
             self._queued.add(item.sequence)
-            self._lane(item.lane).append(item)
+            self._lanes.add(item)
             self._start()
             return
         self._more = self._more or self._link is not None
@@ -144,13 +153,10 @@ class Outbox:
             self._post(Held(fresh))
 
     def _has_room_for(self, item: Transmit) -> bool:
-        waiting = sum(map(len, self._lanes.values()))
+        waiting = len(self._lanes)
         if waiting < _FEW:
             return True
         return waiting < MOST_QUEUED and all(weight(frame.payload) <= _LARGE for frame in item.frames)
-
-    def _lane(self, name: Lane) -> deque[Transmit]:
-        return self._lanes.setdefault(name, deque())
 
     def again(self, sequence: int) -> None:
         """Offer a recorded event again, now or on the next link, to whoever has asked for it."""
@@ -165,12 +171,12 @@ class Outbox:
     @property
     def new_work(self) -> int:
         """How many messages wait, those included that the ledger alone keeps while there is no link."""
-        return len(self._lanes.get("new_work", ())) + self._stored_work
+        return sum(item.lane == "new_work" for item in self._lanes) + self._stored_work
 
     @property
     def waiting(self) -> int:
         """How many events are not known to be delivered, those included that the ledger alone keeps."""
-        return sum(map(len, self._lanes.values())) + len(self._unconfirmed or ()) + self._stored
+        return len(self._lanes) + len(self._owed) + len(self._unconfirmed or ()) + self._stored
 
     def done(self, sequences: Iterable[int]) -> None:
         """The fate of these rows is on record."""
@@ -184,8 +190,18 @@ class Outbox:
 
     def poke(self) -> None:
         """What had to wait may perhaps leave now."""
-        if self._link is not None and any(self._lanes.values()):
+        if self._link is not None and len(self._lanes):
             self._start()
+
+    async def state_waits(self) -> bool:
+        """Whether something that waits tells a fresh link the state, without waking anybody.
+
+        Raises:
+            EngineUnavailable: it cannot be read.
+        """
+        return tells_state(
+            await self._shared.engine.pending_sends(session_id=self._session_id, target=RUNTIME, limit=_PAGE)
+        )
 
     def reload(self) -> None:
         """Read from the ledger what is pending; what was planned here no longer fits it."""
@@ -197,14 +213,18 @@ class Outbox:
         """Start on a fresh link: first what the ledger says is pending, then what comes."""
         self.link_down()
         self.refused = False
-        self._link, self._loaded = link, False
+        self._link, self._loaded, self._fresh = link, False, True
+        if self._first is not None:
+            self._queued.add(self._first.sequence)
+            self._lanes.add(self._first)
+            self._first = None
         self._start()
 
     def link_down(self, *, refused: bool = False) -> None:
         """Stop sending; whatever is not known to be delivered stays pending."""
         self.refused = self.refused or refused
         self._link = None
-        self._stored_work += len(self._lanes.get("new_work", ()))
+        self._stored_work = self.new_work
         self._stored = self.waiting
         if self._sender is not None:
             self._sender.cancel()
@@ -212,7 +232,8 @@ class Outbox:
         if self._proving is not None:
             self._proving.cancel()
             self._proving = None
-        self._lanes.clear()
+        self._lanes = Lanes(in_order=self._council.capabilities.replaces_context)
+        self._owed = ()
         self._queued.clear()
         self._lost.update(sent.sequence for sent in self._unconfirmed or ())
         self._unconfirmed = None
@@ -234,8 +255,7 @@ class Outbox:
     @property
     def empty(self) -> bool:
         """Whether nothing can leave right now."""
-        waiting = (item for items in self._lanes.values() for item in items)
-        return self._link is None or all(self._is_held(item) for item in waiting)
+        return self._link is None or all(self._is_held(item) for item in self._lanes)
 
     def oldest_wait(self) -> float:
         """Say for how many seconds something has waited to leave."""
@@ -254,14 +274,12 @@ class Outbox:
                 return  # goes on when the oldest has ripened
             if not self._loaded:
                 await self._load()
-            item = self._next()
+            item = self._lanes.take(self._leaves_now)
             if item is None and self._more:
                 self._loaded = False
                 continue
             if item is None:
                 self._waiting_since = None
-                if not any(self._lanes.values()):
-                    self._lanes.clear()
                 return
             if is_overdue(item, self._shared.clock.now()):
                 self._post(Delivered((item.sequence,), RUNTIME, "moot", OVERDUE, overdue=True))
@@ -277,6 +295,11 @@ class Outbox:
     async def _send(self, link: Link, item: Transmit) -> bool:
         state: SendState | None = None
         reason: str | None = None
+        try:
+            item = self._in_newest_form(item)
+        except CannotExpress as exc:
+            self._post(Delivered((item.sequence,), RUNTIME, "dead", exc.reason))
+            return True
         for frame in item.frames:
             if self._log.is_enabled_for(DEBUG):
                 self._log.debug(
@@ -299,7 +322,7 @@ class Outbox:
                 self._drop_link(str(exc))
                 return False
             if receipt.state == "busy":
-                self._lane(item.lane).appendleft(item)
+                self._lanes.add(item)
                 return True
             if receipt.state != "sent":
                 state, reason = receipt.state, receipt.reason
@@ -309,12 +332,29 @@ class Outbox:
         if state is None:
             if self._unconfirmed is None:
                 self._unconfirmed = deque()
-            self._unconfirmed.append(_Sent(item.sequence, self._shared.clock.monotonic()))
+            self._unconfirmed.append(
+                _Sent(item.sequence, self._shared.clock.monotonic(), RENEWED if item.renewed else None)
+            )
             self._arm()
         else:
             self._post(Delivered((item.sequence,), RUNTIME, state, reason))
             self._begun = self._begun and not (item.lane == "new_work" and state in {"refused", "moot"})
         return True
+
+    def _in_newest_form(self, item: Transmit) -> Transmit:
+        """Write a state anew that is older than what the runtime was last told.
+
+        Raises:
+            CannotExpress: the protocol does not take the newest state.
+        """
+        if item.state is None:
+            return item
+        view = self._look()
+        if item.renew or item.sequence < self._told_up_to:
+            item = renew(item, view.memory, self._council.codec)
+            self._told_up_to = view.last_sequence
+        self._told_up_to = max(self._told_up_to, item.sequence)
+        return item
 
     def _arm_patience(self) -> None:
         """Hold new work no longer where the runtime says nothing of its turn for a while."""
@@ -328,23 +368,9 @@ class Outbox:
         self._begun = False
         self.poke()
 
-    def _next(self) -> Transmit | None:
-        for lane in _LANES:
-            if lane == "new_work" and self._begun:
-                continue
-            for item in self._lanes.get(lane, ()):
-                if self._may_leave(item) and not self._is_held(item):
-                    first = self._asked_first(lane, item)
-                    self._lanes[lane].remove(first)
-                    return first
-        return None
-
-    def _asked_first(self, lane: Lane, item: Transmit) -> Transmit:
-        """Of approvals that may leave, whatever order they were given in, take the one that was asked for first."""
-        if item.kind != "approval.given" or item.caused_by is None:
-            return item
-        given = [one for one in self._lanes[lane] if one.kind == item.kind and one.caused_by is not None]
-        return min(given, key=lambda one: one.caused_by or 0)
+    def _leaves_now(self, item: Transmit) -> bool:
+        begun = self._begun and item.lane == "new_work"
+        return not begun and self._may_leave(item) and not self._is_held(item)
 
     async def _load(self) -> None:
         """Read what is pending and put it in its place, without what is queued already."""
@@ -369,42 +395,43 @@ class Outbox:
         if self._more:
             self._again |= again - {row.sequence for row in rows}
         known = before | self._queued | ({sent.sequence for sent in self._unconfirmed or ()} - again)
-        waiting = [row for row in rows if row.sequence not in known]
-        self._stored = max(0, self._stored - len(waiting)) if self._more else 0
+        found = [row for row in rows if row.sequence not in known]
+        self._stored = max(0, self._stored - len(found)) if self._more else 0
+        view = self._look()
         plans = plan_resend(
-            waiting,
+            [*self._owed, *found],
             capabilities=self._council.capabilities,
             now=self._shared.clock.now(),
             unsure_up_to=self._unsure_up_to,
             tried=frozenset(self._tried),
             lost=frozenset(self._lost),
-            working=self._working(),
+            working=any(call.deliver for call in view.calls.values()),
             posted=posted,
-            memory=self._memory(),
+            memory=view.memory,
             asked_again=frozenset(again),
+            fresh=self._fresh,
+            more=self._more,
         )
-        found: list[Transmit] = []
+        self._owed = tuple(plan.row for plan in plans if plan.fate == "later")
         for plan in plans:
             sequence = plan.row.sequence
             self._queued.add(sequence)
+            if plan.fate == "later":
+                continue
             # Where nobody knows whether it has left, whoever wants it again has looked.
             if plan.fate != "send" and not (plan.fate == "unknown" and sequence in again):
                 self._post(Delivered((sequence,), RUNTIME, plan.fate, plan.reason, plan.overdue))
                 continue
-            frames = self._frames(plan.row)
-            if frames is not None:
-                lane, envelope, until = plan.row.lane, plan.row.envelope, plan.leave_before
-                found.append(Transmit(sequence, lane, envelope.event.kind, frames, envelope.caused_by, until))
-        self._mark(item for item in found if self._is_held(item))
-        unsent = {row.sequence for row in waiting if row.reason == NEVER_SENT}
-        for item in found:
-            self._lane(item.lane).append(item)
-            unsure = item.sequence <= self._unsure_up_to and item.sequence not in unsent
-            if unsure or item.sequence in self._lost or item.sequence in self._tried:
-                self._lost.discard(item.sequence)
+            item = self._planned(plan)
+            if item is None:
+                continue
+            self._lanes.add(item)
+            unsure = sequence <= self._unsure_up_to and plan.row.reason != NEVER_SENT
+            if unsure or sequence in self._lost or sequence in self._tried:
+                self._lost.discard(sequence)
                 self._shared.metrics.repeated()
-        for lane, items in self._lanes.items():
-            self._lanes[lane] = deque(sorted(items, key=lambda item: item.sequence))
+        self._mark(item for item in self._lanes if self._is_held(item))
+        self._fresh = self._fresh and self._more
 
     async def _posted(self, rows: Sequence[SendRow]) -> dict[int, datetime]:
         """Find when the messages were posted that these confirmations are about: their runtime waits from then on."""
@@ -421,12 +448,24 @@ class Outbox:
                 found[row.sequence] = messages[0].recorded_at
         return found
 
-    def _frames(self, row: SendRow) -> tuple[Frame, ...] | None:
+    def _planned(self, plan: Plan) -> Transmit | None:
+        envelope = plan.row.envelope
         try:
-            return self._council.codec.encode(row.envelope).frames
+            frames = self._council.codec.encode(envelope).frames
         except CannotExpress as exc:
-            self._post(Delivered((row.sequence,), RUNTIME, "dead", exc.reason))
+            self._post(Delivered((plan.row.sequence,), RUNTIME, "dead", exc.reason))
             return None
+        return Transmit(
+            plan.row.sequence,
+            plan.row.lane,
+            envelope.event.kind,
+            frames,
+            envelope.caused_by,
+            plan.leave_before,
+            state=envelope if carries_state(envelope.event, self._council.capabilities) else None,
+            renew=self._fresh,
+            place=plan.place,
+        )
 
     # Delivery --------------------------------------------------------------------------------------------
 
@@ -451,14 +490,14 @@ class Outbox:
             self._drop_link(str(exc))
             return
         self._proving = None
-        ripe: list[int] = []
+        ripe: dict[str | None, list[int]] = {}
         sent = self._unconfirmed or deque()
         while sent and sent[0].at <= ripe_before:
-            ripe.append(sent.popleft().sequence)
+            ripe.setdefault(sent[0].note, []).append(sent.popleft().sequence)
         if not sent:
             self._unconfirmed = None
-        if ripe:
-            self._post(Delivered(tuple(ripe), RUNTIME, "delivered"))
+        for note, sequences in ripe.items():
+            self._post(Delivered(tuple(sequences), RUNTIME, "delivered", note))
         self._arm()
-        if self._more or any(self._lanes.values()):
+        if self._more or len(self._lanes):
             self._start()

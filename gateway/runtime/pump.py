@@ -77,6 +77,8 @@ class Pump:
         """Whether the session was given up here while it goes on elsewhere."""
         self.feed = Feed(view.last_sequence)
         self.closed = Once()
+        self.state_waits = False
+        """Whether a fresh link will be told the state by something that waits for it."""
         self._shared = shared
         self._inbox = Inbox(
             frames=inbound_frames,
@@ -96,8 +98,7 @@ class Pump:
             drop_link=drop_link,
             may_leave=lambda item: may_leave(item, self.view.memory, self.council.capabilities),
             is_held=lambda item: is_held(item, self.view.start, self.council.capabilities),
-            working=lambda: any(call.deliver for call in self.view.calls.values()),
-            memory=lambda: self.view.memory,
+            look=lambda: self.view,
         )
         self._busy = False
         self._under_way: Sequence[s.Signal] = ()
@@ -266,13 +267,12 @@ class Pump:
                 self._inbox.put(s.AnsweredLate(row, answered))
 
     async def _carry(self, batch: Sequence[s.Signal]) -> None:
-        if any(isinstance(signal, s.Reread) for signal in batch):
+        if any(isinstance(signal, s.Reread | s.LinkUp) for signal in batch):
             try:
-                await self._reload()
+                await self._read_for(batch)
             except EngineUnavailable as exc:
                 await self._wait_for_engine(batch, exc)
                 return
-            self._outbox.reload()
         build, done = self._decide_all(batch, {})
         try:
             committed = await self._commit(build)
@@ -288,6 +288,18 @@ class Pump:
             await self._wait_for_engine(batch, exc)
             return
         self._act(build, committed, done)
+
+    async def _read_for(self, batch: Sequence[s.Signal]) -> None:
+        """Read what some signals are decided on.
+
+        Raises:
+            EngineUnavailable: it cannot be read.
+        """
+        if any(isinstance(signal, s.Reread) for signal in batch):
+            await self._reload()
+            self._outbox.reload()
+        if any(isinstance(signal, s.LinkUp) for signal in batch) and session.hydrates(self.council, self.view.memory):
+            self.state_waits = await self._outbox.state_waits()
 
     async def _carry_one_by_one(self, batch: Sequence[s.Signal]) -> None:
         waiting = deque(batch)

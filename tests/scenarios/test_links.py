@@ -1,6 +1,8 @@
 """Links that break: nothing is lost or said twice otherwise, the order holds, and a refusal is told and survived."""
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 
 from gateway.runtime import supervisor
 from gateway.simulators.huma_rules import Dialect
+from tests.scenarios.fleet import condition
 from tests.scenarios.hooks import Asked, Gate, Said, success, update
 from tests.scenarios.house import GOOD, Scene, ended, scene
 
@@ -30,8 +33,10 @@ async def test_an_outcome_waits_for_the_link_and_follows_the_hydration(both: Sce
     both.hooks.scripts["ask"] = gate.answering(success("kept", updates=[update("dealt", deck=1)]))
     async with both.running() as gateway:
         path = f"/v1/sessions/{await gateway.session()}/events"
-        await gateway.post(path, STATE, status=202)
+        [state] = (await gateway.post(path, STATE, status=202))["data"]
         first = await both.agent.wait_for(lambda frame: "Your turn." in str(frame))
+        # Were it not known to be delivered, it would be told again in place of the hydration.
+        await delivered(both, state["sequence"])
         call = await both.agent.call("ask", GOOD)
         await both.hooks.wait_for(name="ask")
         both.huma.refuse("finn", "BUSY")
@@ -176,6 +181,13 @@ async def test_hundreds_of_updates_and_results_arrive_in_the_order_decided(both:
     assert len(recorded) == 2 * calls
     assert [what for what in said_to(both) if what != "hydration"] == recorded
     assert all(len(call.results) == 1 for call in asked)
+
+
+async def delivered(scene: Scene, sequence: int) -> None:
+    """Wait until the silence after a send was believed; only its row says so."""
+    with closing(sqlite3.connect(scene.folder / "dragoman.db")) as store:
+        fate = "SELECT 1 FROM outbound WHERE seq = ? AND target = 'runtime' AND state = 'delivered'"
+        await condition(lambda: store.execute(fate, (sequence,)).fetchone())
 
 
 def said_to(scene: Scene) -> list[Any]:

@@ -124,7 +124,7 @@ def _huma(adapter: Adapter) -> tuple[Row, ...]:
         Row(adapter, "waking context, older", WAKING, MOOT, (NEWEST_WAKING,), newer=(WAKING,)),
         Row(adapter, "plain context, newest", PLAIN, ALWAYS, (NEWEST, IDENTICAL)),
         Row(adapter, "plain context, older", PLAIN, MOOT, (NEWEST,), newer=(PLAIN,)),
-        Row(adapter, "plain context before a waking one", PLAIN, MOOT, (NEWEST,), newer=(WAKING,)),
+        Row(adapter, "plain context before a waking one", PLAIN, ALWAYS, (NEWEST,), newer=(WAKING,)),
         Row(adapter, "plain context before an update", PLAIN, ALWAYS, (NEWEST,), newer=(OF_OUTCOME,)),
         Row(adapter, "opaque", Opaque(channel="event", payload={"type": "x"}), UNSURE, (LOOK_ELSE_UNKNOWN, IDENTICAL)),
     )
