@@ -143,8 +143,13 @@ def _word(fault: Fault, written: Any, schema: Schema) -> str | None:
         case "union_tag_not_found" | "union_tag_invalid":
             key = str(fault.context.get("discriminator", "type")).strip("'")
             allowed = [str(v["properties"][key]["const"]) for v in _choices(schema, fault.place, written, key)]
-            wrong = "is missing" if fault.type == "union_tag_not_found" else "is not a known one"
-            return f"{key!r} {wrong}; write {_list([f'{key}: {value}' for value in allowed])}"
+            choices = _list([f"{key}: {value}" for value in allowed])
+            if fault.type == "union_tag_not_found":
+                return f"{key!r} is missing; write {choices}"
+            given = _quote(written, (*fault.place, key), [])
+            meant = suggest(given.strip("'"), allowed)
+            meant = f"{meant} " if meant.startswith("did you mean") else ""
+            return f"{given} is not a known {key!r}; {meant}write {choices}"
         case kind if kind in _FORMS:
             mend = ", or remove the key" if shown == "an empty value" else ""
             return f"{shown} is not right here; this must be {_FORMS[kind]}{mend}"

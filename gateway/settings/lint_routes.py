@@ -28,6 +28,7 @@ def lint_routes(settings: Settings) -> Iterator[Finding]:
                     "warning",
                 )
     yield from _left_over(settings)
+    yield from _unused(settings)
 
 
 def _names(settings: Settings, route: RouteSpec, place: Place) -> Iterator[Finding]:
@@ -75,6 +76,15 @@ def _left_over(settings: Settings) -> Iterator[Finding]:
             yield _warn(
                 ("tools", name), "no route takes this tool, so each call of it fails; add a route `to` an executor"
             )
+
+
+def _unused(settings: Settings) -> Iterator[Finding]:
+    answering = {route.to for route in settings.routes}
+    copied = {name for route in settings.routes for name in route.copy_to}
+    for name in settings.executors.keys() - answering:
+        yield _warn(("executors", name), f"no route leads here; add `to: {name}` to one, or remove this")
+    for name in settings.destinations.keys() - copied:
+        yield _warn(("destinations", name), f"no route copies here; add `copy_to: [{name}]` to one, or remove this")
 
 
 def _takes(route: RouteSpec, tool: str) -> bool:

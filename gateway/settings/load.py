@@ -49,7 +49,7 @@ def load(path: Path, *, adapters: Mapping[str, Adapter], env: Mapping[str, str])
         InvalidConfiguration: with every error that was found, not only the first.
     """
     source = read_source(path)
-    expanded = expand(source.values, env=env, folder=path.parent)
+    expanded = expand(_without_extensions(source.values), env=env, folder=path.parent)
     early = [*source.findings, *expanded.findings]
     checked = _validate(expanded.values, adapters)
     known = [*early, *checked.findings]
@@ -62,7 +62,7 @@ def load(path: Path, *, adapters: Mapping[str, Adapter], env: Mapping[str, str])
             written=source.values,
             outside=expanded.outside,
             empty=expanded.empty,
-            unexpanded=lambda: _validate(source.values, adapters).faults,
+            unexpanded=lambda: _validate(_without_extensions(source.values), adapters).faults,
             schema=build_schema(adapters),
         )
     settings = checked.settings or _salvage(expanded.values, adapters, [finding.place for finding in findings])
@@ -78,6 +78,13 @@ def load(path: Path, *, adapters: Mapping[str, Adapter], env: Mapping[str, str])
     if settings is None or any(problem.severity == "error" for problem in problems):
         raise InvalidConfiguration(str(path), problems)
     return Loaded(settings, problems, path)
+
+
+def _without_extensions(values: Any) -> Any:
+    """Leave out top-level keys that begin with `x-`: they are the user's own, mostly to hold anchors."""
+    if not isinstance(values, dict):
+        return values
+    return {key: value for key, value in cast("dict[str, Any]", values).items() if not key.startswith("x-")}
 
 
 def _validate(values: Any, adapters: Mapping[str, Adapter]) -> _Validated:
@@ -111,10 +118,14 @@ def _validate(values: Any, adapters: Mapping[str, Adapter]) -> _Validated:
 def _choose(options: Any, place: Place, adapters: Mapping[str, Adapter]) -> Adapter | Finding:
     if not isinstance(options, dict):
         return Finding(place, "a runtime must be a mapping with at least `adapter:` and `url:`")
-    name = cast("dict[str, Any]", options).get("adapter")
+    given = cast("dict[str, Any]", options)
+    name = given.get("adapter")
     if not adapters:
         return Finding(place, "no adapter is installed; `dragoman doctor` says how to mend that")
     if name is None:
+        meant = next((key for key in given if suggest(key, ["adapter"]).startswith("did you mean")), None)
+        if meant is not None:
+            return Finding((*place, meant), f"unknown key; {suggest(meant, ['adapter'])}")
         return Finding(place, f"'adapter' is missing; write one of: {', '.join(sorted(adapters))}")
     if not isinstance(name, str) or name not in adapters:
         words = suggest(str(name), adapters)

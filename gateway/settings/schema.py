@@ -79,6 +79,7 @@ def build_schema(adapters: Mapping[str, Adapter]) -> Schema:
         "description": schema["description"],
         "type": "object",
         "properties": properties,
+        "patternProperties": {"^x-": {"description": "Your own, e.g. to hold anchors; it is not read."}},
         "additionalProperties": False,
         "$defs": schema["$defs"],
     }

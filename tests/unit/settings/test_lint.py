@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.settings.conftest import Complain
+from tests.unit.settings.conftest import Complain, Load
 
 BASE = """\
 api: {keys: [{name: a, key: 0123456789abcdef}]}
@@ -17,6 +17,16 @@ executors:
 destinations:
   log: {url: "http://log/x", secret: c2VjcmV0}
 """
+
+
+@pytest.fixture
+def complaints(complaints: Complain) -> Complain:
+    """List what is found, but for what no route uses: most files here are about one thing, and leave the rest lie."""
+
+    def listed(text: str, **env: str) -> list[str]:
+        return [line for line in complaints(text, **env) if ": no route " not in line or "takes this tool" in line]
+
+    return listed
 
 
 def _routes(*routes: str) -> str:
@@ -213,3 +223,16 @@ def test_a_function_whose_attempt_outlasts_its_deadline_is_warned_about(complain
     text = BASE.replace("{type: static}", "{type: python, call: 'asyncio:sleep', timeout: 20s, deadline: 10s}")
     found = complaints(text + "routes:\n  - {match: {tool: '*'}, to: other}\n  - {copy_to: log}\n")
     assert [one.partition(": ")[2][:36] for one in found] == ["warning: executors.other.timeout: on"]
+
+
+def test_what_no_route_uses_is_doubted(load_text: Load) -> None:
+    problems = load_text(_routes('{match: {tool: "*"}, to: cards}')).problems
+    assert [(one.path, one.message, one.severity) for one in problems] == [
+        ("executors.other", "no route leads here; add `to: other` to one, or remove this", "warning"),
+        ("destinations.log", "no route copies here; add `copy_to: [log]` to one, or remove this", "warning"),
+    ]
+
+
+def test_what_a_route_uses_is_not_doubted(load_text: Load) -> None:
+    routes = ("{match: {tool: ask_again}, to: other}", '{match: {tool: "*"}, to: cards}', "{copy_to: [log]}")
+    assert load_text(_routes(*routes)).problems == ()

@@ -12,7 +12,8 @@ from hypothesis import given, strategies as st
 from gateway.errors import InvalidConfiguration
 from gateway.ports.adapter import Adapter
 from gateway.settings.load import load
-from gateway.settings.model import StaticSpec, WebhookSpec
+from gateway.settings.model import Settings, StaticSpec, WebhookSpec
+from gateway.settings.place import suggest
 from tests.unit.settings.conftest import Complain, Load, PigeonAdapter, PigeonOptions
 
 GOOD = """\
@@ -35,6 +36,7 @@ destinations:
 routes:
   - {match: {tool: "f*"}, to: coop}
   - {match: {event: message.posted}, copy_to: log}
+  - {match: {event: approval.asked}, to: still}
 """
 KEY = "0123456789abcdef"
 
@@ -102,7 +104,12 @@ routes:
 
 def test_an_executor_that_cannot_be_read_is_not_also_called_missing(complaints: Complain) -> None:
     found = complaints("executors: {c: {type: webhok, url: x}}\nroutes: [{match: {tool: x}, to: c}]\n")
-    assert found == ["1: executors.c: 'type' is not a known one; write type: webhook, type: static or type: python"]
+    assert found == [
+        (
+            "1: executors.c: 'webhok' is not a known 'type'; did you mean 'webhook'? "
+            "write type: webhook, type: static or type: python"
+        )
+    ]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +130,7 @@ def test_an_executor_that_cannot_be_read_is_not_also_called_missing(complaints: 
          ("1: runtimes['a b']: 'a b' cannot be a name here; use letters, digits, '.', '_' and '-', at most 64,"
          " beginning with a letter or digit")),
         ("engine: {type: redis}\n",
-         "1: engine: 'type' is not a known one; write type: sqlite, type: postgres or type: memory"),
+         "1: engine: 'redis' is not a known 'type'; write type: sqlite, type: postgres or type: memory"),
         ("engine: {type: postgres}\n",
          ("1: engine.dsn: this key is required: postgresql://user:password@host:5432/database; PgBouncer may stand in"
           " between, also in transaction mode.")),
@@ -302,3 +309,35 @@ def test_an_empty_variable_is_named_where_it_is_what_is_wrong(
 def test_an_empty_variable_that_harms_nothing_is_not_spoken_of(complaints: Complain) -> None:
     text = "executors: {c: {type: static, result: '${NOTHING:-}'}}"
     assert [line for line in complaints(text, NOTHING="") if "NOTHING" in line] == []
+
+
+def test_a_misspelt_adapter_or_engine_is_named_with_what_was_meant(complaints: Complain) -> None:
+    def wrong(text: str) -> list[str]:
+        return [line for line in complaints(text) if "warning" not in line]
+
+    assert wrong("engine: {type: mysql}")[0] == (
+        "1: engine: 'mysql' is not a known 'type'; write type: sqlite, type: postgres or type: memory"
+    )
+    assert wrong("engine: {type: postgras}")[0] == (
+        "1: engine: 'postgras' is not a known 'type'; did you mean 'postgres'? "
+        "write type: sqlite, type: postgres or type: memory"
+    )
+    assert wrong("runtimes:\n  a:\n    adaptor: pigeon\n    url: http://loft\n    api_key: corn") == [
+        "3: runtimes.a.adaptor: unknown key; did you mean 'adapter'?"
+    ]
+
+
+def test_top_level_keys_of_the_users_own_are_not_read_but_can_be_merged(load_text: Load) -> None:
+    text = (
+        'x-slow: &slow {timeout: 90s, deadline: 90s}\nx-note: "${NOT_SET} and anything"\n'
+        "executors: {c: {type: webhook, url: 'http://c', <<: *slow}}"
+    )
+    (spec,) = load_text(text).settings.executors.values()
+    assert isinstance(spec, WebhookSpec)
+    assert spec.timeout == timedelta(seconds=90)
+
+
+def test_a_key_that_only_begins_like_one_is_unknown(complaints: Complain) -> None:
+    assert [line for line in complaints("xnote: 1") if "warning" not in line] == [
+        f"1: xnote: unknown key; {suggest('xnote', Settings.model_fields)}"
+    ]
