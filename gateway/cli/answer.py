@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.text import Text
 
 from gateway.cli.client import Api
+from gateway.cli.faults import Misused
 from gateway.cli.lines import clean, facts_of
-from gateway.cli.send import MOST_BYTES, Misused, read_text
+from gateway.cli.send import MOST_BYTES, read_text
 from gateway.errors import OperatorError
 
 _HOW = {

@@ -13,11 +13,10 @@ from urllib.parse import quote, urlsplit
 import httpx
 from httpx_sse import EventSource, ServerSentEvent, SSEError
 
+from gateway.cli.faults import Refusal
 from gateway.cli.lines import clean
-from gateway.errors import OperatorError
 from gateway.http.errors import PROBLEMS
 
-DEFAULT_URL = "http://127.0.0.1:8080"
 MOST_BYTES = 64 * 1024**2
 """A larger answer than this is none of a gateway."""
 
@@ -26,16 +25,6 @@ _STREAM_PATIENCE = httpx.Timeout(10.0, read=90.0)
 _PAGE = 500
 _MOST_PAGES = 200
 _LONGEST = 1_000
-
-
-class Refusal(OperatorError):
-    """The gateway said no, or did not answer; `mend` says what to do about it."""
-
-    def __init__(self, text: str, mend: str = "", *, passing: bool = False) -> None:
-        super().__init__(text)
-        self.mend = mend
-        self.passing = passing
-        """Whether trying again may help."""
 
 
 @dataclass(frozen=True, slots=True)

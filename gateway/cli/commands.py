@@ -1,6 +1,5 @@
 """The command line and the commands about a gateway of one's own: serve, check, schema, doctor, demo, version."""
 
-import asyncio
 import importlib
 import json
 import os
@@ -12,21 +11,18 @@ from importlib.metadata import PackageNotFoundError, version as installed_versio
 from importlib.util import find_spec
 from pathlib import Path
 from platform import python_version
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import structlog
 import typer
 
-from gateway import bootstrap
 from gateway.cli import dead_letters, explain, storage, talking
 from gateway.cli.config_file import DEFAULT_FILES, SHOWN_DEFAULT, ConfigOption, choose
-from gateway.cli.doctor import examine
 from gateway.cli.explained import RAW, explained
+from gateway.cli.findings import Format, as_annotations, as_report
 from gateway.cli.terminal import count_problems, plural, show_problems
-from gateway.settings.load import Loaded, load
-from gateway.settings.schema import build_schema
 
-log = structlog.get_logger(__name__)
+if TYPE_CHECKING:
+    from gateway.settings.load import Loaded
 
 app = typer.Typer(
     name="dragoman",
@@ -74,6 +70,8 @@ def serve(
     port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Port; 0 takes a free one.")] = 8080,
 ) -> None:
     """Run the gateway until it is told to stop."""
+    from gateway import bootstrap
+
     with explained():
         path = choose(config)
         code = _run(lambda: bootstrap.serve(path, host=host, port=port, stopping=_leave_within))
@@ -81,7 +79,9 @@ def serve(
 
 
 @app.command(
-    epilog=f"{RAW}Examples:\n  dragoman check\n  dragoman check config/gateway.yaml --strict\n\n"
+    epilog=f"{RAW}Examples:\n  dragoman check\n  dragoman check config/gateway.yaml --strict\n"
+    "  dragoman check --format github      marks the lines of a pull request\n"
+    "  dragoman check --format json | jq .problems\n\n"
     "Exit code 0: the file can be used, though warnings may remain. 1: it cannot."
 )
 def check(
@@ -93,27 +93,53 @@ def check(
     ] = None,
     *,
     strict: Annotated[bool, typer.Option("--strict", help="Fail on warnings too.")] = False,
+    format: Annotated[  # noqa: A002 -- the name of the option
+        Format, typer.Option("--format", help="text for people, json for programs, github for workflows.")
+    ] = Format.TEXT,
 ) -> None:
     """Say what is wrong or doubtful in a configuration."""
+    from gateway.errors import InvalidConfiguration
+    from gateway.plugins import installed_adapters
+    from gateway.settings.load import load
+
     with explained():
-        loaded = load(choose(file), adapters=bootstrap.installed_adapters(), env=os.environ)
-    show_problems(str(loaded.source), loaded.problems)
-    typer.echo(f"{loaded.source}: {_summary(loaded)}")
-    if strict and loaded.problems:
+        path, loaded = choose(file), None
+        try:
+            loaded = load(path, adapters=installed_adapters(), env=os.environ)
+            problems = loaded.problems
+        except InvalidConfiguration as exc:
+            problems = exc.problems
+        failed = loaded is None or (strict and bool(problems))
+        match format:
+            case Format.JSON:
+                typer.echo(json.dumps(as_report(path, problems, ok=not failed), ensure_ascii=False))
+            case Format.GITHUB:
+                for line in as_annotations(path, problems):
+                    typer.echo(line)
+            case Format.TEXT:
+                show_problems(str(path), problems)
+                if loaded is not None:
+                    typer.echo(f"{path}: {_summary(loaded)}")
+    if failed:
         raise typer.Exit(1)
 
 
 @app.command(epilog=f"{RAW}Example:\n  dragoman schema > gateway.schema.json")
 def schema() -> None:
     """Print the JSON Schema of the configuration, for editors."""
+    from gateway.plugins import installed_adapters
+    from gateway.settings.schema import build_schema
+
     with explained():
-        built = build_schema(bootstrap.installed_adapters())
+        built = build_schema(installed_adapters())
     typer.echo(json.dumps(built, indent=2, ensure_ascii=False))
 
 
 @app.command(epilog=f"{RAW}Examples:\n  dragoman doctor\n  dragoman doctor --config my.yaml")
 def doctor(*, config: ConfigOption = None) -> None:
     """Look for what is broken, from Python to network."""
+    from gateway.cli.doctor import examine
+
     found = config or next((path for path in DEFAULT_FILES if path.is_file()), None)
     raise typer.Exit(0 if examine(found, env=os.environ) else 1)
 
@@ -123,8 +149,8 @@ def demo(
     *, keep: Annotated[bool, typer.Option("--keep", help="Leave everything running until Ctrl-C.")] = False
 ) -> None:
     """Play a scripted game through a real gateway."""
-    # The simulators load slowly and no other command needs them.
-    scripted = importlib.import_module("gateway.simulators.demo")
+    from gateway.simulators import demo as scripted
+
     with explained():
         code = int(scripted.main(keep))
     raise typer.Exit(code)
@@ -150,7 +176,7 @@ def _version() -> str:
     return f"dragoman {own} on Python {python_version()}"
 
 
-def _summary(loaded: Loaded) -> str:
+def _summary(loaded: "Loaded") -> str:
     settings = loaded.settings
     counts = (
         plural(len(settings.runtimes), "runtime"),
@@ -171,7 +197,9 @@ def _leave_within(span: timedelta) -> None:
 
 
 def _give_up() -> None:
-    log.critical(
+    import structlog
+
+    structlog.get_logger(__name__).critical(
         "leaving as a crash would",
         reason="something did not end in time, probably the store or its disk",
         consequence="nothing that was acknowledged is lost; the next process takes it up",
@@ -182,6 +210,8 @@ def _give_up() -> None:
 
 
 def _run(begin: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    import asyncio
+
     # uvloop exists for CPython outside Windows only.
     factory = importlib.import_module("uvloop").new_event_loop if find_spec("uvloop") else None
     with asyncio.Runner(loop_factory=factory) as runner:

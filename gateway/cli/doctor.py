@@ -8,13 +8,12 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from gateway import bootstrap
-from gateway.bootstrap import FoundAdapter
-from gateway.cli.doctor_postgres import Check, look_at_postgres
+from gateway.cli.checks import Check
 from gateway.cli.probes import Target, free_bytes, probe, target_of, write_bytes
 from gateway.cli.terminal import count_problems, show_check, show_heading, show_problems
 from gateway.engines.sqlite.lock import check_place
 from gateway.errors import InvalidConfiguration, OperatorError
+from gateway.plugins import ADAPTER_GROUP, FoundAdapter, find_adapters
 from gateway.ports.adapter import PORTS_VERSION
 from gateway.settings.load import Loaded, load
 from gateway.settings.model import PostgresStore, Settings, SqliteStore, WebhookSpec
@@ -30,7 +29,7 @@ _SQLITE_HEADER = b"SQLite format 3\x00"
 
 def examine(config: Path | None, *, env: Mapping[str, str]) -> bool:
     """Print all checks and say whether nothing is broken."""
-    adapters = bootstrap.find_adapters()
+    adapters = find_adapters()
     well = _show("Installation", _installation())
     well &= _show("Adapters", _adapters(adapters))
     show_heading("Configuration")
@@ -82,7 +81,7 @@ def _installation() -> Iterator[Check]:
 
 def _adapters(found: tuple[FoundAdapter, ...]) -> Iterator[Check]:
     if not found:
-        group = f"no adapter is installed: no entry point in [{bootstrap.ADAPTER_GROUP}]"
+        group = f"no adapter is installed: no entry point in [{ADAPTER_GROUP}]"
         yield Check("broken", group, f"entry points exist only for an installed project: {_REINSTALL}")
     for one in found:
         origin = f"from {one.distribution} {one.version}"
@@ -111,6 +110,8 @@ def _configuration(config: Path | None, found: tuple[FoundAdapter, ...], env: Ma
 
 def _store(settings: Settings) -> Iterator[Check]:
     if isinstance(settings.engine, PostgresStore):
+        from gateway.cli.doctor_postgres import look_at_postgres
+
         yield from look_at_postgres(settings.engine)
         return
     if not isinstance(settings.engine, SqliteStore):

@@ -2,9 +2,8 @@
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from gateway.cli.terminal import State
+from gateway.cli.checks import Check
 from gateway.engines.postgres.link import Address
 from gateway.engines.postgres.operations import Examined, examine
 from gateway.engines.postgres.tables import MIGRATIONS
@@ -13,15 +12,6 @@ from gateway.settings.model import PostgresStore
 
 _PATIENCE = 15.0
 _WARNING = "warning "
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at."""
-
-    state: State
-    text: str
-    mend: str = ""
 
 
 def look_at_postgres(store: PostgresStore) -> Iterator[Check]:

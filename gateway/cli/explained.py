@@ -5,8 +5,7 @@ from contextlib import contextmanager
 
 import typer
 
-from gateway.cli.client import Refusal
-from gateway.cli.send import Misused
+from gateway.cli.faults import Misused, Refusal
 from gateway.cli.terminal import complain, show_problems
 from gateway.errors import DownstreamError, InvalidConfiguration, OperatorError
 

@@ -9,20 +9,15 @@ from rich.console import Console
 from rich.text import Text
 
 from gateway.cli.client import Api
+from gateway.cli.faults import Misused
 from gateway.cli.lines import clean
+from gateway.cli.talking import WORDED
 from gateway.envelope import CLIENT_KINDS
 from gateway.errors import OperatorError
 from gateway.http.body import parse_json
 from gateway.http.errors import Refused
 
 MOST_BYTES = 4 * 1024**2
-
-WORDED = ("message.posted", "turn.steered", "turn.interrupted", "context.updated")
-"""Kinds that a text on the command line can say."""
-
-
-class Misused(Exception):
-    """The words of a command do not go together; a usage error."""
 
 
 def event_of(kind: str, text: str | None, *, author: str | None, context: str | None, name: str | None) -> Any:

@@ -12,7 +12,8 @@ from urllib.parse import quote
 from rich.console import Console
 from rich.text import Text
 
-from gateway.cli.client import Api, Item, Refusal
+from gateway.cli.client import Api, Item
+from gateway.cli.faults import Refusal
 from gateway.cli.lines import clean, event_line
 
 _FIRST_WAIT = 0.5

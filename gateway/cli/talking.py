@@ -5,9 +5,12 @@ from urllib.parse import urlsplit
 
 import typer
 
-from gateway.cli import answer as answering, send as sending, tail as tailing
-from gateway.cli.client import DEFAULT_URL, Api
 from gateway.cli.explained import RAW, explained
+from gateway.cli.faults import Misused
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+WORDED = ("message.posted", "turn.steered", "turn.interrupted", "context.updated")
+"""Kinds that a text on the command line can say."""
 
 
 def _is_url(given: str) -> str:
@@ -76,6 +79,9 @@ def tail(
     key: KeyOption = None,
 ) -> None:
     """Follow a session, one line an event."""
+    from gateway.cli import tail as tailing
+    from gateway.cli.client import Api
+
     with explained(), Api(url, key) as api:
         try:
             tailing.tail(api, session, after=after, as_json=as_json)
@@ -92,7 +98,7 @@ def send(
     *,
     kind: Annotated[
         str | None,
-        typer.Option(metavar="KIND", help=f"One of {', '.join(sending.WORDED)}. Default: message.posted."),
+        typer.Option(metavar="KIND", help=f"One of {', '.join(WORDED)}. Default: message.posted."),
     ] = None,
     json_file: Annotated[
         str | None,
@@ -107,12 +113,15 @@ def send(
     key: KeyOption = None,
 ) -> None:
     """Post a message, or another event, to a session."""
+    from gateway.cli import send as sending
+    from gateway.cli.client import Api
+
     with explained():
         if json_file is None:
             said = sending.read_text(text)
             body = sending.event_of(kind or "message.posted", said, author=author, context=context, name=name)
         elif any(given is not None for given in (text, kind, author, context, name)):
-            raise sending.Misused("--json stands alone: the file says all of the event")
+            raise Misused("--json stands alone: the file says all of the event")
         else:
             body = sending.read_json(json_file)
         with Api(url, key) as api:
@@ -141,13 +150,16 @@ def answer(
     key: KeyOption = None,
 ) -> None:
     """Show the questions that wait for a person, or answer one."""
+    from gateway.cli import answer as answering
+    from gateway.cli.client import Api
+
     with explained(), Api(url, key) as api:
         if interaction is None:
             if allow or deny or secret or scope is not None or text is not None:
-                raise sending.Misused("name the interaction to answer; `dragoman answer` lists those that wait")
+                raise Misused("name the interaction to answer; `dragoman answer` lists those that wait")
             answering.show_waiting(api, as_json=as_json)
         elif as_json:
-            raise sending.Misused("--json belongs to the list")
+            raise Misused("--json belongs to the list")
         else:
             body = answering.body_of(allow=allow, deny=deny, scope=scope, text=text, secret=secret)
             answering.give(api, interaction, body)

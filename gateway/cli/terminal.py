@@ -1,15 +1,17 @@
 """Writes findings for people: `file:line: path: message`, coloured only in a terminal (and never with NO_COLOR)."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 from rich.text import Text
 
 from gateway.cli.lines import clean, clean_line
-from gateway.cli.reasons import Part
 from gateway.errors import Problem
-from gateway.transports.masking import Mask
+
+if TYPE_CHECKING:
+    from gateway.cli.reasons import Part
+    from gateway.transports.masking import Mask
 
 State = Literal["ok", "note", "warning", "broken"]
 
@@ -74,7 +76,7 @@ def show_check(state: State, text: str, mend: str = "") -> None:
 _TONES = {"plain": "", "good": "green", "doubtful": "yellow", "bad": "red"}
 
 
-def show_reasons(parts: Sequence[Part], *, mask: Mask) -> None:
+def show_reasons(parts: "Sequence[Part]", *, mask: "Mask") -> None:
     """Write an explanation on stdout: a heading and a line each, with a block below where there is one."""
     console = Console(highlight=False)
     for part in parts:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.bootstrap import FoundAdapter, find_adapters, installed_adapters
 from gateway.errors import OperatorError
+from gateway.plugins import FoundAdapter, find_adapters, installed_adapters
 
 GOOD = """\
 from gateway.ports.adapter import RuntimeOptions

@@ -1,5 +1,6 @@
 """The command line says what it does, where it fails, and how to mend that."""
 
+import json
 import os
 import pty
 import re
@@ -43,6 +44,27 @@ def test_every_command_shows_examples_of_itself(command: str) -> None:
     assert re.search(rf"Examples?:\n +dragoman {command}", result.stdout)
 
 
+@pytest.mark.parametrize("words", [("--help",), ("version",), *((command, "--help") for command in COMMANDS)])
+def test_no_command_loads_what_it_works_with_before_it_works(words: tuple[str, ...]) -> None:
+    look = (
+        "import sys\nfrom gateway.cli import main\nsys.argv[0] = 'dragoman'\n"
+        "try:\n    main()\nfinally:\n    print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", look, *words], capture_output=True, text=True, check=True, timeout=60)
+    heavy = {
+        "fastapi",
+        "starlette",
+        "aiohttp",
+        "httpx",
+        "socketio",
+        "asyncpg",
+        "pydantic",
+        "structlog",
+        "gateway.bootstrap",
+    }
+    assert heavy & set(done.stderr.split()) == set()
+
+
 def test_the_help_lists_every_command_in_full_sentences() -> None:
     result = _run("--help")
     assert result.exit_code == 0
@@ -76,7 +98,43 @@ def test_check_shows_warnings_and_succeeds() -> None:
     assert first.startswith(f"{STATIC}:4: warning: api.keys: no API key is configured")
 
 
+def test_check_writes_json_for_programs() -> None:
+    result = _run("check", str(STATIC), "--format", "json")
+    report = json.loads(result.stdout)
+    assert (result.exit_code, result.stderr, report["file"], report["ok"]) == (0, "", str(STATIC), True)
+    assert [(one["line"], one["path"], one["severity"]) for one in report["problems"]] == [
+        (4, "api.keys", "warning"),
+        (4, "runtimes", "warning"),
+    ]
+
+
+def test_check_writes_json_of_what_cannot_be_used(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.yaml"
+    path.write_text("api:\n  kees: 1\n", encoding="utf-8")
+    result = _run("check", str(path), "--format", "json")
+    report = json.loads(result.stdout)
+    assert (result.exit_code, result.stderr, report["ok"]) == (1, "", False)
+    assert report["problems"][0] == {
+        "line": 2, "path": "api.kees", "severity": "error", "message": "unknown key; did you mean 'keys'?",
+    }  # fmt: skip
+
+
+def test_check_marks_lines_for_github(tmp_path: Path) -> None:
+    path = tmp_path / "a,b.yaml"
+    path.write_text("api:\n  kees: '50%'\n", encoding="utf-8")
+    result = _run("check", str(path), "--format", "github")
+    assert result.exit_code == 1
+    first = result.stdout.splitlines()[0]
+    name = str(path).replace(",", "%2C")
+    assert first == f"::error file={name},line=2,title=api.kees::unknown key; did you mean 'keys'?"
+
+
+def test_check_says_which_formats_there_are() -> None:
+    assert _run("check", str(STATIC), "--format", "xml").exit_code == 2
+
+
 def test_check_fails_on_warnings_when_strict() -> None:
+    assert _run("check", str(STATIC), "--strict", "--format", "json").exit_code == 1
     assert _run("check", str(STATIC), "--strict").exit_code == 1
 
 

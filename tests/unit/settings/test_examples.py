@@ -11,7 +11,7 @@ import jsonschema_rs
 import pytest
 import yaml
 
-from gateway.bootstrap import installed_adapters
+from gateway.plugins import installed_adapters
 from gateway.settings.load import load
 from gateway.settings.schema import build_schema
 

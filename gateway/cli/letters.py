@@ -1,0 +1,166 @@
+"""Shows dead letters, and orders what is to become of one or many."""
+
+import json
+import re
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+import typer
+from pydantic import TypeAdapter, ValidationError
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gateway.cli.client import Api
+from gateway.cli.faults import Misused, Refusal
+from gateway.cli.lines import clean, event_line
+from gateway.errors import OperatorError
+from gateway.ports.duration import Duration
+
+_SPAN: TypeAdapter[timedelta] = TypeAdapter(Duration)
+_COLUMNS = ("id", "what", "state", "when", "tries", "why")
+
+
+def filters(
+    *, kind: str | None, runtime: str | None, executor: str | None, target: str | None, since: str | None
+) -> dict[str, Any]:
+    """Make the filters of a request.
+
+    Raises:
+        Misused: a time that is none.
+    """
+    given = {"kind": kind, "runtime": runtime, "executor": executor, "target": target, "since": _time_of(since)}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _time_of(since: str | None) -> str | None:
+    if since is None:
+        return None
+    try:
+        return (datetime.now(UTC) - _SPAN.validate_python(since)).isoformat()
+    except ValidationError:
+        text = f"--since: {clean(since, 50)!r} is neither a span such as 2h nor a time such as 2026-11-20T12:00Z"
+    try:
+        # A time without a zone is this machine's.
+        return datetime.fromisoformat(since).astimezone().isoformat()
+    except ValueError as exc:
+        raise Misused(text) from exc
+
+
+def check_choice(letter: str | None, which: dict[str, Any], *, everything: bool, dry_run: bool) -> None:
+    if letter is not None and (which or everything or dry_run):
+        raise Misused("an ID stands alone: filters, --all and --dry-run are for many")
+    if letter is None and not which and not everything:
+        raise Misused("give an ID, a filter, or --all")
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """An order about all letters that some filters match."""
+
+    verb: str
+    count: str
+    """What the answer calls the number of those it was done to."""
+    what: str
+    which: dict[str, Any]
+    limit: int
+    dry_run: bool
+
+    def order(self, api: Api, how: dict[str, Any], *, confirmed: bool, as_json: bool) -> None:
+        """Look, ask the person, do it, and say what became of it; exit code 1 where some could not be done."""
+        path, body = f"/v1/dead-letters/{self.verb}", {**self.which, "limit": self.limit}
+        done = api.post(path, {**body, "dry_run": True})
+        if done["found"] and not self.dry_run:
+            if not confirmed:
+                _confirm(done["found"], self.what, more=bool(done["more"]))
+            done = api.post(path, {**body, **how})
+        _show_done(done, self.count, self.what, as_json=as_json)
+        if done["failed"]:
+            raise typer.Exit(1)
+
+
+def redrive_one(api: Api, letter: str, how: dict[str, Any], *, as_json: bool) -> None:
+    done = api.post(f"{path_of(letter)}/redrive", how)
+    if as_json:
+        typer.echo(json.dumps(done))
+    elif done["type"] == "call":
+        typer.echo(f"tried again as call {clean(done['call_id'])}")
+    else:
+        typer.echo(f"due again: event {clean(done['sequence'])} to {clean(done['target'])}")
+
+
+def _confirm(found: int, what: str, *, more: bool) -> None:
+    if not sys.stdin.isatty():
+        raise OperatorError(f"{found} dead letters would be {what}; --yes says that they shall be")
+    also = " (there are more; --limit takes more of them)" if more else ""
+    if not typer.confirm(f"{found} dead letters will be {what}{also}. Go on?", err=True):
+        raise Refusal(f"nothing was {what}")
+
+
+def _show_done(done: dict[str, Any], count: str, what: str, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(done))
+        return
+    if done["dry_run"]:
+        for letter in done["ids"]:
+            typer.echo(clean(letter))
+        note = f"{done['found']} would be {what}"
+    else:
+        note = f"{done[count]} of {done['found']} {what}"
+    err = Console(stderr=True, highlight=False)
+    for one in done["failed"]:
+        err.print(Text(f"{clean(one['id'])}: {clean(one['reason'])}", "yellow"), soft_wrap=True)
+    err.print(f"{note}; there are more" if done["more"] else note, soft_wrap=True)
+
+
+def path_of(letter: str) -> str:
+    if not re.fullmatch(r"[\x21-\x7e]{1,300}", letter):
+        raise Misused("ID must be the id of a dead letter, as `dragoman dead-letters list` shows it")
+    return f"/v1/dead-letters/{quote(letter, safe=':')}"
+
+
+def _row(letter: dict[str, Any]) -> tuple[str, ...]:
+    is_call = letter["type"] == "call"
+    what = (
+        f"{letter['tool']} → {letter['executor']}"
+        if is_call
+        else f"{letter['envelope']['event']['kind']} → {letter['target']}"
+    )
+    state = "unknown" if letter.get("unknown") else letter["state"]
+    when = letter["finished_at"] if is_call else letter["envelope"]["recorded_at"]
+    why = letter["error"] if is_call else letter["reason"]
+    shown = (letter["id"], what, state, str(when)[:19], letter["attempt"], why or "")
+    return tuple(clean(value, 300) for value in shown)
+
+
+def show_rows(letters: list[dict[str, Any]]) -> None:
+    """Show a table in a terminal, and tabs between columns everywhere else."""
+    console = Console(highlight=False)
+    rows = [_row(letter) for letter in letters]
+    if not console.is_terminal:
+        for row in rows:
+            typer.echo("\t".join(row))
+        return
+    if not rows:
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in _COLUMNS:
+        table.add_column(name, overflow="fold", no_wrap=name in {"state", "when", "tries"})
+    for row in rows:
+        table.add_row(*(Text(value, "red" if value == "unknown" else "") for value in row))
+    console.print(table)
+
+
+def show_one(letter: dict[str, Any]) -> None:
+    console = Console(highlight=False)
+    for name, value in zip(_COLUMNS, _row(letter), strict=True):
+        console.print(Text.assemble((f"{name:>8}  ", "dim"), value), soft_wrap=True)
+    session = f"{clean(letter['session_id'])}, event {clean(letter.get('request_sequence') or letter.get('sequence'))}"
+    console.print(Text.assemble((" session  ", "dim"), session), soft_wrap=True)
+    console.print(Text.assemble(("  advice  ", "dim"), (clean(letter["advice"]), "yellow")), soft_wrap=True)
+    plain = not console.encoding.lower().startswith("utf")
+    for envelope in letter.get("events") or [letter["envelope"]]:
+        console.print(event_line(envelope, plain=plain), soft_wrap=True)
