@@ -7,16 +7,13 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from importlib.metadata import version
 from ipaddress import ip_address
 from pathlib import Path
-from typing import cast
-from urllib.parse import unquote, urlsplit
 
 import structlog
-from pydantic import BaseModel, SecretStr
 
 from gateway.engines.memory import MemoryEngine
 from gateway.engines.postgres import PostgresEngine
@@ -48,6 +45,7 @@ from gateway.settings.model import (
     Store,
     WebhookSpec,
 )
+from gateway.settings.secret_values import secrets_in
 
 log = structlog.get_logger(__name__)
 
@@ -113,28 +111,6 @@ def read_configuration(config: Path) -> Loaded:
     for secret in secrets_in(loaded.settings):
         log_setup.register_secret(secret)
     return loaded
-
-
-def secrets_in(value: object) -> Iterator[str]:
-    """Find every secret in settings, however deep."""
-    match value:
-        case SecretStr():
-            yield value.get_secret_value()
-            # The password of a URL alone is as secret as the whole.
-            password = urlsplit(value.get_secret_value()).password if "://" in value.get_secret_value() else None
-            if password:
-                yield from {password, unquote(password)}
-        case BaseModel():
-            for name in type(value).model_fields:
-                yield from secrets_in(getattr(value, name))
-        case dict():
-            for item in cast("dict[object, object]", value).values():
-                yield from secrets_in(item)
-        case list() | tuple() | set() | frozenset():
-            for item in cast("Iterable[object]", value):
-                yield from secrets_in(item)
-        case _:
-            return
 
 
 def parts_for(settings: Settings, *, reread: Callable[[], Settings], url: str = "http://127.0.0.1") -> Parts:

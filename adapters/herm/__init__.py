@@ -6,9 +6,8 @@ from typing import Any
 
 from adapters.herm import wire
 from adapters.herm.codec import HermCodec
-from adapters.herm.connector import HermConnector, open_connector
 from adapters.herm.options import HermOptions
-from gateway.ports.adapter import PORTS_VERSION, Capabilities, Codec, Tool
+from gateway.ports.adapter import PORTS_VERSION, Capabilities, Codec, Connector, Tool
 from gateway.ports.values import MAX_DEPTH
 
 _CAPABILITIES = Capabilities(
@@ -67,8 +66,10 @@ class HermAdapter:
         del options
         return HermCodec()
 
-    def connector(self, options: HermOptions, tools: tuple[Tool, ...]) -> AbstractAsyncContextManager[HermConnector]:
+    def connector(self, options: HermOptions, tools: tuple[Tool, ...]) -> AbstractAsyncContextManager[Connector]:
         """Make the connector of one runtime."""
+        from adapters.herm.connector import open_connector
+
         return open_connector(options, tools)
 
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from adapters.huma_v0_2 import wire
 from adapters.huma_v0_2.codec import HumaCodec
-from adapters.huma_v0_2.connector import HumaConnector, open_connector
 from adapters.huma_v0_2.options import HumaOptions
-from gateway.ports.adapter import PORTS_VERSION, Capabilities, Codec, Tool
+from gateway.ports.adapter import PORTS_VERSION, Capabilities, Codec, Connector, Tool
 from gateway.ports.values import MAX_DEPTH
 
 _CAPABILITIES = Capabilities(
@@ -47,8 +46,10 @@ class HumaAdapter:
         del options
         return HumaCodec()
 
-    def connector(self, options: HumaOptions, tools: tuple[Tool, ...]) -> AbstractAsyncContextManager[HumaConnector]:
+    def connector(self, options: HumaOptions, tools: tuple[Tool, ...]) -> AbstractAsyncContextManager[Connector]:
         """Make the connector of one runtime."""
+        from adapters.huma_v0_2.connector import open_connector
+
         return open_connector(options, tools)
 
 

@@ -6,9 +6,8 @@ from typing import Any
 
 from adapters.openhands import wire
 from adapters.openhands.codec import OpenHandsCodec
-from adapters.openhands.connector import OpenHandsConnector, open_connector
 from adapters.openhands.options import OpenHandsOptions
-from gateway.ports.adapter import PORTS_VERSION, Capabilities, Codec, Tool
+from gateway.ports.adapter import PORTS_VERSION, Capabilities, Codec, Connector, Tool
 from gateway.ports.values import MAX_DEPTH
 
 _CAPABILITIES = Capabilities(
@@ -57,10 +56,10 @@ class OpenHandsAdapter:
         """Make the codec; the options only name the event that carries what we say."""
         return OpenHandsCodec(options.action_event if isinstance(options, OpenHandsOptions) else wire.ACTIONS)
 
-    def connector(
-        self, options: OpenHandsOptions, tools: tuple[Tool, ...]
-    ) -> AbstractAsyncContextManager[OpenHandsConnector]:
+    def connector(self, options: OpenHandsOptions, tools: tuple[Tool, ...]) -> AbstractAsyncContextManager[Connector]:
         """Make the connector of one runtime."""
+        from adapters.openhands.connector import open_connector
+
         return open_connector(options, tools)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from pydantic import SecretStr, ValidationError
 
-from gateway import bootstrap
 from gateway.cli.faults import Misused
 from gateway.cli.reasons import Case, Reasons, reasons_for_call, reasons_for_event
 from gateway.cli.send import object_of, read_source
@@ -20,6 +19,7 @@ from gateway.plugins import installed_adapters
 from gateway.runtime.policy import policy_of
 from gateway.settings.load import load
 from gateway.settings.place import suggest
+from gateway.settings.secret_values import secrets_in
 from gateway.settings.source import read_source as read_yaml
 from gateway.transports.masking import Mask
 
@@ -70,7 +70,7 @@ def _read_case(config: Path, runtime: str, *, labels: dict[str, str], running: b
         labels={**options.labels, **labels},
         running=running,
     )
-    return case, list(bootstrap.secrets_in(settings))
+    return case, list(secrets_in(settings))
 
 
 def _labels(given: list[str]) -> dict[str, str]:

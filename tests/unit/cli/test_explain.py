@@ -218,7 +218,7 @@ def test_tools_of_a_runtime_that_does_all_itself_are_never_routed(config: Path) 
         ({"kind": "tool.finished"}, "clients may not post 'tool.finished'"),
         ({"kind": "turn.steerd"}, "did you mean 'turn.steered'?"),
         ({"kind": "turn.steered"}, "text"),
-        ({"kind": "approval.asked"}, "/id: Field required"),
+        ({"kind": "approval.asked"}, "/id: this member is required"),
     ],
 )
 def test_an_event_that_the_api_would_refuse_is_an_error(config: Path, said: dict[str, Any], told: str) -> None:
