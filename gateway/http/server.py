@@ -3,16 +3,21 @@
 import asyncio
 import socket
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.http.app import followers_of
+from gateway.http.sse import WIRE
 
 _HEAD_BYTES = 64 * 1024
+_UNSENT_BYTES = 16 * 1024
+"""What a connection keeps of what was written and the kernel does not take, before it counts as full."""
 _HEAD_DEADLINE = timedelta(seconds=30)
+_AROUND_A_HEADER = len(": \r\n")
+_TOO_LARGE = "The request head is too large."
 _MOST_CONNECTIONS = 8_192
 _BESIDE_FOLLOWERS = 3_192
 """Connections for requests, where more followers are allowed than those leave room for."""
@@ -22,11 +27,14 @@ class BoundedHttp(HttpToolsProtocol):
     """HTTP/1.1 whose request line and headers are bounded in size and time, which the parser alone is not."""
 
     _head_bytes = 0
+    _head_seen = 0
+    """Bytes of the head that have been read, for one that comes in few pieces."""
     _heads = 0
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=_UNSENT_BYTES)
         # Uvicorn writes its own line, query string and all, as soon as the root logger has a handler.
         self.access_log = False
         self._expect_head()
@@ -42,16 +50,43 @@ class BoundedHttp(HttpToolsProtocol):
         if self._head_timer is not None and heads == self._heads:
             self._head_bytes += len(data)
             if self._head_bytes > _HEAD_BYTES and not self.transport.is_closing():
-                self.send_400_response("The request head is too large.")
+                self.send_400_response(_TOO_LARGE)
+
+    def send_400_response(self, msg: str) -> None:
+        super().send_400_response(_TOO_LARGE if self._head_seen > _HEAD_BYTES else msg)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        cast("dict[str, Any]", self.scope)["extensions"] = {WIRE: self}
         self._heads += 1
+        self._head_seen = 0
         self._expect_head()
+
+    def on_url(self, url: bytes) -> None:
+        self._count_head(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_head(len(name) + len(value) + _AROUND_A_HEADER)
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._head_is_there()
         super().on_headers_complete()
+
+    async def drained(self) -> None:
+        """Wait until the kernel has taken what was written, for the most part."""
+        await self.flow.drain()
+
+    def abort(self) -> None:
+        """Drop the connection and what waits in it."""
+        self.transport.abort()
+
+    def _count_head(self, size: int) -> None:
+        self._head_seen += size
+        if self._head_seen > _HEAD_BYTES:
+            # What the parser makes of it is a request that cannot be read, and refused as such.
+            raise ValueError(_TOO_LARGE)
 
     def _expect_head(self) -> None:
         self._head_is_there()

@@ -2,10 +2,10 @@
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from datetime import timedelta
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import structlog
 from starlette.responses import Response
@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.envelope import Envelope, Live, dump_event, to_json
 from gateway.errors import DragomanError, Overloaded
 from gateway.http.reply import dump
+from gateway.http.room import Room
 from gateway.http.views import interaction_view
 from gateway.runtime.gateway import Gap, Heartbeat, InteractionItem, InteractionShown, Missed, StreamItem
 
@@ -21,9 +22,13 @@ _RETRY = b"retry: 1000\n"
 """A line of the first event's block: a block of its own would be an empty event to some clients (httpx-sse)."""
 _HEARTBEAT = b": heartbeat\n"
 """A comment line; with an empty line behind it, the same clients would see an empty event."""
-_BURST_BYTES = 64 * 1024
+_BURST_BYTES = 32 * 1024
 """What leaves in one write; the server keeps no more of it than this for a client that does not read."""
 _SEND_DEADLINE = timedelta(seconds=30)
+_STUCK = 0.05
+"""Seconds without a byte taken, after which a follower may be cut off where the others need its room."""
+_PATIENCE = 0.25
+"""Seconds for which a follower that does not read keeps the page of history that was read for it."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -74,10 +79,11 @@ def frame_of(item: StreamItem | InteractionItem) -> bytes:
 
 
 class Followers:
-    """All open streams, so that a stopping server can end them at once."""
+    """All open streams, so that a stopping server can end them at once, and what waits for all of them is bounded."""
 
     def __init__(self) -> None:
         self.frames = Frames()
+        self.room = Room()
         self._streams: set[EventStream] = set()
         self._of: Counter[str] = Counter()
 
@@ -110,9 +116,35 @@ class Followers:
         for stream in self._streams:
             stream.end()
 
+    def cut_slowest(self, *, for_: "EventStream") -> bool:
+        """Cut the follower off that has taken nothing for the longest time; False where nobody else is stuck."""
+        slowest = min(
+            (stream for stream in self._streams if stream.waiting), key=lambda stream: stream.moved_at, default=None
+        )
+        if slowest is None or slowest is for_ or asyncio.get_running_loop().time() - slowest.moved_at < _STUCK:
+            return False
+        slowest.cut()
+        return True
+
 
 class _Closable(Protocol):
     async def aclose(self) -> None: ...
+
+
+class Wire(Protocol):
+    """The connection behind a stream, where the server shows it (`extensions` of the ASGI scope)."""
+
+    async def drained(self) -> None:
+        """Wait until the kernel has taken what was written."""
+        ...
+
+    def abort(self) -> None:
+        """Drop the connection and what waits in it."""
+        ...
+
+
+WIRE = "dragoman.wire"
+Items = AsyncIterator[StreamItem | InteractionItem]
 
 
 class EventStream(Response):
@@ -121,9 +153,18 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, items: AsyncIterator[StreamItem | InteractionItem], followers: Followers, *, about: str, buffer: int
+        self,
+        items: Items,
+        followers: Followers,
+        *,
+        about: str,
+        buffer: int,
+        again: Callable[[int], Items] | None = None,
     ) -> None:
-        """Make the response; `about` is what limits count by, `buffer` the bytes that may wait for the client."""
+        """Make the response; `about` is what limits count by, `buffer` the bytes that may wait for the client.
+
+        `again` goes on behind a sequence, for a client that has stopped reading for a while: nothing is kept for it.
+        """
         self.about = about
         self.status_code = 200
         self.background = None
@@ -133,34 +174,57 @@ class EventStream(Response):
             (b"cache-control", b"no-store"),
             (b"x-accel-buffering", b"no"),
         ]
+        self.moved_at = 0.0
+        """When the client last took something, or began to have something to take."""
+        self.rests = False
+        """Whether nothing is read for the client until it takes what waits for it."""
         self._items = items
+        self._again = again
+        self._last: int | None = None
         self._followers = followers
         self._most_bytes = buffer
-        # The first bytes leave at once, so that proxies and clients see that the stream stands.
-        self._pending: deque[bytes] = deque((_HEARTBEAT,))
-        self._pending_bytes = len(_HEARTBEAT)
+        self._pending: deque[bytes] = deque()
+        self._pending_bytes = 0
+        self._taken = 0
+        """How much of the first pending piece has left already."""
+        self._burst = 0
+        """Bytes that were written and that the kernel has not taken yet."""
+        self._next = 0
         self._told_retry = False
         self._ended = False
+        self._cut = False
+        self._deadline: asyncio.Timeout | None = None
+        self._wire: Wire | None = None
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
 
     @property
     def waiting(self) -> int:
         """How many bytes wait for the client."""
-        return self._pending_bytes
+        return self._pending_bytes + self._burst
 
     def end(self) -> None:
         """End the stream after what is pending."""
         self._ended = True
         self._wake.set()
 
+    def cut(self) -> None:
+        """End the stream now; its client may come back and resume."""
+        self._cut = True
+        self._forget()
+        self.end()
+        if self._deadline is not None:
+            self._deadline.reschedule(asyncio.get_running_loop().time())
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._wire = cast("dict[str, Any]", scope.get("extensions") or {}).get(WIRE)
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         if scope["state"]["head"]:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             return
         self._followers.join(self)
-        self._wake.set()
+        # The first bytes leave at once, so that proxies and clients see that the stream stands.
+        await self._hold(_HEARTBEAT)
         complete = False
         try:
             # One request is one task of the server; the two beside it live and die with it.
@@ -174,59 +238,136 @@ class EventStream(Response):
                     for task in beside:
                         task.cancel()
         finally:
+            self._forget()
             self._followers.leave(self)
         if complete:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+        elif self._wire is not None:
+            # Closing would wait for a client that does not read.
+            self._wire.abort()
+
+    # Reading ahead ---------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
         # Reads ahead while items are at hand, so that a burst leaves in few writes; the bound holds it back.
         try:
-            async with aclosing(cast(_Closable, self._items)):
-                async for item in self._items:
-                    if not self._told_retry and not isinstance(item, Heartbeat):
-                        self._told_retry = True
-                        self._append(_RETRY)
-                    self._append(self._followers.frames.write(item))
-                    self._wake.set()
-                    if self._pending_bytes >= self._most_bytes:
-                        self._room.clear()
-                        await self._room.wait()
+            while not await self._read_on() and self._again is not None and self._last is not None:
+                self.rests = True
+                await self._room.wait()
+                self.rests = False
+                self._items = self._again(self._last)
         except DragomanError as exc:
             log.warning("stream of a follower ended", reason=str(exc))
         self.end()
 
+    async def _read_on(self) -> bool:
+        """Read until the items end; False where the client reads so slowly that they are better read again later."""
+        async with aclosing(cast(_Closable, self._items)):
+            async for item in self._items:
+                frame = self._followers.frames.write(item)
+                if not await self._find_place(len(frame)):
+                    return False
+                if not self._told_retry and not isinstance(item, Heartbeat):
+                    self._told_retry = True
+                    await self._hold(_RETRY)
+                await self._hold(frame)
+                match item:
+                    case Envelope():
+                        self._last = item.sequence
+                    case Gap():
+                        self._last = item.first_sequence - 1
+                    case Live():
+                        self._last = item.after_sequence
+                    case _:
+                        pass
+        return True
+
+    async def _find_place(self, size: int) -> bool:
+        """Wait until something of a size may wait for the client; False where that takes long."""
+        self._next = size
+        if self._has_place():
+            return True
+        self._room.clear()
+        try:
+            async with asyncio.timeout(None if self._again is None or self._last is None else _PATIENCE):
+                await self._room.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _has_place(self) -> bool:
+        # Whatever its size: one item goes to a client that has taken all before it.
+        return not self.waiting or self.waiting + self._next <= self._most_bytes
+
+    async def _hold(self, piece: bytes) -> None:
+        while not self._cut and not self._followers.room.try_hold(piece):
+            if not self._followers.cut_slowest(for_=self):
+                await self._followers.room.freed(within=_STUCK)
+        if not self._cut:
+            self._append(piece)
+
     def _append(self, piece: bytes) -> None:
+        if not self.waiting:
+            self.moved_at = asyncio.get_running_loop().time()
         self._pending.append(piece)
         self._pending_bytes += len(piece)
+        self._wake.set()
+
+    def _forget(self) -> None:
+        while self._pending:
+            self._followers.room.let_go(self._pending.popleft())
+        self._pending_bytes = self._taken = 0
 
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        self._pending.clear()
-        self._pending_bytes = 0
+        self._forget()
         self.end()
+
+    # Writing ---------------------------------------------------------------------------------------------
 
     async def _write(self, send: Send) -> bool:
         while True:
             await self._wake.wait()
             self._wake.clear()
             while self._pending:
-                try:
-                    async with asyncio.timeout(_SEND_DEADLINE.total_seconds()):
-                        await send({"type": "http.response.body", "body": self._take_burst(), "more_body": True})
-                except TimeoutError:
-                    log.info("follower cut off", reason="it did not read for 30 s")
+                if not await self._write_burst(send):
+                    why = "others needed the room" if self._cut else f"it did not read for {_SEND_DEADLINE.seconds} s"
+                    log.info("follower cut off", reason=why)
                     return False
             if self._ended:
-                return True
+                return not self._cut
+
+    async def _write_burst(self, send: Send) -> bool:
+        burst = self._take_burst()
+        self._followers.room.add(self._burst)
+        try:
+            async with asyncio.timeout(_SEND_DEADLINE.total_seconds()) as self._deadline:
+                await send({"type": "http.response.body", "body": burst, "more_body": True})
+                if self._wire is not None:
+                    await self._wire.drained()
+        except TimeoutError:
+            return False
+        finally:
+            self._deadline = None
+            self._followers.room.add(-self._burst)
+            self._burst = 0
+        self.moved_at = asyncio.get_running_loop().time()
+        if self._has_place():
+            self._room.set()
+        return True
 
     def _take_burst(self) -> bytes:
         burst: list[bytes] = []
-        size = 0
-        while self._pending and size < _BURST_BYTES:
-            burst.append(self._pending.popleft())
-            size += len(burst[-1])
-        self._pending_bytes -= size
-        if self._pending_bytes < self._most_bytes:
-            self._room.set()
+        self._burst = 0
+        while self._pending and self._burst < _BURST_BYTES:
+            piece = self._pending[0]
+            part = piece[self._taken : self._taken + _BURST_BYTES - self._burst]
+            burst.append(part)
+            self._burst += len(part)
+            self._taken += len(part)
+            if self._taken == len(piece):
+                self._followers.room.let_go(self._pending.popleft())
+                self._taken = 0
+        self._pending_bytes -= self._burst
         return b"".join(burst)

@@ -37,7 +37,7 @@ from gateway.runtime.callbacks import Addresses, Callbacks, keep_key
 from gateway.runtime.carriers import REPLY, Carriers, ask, reply_slot
 from gateway.runtime.dead_letters import DeadLetters
 from gateway.runtime.dispatcher import Dispatcher
-from gateway.runtime.follow import follow
+from gateway.runtime.follow import PAGES, follow
 from gateway.runtime.hands import Hands
 from gateway.runtime.limits import Slots
 from gateway.runtime.log import configure
@@ -125,6 +125,7 @@ class Gateway:
         self._callbacks: Callbacks | None = None
         self._policy = policy_of(settings)
         self._draining = Ending()
+        self._history_pages = asyncio.Semaphore(PAGES)
         self._rings = Rings(parts.engine)
         self._tenure = Tenure(
             parts.engine,
@@ -377,7 +378,15 @@ class Gateway:
         carries the session.
         """
         heartbeat, feeds = self.settings.api.heartbeat.total_seconds(), self._membership.mirrors
-        return follow(self._engine, session_id, feeds, after=after, heartbeat=heartbeat, ended=self._draining)
+        return follow(
+            self._engine,
+            session_id,
+            feeds,
+            after=after,
+            heartbeat=heartbeat,
+            ended=self._draining,
+            pages=self._history_pages,
+        )
 
     # Calls -----------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import asyncio
 import json
 import resource
 import signal
+import socket
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
@@ -180,3 +181,79 @@ def few_files() -> Generator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+DEAF, WORDS = 600, 20_000
+AT_ONCE = 0.1
+"""Seconds within which a follower that reads sees an event, whatever the others do."""
+GROWN = 150 * 1024
+"""KiB by which the process may grow: what may wait for all followers, what one write takes for each, and slack."""
+
+
+@pytest.mark.fault("600 followers that never read beside one that does")
+async def test_followers_that_never_read_cost_neither_memory_nor_time(tmp_path: Path) -> None:
+    async with Scene(tmp_path, "0.2") as scene:
+        settings = scene.settings(scene.gateway)
+        settings["limits"] |= {"followers": 2 * DEAF, "session_followers": 2 * DEAF}
+        scene.gateway.configure(settings)
+        await scene.serve()
+        await scene.ask("once", within=20)
+        await scene.settled()
+        path = f"/v1/sessions/{await scene.session_id()}/events/stream"
+        with enough_files(2 * DEAF):
+            reader = await ask_for(scene, path)
+            # 4 MB of history for each of them, read for it alone, which is far more than the kernel takes.
+            alone = [await seen_after(scene, reader, number) for number in range(200)]
+            before = resident(scene)
+            deaf = [await ask_for(scene, f"{path}?after={number % 20}") for number in range(DEAF)]
+            try:
+                beside = [await seen_after(scene, reader, number) for number in range(200, 400)]
+                grown = resident(scene) - before
+            finally:
+                for _, writer in (reader, *deaf):
+                    writer.transport.abort()
+        observed().waited(max(beside))
+        print(f"\n{DEAF} deaf followers: grown {grown // 1024} MiB, slowest {max(beside):.3f} s")  # noqa: T201
+        assert grown < GROWN
+        assert max(beside) < max(AT_ONCE, 2 * max(alone))
+
+
+async def ask_for(scene: Scene, path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open a stream, and read its head only."""
+    client = socket.socket()
+    # Little room in the kernel, so that little is hidden from the gateway.
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    client.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", scene.gateway.port))
+    reader, writer = await asyncio.open_connection(sock=client, limit=4_096)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    await reader.readuntil(b": heartbeat\n")
+    return reader, writer
+
+
+async def seen_after(scene: Scene, reader: tuple[asyncio.StreamReader, asyncio.StreamWriter], number: int) -> float:
+    """Post an event and say how long after its answer the follower saw it."""
+    wanted = f'"number":{number},'.encode()
+    seen = asyncio.create_task(find(reader[0], wanted))
+    text = f"{number}".ljust(WORDS, "x")
+    event = {"kind": "context.updated", "name": "news", "wakes_agent": False, "context": {"number": number, "t": text}}
+    assert await scene.post(event) == 202
+    answered = monotonic()
+    async with asyncio.timeout(PATIENCE):
+        return await seen - answered
+
+
+async def find(reader: asyncio.StreamReader, wanted: bytes) -> float:
+    """Read on until some bytes have come."""
+    kept = b""
+    while wanted not in kept:
+        more = await reader.read(65_536)
+        assert more, "the stream ended"
+        kept = kept[-len(wanted) :] + more
+    return monotonic()
+
+
+def resident(scene: Scene) -> int:
+    """What the gateway's process takes, in KiB."""
+    status = Path(f"/proc/{scene.gateway.pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))

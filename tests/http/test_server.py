@@ -43,6 +43,17 @@ async def test_an_endless_request_head_is_cut_off(url: str, wire: httpx.AsyncCli
 
 
 @pytest.mark.parametrize(
+    ("size", "status"), [(60_000, b"HTTP/1.1 200"), (100_000, b"HTTP/1.1 400")], ids=["60 KB", "100 KB"]
+)
+async def test_a_whole_request_head_in_one_read_is_bounded_as_well(url: str, size: int, status: bytes) -> None:
+    head = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Long: " + b"x" * size + b"\r\n\r\n"
+    answer = await exchange(port_of(url), head)
+    assert answer.startswith(status)
+    if size == 100_000:
+        assert answer.endswith(b"The request head is too large.")
+
+
+@pytest.mark.parametrize(
     "raw", [b"\x16\x03\x01\x02\x00\x01\x00", b"GET\r\n\r\n", b"\x00" * 100, b"NOPE / HTTP/1.1\r\n\r\n"]
 )
 async def test_what_is_not_http_gets_a_400_and_the_server_lives(url: str, wire: httpx.AsyncClient, raw: bytes) -> None:

@@ -11,7 +11,8 @@ from starlette.types import Message
 
 from gateway.envelope import Live, TurnSteered, TypingChanged
 from gateway.errors import EngineUnavailable
-from gateway.http.sse import EventStream, Followers, Frames
+from gateway.http.room import Room
+from gateway.http.sse import WIRE, EventStream, Followers, Frames
 from gateway.runtime.gateway import Gap, Heartbeat
 from tests.http.conftest import plain_client, serving
 from tests.http.fake_gateway import MemoryGateway
@@ -309,3 +310,113 @@ async def test_for_a_client_that_does_not_read_no_more_is_read_ahead_than_its_bu
     await asyncio.wait({sending})
     # What the first write took, the buffer, and the item that was one too many.
     assert 20 <= read <= 28
+
+
+class Unread:
+    """A connection whose kernel takes nothing more."""
+
+    def __init__(self) -> None:
+        self.dropped = False
+
+    async def drained(self) -> None:
+        await asyncio.Event().wait()
+
+    def abort(self) -> None:
+        self.dropped = True
+
+
+class Read(Unread):
+    """A connection whose client takes all there is."""
+
+    async def drained(self) -> None:
+        return
+
+
+class Follower:
+    """A follower without a socket: what it was sent, and how its stream ended."""
+
+    def __init__(self, followers: Followers, wire: Unread, *texts: str, buffer: int = 100_000) -> None:
+        self.wire = wire
+        self.sent = b""
+        self.again: list[int] = []
+        self.came = asyncio.Event()
+        self._texts = texts
+        self.stream = EventStream(self._items(0), followers, about="session", buffer=buffer, again=self._resume)
+        self.task = asyncio.create_task(
+            self.stream({"state": {"head": False}, "extensions": {WIRE: wire}}, self._receive, self._send)
+        )
+
+    async def _items(self, after: int) -> AsyncGenerator[Live]:
+        for number, text in enumerate(self._texts[after:], after + 1):
+            yield Live(TurnSteered(text=text), number)
+        await asyncio.Event().wait()
+
+    def _resume(self, after: int) -> AsyncGenerator[Live]:
+        self.again.append(after)
+        return self._items(after)
+
+    async def _send(self, message: Message) -> None:
+        self.sent += message.get("body", b"")
+        self.came.set()
+
+    async def _receive(self) -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def until(self, count: int) -> None:
+        async with asyncio.timeout(10):
+            while self.sent.count(b"event: ") < count:
+                self.came.clear()
+                await self.came.wait()
+
+
+async def test_what_several_wait_for_counts_once() -> None:
+    room = Room(most=1_000)
+    shared, other = b"x" * 800, b"y" * 300
+    assert all(room.try_hold(shared) for _ in range(100))
+    assert (room.bytes, room.try_hold(other)) == (800, False)
+    for _ in range(99):
+        room.let_go(shared)
+    assert room.bytes == 800
+    room.let_go(shared)
+    assert (room.bytes, room.try_hold(other), room.bytes) == (0, True, 300)
+    # However large: half of all is free.
+    assert room.try_hold(b"z" * 5_000)
+
+
+async def test_the_slowest_is_cut_off_where_another_needs_the_room_and_the_large_event_arrives() -> None:
+    followers = Followers()
+    followers.room.most = 200_000
+    stuck = [Follower(followers, Unread(), *(f"{n}" * 40_000 for n in range(9))) for _ in range(2)]
+    async with asyncio.timeout(10):
+        while min(one.stream.waiting for one in stuck) < 60_000:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    reading = Follower(followers, Read(), "a" * 1_000_000, "b" * 90_000, "c" * 90_000)
+    await reading.until(3)
+    assert sum(one.wire.dropped for one in stuck) >= 1
+    assert not reading.task.done()
+    assert followers.room.bytes <= 200_000
+    for one in (*stuck, reading):
+        one.task.cancel()
+    await asyncio.wait([one.task for one in (*stuck, reading)])
+    assert (followers.room.bytes, len(followers)) == (0, 0)
+
+
+async def test_nothing_is_kept_for_a_follower_that_has_stopped_reading_and_it_goes_on_where_it_was() -> None:
+    class Gated(Unread):
+        async def drained(self) -> None:
+            await gate.wait()
+
+    gate = asyncio.Event()
+    texts = [f"{number}" * 50_000 for number in range(1, 10)]
+    follower = Follower(Followers(), Gated(), *texts)
+    async with asyncio.timeout(10):
+        # The items are closed after a while; they are asked for again once there is room.
+        while not follower.stream.rests:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    gate.set()
+    await follower.until(9)
+    assert follower.again
+    assert [text[:1] for text in follower.sent.decode().split('"text":"')[1:]] == [str(n) for n in range(1, 10)]
+    follower.task.cancel()
+    await asyncio.wait({follower.task})

@@ -69,9 +69,16 @@ class EventRoutes:
         await self._gateway.session(session_id)
         limits = self._gateway.settings.limits
         self._followers.admit(session_id, most=limits.followers, most_each=limits.session_followers)
-        buffer = int(self._gateway.settings.api.follower_buffer)
+        api = self._gateway.settings.api
+        self._followers.room.most = int(api.followers_memory)
         items = self._gateway.follow(session_id, after=after)
-        return EventStream(items, self._followers, about=session_id, buffer=buffer)
+        return EventStream(
+            items,
+            self._followers,
+            about=session_id,
+            buffer=int(api.follower_buffer),
+            again=lambda after: self._gateway.follow(session_id, after=after),
+        )
 
     async def redeliver(self, request: Request) -> Response:
         form = read_form(Redeliver, await read_json(request))
