@@ -238,6 +238,7 @@ class Building:
             partial=self.partial,
             live=self.live,
             start=self.start,
+            complete=base.complete,
         )
 
     def step(self, *, fence: int, snapshot: bytes | None = None) -> Step:
@@ -253,6 +254,7 @@ class Building:
             keeps=tuple(self._keeps),
             cursor=self.cursor,
             snapshot=snapshot,
+            keep_from=self._keep_from if snapshot is not None else None,
             state=after if after != before else None,
             expects=(
                 (Fence(fence), LastSequence(self.base.last_sequence), *self._expects)
@@ -260,6 +262,12 @@ class Building:
                 else (Fence(fence), *self._expects)
             ),
         )
+
+    @property
+    def _keep_from(self) -> int | None:
+        """Say from where on a newer release needs the events; of what is closed nothing is folded any more."""
+        complete = self.base.complete
+        return None if complete is None or self.memory.closed else complete.sequence + 1
 
     def _lists(self) -> tuple[list[Any], ...]:
         return (

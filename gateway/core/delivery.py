@@ -21,9 +21,12 @@ from gateway.envelope import (
 )
 from gateway.ports.adapter import Capabilities
 from gateway.ports.rows import SendRow
+from gateway.ports.step import BEHIND, NEWER
 
 OVERDUE = "the runtime no longer waits for this confirmation"
 TURN_OVER = "the turn that asked for it has ended at the runtime"
+SURELY_UNSENT = frozenset({NEVER_SENT, NEWER, BEHIND})
+"""Reasons of pending rows that were not sent by whoever had them."""
 STOPPED = "the turn that it was to stop has ended"
 NOT_AWAITED = "the runtime no longer waits for it"
 _WORK = frozenset({"message.posted", "turn.steered", "action.ordered"})
@@ -122,7 +125,7 @@ def plan_resend(
                 plans.append(Plan(row, "moot", STOPPED) if ended else Plan(row, "send"))
             case _ if row.sequence in tried:
                 plans.append(Plan(row, "unknown", "the connection broke before the delivery was known"))
-            case _ if row.sequence <= unsure_up_to and row.reason != NEVER_SENT:
+            case _ if row.sequence <= unsure_up_to and row.reason not in SURELY_UNSENT:
                 plans.append(Plan(row, "unknown", "the gateway restarted before the delivery was known"))
             case _:
                 plans.append(Plan(row, "send"))

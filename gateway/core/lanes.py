@@ -7,7 +7,7 @@ from typing import get_args
 from gateway.core.effects import Place, Transmit
 from gateway.ports.step import Lane
 
-_LANES: tuple[Lane, ...] = ("urgent", "turn", "new_work")
+LANES: tuple[Lane, ...] = ("urgent", "turn", "new_work")
 _PLACES: tuple[Place, ...] = get_args(Place)
 
 
@@ -25,7 +25,7 @@ class Lanes:
 
     def add(self, item: Transmit) -> None:
         """Let an event wait in its place."""
-        lane = _PLACES.index(item.place) if self._in_order else _LANES.index(item.lane)
+        lane = _PLACES.index(item.place) if self._in_order else LANES.index(item.lane)
         line = self._waiting.setdefault(lane, deque())
         if line and item.sequence < line[-1].sequence:
             self._waiting[lane] = deque(sorted((*line, item), key=_sequence))
@@ -44,6 +44,15 @@ class Lanes:
                         del self._waiting[lane]
                     return first
         return None
+
+    def remove(self, unwanted: Callable[[Transmit], bool]) -> list[Transmit]:
+        """Let some wait here no longer; answers which."""
+        gone = [item for item in self if unwanted(item)]
+        for lane in [lane for lane in self._waiting if gone]:
+            line = deque([item for item in self._waiting.pop(lane) if item not in gone])
+            if line:
+                self._waiting[lane] = line
+        return gone
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))

@@ -28,6 +28,8 @@ from gateway.envelope import (
 from gateway.ports.executor import Answered
 from gateway.ports.step import RUNTIME, Requeue, SendChange, SendState
 
+UNREADABLE = "The request cannot be read by this release of the gateway, so it was not carried out again."
+
 
 def hydrates(council: Council, memory: Remembered) -> bool:
     """Whether a fresh link is told the last context although nobody posts one."""
@@ -120,7 +122,10 @@ def recover(council: Council, build: Building, messages: Sequence[Envelope] = ()
     """
     for call in list(build.calls.values()):
         policy = council.policy.executors.get(call.executor or "")
-        if policy is None:
+        if not call.readable and call.state != "accepted":
+            lost = life.failure(UNREADABLE, unknown=call.unsure or call.state == "dispatched")
+            settle(council, build, call, lost, dead=True)
+        elif policy is None:
             gone = life.failure(f"The tool {call.tool!r} is no longer available here.", unknown=call.unsure)
             settle(council, build, call, gone, dead=True)
         elif call.state == "queued":

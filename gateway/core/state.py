@@ -5,8 +5,6 @@ from dataclasses import field
 from datetime import datetime, timedelta
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from gateway.core.memory import Remembered
 from gateway.core.starting import Start
 from gateway.envelope import CallId, SessionId, ToolRequested
@@ -41,6 +39,8 @@ class OpenCall:
     """What its arguments take."""
     unsure: bool = False
     """Whether an earlier attempt may have done the work."""
+    readable: bool = True
+    """Whether its request can be read; nobody is asked to carry out another."""
 
     @property
     def idempotency_key(self) -> str:
@@ -48,7 +48,7 @@ class OpenCall:
         return self.key or self.call_id
 
     @classmethod
-    def from_row(cls, row: CallRow, request: ToolRequested) -> "OpenCall":
+    def from_row(cls, row: CallRow, request: ToolRequested, *, readable: bool = True) -> "OpenCall":
         """Take a call up again from the ledger and the event that asked for it."""
         return cls(
             call_id=row.call_id,
@@ -70,7 +70,16 @@ class OpenCall:
             deliver=row.deliver,
             unsure=row.unknown,
             size=weight(request.arguments),
+            readable=readable,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """A snapshot from which a newer release folds anew; events behind it are kept for that."""
+
+    sequence: int
+    snapshot: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +102,8 @@ class SessionView:
     """False while a link replays history: nothing of it is acted on."""
     start: Start = Start()
     """Whether the runtime has started, as this link has told; not on record."""
-
-
-_SNAPSHOT = TypeAdapter(tuple[int, Remembered])
-
-
-def to_snapshot(view: SessionView) -> bytes:
-    """Write a session's memory down, so that it need not be folded from the first event again."""
-    return _SNAPSHOT.dump_json((view.last_sequence, view.memory))
-
-
-def from_snapshot(snapshot: bytes | None) -> tuple[int, Remembered]:
-    """Read a memory and the sequence it stands at; an empty one at 0 where there is none."""
-    return (0, Remembered()) if snapshot is None else _SNAPSHOT.validate_json(snapshot)
+    complete: Complete | None = None
+    """The newest memory that lacks nothing, where this one was folded without what only a newer release can read."""
 
 
 def turn_end_due(view: SessionView, *, quiet: timedelta, timeout: timedelta) -> datetime | None:

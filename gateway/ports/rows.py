@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from gateway.envelope import CallId, Envelope, InteractionId, SessionId
 from gateway.envelope.values import dataclass
-from gateway.ports.step import CallState, InteractionState, Lane, SendState
+from gateway.ports.step import NEWER, SEND_STATES, CallState, InteractionState, Lane, SendState
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,11 @@ class SendRow:
     due_at: datetime | None
     reason: str | None
     envelope: Envelope
+
+    @property
+    def waits(self) -> bool:
+        """Whether only a newer release can go on with it."""
+        return self.state not in SEND_STATES or (self.state == "pending" and self.reason == NEWER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,9 @@ NEWER = "written by a newer release"
 """The reason on a pending row that waits for the release that wrote it, since this one cannot read its event; no row
 behind it in its lane overtakes it. It was not sent since, and is once that release is back."""
 
+BEHIND = "waits behind an event of a newer release"
+"""The reason on a pending row that was not sent, because one with `NEWER` stands before it in its lane."""
+
 RUNTIME = "runtime"
 """The outbound target that is the session's own runtime; the others are `destination:NAME`."""
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Literal
 
 from gateway.envelope import CallId, SessionId
-from gateway.errors import DragomanError, Elsewhere, EngineUnavailable, InvalidRequest, NotFound
+from gateway.errors import Conflict, DragomanError, Elsewhere, EngineUnavailable, InvalidRequest, NotFound
 from gateway.ports.engine import Engine
 from gateway.ports.rows import CallFilter, CallRow, DeadFilter, Page, SendRow
 from gateway.runtime.stories import tell_story
@@ -81,6 +81,11 @@ def advise(row: CallRow | SendRow) -> str:
             )
         case CallRow():
             return f"It was not done. Redrive it once executor {row.executor!r} answers again."
+        case SendRow(waits=True):
+            return (
+                "A newer release wrote this, and it waits for that release; what follows it in its lane waits too. Run "
+                "that release again, or dismiss it."
+            )
         case SendRow(target="runtime", state="unknown"):
             return (
                 "Nobody knows whether the runtime has got this. Look at what the agent did next: redrive it if it is "
@@ -156,6 +161,8 @@ class DeadLetters:
         row = await self._find(letter)
         if isinstance(row, CallRow):
             return await self._redrive(row.call_id, new_key=new_key, deliver=deliver)
+        if row.waits:
+            raise Conflict("a newer release wrote this, and says it once it runs again; dismiss it if it is not wanted")
         await self._redeliver(row.session_id, row.sequence, row.target)
         return replace(row, state="pending", reason=None)
 
@@ -211,7 +218,7 @@ class DeadLetters:
         number, _, target = rest.partition(":")
         if number.isascii() and number.isdigit() and len(number) < 19:
             for send in await self._engine.sends_of(SessionId(session_id), int(number)):
-                if send.target == target and send.state in DEAD_SENDS:
+                if send.target == target and (send.state in DEAD_SENDS or send.waits):
                     return send
         raise NotFound(
             f"no dead letter {letter!r}: no such delivery, or it got through, or it is tried again or dismissed"

@@ -457,6 +457,9 @@ class Gateway:
             raise NotFound(f"no interaction {interaction_id!r}")
         if row.state != "waiting":
             raise Conflict(f"this question is {row.state} and takes no answer any more")
+        asked = await show(self._engine, row)
+        if asked is not None and asked.asked.stored_kind is not None:
+            raise Conflict("this question was written by a newer release, and waits for it")
         pump = await self._carriers.pump(row.session_id)
         await ask(pump, AnswerGiven(interaction_id, body, "client", reply_slot()))
         answered = await self._engine.interaction(interaction_id)

@@ -17,10 +17,9 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.core.contexts import RENEWED, carries_state, renew, tells_state
 from gateway.core.council import Council
-from gateway.core.delivery import OVERDUE, Plan, is_overdue, plan_resend
+from gateway.core.delivery import OVERDUE, SURELY_UNSENT, Plan, is_overdue, plan_resend
 from gateway.core.effects import Transmit
-from gateway.core.lanes import Lanes
-from gateway.core.starting import NEVER_SENT
+from gateway.core.lanes import LANES, Lanes
 from gateway.core.state import SessionView
 from gateway.envelope import SessionId
 from gateway.envelope.weight import weight
@@ -29,13 +28,14 @@ from gateway.ports.adapter import Link
 from gateway.ports.clock import Clock
 from gateway.ports.engine import Engine
 from gateway.ports.rows import SendRow
-from gateway.ports.step import RUNTIME, SendState
+from gateway.ports.step import BEHIND, NEWER, RUNTIME, Lane, SendState
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.notes import excerpt
 from gateway.runtime.signals import Delivered, Held, Signal
 
 _PAGE = 200
 _RETRY_LOAD = 1.0
+_LOOK_AGAIN = 30.0
 MOST_QUEUED = 500
 """Events that wait here for a link that is slow; the ledger alone keeps the next ones."""
 _FEW = 16
@@ -118,6 +118,9 @@ class Outbox:
         self._proving: asyncio.Task[None] | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._waiting_since: float | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        self._aside: dict[Lane, set[int]] = {}
+        """Lanes that wait for a newer release, and the events in them that do."""
         self._loaded = False
         self._more: bool = False
 
@@ -136,10 +139,14 @@ class Outbox:
             return
         if self._is_held(item) or (self._link is None and self._council.capabilities.starts_deaf):
             self._mark([item])
-        if self._link is not None and not self._more and self._has_room_for(item):
+        if self._link is not None and not self._more and item.lane not in self._aside and self._has_room_for(item):
             self._queued.add(item.sequence)
             self._lanes.add(item)
             self._start()
+            return
+        if item.lane in self._aside:
+            self._aside[item.lane].add(item.sequence)
+            self._post(Delivered((item.sequence,), RUNTIME, "pending", BEHIND))
             return
         self._more = self._more or self._link is not None
         self._stored += 1
@@ -171,12 +178,14 @@ class Outbox:
     @property
     def new_work(self) -> int:
         """How many messages wait, those included that the ledger alone keeps while there is no link."""
-        return sum(item.lane == "new_work" for item in self._lanes) + self._stored_work
+        waiting = sum(item.lane == "new_work" for item in self._lanes)
+        return waiting + self._stored_work + len(self._aside.get("new_work", ()))
 
     @property
     def waiting(self) -> int:
         """How many events are not known to be delivered, those included that the ledger alone keeps."""
-        return len(self._lanes) + len(self._owed) + len(self._unconfirmed or ()) + self._stored
+        left = self._stored + sum(map(len, self._aside.values()))
+        return len(self._lanes) + len(self._owed) + len(self._unconfirmed or ()) + left
 
     def done(self, sequences: Iterable[int]) -> None:
         """The fate of these rows is on record."""
@@ -226,6 +235,7 @@ class Outbox:
         self._link = None
         self._stored_work = self.new_work
         self._stored = self.waiting
+        self._aside = {}
         if self._sender is not None:
             self._sender.cancel()
             self._sender = None
@@ -238,10 +248,10 @@ class Outbox:
         self._lost.update(sent.sequence for sent in self._unconfirmed or ())
         self._unconfirmed = None
         self._more = self._begun = False
-        for timer in (self._timer, self._patience):
+        for timer in (self._timer, self._patience, self._looking):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._patience = None
+        self._timer = self._patience = self._looking = None
 
     def fault(self, code: str | None, message: str) -> None:
         """The runtime reports an error; where silence means delivery it is about the newest send in the window."""
@@ -376,12 +386,13 @@ class Outbox:
         """Read what is pending and put it in its place, without what is queued already."""
         self._loaded = True
         # What was sent stays pending until it is known to be delivered, and is read again each time.
-        limit = _PAGE + len(self._queued)
+        limit = _PAGE + len(self._queued) + sum(map(len, self._aside.values()))
         # The fate of some is put on record while the page is read, which may still show them as pending.
         before, again, stored = set(self._queued), self._again, self._stored
         self._again = set()
         try:
-            rows = await self._shared.engine.pending_sends(session_id=self._session_id, target=RUNTIME, limit=limit)
+            page = await self._shared.engine.pending_sends(session_id=self._session_id, target=RUNTIME, limit=limit)
+            rows = self._set_aside(page)
             posted = await self._posted(rows)
         except EngineUnavailable as exc:
             self._log.warning("pending sends cannot be read", reason=str(exc))
@@ -390,7 +401,7 @@ class Outbox:
             await asyncio.sleep(_RETRY_LOAD)
             return
         # What was left to the ledger meanwhile may have come too late for this page.
-        self._more = len(rows) >= limit or self._stored != stored
+        self._more = len(page) >= limit or self._stored != stored
         self._stored_work = 0
         if self._more:
             self._again |= again - {row.sequence for row in rows}
@@ -426,12 +437,47 @@ class Outbox:
             if item is None:
                 continue
             self._lanes.add(item)
-            unsure = sequence <= self._unsure_up_to and plan.row.reason != NEVER_SENT
+            unsure = sequence <= self._unsure_up_to and plan.row.reason not in SURELY_UNSENT
             if unsure or sequence in self._lost or sequence in self._tried:
                 self._lost.discard(sequence)
                 self._shared.metrics.repeated()
         self._mark(item for item in self._lanes if self._is_held(item))
         self._fresh = self._fresh and self._more
+
+    def _set_aside(self, rows: Sequence[SendRow]) -> list[SendRow]:
+        """Leave out what this release cannot say, and what must not overtake it; what is left may be sent.
+
+        The release that wrote it says it: a mark in its row lists it, and lets that release know that it waited.
+        """
+        self._aside = {}
+        left: list[SendRow] = []
+        marked: list[int] = []
+        for row in rows:
+            unknown = row.envelope.stored_kind is not None or row.lane not in LANES
+            if not unknown and row.lane not in self._aside:
+                left.append(row)
+                continue
+            self._aside.setdefault(row.lane, set()).add(row.sequence)
+            if unknown and not row.waits:
+                marked.append(row.sequence)
+        # They came while the ledger was read.
+        late = self._lanes.remove(lambda item: item.lane in self._aside and item.sequence > min(self._aside[item.lane]))
+        for item in late:
+            self._queued.discard(item.sequence)
+            self._aside[item.lane].add(item.sequence)
+        if late:
+            self._post(Delivered(tuple([item.sequence for item in late]), RUNTIME, "pending", BEHIND))
+        if marked:
+            self._log.warning("events wait for the newer release that wrote them", sequences=marked[:_FEW])
+            self._post(Delivered(tuple(marked), RUNTIME, "pending", NEWER))
+        if self._aside and self._looking is None:
+            self._looking = asyncio.get_running_loop().call_later(_LOOK_AGAIN, self._look_again)
+        return left
+
+    def _look_again(self) -> None:
+        """Another process may have dismissed what others waited behind."""
+        self._looking = None
+        self.reload()
 
     async def _posted(self, rows: Sequence[SendRow]) -> dict[int, datetime]:
         """Find when the messages were posted that these confirmations are about: their runtime waits from then on."""

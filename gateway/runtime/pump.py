@@ -21,7 +21,8 @@ from gateway.core.council import Council
 from gateway.core.decision import Building, Mark
 from gateway.core.delivery import is_held, may_leave
 from gateway.core.effects import Ask, Dispatch, Effect, Queue, Release, Resend, Tell, Transmit
-from gateway.core.state import SessionView, to_snapshot
+from gateway.core.snapshots import to_snapshot
+from gateway.core.state import SessionView
 from gateway.envelope import (
     CallId,
     Envelope,
@@ -106,7 +107,8 @@ class Pump:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: datetime | None = None
         self._review: asyncio.TimerHandle | None = None
-        self._snapshot_at = view.last_sequence
+        # What a newer release needs is put on record at once, so that retention leaves it.
+        self._snapshot_at = view.last_sequence if view.complete is None else view.last_sequence - SNAPSHOT_EVERY
 
     # What others call ------------------------------------------------------------------------------------
 
@@ -174,6 +176,10 @@ class Pump:
     def send_again(self, sequence: int) -> None:
         """Offer a recorded event to the runtime again; its row is pending already."""
         self._outbox.again(sequence)
+
+    def reread_unsent(self) -> None:
+        """Look again for what may be sent: something else than this session has changed it."""
+        self._outbox.reload()
 
     @property
     def settled(self) -> bool:
@@ -370,11 +376,12 @@ class Pump:
         return build, done
 
     async def _commit(self, build: Building) -> Committed | None:
-        if build.empty:
+        due = build.last_sequence - self._snapshot_at >= SNAPSHOT_EVERY
+        if build.empty and not due:
             return None
         snapshot = None
-        if build.last_sequence - self._snapshot_at >= SNAPSHOT_EVERY or build.memory.closed:
-            snapshot = to_snapshot(build.view)
+        if due or build.memory.closed:
+            snapshot = to_snapshot(build.last_sequence, build.memory, build.base.complete)
         started = self._shared.clock.monotonic()
         committed = await self._shared.engine.commit(build.step(fence=self.fence, snapshot=snapshot))
         self._shared.metrics.commit(self._shared.clock.monotonic() - started)
@@ -541,6 +548,8 @@ class Pump:
         """Fold what somebody else may have written meanwhile."""
         fresh = await load_view(self._shared.engine, self.view.session_id)
         live = self.view
+        if fresh.complete is not None and live.complete is None:
+            self._snapshot_at = fresh.last_sequence - SNAPSHOT_EVERY
         self.view = replace(fresh, touched_at=live.touched_at, partial=live.partial, live=live.live, start=live.start)
 
     def _set_timer(self) -> None:

@@ -1,7 +1,8 @@
 """Taking a session up from the store: its memory folded, its open calls joined in."""
 
 from gateway.core.folding import fold
-from gateway.core.state import OpenCall, SessionView, from_snapshot
+from gateway.core.snapshots import from_snapshot, to_snapshot
+from gateway.core.state import Complete, OpenCall, SessionView
 from gateway.envelope import Envelope, SessionId, ToolRequested
 from gateway.errors import NotFound, Truncated
 from gateway.ports.engine import Engine
@@ -19,7 +20,7 @@ async def load_view(engine: Engine, session_id: SessionId) -> SessionView:
     row = await engine.session(session_id)
     if row is None:
         raise NotFound(f"no session {session_id}")
-    after, memory = from_snapshot(row.snapshot)
+    after, memory, complete = from_snapshot(row.snapshot)
     while True:
         try:
             page = await engine.read(session_id, after=after, limit=_PAGE)
@@ -27,6 +28,9 @@ async def load_view(engine: Engine, session_id: SessionId) -> SessionView:
             after = exc.first_sequence - 1
             continue
         for envelope in page:
+            if envelope.stored_kind is not None and complete is None:
+                before = envelope.sequence - 1
+                complete = Complete(before, to_snapshot(before, memory))
             memory = fold(memory, envelope, envelope.sequence)
         if len(page) < _PAGE:
             break
@@ -40,6 +44,7 @@ async def load_view(engine: Engine, session_id: SessionId) -> SessionView:
         calls={call.call_id: call for call in opened},
         last_sequence=row.last_sequence,
         cursor=row.cursor,
+        complete=complete,
     )
 
 
@@ -58,7 +63,8 @@ async def read_unconfirmed(engine: Engine, view: SessionView) -> list[Envelope]:
 async def _open_call(engine: Engine, session: SessionRow, call: CallRow) -> OpenCall:
     found = await engine.read(session.session_id, after=call.request_sequence - 1, limit=1)
     request = found[0].event if found else None
-    if not isinstance(request, ToolRequested):
-        # Only an erased or damaged journal gets here; the call still ends, as a failure of its arguments.
-        request = ToolRequested(native_call_id=call.native_call_id, tool=call.tool)
-    return OpenCall.from_row(call, request)
+    if isinstance(request, ToolRequested):
+        return OpenCall.from_row(call, request)
+    # Erased, damaged, or written by a newer release; whatever it asked for, it still ends.
+    request = ToolRequested(native_call_id=call.native_call_id, tool=call.tool)
+    return OpenCall.from_row(call, request, readable=False)

@@ -40,6 +40,8 @@ class Redriving:
         except Truncated:
             found = ()
         request = found[0].event if found else None
+        if found and found[0].stored_kind is not None:
+            raise Conflict("the request of this call was written by a newer release: redrive it with that release")
         if not isinstance(request, ToolRequested):
             raise Gone("the arguments of this call were removed", first_sequence=row.request_sequence + 1)
         pump = await self._carriers.pump(row.session_id)
@@ -77,6 +79,8 @@ class Redriving:
             reason = dismissed(row, by=by, at=now)
             if not await self._engine.dismiss(row.session_id, row.sequence, row.target, reason=reason):
                 raise Conflict("this delivery was tried again or dismissed meanwhile")
+            if row.waits and (carried := self._carriers.carried(row.session_id)) is not None:
+                carried.pump.reread_unsent()
             return replace(row, state="moot", due_at=None, reason=reason)
         carried = self._carriers.carried(row.session_id)
         if carried is not None:

@@ -8,7 +8,7 @@ from gateway.core import outcomes
 from gateway.core.folding import fold
 from gateway.core.memory import Remembered
 from gateway.core.routing import Matched, Route, Routes, Unmatched
-from gateway.core.state import from_snapshot, to_snapshot
+from gateway.core.snapshots import from_snapshot, to_snapshot
 from gateway.envelope import ContextUpdate, ContextUpdated, MessagePosted, Outcome, Text, ToolFinished, TurnInterrupted
 from gateway.errors import DragomanError
 from gateway.ports.executor import Accepted, Answered, NeverSent, Replied, Uncertain
@@ -101,7 +101,8 @@ def test_whatever_happens_each_call_gets_one_outcome_and_memory_can_be_replayed(
     for recorded, sequence in table.journal:
         memory = fold(memory, recorded, sequence)
     assert memory == table.view.memory
-    assert from_snapshot(to_snapshot(table.view)) == (table.view.last_sequence, table.view.memory)
+    view = table.view
+    assert from_snapshot(to_snapshot(view.last_sequence, view.memory)) == (view.last_sequence, view.memory, None)
 
 
 WORDS = st.text(alphabet="ab*?[]!-.", max_size=6)

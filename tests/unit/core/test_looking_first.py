@@ -9,7 +9,7 @@ import pytest
 from gateway.core import frames
 from gateway.core.delivery import NOT_AWAITED, TURN_OVER, Plan, plan_resend
 from gateway.core.echoes import HAS_ANSWER
-from gateway.core.state import from_snapshot, to_snapshot
+from gateway.core.snapshots import from_snapshot, to_snapshot
 from gateway.envelope import Envelope, Outcome, SessionId, ToolFinished
 from gateway.ports.executor import Answered
 from gateway.ports.rows import SendRow
@@ -45,7 +45,8 @@ def echoes(native: str) -> Move:
 
 def restarts(herm: Herm) -> None:
     """Another process goes on with what is on record, on a link that replays what was missed."""
-    _, memory = from_snapshot(to_snapshot(herm.table.view))
+    view = herm.table.view
+    memory = from_snapshot(to_snapshot(view.last_sequence, view.memory)).memory
     herm.table.view = replace(herm.table.view, memory=memory)
     herm.table.decide(lambda build: frames.connecting(herm.table.council, build))
 
