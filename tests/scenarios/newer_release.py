@@ -1,0 +1,151 @@
+"""A release to come, run as a process of its own: this one with a kind, a member of memory and a schema more.
+
+    python -m tests.scenarios.newer_release write|say FOLDER ENGINE
+
+`write` puts its kind wherever an event can stand, and ends; `say` runs until its runtime has heard what waited.
+Both print what they know as JSON.
+"""
+
+# ruff: noqa: E402, T201
+# The order matters: what is changed must be so before others import it; and what it knows is printed.
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, TypeAdapter
+
+import gateway.core.memory as memory_of
+from gateway.envelope import SessionId, events
+from gateway.envelope.content import Value
+from gateway.envelope.values import dataclass
+
+TOWNS = ("Bonn", "Köln", "Trier")
+
+
+class WeatherChanged(Value):
+    """→ The kind that only this release knows."""
+
+    kind: Literal["weather.changed"] = "weather.changed"
+    town: str
+    id: str = ""
+    degrees: float = 21.5
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered(memory_of.Remembered):
+    """What this release remembers."""
+
+    weather: tuple[str, ...] = ()
+
+
+def _change(module: str, name: str, value: Any) -> None:
+    vars(import_module(module))[name] = value
+
+
+def _fold_weather(fold: Callable[..., Any]) -> Callable[..., Any]:
+    def folded(memory: Any, recorded: Any, sequence: int) -> Any:
+        memory = fold(memory, recorded, sequence)
+        if isinstance(recorded.event, WeatherChanged):
+            return replace(memory, weather=(*memory.weather, recorded.event.town))
+        return memory
+
+    return folded
+
+
+def _register() -> None:
+    """Make this process the newer release."""
+    union: Any = get_args(events.Event)[0] | WeatherChanged
+    annotated: Any = Annotated
+    adapter: Any = TypeAdapter(annotated[union, Field(discriminator="kind")])
+    for module in ("gateway.envelope.events", "gateway.envelope.envelope", "gateway.envelope"):
+        _change(module, "EVENT", adapter)
+    _change("gateway.core.memory", "Remembered", Remembered)
+    folding = import_module("gateway.core.folding")
+    _change("gateway.core.folding", "fold", _fold_weather(folding.fold))
+    _change("gateway.core.snapshots", "FOLDING", import_module("gateway.core.snapshots").FOLDING + 1)
+    for module, table in (
+        ("gateway.engines.sqlite.schema", "sessions"),
+        ("gateway.engines.postgres.tables", "@sessions"),
+    ):
+        _change(
+            module, "MIGRATIONS", (*import_module(module).MIGRATIONS, (f"ALTER TABLE {table} ADD COLUMN mood text",))
+        )
+    _change(
+        "gateway.engines.postgres.schema", "MIGRATIONS", import_module("gateway.engines.postgres.tables").MIGRATIONS
+    )
+
+
+_register()
+
+from gateway.core.snapshots import to_snapshot
+from gateway.engines.postgres import PostgresEngine
+from gateway.engines.sqlite import SqliteEngine
+from gateway.envelope import EventId, InteractionId
+from gateway.ports.rows import Page
+from gateway.ports.step import RUNTIME, InteractionChange, NewEvent, Send, SendChange, Step
+from gateway.runtime.clock import SystemClock
+from gateway.runtime.recovery import load_view
+from tests.scenarios.plain_runtime import plain_gateway
+
+COPIES = "destination:log"
+
+
+def _engine(told: dict[str, Any]) -> Any:
+    if told["type"] == "sqlite":
+        return SqliteEngine(Path(told["path"]), SystemClock())
+    return PostgresEngine(told["dsn"], SystemClock(), schema=told["schema"])
+
+
+def _new(event: Any, name: str) -> NewEvent:
+    return NewEvent(EventId(name), event, "to_runtime", SystemClock().now())
+
+
+async def write(folder: Path, engine: dict[str, Any]) -> dict[str, Any]:
+    async with plain_gateway(folder, settings={"engine": engine}) as (running, _):
+        session_id = SessionId(await running.session())
+    async with _engine(engine) as store:
+        towns = [_new(WeatherChanged(town=town, id=town), f"weather-{town}") for town in TOWNS]
+        # The memory of the first is in the snapshot; the others are behind it.
+        await store.commit(Step(session_id, (towns[0],), sends=(Send(0, COPIES),)))
+        view = await load_view(store, session_id)
+        asks = InteractionChange(InteractionId("asked"), "waiting", "weather.asked", 0)
+        late: Any = "whenever"
+        done = await store.commit(
+            Step(
+                session_id,
+                tuple(towns[1:]),
+                sends=(Send(0, RUNTIME, "turn"), Send(1, COPIES), Send(1, RUNTIME, late)),
+                interactions=(asks,),
+                snapshot=to_snapshot(view.last_sequence, view.memory),
+            )
+        )
+        dead = SendChange(done.envelopes[1].sequence, COPIES, "dead", reason="gave up")
+        await store.commit(Step(session_id, send_changes=(dead,)))
+    return {"session_id": session_id, "sequences": [one.sequence for one in done.envelopes]}
+
+
+async def say(folder: Path, engine: dict[str, Any]) -> dict[str, Any]:
+    async with plain_gateway(folder, settings={"engine": engine}) as (running, runtime):
+        await runtime.hears("weather.changed")
+        await runtime.change.until(lambda: len(runtime.heard) >= 2, 15.0, what=lambda: "what stood behind it")
+        session_id = SessionId(await running.session())
+    async with _engine(engine) as store:
+        view = await load_view(store, session_id)
+        listed, _ = await store.dead_sends(Page(100))
+    return {
+        "heard": runtime.heard,
+        "weather": getattr(view.memory, "weather", None),
+        "listed": [[row.sequence, row.target, row.lane] for row in listed],
+    }
+
+
+if __name__ == "__main__":
+    verb, where, how = sys.argv[1:]
+    act = {"write": write, "say": say}[verb]
+    print(json.dumps(asyncio.run(act(Path(where), json.loads(how)))))
