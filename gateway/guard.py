@@ -10,6 +10,7 @@ Faults are the process's, as its log is: gateways that share a process share the
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from random import random
 from types import TracebackType
@@ -97,12 +98,14 @@ class Tasks:
         finally:
             await self.close()
 
-    async def close(self) -> None:
-        """Cancel what still runs, and wait for it; what is started from now on ends at once."""
+    async def close(self, *, within: float | None = None) -> None:
+        """Cancel what still runs, and wait for it, for so many seconds; what is started from now on ends at once."""
         self._closed = True
         for task in self._running:
             task.cancel()
-        await self._all_ended()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._all_ended()
 
     async def _all_ended(self) -> None:
         while left := self._running - {asyncio.current_task()}:
@@ -119,19 +122,27 @@ class Tasks:
 
 
 def guard(
-    name: str, make: Callable[[], Awaitable[object]], tasks: Tasks, *, again: bool = True, **about: object
+    name: str,
+    make: Callable[[], Awaitable[object]],
+    tasks: Tasks,
+    *,
+    again: bool = True,
+    times: int | None = None,
+    **about: object,
 ) -> "asyncio.Task[None]":
     """Run what `make` makes, in a task; the only way to start one that nobody waits for.
 
     What it raises, foreseen by nobody, is logged with `name` and `about`, counted in `dragoman_faults_total{part}`,
-    and what `make` makes then runs in its place, after 0.1-30 s. Without `again` the task ends. `name` is a word of
-    ours, never a peer's.
+    and what `make` makes then runs in its place, after 0.1-30 s. The task ends without `again`, or when it has failed
+    so many `times`. `name` is a word of ours, never a peer's.
     """
-    return tasks.add(_guarded(name, make, again, about), name)
+    return tasks.add(_guarded(name, make, times if again else 1, about), name)
 
 
-async def _guarded(name: str, make: Callable[[], Awaitable[object]], again: bool, about: dict[str, object]) -> None:
-    loop, key = asyncio.get_running_loop(), object()
+async def _guarded(
+    name: str, make: Callable[[], Awaitable[object]], most: int | None, about: dict[str, object]
+) -> None:
+    loop, key, faults = asyncio.get_running_loop(), object(), 0
     try:
         while True:
             try:
@@ -141,10 +152,12 @@ async def _guarded(name: str, make: Callable[[], Awaitable[object]], again: bool
             except BaseException as exc:
                 if is_canceled(exc):
                     raise
-                FAULTS.note(name, exc, text="a part failed and begins again" if again else "a part failed", **about)
+                faults += 1
+                over = most is not None and faults >= most
+                FAULTS.note(name, exc, text="a part failed" if over else "a part failed and begins again", **about)
+                if over:
+                    return
             else:
-                return
-            if not again:
                 return
             await asyncio.sleep(FAULTS.pause(name, key, now=loop.time()))
     finally:

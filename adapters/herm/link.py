@@ -11,6 +11,7 @@ from adapters.herm.history import Event, read_history
 from adapters.herm.options import HermOptions
 from adapters.herm.posting import body_of, receipt_for
 from gateway.errors import LinkLost, LinkRefused
+from gateway.guard import FAULTS, Tasks, awaited, guard_call
 from gateway.ports.adapter import Frame, Receipt, Receiver
 from gateway.ports.values import Malformed
 from gateway.transports import json
@@ -41,15 +42,15 @@ async def open_link(
         client, stream_path, headers=headers, within=options.connect_timeout, idle=options.idle_timeout
     ) as stream:
         link = HermLink(client, receiver, events_path=events_path, options=options, after=after)
-        reading = asyncio.ensure_future(link.read(stream))
-        reading.add_done_callback(link.note_end)
-        try:
-            await link.catch_up()
-            yield link
-        finally:
-            link.end("closed by us")
-            reading.cancel()
-            await asyncio.wait([reading])
+        async with Tasks() as tasks:
+            reading = awaited("herm link", link.read(stream), tasks)
+            reading.add_done_callback(guard_call("herm link", link.note_end))
+            try:
+                await link.catch_up()
+                yield link
+            finally:
+                link.end("closed by us")
+                await tasks.close()
 
 
 class HermLink:
@@ -223,6 +224,7 @@ class HermLink:
             case LinkLost() | LinkRefused():
                 self.end(str(failure))
             case _:
+                FAULTS.note("herm link", failure)
                 self.end(f"reading failed: {type(failure).__name__}")
 
 

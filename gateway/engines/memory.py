@@ -18,6 +18,7 @@ from gateway.engines.rows import CallRecord, Head, SendRecord, call_row, interac
 from gateway.engines.steps import CLOSED, DEAD_STATES, Writes, begin, decide
 from gateway.envelope import CallId, Envelope, InteractionId, SessionId
 from gateway.errors import Conflict, EngineUnavailable, NotFound, Truncated
+from gateway.guard import guard_call
 from gateway.ports.clock import Clock
 from gateway.ports.rows import (
     ANY_DEAD,
@@ -357,7 +358,7 @@ class MemoryEngine:
         listeners = self._opened.listeners
         for place, (engine, _) in listeners.items():
             if engine is not self:
-                asyncio.get_running_loop().call_soon(_wake, listeners, place, topic)
+                asyncio.get_running_loop().call_soon(guard_call("bell", _wake), listeners, place, topic)
 
     def listen(self, heard: Callable[[str | None], None]) -> Callable[[], None]:
         listeners, place = self._open.listeners, object()

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from gateway.errors import EngineUnavailable, EngineUnusable
+from gateway.guard import FAULTS, Tasks, awaited
 from gateway.ports.rows import EngineHealth
 
 
@@ -14,6 +15,7 @@ class SharedProbe:
         self._place = place
         self._probe = probe
         self._patience = patience
+        self._tasks = Tasks()
         self._running: asyncio.Task[EngineHealth] | None = None
         self._late_at = 0.0
 
@@ -22,7 +24,7 @@ class SharedProbe:
         loop = asyncio.get_running_loop()
         running = self._running
         if running is None or running.done():
-            running = self._running = loop.create_task(self._try(), name="dragoman-probe")
+            running = self._running = awaited("probe", self._try(), self._tasks)
             self._late_at = loop.time() + self._patience
         # Not awaited itself, so that nobody who gives up breaks it off for the others.
         await asyncio.wait({running}, timeout=max(0.0, self._late_at - loop.time()))
@@ -35,3 +37,13 @@ class SharedProbe:
             return await self._probe()
         except (EngineUnavailable, EngineUnusable) as exc:
             return EngineHealth(writable=False, detail=str(exc))
+        except Exception as exc:  # noqa: BLE001 - noted: it says that the store is not well, and must not break who asks
+            FAULTS.note("probe", exc)
+            return EngineHealth(
+                writable=False, detail=f"{self._place} failed in a way that nobody foresaw; see the log"
+            )
+
+    async def close(self) -> None:
+        """Break off what still runs."""
+        tasks, self._tasks = self._tasks, Tasks()
+        await tasks.close()

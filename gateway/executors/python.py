@@ -16,6 +16,7 @@ import structlog
 from gateway.envelope import Outcome
 from gateway.executors.answers import clean, failure
 from gateway.executors.json_body import read_json
+from gateway.guard import Tasks, awaited
 from gateway.ports.executor import Answer, Answered, Cancellation, Replied, Request, Uncertain, outcome_from
 from gateway.settings.functions import find_function
 from gateway.settings.model import PythonSpec
@@ -40,21 +41,17 @@ class PythonExecutor:
         """
         self._path = spec.call
         self._function = find_function(spec.call)
-        self._tasks: set[asyncio.Task[Answer]] = set()
+        self._tasks = Tasks()
 
     async def __aenter__(self) -> "PythonExecutor":
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_FAREWELL)
+        tasks, self._tasks = self._tasks, Tasks()
+        await tasks.close(within=_FAREWELL)
 
     async def execute(self, request: Request) -> Answer:
-        task = asyncio.create_task(self._call(request))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = awaited("python executor", self._call(request), self._tasks)
         try:
             await asyncio.wait({task}, timeout=request.timeout.total_seconds())
         finally:

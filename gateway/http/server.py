@@ -9,6 +9,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from gateway.guard import guard_call
 from gateway.http.app import followers_of
 from gateway.http.sse import WIRE
 
@@ -90,7 +91,8 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _expect_head(self) -> None:
         self._head_is_there()
-        self._head_timer = self.loop.call_later(_HEAD_DEADLINE.total_seconds(), self._give_up)
+        give_up = guard_call("http", self._give_up)
+        self._head_timer = self.loop.call_later(_HEAD_DEADLINE.total_seconds(), give_up)
 
     def _head_is_there(self) -> None:
         if self._head_timer is not None:

@@ -5,6 +5,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol, cast
 
 import structlog
@@ -13,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.envelope import Envelope, Live, dump_event, to_json
 from gateway.errors import DragomanError, Overloaded
+from gateway.guard import Tasks, guard
 from gateway.http.reply import dump
 from gateway.http.room import Room
 from gateway.http.views import interaction_view
@@ -228,15 +230,15 @@ class EventStream(Response):
         complete = False
         try:
             # One request is one task of the server; the two beside it live and die with it.
-            async with asyncio.TaskGroup() as group:
-                beside = (group.create_task(self._read()), group.create_task(self._watch(receive)))
+            async with Tasks() as beside:
+                guard("stream", self._read, beside, again=False)
+                guard("stream", partial(self._watch, receive), beside, again=False)
                 # The reader joins first: from the first line on, nothing that is only live is missed.
                 await asyncio.sleep(0)
                 try:
                     complete = await self._write(send)
                 finally:
-                    for task in beside:
-                        task.cancel()
+                    await beside.close()
         finally:
             self._forget()
             self._followers.leave(self)
@@ -258,7 +260,8 @@ class EventStream(Response):
                 self._items = self._again(self._last)
         except DragomanError as exc:
             log.warning("stream of a follower ended", reason=str(exc))
-        self.end()
+        finally:
+            self.end()
 
     async def _read_on(self) -> bool:
         """Read until the items end; False where the client reads so slowly that they are better read again later."""

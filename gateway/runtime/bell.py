@@ -6,6 +6,8 @@ tasks that `asyncio.wait` would take were most of what an event cost.
 
 import asyncio
 
+from gateway.guard import guard_call
+
 
 class Bell:
     """Wakes all who wait; a ring that nobody waits for is forgotten."""
@@ -45,7 +47,7 @@ async def heard(*bells: Bell, within: float) -> bool:
     """
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[bool] = loop.create_future()
-    alarm = loop.call_later(within, _give_up, waiter)
+    alarm = loop.call_later(within, guard_call("bell", _give_up), waiter)
     for bell in bells:
         bell.waiting.add(waiter)
     try:

@@ -75,11 +75,7 @@ async def ask(pump: Pump, signal: ClientSignal) -> Any:
     """
     reply: asyncio.Future[Any] = signal.reply
     pump.put(signal)
-    ended = asyncio.ensure_future(pump.closed.wait())
-    try:
-        await asyncio.wait({reply, ended}, timeout=REPLY, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        ended.cancel()
+    await asyncio.wait({reply, pump.closed.future()}, timeout=REPLY, return_when=asyncio.FIRST_COMPLETED)
     if reply.done():
         return reply.result()
     if pump.closed.is_set():

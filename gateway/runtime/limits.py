@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.envelope import CallId
+from gateway.guard import guard_call
 from gateway.runtime.breaker import Breakers
 
 _LEAST_WAIT = 0.001
@@ -252,4 +253,4 @@ class Slots:
             state.timer = None
             self._grant(executor)
 
-        state.timer = asyncio.get_running_loop().call_later(wait, again)
+        state.timer = asyncio.get_running_loop().call_later(wait, guard_call("slots", again))

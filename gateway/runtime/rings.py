@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
+from gateway.guard import guard_call
 from gateway.ports.engine import Bell
 
 Kind = Literal["orphans", "session", "follow", "interaction", "copies"]
@@ -43,15 +44,15 @@ class Rings:
 
     def on(self, kind: Kind, heard: Callable[[Sequence[str]], None]) -> None:
         """Call this with the names of each ring of a kind."""
-        self._heard[kind] = heard
+        self._heard[kind] = guard_call("rings", heard)
 
     def on_live(self, shown: Callable[[str, str], None]) -> None:
         """Call this with the session and the text of each live item that another instance shows."""
-        self._shown = shown
+        self._shown = guard_call("rings", shown)
 
     def on_missed(self, missed: Callable[[], None]) -> None:
         """Call this when rings may have been missed."""
-        self._missed.append(missed)
+        self._missed.append(guard_call("rings", missed))
 
     def start(self) -> None:
         """Listen from now on."""
@@ -77,7 +78,7 @@ class Rings:
         if self._timer is None and self._count:
             loop = asyncio.get_running_loop()
             wait = max(0.0, self._rung_at + _GATHER - loop.time())
-            self._timer = loop.call_later(wait, self._flush)
+            self._timer = loop.call_later(wait, guard_call("rings", self._flush))
 
     def show(self, session_id: str, text: str) -> None:
         """Show a live item to those who follow a session elsewhere; what is too much for a ring is left out."""
@@ -98,7 +99,7 @@ class Rings:
             if self._count:
                 self._bell.ring(self._next())
         if self._count:
-            self._timer = loop.call_later(_GATHER, self._flush)
+            self._timer = loop.call_later(_GATHER, guard_call("rings", self._flush))
 
     def _next(self) -> str:
         """Take out as many names of one kind as fit into a ring."""

@@ -25,6 +25,7 @@ import aiohappyeyeballs
 import structlog
 from yarl import URL
 
+from gateway.guard import guard_call
 from gateway.transports.addresses import AddressRefused, check_url, guarded_socket
 from gateway.transports.http_reader import HttpReader, NotHttp, Unread
 
@@ -184,14 +185,17 @@ class HttpClient:
         wire.idle_since = loop.time()
         self._idle.append(wire)
         if self._sweeper is None:
-            self._sweeper = loop.call_later(_IDLE_SECONDS, self._sweep)
+            self._sweeper = loop.call_later(_IDLE_SECONDS, guard_call("http client", self._sweep))
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         oldest = loop.time() - _IDLE_SECONDS
         while self._idle and self._idle[0].idle_since <= oldest:
             self._idle.popleft().transport.close()
-        self._sweeper = loop.call_at(self._idle[0].idle_since + _IDLE_SECONDS, self._sweep) if self._idle else None
+        self._sweeper = None
+        if self._idle:
+            next_at = self._idle[0].idle_since + _IDLE_SECONDS
+            self._sweeper = loop.call_at(next_at, guard_call("http client", self._sweep))
 
     async def _connect(self, until: float) -> "_Wire":
         """Find the host, connect, agree on TLS.
@@ -262,7 +266,7 @@ class _Wire(asyncio.Protocol):
         """Send a request and wait for the answer, for the end of the connection, or until time is up."""
         self._reader.begin()
         self._waiter = self._loop.create_future()
-        alarm = self._loop.call_at(until, self._expire)
+        alarm = self._loop.call_at(until, guard_call("http client", self._expire))
         try:
             self.transport.write(request)
             await self._waiter

@@ -13,7 +13,12 @@ from gateway.engines.sqlite.place import Place
 from gateway.engines.sqlite.upkeep import cut, set_note
 from gateway.engines.sqlite.writer import BATCH, WAITING, Turn, Writer
 from gateway.errors import EngineUnavailable
+from gateway.guard import FAULTS
 from gateway.ports.step import RUNTIME, Send, SendChange, Step
+
+
+class Fatal(BaseException):
+    """Nothing that a thread outlives."""
 
 
 @pytest.fixture
@@ -62,6 +67,23 @@ async def test_a_file_that_cannot_be_opened_again_is_told_until_it_can(path: Pat
     await writer.stop()
 
 
+async def test_what_one_job_raises_that_nobody_foresaw_costs_that_job_alone(path: Path) -> None:
+    writer = Writer(path, FakeClock())
+    await writer.start()
+    before = FAULTS.total["sqlite writer"]
+
+    def fail(turn: Turn) -> None:
+        del turn
+        raise KeyError("a fault of ours")
+
+    asked = [writer.run(set_note("a", "1")), writer.run(fail), writer.run(set_note("b", "2"))]
+    results = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 30)
+    assert [type(result) for result in results] == [type(None), KeyError, type(None)]
+    assert FAULTS.total["sqlite writer"] - before == 1
+    assert await writer.run(read_note) == [("a", "1"), ("b", "2")]
+    await writer.stop()
+
+
 async def test_a_thread_that_dies_leaves_nobody_waiting(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[threading.ExceptHookArgs] = []
     monkeypatch.setattr(threading, "excepthook", told.append)
@@ -70,7 +92,7 @@ async def test_a_thread_that_dies_leaves_nobody_waiting(path: Path, monkeypatch:
 
     def fail(turn: Turn) -> None:
         del turn
-        raise KeyError("a fault of ours")
+        raise Fatal
 
     asked = [writer.run(set_note("a", "1")), writer.run(fail), *(writer.run(set_note("b", "2")) for _ in range(3))]
     results = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 5)
@@ -78,7 +100,7 @@ async def test_a_thread_that_dies_leaves_nobody_waiting(path: Path, monkeypatch:
     with pytest.raises(EngineUnavailable):
         await asyncio.wait_for(writer.run(set_note("a", "1")), 5)
     await asyncio.wait_for(writer.stop(), 5)
-    assert [args.exc_type for args in told] == [KeyError]
+    assert [args.exc_type for args in told] == [Fatal]
 
 
 async def test_more_jobs_than_may_wait_are_all_done_in_batches(path: Path) -> None:

@@ -17,6 +17,7 @@ import structlog
 from gateway.engines.postgres.link import Address, Link, connect
 from gateway.engines.postgres.once import FIRST_PAUSE, LONGEST_PAUSE
 from gateway.errors import DragomanError
+from gateway.guard import Tasks, guard, guard_call
 
 log = structlog.get_logger(__name__)
 
@@ -46,29 +47,27 @@ class Bell:
         self._topics: set[str] = set()
         self._news = asyncio.Event()
         self._pinged = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: Tasks | None = None
         self._said = False
 
     def start(self) -> None:
-        # A task of the engine's own and not of a group: entering and leaving may be two tasks' doing.
-        self._task = asyncio.create_task(self._run(), name="dragoman-postgres-bell")
-        self._task.add_done_callback(_say_why)
+        self._tasks = Tasks()
+        guard("postgres bell", self._run, self._tasks)
 
     async def stop(self) -> None:
         """End; what was rung last may be lost, as any ring may."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        tasks, self._tasks = self._tasks, None
+        if tasks is not None:
+            await tasks.close()
 
     def ring(self, topic: str) -> None:
-        if self._task is not None and len(self._topics) <= TOPICS:
+        if self._tasks is not None and len(self._topics) <= TOPICS:
             self._topics.add(topic)
             self._news.set()
 
     def listen(self, heard: Heard) -> Callable[[], None]:
         key = object()
-        self._listeners[key] = heard
+        self._listeners[key] = guard_call("postgres bell", heard)
         return lambda: self._forget(key)
 
     def _forget(self, key: object) -> None:
@@ -112,12 +111,18 @@ class Bell:
                 "rings of other gateways cannot be heard through a pooler, so news from them come up to a second"
                 " later; give engine.direct_dsn a way to the server itself"
             )
+        loop = asyncio.get_running_loop()
+        ping_at = loop.time() + PING_EVERY
         while True:
+            # Also while there is always something to ring: what is sent says nothing about what is heard.
+            if loop.time() >= ping_at:
+                await self._ping(link, listens=listens)
+                ping_at = loop.time() + PING_EVERY
             try:
-                async with asyncio.timeout(PING_EVERY):
+                async with asyncio.timeout_at(ping_at):
                     await self._news.wait()
             except TimeoutError:
-                await self._ping(link, listens=listens)
+                continue
             else:
                 self._news.clear()
                 topics, self._topics = self._topics, set()
@@ -157,8 +162,3 @@ class Bell:
                 self._tell(topic)
         else:
             self._tell(None)
-
-
-def _say_why(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.error("the bell failed, and news of other gateways come late", exc_info=task.exception())

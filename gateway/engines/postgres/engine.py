@@ -96,6 +96,7 @@ class PostgresEngine:
             lanes = Lanes(self._address, once, self._clock)
             lanes.start()
             stack.push_async_callback(lanes.stop)
+            stack.push_async_callback(self._probing.close)
             self._bell.start()
             stack.push_async_callback(self._bell.stop)
             self._now_open = _Open(lanes, pool, pulse)

@@ -17,8 +17,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
-import structlog
-
 from gateway.engines.byte_room import ByteRoom
 from gateway.engines.encoding import Encoded
 from gateway.engines.postgres.link import Address
@@ -27,10 +25,9 @@ from gateway.engines.postgres.store import Held, lock, write
 from gateway.engines.rows import micros
 from gateway.engines.steps import Writes, decide
 from gateway.errors import DragomanError, EngineUnavailable, InvalidRequest, OperatorError
+from gateway.guard import FAULTS, Tasks, guard
 from gateway.ports.clock import Clock
 from gateway.ports.step import Committed, Step
-
-log = structlog.get_logger(__name__)
 
 LANES = 2
 BATCH = 256
@@ -54,7 +51,7 @@ class Job:
     since: float
 
 
-Verdict = tuple[Job, Committed | None, DragomanError | None]
+Verdict = tuple[Job, Committed | None, Exception | None]
 
 
 class Lanes:
@@ -65,24 +62,21 @@ class Lanes:
         self._room = asyncio.Semaphore(WAITING)
         self._weight = ByteRoom(WAITING_BYTES)
         self._lanes = [_Lane(address, once, clock, self._room) for _ in range(LANES)]
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = Tasks()
+        self._running: list[asyncio.Task[None]] = []
         self._closing = False
 
     def start(self) -> None:
         # Tasks of the engine's own and not of a group: entering and leaving may be two tasks' doing.
-        self._tasks = [asyncio.create_task(lane.run(), name="dragoman-postgres-lane") for lane in self._lanes]
-        for task in self._tasks:
-            task.add_done_callback(_say_why)
+        self._running = [guard("postgres lane", lane.run, self._tasks) for lane in self._lanes]
 
     async def stop(self) -> None:
         """Write what is queued, and end; what cannot be written in time is refused."""
         self._closing = True
         for lane in self._lanes:
             lane.close()
-        _, late = await asyncio.wait(self._tasks, timeout=CLOSING)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.wait(self._running, timeout=CLOSING)
+        await self._tasks.close()
 
     async def commit(self, step: Step, events: Sequence[Encoded]) -> Committed:
         loop = asyncio.get_running_loop()
@@ -141,6 +135,7 @@ class _Lane:
 
     async def run(self) -> None:
         batch: list[Job] = []
+        self.ended = False
         try:
             while True:
                 await self._news.wait()
@@ -153,7 +148,7 @@ class _Lane:
                 else:
                     self._news.clear()
         finally:
-            # Also when this task fails: nobody may wait for ever.
+            # Also when this fails: nobody may wait for ever.
             self.ended = True
             left = [*batch, *self._waiting]
             self._waiting.clear()
@@ -187,6 +182,11 @@ class _Lane:
         except (InvalidRequest, ValueError, TypeError, OverflowError) as exc:
             if len(batch) == 1:
                 return [(batch[0], None, _refused(exc))]
+        # Whatever it is, it is one session's alone: what is at fault is found by halves, and nothing was written.
+        except Exception as exc:  # noqa: BLE001
+            if len(batch) == 1:
+                FAULTS.note("postgres lane", exc, session_id=batch[0].step.session_id)
+                return [(batch[0], None, exc)]
         half = len(batch) // 2
         return [*await self._process(batch[:half]), *await self._process(batch[half:])]
 
@@ -206,11 +206,6 @@ class _Lane:
         else:
             turn.idle = True
         return verdicts
-
-
-def _say_why(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.error("a lane failed, and nothing is committed any more", exc_info=task.exception())
 
 
 def _take(waiting: deque[Job]) -> list[Job]:

@@ -16,6 +16,7 @@ import asyncpg
 
 from gateway.engines.postgres.faults import Lost, ReadOnly, place_of, translate
 from gateway.errors import EngineUnusable
+from gateway.guard import guard_call
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
@@ -129,7 +130,7 @@ class Link:
     def _deadline(self, seconds: float) -> asyncio.TimerHandle:
         # asyncpg's own time-outs ask the server to cancel, which must never happen to a COMMIT: one that
         # waits for its replica would then be reported as done.
-        return asyncio.get_running_loop().call_later(seconds, self.drop)
+        return asyncio.get_running_loop().call_later(seconds, guard_call("postgres link", self.drop))
 
     def _failed(self, exc: Exception) -> Exception:
         error = translate(exc, self.address.place)
@@ -176,7 +177,7 @@ async def _open(address: Address) -> "asyncpg.Connection[Any]":
 
 async def _is_direct(connection: "asyncpg.Connection[Any]") -> bool:
     """Ask whether the backend that answers is the one that was connected to, and no pooler stands in between."""
-    timer = asyncio.get_running_loop().call_later(CONNECT_SECONDS, connection.terminate)
+    timer = asyncio.get_running_loop().call_later(CONNECT_SECONDS, guard_call("postgres link", connection.terminate))
     try:
         return await connection.fetchval("SELECT pg_backend_pid()") == connection.get_server_pid()
     except BaseException:

@@ -14,6 +14,7 @@ from gateway.engines.postgres.link import Address
 from gateway.engines.postgres.once import FIRST_PAUSE, LONGEST_PAUSE, Line, Once, Work
 from gateway.engines.postgres.store import BEGIN
 from gateway.errors import EngineUnavailable
+from gateway.guard import Tasks, awaited, guard_call
 
 T = TypeVar("T")
 
@@ -36,6 +37,7 @@ class Pool:
         for _ in range(size):
             self._free.put_nowait(Line(address))
         self._waiting = 0
+        self._tasks = Tasks()
         self._running: set[asyncio.Task[Any]] = set()
         self._closing = False
 
@@ -80,9 +82,9 @@ class Pool:
             self._free.put_nowait(line)
 
     async def _protect(self, work: Coroutine[Any, Any, T]) -> T:
-        task = asyncio.create_task(work)
+        task = awaited("postgres pool", work, self._tasks)
         self._running.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(guard_call("postgres pool", self._ended))
         return await asyncio.shield(task)
 
     def _ended(self, task: "asyncio.Task[Any]") -> None:
@@ -111,10 +113,8 @@ class Pool:
         """Wait for what is under way, and close the connections."""
         self._closing = True
         if self._running:
-            _, late = await asyncio.wait(self._running, timeout=CLOSING)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await asyncio.wait(self._running, timeout=CLOSING)
+        await self._tasks.close()
         for _ in range(self._size):
             try:
                 async with asyncio.timeout(PATIENCE):

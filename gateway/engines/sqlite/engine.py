@@ -84,6 +84,7 @@ class SqliteEngine:
         writer, readers, _ = self._open
         self._opened = None
         try:
+            await self._probing.close()
             await readers.close()
         finally:
             try:

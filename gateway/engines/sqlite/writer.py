@@ -24,6 +24,7 @@ from gateway.engines.sqlite.schema import open_writer
 from gateway.engines.sqlite.store import Store
 from gateway.engines.steps import Writes, decide
 from gateway.errors import DragomanError, EngineUnavailable, InvalidRequest, OperatorError
+from gateway.guard import FAULTS, guard_call
 from gateway.ports.clock import Clock
 from gateway.ports.step import Committed, Step
 
@@ -84,7 +85,7 @@ class Task:
 
 
 Job = StepJob | Task
-Verdict = tuple[asyncio.Future[Any], Any, DragomanError | None]
+Verdict = tuple[asyncio.Future[Any], Any, Exception | None]
 
 
 class Writer:
@@ -157,7 +158,7 @@ class Writer:
     def _put(self, job: Job) -> None:
         # One wake-up of the thread per turn of the loop, so that what comes together is written together.
         if not self._tick:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(guard_call("sqlite writer", self._flush))
         self._tick.append(job)
 
     def _flush(self) -> None:
@@ -225,6 +226,12 @@ class Writer:
             if len(batch) == 1:
                 lost = self._store is None
                 return [(batch[0].future, None, _translate(exc, self._path, connection_lost=lost))]
+        # Whatever it is, it is one job's alone, which is found below; the thread goes on.
+        except Exception as exc:  # noqa: BLE001
+            self._recover()
+            if len(batch) == 1:
+                FAULTS.note("sqlite writer", exc)
+                return [(batch[0].future, None, exc)]
         return [verdict for job in batch for verdict in self._process([job])]
 
     def _attempt(self, batch: Sequence[Job]) -> list[Verdict]:
@@ -296,7 +303,7 @@ class Writer:
     def _tell(self, callback: Callable[..., object], *args: object) -> None:
         # A loop that was closed without leaving the engine has nobody left to tell.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(callback, *args)
+            self._loop.call_soon_threadsafe(guard_call("sqlite writer", callback), *args)
 
     def _fail_start(self, exc: DragomanError) -> None:
         self._started.set_exception(exc)
