@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from importlib.metadata import version
 from ipaddress import ip_address
 from pathlib import Path
@@ -23,6 +24,7 @@ from gateway.executors.destination import WebhookDestination
 from gateway.executors.python import PythonExecutor
 from gateway.executors.static import StaticExecutor
 from gateway.executors.webhook import WebhookExecutor
+from gateway.guard import Tasks, awaited, guard, guard_call
 from gateway.http.app import build_app
 from gateway.http.server import make_server, most_connections
 from gateway.plugins import installed_adapters
@@ -86,22 +88,24 @@ async def serve(
     listener = _listen(host or DEFAULT_HOST, DEFAULT_PORT if port is None else port, guarded=bool(settings.api.keys))
     with listener:
         url = own_url(settings, listener)
-        async with Gateway(
-            settings, parts_for(settings, reread=lambda: read_configuration(config).settings, url=url)
-        ) as gateway:
+        async with (
+            Gateway(
+                settings, parts_for(settings, reread=lambda: read_configuration(config).settings, url=url)
+            ) as gateway,
+            Tasks() as tasks,
+        ):
             server = make_server(build_app(gateway), drain=settings.limits.drain, connections=connections)
-            stop = _handle_signals(gateway)
+            stop = _handle_signals(gateway, tasks)
             _tune_the_interpreter()
-            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            serving = awaited("server", server.serve(sockets=[listener]), tasks)
             where, at = listener.getsockname()[:2]
             log.info("listening", url=f"http://{f'[{where}]' if ':' in where else where}:{at}", pid=os.getpid())
-            waiting = asyncio.create_task(stop.wait())
-            await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({serving, awaited("server", stop.wait(), tasks)}, return_when=asyncio.FIRST_COMPLETED)
             stopping(settings.limits.drain + _LEAVING)
             await gateway.drain()
             server.should_exit = True
             await serving
-            waiting.cancel()
+            await tasks.close()
     return 0
 
 
@@ -217,19 +221,16 @@ def _tune_the_interpreter() -> None:
     sys.setswitchinterval(0.0003)
 
 
-def _handle_signals(gateway: Gateway) -> asyncio.Event:
+def _handle_signals(gateway: Gateway, tasks: Tasks) -> asyncio.Event:
     """Stop on SIGTERM and SIGINT, read the configuration again on SIGHUP."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    reloads: set[asyncio.Task[None]] = set()
 
     def reload() -> None:
-        task = loop.create_task(_reload(gateway))
-        reloads.add(task)
-        task.add_done_callback(reloads.discard)
+        guard("reload", partial(_reload, gateway), tasks, again=False)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, reload)
+        loop.add_signal_handler(number, guard_call("signal", stop.set))
+    loop.add_signal_handler(signal.SIGHUP, guard_call("signal", reload))
     return stop
 
 

@@ -51,8 +51,12 @@ class Faults:
 
     def note(self, part: str, exc: BaseException, *, text: str = "a part failed", **about: object) -> None:
         """Log a fault once, with its traceback, and count it."""
-        self.total[part] += 1
+        self.count(part)
         log.error(text, part=part, **about, exc_info=exc)
+
+    def count(self, part: str) -> None:
+        """Count a fault that is logged elsewhere."""
+        self.total[part] += 1
 
     def pause(self, part: str, key: object, *, now: float) -> float:
         """Take note that a part has failed and begins again; says after how many seconds it does."""
@@ -147,15 +151,14 @@ async def _guarded(
         while True:
             try:
                 await make()
-            except _ENDS_ALL:
-                raise
             except BaseException as exc:
-                if is_canceled(exc):
+                if not is_fault(exc):
                     raise
                 faults += 1
                 over = most is not None and faults >= most
                 FAULTS.note(name, exc, text="a part failed" if over else "a part failed and begins again", **about)
-                if over:
+                task = asyncio.current_task()
+                if over or (task is not None and task.cancelling()):
                     return
             else:
                 return
@@ -170,10 +173,11 @@ def pause_after(times: int) -> float:
     return max(FIRST_PAUSE, ceiling * (0.5 + 0.5 * random()))  # noqa: S311 - jitter, nobody gains from guessing it
 
 
-def is_canceled(exc: BaseException) -> bool:
-    """Whether this is the end that somebody asked the running task for, and not one that a part made up."""
+def is_fault(exc: BaseException) -> bool:
+    """Whether this is a part's own doing, and not the end that somebody asked the running task or the process for."""
     task = asyncio.current_task()
-    return isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+    canceled = isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+    return not canceled and not isinstance(exc, _ENDS_ALL)
 
 
 def awaited(name: str, work: Coroutine[Any, Any, T], tasks: Tasks) -> "asyncio.Task[T]":

@@ -20,6 +20,7 @@ from gateway.core.state import OpenCall, SessionView, turn_end_due
 from gateway.envelope import (
     DeliverySettled,
     Envelope,
+    FaultReported,
     LinkChanged,
     Outcome,
     SessionClosed,
@@ -50,8 +51,17 @@ def link(council: Council, build: Building, changed: LinkChanged, *, state_waits
         say(council, build, update, caused_by=build.last_sequence, lane="urgent", place="first")
 
 
-def delivery(build: Building, sequence: int, target: str, state: SendState, *, reason: str | None) -> None:
+GATEWAY_FAULT = "gateway.fault"
+"""The code of a `fault.reported` that is about the gateway itself."""
+
+
+def delivery(
+    build: Building, sequence: int, target: str, state: SendState, *, reason: str | None, fault: bool = False
+) -> None:
     """An outbound row has met its fate; what is not plain success is put on record."""
+    if fault:
+        message = reason or "an event could not be sent"
+        build.record(FaultReported(code=GATEWAY_FAULT, message=message), "from_runtime", caused_by=sequence)
     build.change_send(SendChange(sequence=sequence, target=target, state=state, reason=reason))
     match state:
         case "refused" | "moot" | "unknown" | "dead":

@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import Overloaded, TooLarge
+from gateway.guard import FAULTS, is_fault
 from gateway.http.errors import PROBLEMS, ProblemKind, problem_reply
 from gateway.runtime.gateway import Gateway
 
@@ -63,7 +64,7 @@ class Edge:
             await self._answer(scope, receive, send, state, began)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, state: dict[str, Any], began: float) -> None:
-        mistake: Exception | None = None
+        mistake: BaseException | None = None
         limited = _Limited(receive, scope, limit=int(self._gateway.settings.api.max_body), weigh=self._weigh)
         deadline = asyncio.timeout(_ANSWER_DEADLINE.total_seconds())
         outgoing = _Outgoing(send, deadline, request_id=dict(scope["headers"])[REQUEST_ID], head=state["head"])
@@ -80,7 +81,10 @@ class Edge:
             late = Overloaded(f"nothing came of it within {_ANSWER_DEADLINE.total_seconds():g} s; it may still be done")
             await problem_reply(late).response()(scope, receive, outgoing.send)
         # This is the edge: what nobody foresaw is told as a 500 without details and logged once, below.
-        except Exception as exc:  # noqa: BLE001
+        except BaseException as exc:
+            if not is_fault(exc):
+                raise
+            FAULTS.count("http")
             mistake = exc
             if outgoing.status is None:
                 await problem_reply(exc).response()(scope, receive, outgoing.send)
@@ -149,7 +153,7 @@ def _request_id(scope: Scope) -> bytes:
 
 
 def _write_line(
-    scope: Scope, *, status: int | None, problem: ProblemKind | None, began: float, mistake: Exception | None
+    scope: Scope, *, status: int | None, problem: ProblemKind | None, began: float, mistake: BaseException | None
 ) -> None:
     # The query string is never logged: callback tokens live there.
     path: str = scope["path"]

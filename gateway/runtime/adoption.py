@@ -8,6 +8,7 @@ import structlog
 
 from gateway.envelope import SessionId
 from gateway.errors import EngineUnavailable
+from gateway.guard import FAULTS, Tasks, guard
 from gateway.ports.engine import Engine
 from gateway.ports.rows import Page, SessionRow
 from gateway.runtime.metrics import Metrics
@@ -54,10 +55,10 @@ class Adoption:
         rings.on("orphans", self._hear)
         rings.on_missed(self._wake.set)
 
-    def start(self, tasks: asyncio.TaskGroup) -> None:
+    def start(self, tasks: Tasks) -> None:
         """Look from now on; where the store is this process's alone, there is nothing to look for."""
         if self._tenure.shared:
-            self._task = tasks.create_task(self._look())
+            self._task = guard("adoption", self._look, tasks)
 
     def stop(self) -> None:
         """Adopt nothing more."""
@@ -111,7 +112,13 @@ class Adoption:
         while self._named:
             taken: list[SessionRow] = []
             for session_id in list(islice(self._named, _TOGETHER)):
-                row = await self._tenure.take(session_id)
+                try:
+                    row = await self._tenure.take(session_id)
+                except EngineUnavailable:
+                    raise
+                except Exception as exc:  # noqa: BLE001 - noted: one session must not keep those behind it
+                    FAULTS.note("adoption", exc, session_id=session_id)
+                    row, self._doubt = None, True
                 del self._named[session_id]
                 if row is not None and self._sessions.carried(session_id) is None:
                     self._metrics.adopted(takeover=row.fence > 1)

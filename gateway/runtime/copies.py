@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 
 import structlog
 
 from gateway.core.calls import RetryPolicy
 from gateway.envelope import to_copy
-from gateway.errors import DragomanError
+from gateway.errors import DragomanError, EngineUnavailable
+from gateway.guard import FAULTS, Tasks, guard, is_fault
 from gateway.ports.clock import Clock
 from gateway.ports.engine import Engine
 from gateway.ports.executor import Copied, Destination
@@ -19,6 +21,8 @@ log = structlog.get_logger(__name__)
 
 _PAGE = 100
 _OFF = "off"
+FAULTS_A_COPY = 3
+"""How often one copy may make its destination fail in ways that nobody foresaw."""
 
 
 def target_of(name: str) -> str:
@@ -56,6 +60,8 @@ class Courier:
         self._clock = clock
         self._dice = dice
         self._bell = asyncio.Event()
+        self._faults: dict[tuple[str, int], int] = {}
+        """How often the copies that made the destination fail have done so."""
         self.finishing = False
 
     def finish(self) -> None:
@@ -111,13 +117,18 @@ class Courier:
                     for row in mine:
                         if self.finishing or not await self._copy(row):
                             return
-                except DragomanError as exc:
+                except BaseException as exc:
+                    if not is_fault(exc):
+                        raise
                     # One session's mark that cannot be written must not break off the copies of the others.
+                    if not isinstance(exc, DragomanError):
+                        FAULTS.note("copies", exc, destination=self._name, session_id=mine[0].session_id)
+                        exc = EngineUnavailable(f"a mark failed in a way that nobody foresaw ({type(exc).__name__})")
                     problems.append(exc)
 
-        async with asyncio.TaskGroup() as group:
+        async with Tasks() as group:
             for mine in sessions.values():
-                group.create_task(of_one_session(mine))
+                guard("copies", partial(of_one_session, mine), group, again=False)
         if problems:
             raise problems[0]
 
@@ -139,6 +150,17 @@ class Courier:
             log.error("a destination answered 410 and is switched off", destination=self._name)
         return change.state == "delivered"
 
+    def _failed(self, row: SendRow, exc: BaseException) -> Copied:
+        """A copy made its destination fail in a way that nobody foresaw: it is put aside when it has done so thrice."""
+        FAULTS.note("destination", exc, destination=self._name, session_id=row.session_id, sequence=row.sequence)
+        key = row.session_id, row.sequence
+        self._faults[key] = times = self._faults.get(key, 0) + 1
+        reason = f"the destination failed inside the gateway ({type(exc).__name__})"
+        if times < FAULTS_A_COPY:
+            return Copied("again", reason)
+        del self._faults[key]
+        return Copied("dead", reason)
+
     def _judge(self, row: SendRow, copied: Copied, attempt: int) -> SendChange:
         state: SendState = "delivered"
         due_at, reason = None, copied.reason
@@ -147,6 +169,8 @@ class Courier:
                 reason = None
             case "refused":
                 state = "refused"
+            case "dead":
+                state = "dead"
             case "gone":
                 state, due_at = "pending", self._clock.now()
             case _ if attempt >= self._policy.attempts:

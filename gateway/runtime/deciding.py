@@ -43,9 +43,9 @@ def decide(desk: Desk, build: Building, signal: s.Signal) -> Any:
             _about_work(desk, build, signal)
         case s.FrameArrived(frame, cursor, _, overloaded):
             frames.take(desk.council, build, frame, cursor=cursor, overloaded=overloaded)
-        case s.Delivered(sequences, target, state, reason, overdue):
+        case s.Delivered(sequences, target, state, reason, overdue, fault):
             for sequence in sequences:
-                session.delivery(build, sequence, target, state, reason=reason)
+                session.delivery(build, sequence, target, state, reason=reason, fault=fault)
             if overdue:
                 messages.correct(desk.council, build, caused_by=sequences[-1])
         case s.Held(sequences):

@@ -9,7 +9,8 @@ from asyncio import Task
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import structlog
 
@@ -18,6 +19,7 @@ from gateway.core.effects import Ask, Dispatch, Release
 from gateway.core.requests import call_data
 from gateway.core.state import OpenCall
 from gateway.envelope import CallId
+from gateway.guard import FAULTS, Tasks, awaited, guard, guard_call, is_fault
 from gateway.ports.clock import Clock
 from gateway.ports.executor import (
     Accepted,
@@ -39,6 +41,8 @@ from gateway.runtime.shared import Customer
 from gateway.runtime.signals import Attempted, Replied as RepliedSignal
 
 log = structlog.get_logger(__name__)
+
+_ANSWERS = (Answered, Accepted, NeverSent, NotProcessed, Replied, Uncertain)
 
 _CANCEL_TIMEOUT = timedelta(seconds=5)
 MOST_TOLD = 1_000
@@ -77,7 +81,7 @@ class Dispatcher:
         self._links = links
         self._executors: Mapping[str, Executor] = {}
         self._policies: Mapping[str, RetryPolicy] = {}
-        self._tasks: asyncio.TaskGroup | None = None
+        self._tasks: Tasks | None = None
         self._attempts: dict[CallId, Task[_Tried]] = {}
         self._telling = 0
         self._of: dict[Customer, set[Task[Any]]] = {}
@@ -87,7 +91,7 @@ class Dispatcher:
         """Use these executors from now on."""
         self._executors, self._policies = executors, policies
 
-    def start(self, tasks: asyncio.TaskGroup) -> None:
+    def start(self, tasks: Tasks) -> None:
         """Run attempts in this group from now on."""
         self._tasks = tasks
 
@@ -113,7 +117,7 @@ class Dispatcher:
 
     def _keep(self, session: Customer, task: Task[Any]) -> None:
         self._of.setdefault(session, set()).add(task)
-        task.add_done_callback(lambda done: self._forget(session, done))
+        task.add_done_callback(guard_call("dispatcher", partial(self._forget, session)))
 
     def _forget(self, session: Customer, task: Task[Any]) -> None:
         of_session = self._of.get(session, set())
@@ -127,10 +131,10 @@ class Dispatcher:
         """Start one attempt of a call that holds a slot."""
         call = effect.call
         assert self._tasks is not None
-        task = self._tasks.create_task(self._attempt(session, call))
+        task = awaited("attempt", self._attempt(session, call), self._tasks)
         self._attempts[call.call_id] = task
         epoch = self._breakers.began(call.executor or "")
-        task.add_done_callback(lambda done: self._ended(session, call, done, epoch))
+        task.add_done_callback(guard_call("dispatcher", partial(self._ended, session, call, epoch)))
         self._keep(session, task)
 
     async def _attempt(self, session: Customer, call: OpenCall) -> _Tried:
@@ -155,17 +159,26 @@ class Dispatcher:
             attempt=call.attempt,
             timeout=min(policy.timeout, left),
         )
-        # The dispatcher's edge: whatever an executor does, an outcome comes out. The executor keeps to
-        # `timeout`; one that does not is broken off when the call's deadline ends the call.
+        # The executor keeps to `timeout`; one that does not is broken off when the call's deadline ends the call.
+        return await self._execute(executor, request, policy, executor=call.executor, call_id=call.call_id)
+
+    async def _execute(self, asked: Executor, request: Request, policy: RetryPolicy, **about: str | None) -> _Tried:
+        """Ask an executor; the dispatcher's edge: whatever it does, an answer comes out."""
         try:
-            answer = await executor.execute(request)
-        except Exception as exc:
-            log.exception("an executor failed", executor=call.executor, call_id=call.call_id)
+            answer = await asked.execute(request)
+            if not isinstance(cast("object", answer), _ANSWERS):
+                raise TypeError(f"an executor answers with one of its answers, not {type(answer).__name__}")
+        except TimeoutError:
+            raise
+        except BaseException as exc:
+            if not is_fault(exc):
+                raise
+            FAULTS.note("executor", exc, text="an executor failed", **about)
             text = f"the executor failed inside the gateway ({type(exc).__name__})"
             return _Tried(Uncertain(text), telling=False)
         return _Tried(answer, telling=_is_telling(answer, request, policy))
 
-    def _ended(self, session: Customer, call: OpenCall, task: Task[_Tried], epoch: int) -> None:
+    def _ended(self, session: Customer, call: OpenCall, epoch: int, task: Task[_Tried]) -> None:
         if self._attempts.get(call.call_id) is task:
             del self._attempts[call.call_id]
         if call.executor is not None:
@@ -176,6 +189,8 @@ class Dispatcher:
             return
         problem = task.exception()
         text = f"the attempt failed ({type(problem).__name__})"
+        if problem:
+            FAULTS.note("attempt", problem, call_id=call.call_id)
         tried = _Tried(Uncertain(text), telling=False) if problem else task.result()
         answer = tried.answer
         self._tell_breaker(call.executor or "", epoch, answer if tried.telling else None)
@@ -208,25 +223,24 @@ class Dispatcher:
             log.warning("an executor was not told of a cancel", key=cancellation.key, reason="too many at once")
             return
         self._telling += 1
-        self._tasks.create_task(self._tell(executor, cancellation)).add_done_callback(self._told)
+        telling = guard("cancel", partial(self._tell, executor, cancellation), self._tasks, again=False)
+        telling.add_done_callback(guard_call("dispatcher", self._told))
 
     def _told(self, _task: Task[None]) -> None:
         self._telling -= 1
 
     async def _tell(self, executor: Executor, cancellation: Cancellation) -> None:
         # Best effort by contract: whatever goes wrong here is told to the log and changes nothing.
-        try:
-            async with asyncio.timeout((cancellation.timeout + _SLACK).total_seconds()):
-                await executor.cancel(cancellation)
-        except Exception:
-            log.exception("an executor could not be told of a cancel", key=cancellation.key)
+        async with asyncio.timeout((cancellation.timeout + _SLACK).total_seconds()):
+            await executor.cancel(cancellation)
 
     # Questions -------------------------------------------------------------------------------------------
 
     def ask(self, session: Customer, effect: Ask) -> None:
         """Start asking an executor about a routed event."""
         assert self._tasks is not None
-        self._keep(session, self._tasks.create_task(self._ask_until_deadline(session, effect)))
+        asking = guard("question", partial(self._ask_until_deadline, session, effect), self._tasks, times=3)
+        self._keep(session, asking)
 
     async def _ask_until_deadline(self, session: Customer, effect: Ask) -> None:
         answer = await self._ask(effect)
@@ -279,15 +293,10 @@ class Dispatcher:
     async def _ask_once(self, executor: Executor, request: Request, policy: RetryPolicy) -> _Tried:
         try:
             async with asyncio.timeout((request.timeout + _SLACK).total_seconds()):
-                answer = await executor.execute(request)
+                return await self._execute(executor, request, policy, kind=request.kind, key=request.key)
         except TimeoutError:
             answer = Uncertain("the executor did not end in time")
-        # The dispatcher's edge, as above.
-        except Exception as exc:
-            log.exception("an executor failed", kind=request.kind, key=request.key)
-            text = f"the executor failed inside the gateway ({type(exc).__name__})"
-            return _Tried(Uncertain(text), telling=False)
-        return _Tried(answer, telling=_is_telling(answer, request, policy))
+            return _Tried(answer, telling=_is_telling(answer, request, policy))
 
 
 def _is_telling(answer: Answer, request: Request, policy: RetryPolicy) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
@@ -23,7 +24,7 @@ from gateway.errors import (
     Problem,
     Truncated,
 )
-from gateway.guard import FAULTS, count_what_is_left
+from gateway.guard import FAULTS, Tasks, count_what_is_left
 from gateway.ports.adapter import Adapter, RuntimeOptions
 from gateway.ports.clock import Clock, Ids
 from gateway.ports.engine import Engine
@@ -121,7 +122,8 @@ class Gateway:
         self._dice = random.random
         self._breakers = Breakers(parts.clock, parts.metrics, self._dice)
         self._slots = Slots(self._breakers)
-        self._tasks = asyncio.TaskGroup()
+        self._tasks = Tasks()
+        self._stack = AsyncExitStack()
         self._callbacks: Callbacks | None = None
         self._policy = policy_of(settings)
         self._draining = Ending()
@@ -165,6 +167,7 @@ class Gateway:
                 copied=self._hands.ring,
                 leased=lambda: self._tenure.seconds_left > 0,
                 bulletin=self._bulletin,
+                tasks=self._tasks,
             ),
             tenure=self._tenure,
             rings=self._rings,
@@ -199,18 +202,21 @@ class Gateway:
 
     async def __aenter__(self) -> "Gateway":
         count_what_is_left()
-        await self._engine.__aenter__()
-        try:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._engine)
+            # Whatever it was that could not start: everything that did is left again, in the opposite order.
+            stack.push_async_callback(self._tasks.close)
+            stack.push_async_callback(self._membership.stop)
+            stack.callback(self._dispatcher.stop)
+            stack.push_async_callback(self._hands.stop)
+            stack.push_async_callback(self._sessions.end)
+            stack.callback(self._rounds.stop)
             await self._start()
-        except BaseException:
-            await self._membership.stop()
-            await self._engine.__aexit__(None, None, None)
-            raise
+            self._stack = stack.pop_all()
         return self
 
     async def _start(self) -> None:
         self._callbacks = Callbacks(await keep_key(self._engine, self._parts.ids), None)
-        await self._tasks.__aenter__()
         await self._membership.start()
         self._dispatcher.start(self._tasks)
         await self._hands.start(self._tasks)
@@ -224,14 +230,8 @@ class Gateway:
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.drain()
-        self._rounds.stop()
-        await self._sessions.end()
-        await self._hands.stop()
-        self._dispatcher.stop()
-        await self._membership.stop()
-        await self._tasks.__aexit__(None, None, None)
-        await self._engine.__aexit__(None, None, None)
+        async with self._stack:
+            await self.drain()
         log.info("gateway stopped")
 
     async def drain(self) -> None:

@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import structlog
 
 from gateway.errors import EngineUnavailable, InvalidConfiguration, NotFound, OperatorError, Problem
+from gateway.guard import Tasks, awaited, guard
 from gateway.ports.clock import Clock
 from gateway.ports.engine import Engine
 from gateway.ports.executor import Destination, Executor
@@ -56,7 +58,7 @@ class Hands:
         self._engine = engine
         self._clock = clock
         self._dice = dice
-        self._tasks: asyncio.TaskGroup | None = None
+        self._tasks: Tasks | None = None
         self._executors: dict[str, tuple[ExecutorSpec, Executor]] = {}
         self._deliveries: dict[str, _Delivery] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -65,7 +67,7 @@ class Hands:
         rings.on("copies", self._hear)
         rings.on_missed(lambda: self._hear(tuple(self._deliveries)))
 
-    async def start(self, tasks: asyncio.TaskGroup) -> None:
+    async def start(self, tasks: Tasks) -> None:
         """Run couriers in this group."""
         self._tasks = tasks
 
@@ -113,7 +115,7 @@ class Hands:
                 dice=self._dice,
                 longest_sleep=_LOOK if self._tenure.shared else _LOOK_ALONE,
             )
-            task = self._tasks.create_task(self._deliver(name, courier))
+            task = guard("destination", partial(self._deliver, name, courier), self._tasks, destination=name)
             self._deliveries[name] = _Delivery(spec, destination, courier, task)
 
     async def _deliver(self, name: str, courier: Courier) -> None:
@@ -130,15 +132,17 @@ class Hands:
                 await asyncio.sleep(_HOLD_AGAIN * (0.5 + self._dice()))
 
     async def _while_held(self, name: str, term: Term, courier: Courier) -> None:
-        async with asyncio.TaskGroup() as group:
-            ends = {group.create_task(courier.run()), group.create_task(term.over.wait())}
+        async with Tasks() as group:
+            working, over = awaited("copies", courier.run(), group), awaited("copies", term.over.wait(), group)
             patience = _HOLD_AGAIN if self._tenure.shared else None
             held = True
             while held:
-                done, _ = await asyncio.wait(ends, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait({working, over}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
                 held = not done and await self._may_hold(name)
-            for task in ends:
-                task.cancel()
+            await group.close()
+            if not working.cancelled():
+                # What it raised is this destination's fault.
+                working.result()
 
     async def _may_hold(self, name: str) -> bool:
         try:
@@ -197,7 +201,8 @@ class Hands:
 
     def _close_later(self, spec: ExecutorSpec, executor: Executor) -> None:
         assert self._tasks is not None
-        task = self._tasks.create_task(_close_after(executor, retry_of(spec).timeout.total_seconds() + _OVERLAP))
+        patience = retry_of(spec).timeout.total_seconds() + _OVERLAP
+        task = guard("executor", partial(_close_after, executor, patience), self._tasks, again=False)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import orjson
 
 from gateway.errors import Overloaded
+from gateway.guard import guard_call
 from gateway.ports.adapter import Frame
 from gateway.runtime.replies import reply_of
 from gateway.runtime.signals import FrameArrived, Signal
@@ -86,7 +87,9 @@ class Inbox:
             if self._requests >= MOST_REQUESTS:
                 raise Overloaded(f"{MOST_REQUESTS} requests wait for this session already; try again later")
             self._requests += 1
-            reply.add_done_callback(lambda done: self._withdraw(signal) if done.cancelled() else None)
+            reply.add_done_callback(
+                guard_call("inbox", lambda done: self._withdraw(signal) if done.cancelled() else None)
+            )
         self._add(signal)
 
     def put_frame(self, frame: Frame, cursor: str | None) -> None:
@@ -209,6 +212,11 @@ class Inbox:
         self._frames += frames
         self._bytes += size
         self._weighed(size)
+
+    @property
+    def waiting(self) -> list[Signal]:
+        """Show everything that waits, in its order."""
+        return list(self._queue or ())
 
     @property
     def empty(self) -> bool:

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
 from gateway.envelope import InteractionId, SessionId
 from gateway.errors import EngineUnavailable
+from gateway.guard import Tasks, guard
 from gateway.ports.clock import Clock
 from gateway.ports.engine import Engine
 from gateway.runtime.adoption import Adoption
@@ -35,7 +37,7 @@ class Membership:
         rings: Rings,
         sessions: Sessions,
         bulletin: Bulletin,
-        tasks: asyncio.TaskGroup,
+        tasks: Tasks,
         dice: Callable[[], float],
     ) -> None:
         self._engine = engine
@@ -69,7 +71,7 @@ class Membership:
         await self.adoption.take_all()
         self.adoption.start(self._tasks)
         if self._tenure.shared:
-            self._watching = self._tasks.create_task(watch_others(self._engine, self._bulletin))
+            self._watching = guard("bulletin", partial(watch_others, self._engine, self._bulletin), self._tasks)
 
     async def hands_over(self) -> bool:
         """Take up nothing more; says whether another instance lives that can go on with what is carried here."""

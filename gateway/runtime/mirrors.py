@@ -15,6 +15,7 @@ import structlog
 
 from gateway.envelope import EVENT, Live, SessionId, dump_event
 from gateway.errors import EngineUnavailable, Truncated
+from gateway.guard import Tasks, guard, guard_call
 from gateway.ports.engine import Engine
 from gateway.runtime.feed import Feed
 from gateway.runtime.rings import Rings
@@ -39,7 +40,7 @@ class Carrying(Protocol):
 class Mirrors:
     """Keeps a feed for each session that is followed here and carried elsewhere, or by nobody."""
 
-    def __init__(self, engine: Engine, here: Carrying, rings: Rings, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, engine: Engine, here: Carrying, rings: Rings, tasks: Tasks) -> None:
         self._engine = engine
         self._here = here
         self._rings = rings
@@ -67,10 +68,15 @@ class Mirrors:
             if found is None:
                 found = Feed(row.last_sequence), asyncio.Event()
                 self._mirrors[session_id] = found
-                task = self._tasks.create_task(self._read(session_id, *found))
+                task = guard("mirror", partial(self._read, session_id, *found), self._tasks, session_id=session_id)
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
+                task.add_done_callback(guard_call("mirror", partial(self._forget, session_id, found[0])))
         return found[0]
+
+    def _forget(self, session_id: SessionId, feed: Feed, _ended: "asyncio.Task[None]") -> None:
+        del self._mirrors[session_id]
+        feed.close()
 
     def stop(self) -> None:
         """End all readers."""
@@ -121,27 +127,23 @@ class Mirrors:
     async def _read(self, session_id: SessionId, feed: Feed, wake: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
         news_at, said_at = loop.time(), 0.0
-        try:
-            while feed.followed and self.here(session_id) is None:
-                if loop.time() - said_at > _SAY_AGAIN:
-                    self._rings.tell("follow", [session_id])
-                    said_at = loop.time()
-                wake.clear()
-                try:
-                    if await self._catch_up(session_id, feed):
-                        news_at = loop.time()
-                        if await self._is_closed(session_id, feed):
-                            return
-                except EngineUnavailable as exc:
-                    log.warning("a followed session cannot be read", session_id=session_id, reason=str(exc))
-                try:
-                    async with asyncio.timeout(_LOOK if loop.time() - news_at < _IDLE_AFTER else _LOOK_IDLE):
-                        await wake.wait()
-                except TimeoutError:
-                    continue
-        finally:
-            del self._mirrors[session_id]
-            feed.close()
+        while feed.followed and self.here(session_id) is None:
+            if loop.time() - said_at > _SAY_AGAIN:
+                self._rings.tell("follow", [session_id])
+                said_at = loop.time()
+            wake.clear()
+            try:
+                if await self._catch_up(session_id, feed):
+                    news_at = loop.time()
+                    if await self._is_closed(session_id, feed):
+                        return
+            except EngineUnavailable as exc:
+                log.warning("a followed session cannot be read", session_id=session_id, reason=str(exc))
+            try:
+                async with asyncio.timeout(_LOOK if loop.time() - news_at < _IDLE_AFTER else _LOOK_IDLE):
+                    await wake.wait()
+            except TimeoutError:
+                continue
 
     async def _catch_up(self, session_id: SessionId, feed: Feed) -> bool:
         began = feed.last_sequence

@@ -7,11 +7,12 @@ pending rows are read and planned (core.delivery).
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from logging import DEBUG
-from typing import Protocol
+from typing import Protocol, cast
 
 from structlog.typing import FilteringBoundLogger
 
@@ -24,7 +25,8 @@ from gateway.core.state import SessionView
 from gateway.envelope import SessionId
 from gateway.envelope.weight import weight
 from gateway.errors import CannotExpress, EngineUnavailable, LinkLost, Truncated
-from gateway.ports.adapter import Link
+from gateway.guard import FAULTS, Tasks, guard, guard_call, is_fault
+from gateway.ports.adapter import Frame, Link, Receipt
 from gateway.ports.clock import Clock
 from gateway.ports.engine import Engine
 from gateway.ports.rows import SendRow
@@ -41,6 +43,8 @@ MOST_QUEUED = 500
 _FEW = 16
 _LARGE = 64 * 1024
 """Larger events are left to the ledger already where a few wait."""
+FAULTS_AN_EVENT = 3
+"""How often an event may make a link fail in ways that nobody foresaw, until it is put aside."""
 MOST_UNCONFIRMED = 10_000
 """Events that may be on their way without a word on their delivery; the next ones wait."""
 
@@ -56,6 +60,8 @@ class Outside(Protocol):
     def metrics(self) -> Metrics: ...
     @property
     def leased(self) -> Callable[[], bool]: ...
+    @property
+    def tasks(self) -> Tasks: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +118,9 @@ class Outbox:
         self._lost: set[int] = set()
         self._marked: set[int] = set()
         """What is known to be on record, or about to be, as never sent."""
+        self._faults: dict[int, int] = {}
+        """How often the events that made a link fail have done so."""
+        self._leaving: int | None = None
         self._link: Link | None = None
         self._sender: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -187,11 +196,13 @@ class Outbox:
         left = self._stored + sum(map(len, self._aside.values()))
         return len(self._lanes) + len(self._owed) + len(self._unconfirmed or ()) + left
 
-    def done(self, sequences: Iterable[int]) -> None:
+    def done(self, sequences: Collection[int]) -> None:
         """The fate of these rows is on record."""
         self._queued.difference_update(sequences)
         self._tried.difference_update(sequences)
         self._marked.difference_update(sequences)
+        for sequence in sequences if self._faults else ():
+            self._faults.pop(sequence, None)
 
     def turn_moved(self) -> None:
         """The runtime has said how its turn goes: a message that began one has been seen."""
@@ -275,16 +286,27 @@ class Outbox:
 
     def _start(self) -> None:
         if self._sender is None or self._sender.done():
-            self._sender = asyncio.get_running_loop().create_task(self._send_all())
+            tasks, session_id = self._shared.tasks, self._session_id
+            self._sender = guard("outbox", self._send_all, tasks, session_id=session_id)
 
     async def _send_all(self) -> None:
         link = self._link
+        try:
+            await self._send_by(link)
+        except BaseException as exc:
+            if not is_fault(exc):
+                raise
+            if link is self._link:
+                self._link_failed(() if self._leaving is None else (self._leaving,), exc)
+
+    async def _send_by(self, link: Link | None) -> None:
         while link is not None and link is self._link:
             if self._unconfirmed is not None and len(self._unconfirmed) >= MOST_UNCONFIRMED:
                 return  # goes on when the oldest has ripened
             if not self._loaded:
                 await self._load()
             item = self._lanes.take(self._leaves_now)
+            self._leaving = None if item is None else item.sequence
             if item is None and self._more:
                 self._loaded = False
                 continue
@@ -311,15 +333,11 @@ class Outbox:
             self._post(Delivered((item.sequence,), RUNTIME, "dead", exc.reason))
             return True
         for frame in item.frames:
-            if self._log.is_enabled_for(DEBUG):
-                self._log.debug(
-                    "frame >", channel=frame.channel, payload=excerpt(frame.payload), sequence=item.sequence
-                )
             if not self._shared.leased():
                 # A process that stood still may come here before its lease's timer has its turn.
                 return False
             try:
-                receipt = await link.send(frame)
+                receipt = await self._send_frame(link, frame, item.sequence)
             except CannotExpress as exc:
                 self._post(Delivered((item.sequence,), RUNTIME, "dead", exc.reason))
                 self._begun = self._begun and item.lane != "new_work"
@@ -366,12 +384,42 @@ class Outbox:
         self._told_up_to = max(self._told_up_to, item.sequence)
         return item
 
+    async def _send_frame(self, link: Link, frame: Frame, sequence: int) -> Receipt:
+        if self._log.is_enabled_for(DEBUG):
+            self._log.debug("frame >", channel=frame.channel, payload=excerpt(frame.payload), sequence=sequence)
+        try:
+            receipt = await link.send(frame)
+            if not isinstance(cast("object", receipt), Receipt):
+                raise TypeError(f"a link answers with a Receipt, not {type(receipt).__name__}")
+        except (CannotExpress, LinkLost):
+            raise
+        except Exception:
+            # It may have left.
+            if self._council.capabilities.delivery != "silence":
+                self._tried.add(sequence)
+            raise
+        return receipt
+
+    def _link_failed(self, sequences: Sequence[int], exc: BaseException) -> None:
+        """An adapter, or what plans for it, raised what nobody foresaw: nothing more leaves by this link.
+
+        The next one begins with what is on record. The third time, what made it fail is put aside.
+        """
+        FAULTS.note("link", exc, session_id=self._session_id, sequences=list(sequences))
+        reason = f"the link failed inside the gateway ({type(exc).__name__})"
+        for sequence in sequences:
+            self._faults[sequence] = self._faults.get(sequence, 0) + 1
+            if self._faults[sequence] >= FAULTS_AN_EVENT:
+                self._post(Delivered((sequence,), RUNTIME, "dead", reason, fault=True))
+        self._link = None
+        self._drop_link(reason)
+
     def _arm_patience(self) -> None:
         """Hold new work no longer where the runtime says nothing of its turn for a while."""
         if self._patience is not None:
             self._patience.cancel()
         patience = self._council.options.turn_timeout.total_seconds()
-        self._patience = asyncio.get_running_loop().call_later(patience, self._lose_patience)
+        self._patience = asyncio.get_running_loop().call_later(patience, guard_call("outbox", self._lose_patience))
 
     def _lose_patience(self) -> None:
         self._patience = None
@@ -519,13 +567,15 @@ class Outbox:
         if self._timer is None and self._proving is None and self._unconfirmed:
             window = self._council.options.delivery_window.total_seconds()
             wait = self._unconfirmed[0].at + window - self._shared.clock.monotonic()
-            self._timer = asyncio.get_running_loop().call_later(max(0.01, wait), self._ripen)
+            self._timer = asyncio.get_running_loop().call_later(max(0.01, wait), guard_call("outbox", self._ripen))
 
     def _ripen(self) -> None:
         """Nothing was said against these sends within the window: they are delivered, if the link still stands."""
         self._timer = None
         if self._link is not None:
-            self._proving = asyncio.get_running_loop().create_task(self._believe(self._link))
+            tasks, session_id = self._shared.tasks, self._session_id
+            believe = partial(self._believe, self._link)
+            self._proving = guard("outbox", believe, tasks, again=False, session_id=session_id)
 
     async def _believe(self, link: Link) -> None:
         ripe_before = self._shared.clock.monotonic() - self._council.options.delivery_window.total_seconds()
@@ -534,6 +584,11 @@ class Outbox:
         except LinkLost as exc:
             self._log.info("silence was no delivery", reason=str(exc))
             self._drop_link(str(exc))
+            return
+        except BaseException as exc:
+            if not is_fault(exc):
+                raise
+            self._link_failed([sent.sequence for sent in self._unconfirmed or () if sent.at <= ripe_before], exc)
             return
         self._proving = None
         ripe: dict[str | None, list[int]] = {}

@@ -7,7 +7,7 @@ What queues up meanwhile is the next batch, so that a busy session shares its di
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import count
 from logging import DEBUG
@@ -18,7 +18,7 @@ import structlog
 from gateway.core import session
 from gateway.core.calls import outcome_fingerprint
 from gateway.core.council import Council
-from gateway.core.decision import Building, Mark
+from gateway.core.decision import Building
 from gateway.core.delivery import is_held, may_leave
 from gateway.core.effects import Ask, Dispatch, Effect, Queue, Release, Resend, Tell, Transmit
 from gateway.core.snapshots import to_snapshot
@@ -26,11 +26,14 @@ from gateway.core.state import SessionView
 from gateway.envelope import (
     CallId,
     Envelope,
+    FaultReported,
+    FrameRejected,
     Live,
     SessionMoved,
     ToolRequested,
 )
 from gateway.errors import DragomanError, Elsewhere, EngineUnavailable, Fenced, MalformedFrame, Stale
+from gateway.guard import FAULTS, guard_call, is_fault, pause_after
 from gateway.ports.adapter import Frame
 from gateway.ports.executor import Answered
 from gateway.ports.rows import CallRow
@@ -55,6 +58,27 @@ STALE_PATIENCE = 3
 """How often a decision is made again at once, before it is made with pauses."""
 REVIEW_AFTER = 0.05
 """Seconds after which a change may move the session's timer."""
+FAULTS_AN_INPUT = 3
+"""How often one input may make a session fail in ways that nobody foresaw, until it is put aside."""
+_EXCERPT = 500
+
+Tried = tuple[s.Signal, int]
+"""An input, and how often the session has failed on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a session had before it that failed; what is on record is read again from there."""
+
+    sequence: int
+    """The last one that was known to be on record."""
+    under_way: tuple[Tried, ...]
+    """Whose step may have been written, or not."""
+    waiting: tuple[Tried, ...]
+
+
+_OWN = (s.Attempted, s.AnsweredLate, s.Replied, s.Delivered)
+"""What came of work that was ordered here, and would otherwise be guessed at by recovery."""
 
 
 class Pump:
@@ -70,12 +94,16 @@ class Pump:
         inbound_frames: int,
         inbound_bytes: int,
         drop_link: Callable[[str], None],
+        kept: Iterable[Tried] = (),
     ) -> None:
+        """Prepare; what is `kept` is decided about first, one by one."""
         self.view = view
         self.fence = fence
         self.council = council
         self.lost = False
-        """Whether the session was given up here while it goes on elsewhere."""
+        """Whether the session was given up here while it goes on elsewhere, or here anew."""
+        self.left: Left | None = None
+        """What it had before it when it failed."""
         self.feed = Feed(view.last_sequence)
         self.closed = Once()
         self.state_waits = False
@@ -101,8 +129,13 @@ class Pump:
             is_held=lambda item: is_held(item, self.view.start, self.council.capabilities),
             look=lambda: self.view,
         )
+        self._drop_link = drop_link
         self._busy = False
+        self._kept = deque(kept)
         self._under_way: Sequence[s.Signal] = ()
+        self._written = False
+        """Whether the step of what is under way is surely on record."""
+        self._tick_faults = 0
         self._late: list[tuple[CallId, Answered]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: datetime | None = None
@@ -225,9 +258,10 @@ class Pump:
             Fenced: the session has changed hands; nothing was written or sent since.
         """
         try:
+            await self._carry_kept()
             while not self.view.memory.closed:
                 batch = self._under_way = await self._inbox.take(BATCH)
-                self._busy = True
+                self._busy, self._written = True, False
                 await self._carry(batch)
                 if self._late:
                     await self._look_up_late()
@@ -236,6 +270,11 @@ class Pump:
             self.lose()
             for signal in self._under_way:
                 fail(signal, self._elsewhere())
+            raise
+        except BaseException as exc:
+            if is_fault(exc):
+                self.lost = True
+                self.left = self._what_is_left()
             raise
         finally:
             self._outbox.link_down()
@@ -257,6 +296,34 @@ class Pump:
     def _elsewhere(self, *, unsure: bool = False) -> Elsewhere:
         what = "; the request may be on record or not" if unsure else ""
         return Elsewhere(self.view.session_id, f"the session has changed hands meanwhile{what}", unsure=unsure)
+
+    def _what_is_left(self) -> Left:
+        """Say what the session, taken up anew from the store, has to decide about again."""
+        tried = {id(signal): times for signal, times in self._kept}
+        under_way = () if self._written else tuple((one, tried.get(id(one), 0) + 1) for one in self._under_way)
+        now = {id(signal) for signal in self._under_way}
+        waiting = [*(one for one in self._kept if id(one[0]) not in now), *((one, 0) for one in self._inbox.waiting)]
+        # A link that replays sends again what is not on record.
+        kinds = _OWN if self.council.capabilities.resumes else (*_OWN, s.FrameArrived)
+        return Left(
+            self.view.last_sequence,
+            tuple(one for one in under_way if isinstance(one[0], kinds)),
+            tuple(one for one in waiting if isinstance(one[0], kinds)),
+        )
+
+    async def _carry_kept(self) -> None:
+        """Decide one by one about what there was when the session failed, so that the one at fault is found."""
+        while self._kept:
+            signal, times = self._kept[0]
+            self._under_way, self._written, self._busy = (signal,), False, True
+            try:
+                await self._carry_alone(signal, aside=times >= FAULTS_AN_INPUT)
+            except EngineUnavailable as exc:
+                self.log.error("the engine is unavailable", reason=str(exc))  # noqa: TRY400
+                await asyncio.sleep(RETRY_AFTER)
+                continue
+            self._kept.popleft()
+        self._busy = False
 
     async def _look_up_late(self) -> None:
         """Find the calls whose answers came too late, so that these can be put on record."""
@@ -282,16 +349,15 @@ class Pump:
         build, done = self._decide_all(batch, {})
         try:
             committed = await self._commit(build)
-        except (Fenced, asyncio.CancelledError):
-            self._give_back(build)
-            raise
-        except Stale:
-            self._give_back(build)
-            await self._carry_one_by_one(batch)
-            return
         except EngineUnavailable as exc:
             self._give_back(build)
             await self._wait_for_engine(batch, exc)
+            return
+        except BaseException as exc:
+            self._give_back(build)
+            if isinstance(exc, Fenced) or not isinstance(exc, Stale):
+                raise
+            await self._carry_one_by_one(batch)
             return
         self._act(build, committed, done)
 
@@ -311,6 +377,7 @@ class Pump:
         waiting = deque(batch)
         try:
             while waiting:
+                self._under_way, self._written = tuple(waiting), False
                 if isinstance(waiting[0], s.SlotFree):
                     # Its slot went back with the step, so it queues for one again, on fresh knowledge.
                     await self._reload()
@@ -322,23 +389,24 @@ class Pump:
             # All the rest waits as well, so that no cancel overtakes its call.
             await self._wait_for_engine(waiting, exc)
 
-    async def _carry_alone(self, signal: s.Signal) -> None:
-        """Decide one signal on fresh knowledge; what the ledger knows of repeated ids is looked up.
+    async def _carry_alone(self, signal: s.Signal, *, aside: bool = False) -> None:
+        """Decide one signal on fresh knowledge, or put it aside; what the ledger knows of repeated ids is looked up.
 
         Raises:
             EngineUnavailable: nothing was written.
             Fenced: nothing was written.
         """
         for tries in count(1):
-            known = await self._known(signal)
-            build, done = self._decide_all([signal], known)
+            known = {} if aside else await self._known(signal)
+            build, done = self._decide_all([] if aside else [signal], known)
+            if aside:
+                self._put_aside(build, signal, f"it made the session fail {FAULTS_AN_INPUT} times")
             try:
                 committed = await self._commit(build)
-            except (EngineUnavailable, Fenced, asyncio.CancelledError):
+            except BaseException as exc:
                 self._give_back(build)
-                raise
-            except Stale as exc:
-                self._give_back(build)
+                if isinstance(exc, Fenced) or not isinstance(exc, Stale):
+                    raise
                 if tries >= STALE_PATIENCE:
                     self.log.warning("a decision stays stale", signal=type(signal).__name__, reason=str(exc))
                     await asyncio.sleep(RETRY_AFTER)
@@ -351,29 +419,78 @@ class Pump:
         self, batch: Sequence[s.Signal], known: Mapping[str, CallRow]
     ) -> tuple[Building, list[tuple[s.Signal, Any]]]:
         shared = self._shared
+        taken: list[str] = []
+
+        def take_slot(executor: str) -> bool:
+            if not shared.slots.take(executor, self):
+                return False
+            taken.append(executor)
+            return True
+
+        self._written = False
         build = Building(
             self.view,
             now=shared.clock.now(),
             mint=shared.ids.event_id,
-            take_slot=lambda executor: shared.slots.take(executor, self),
+            take_slot=take_slot,
             refusal=shared.slots.refusal,
             routes=self.council.policy.routes,
             known=known,
         )
         done: list[tuple[s.Signal, Any]] = []
         for signal in batch:
-            mark = build.mark()
-            try:
-                done.append((signal, decide(self, build, signal)))
-            except DragomanError as exc:
-                self._undo(build, mark)
-                fail(signal, exc)
-            # The pump's edge: a fault of ours in one decision must not end the session.
-            except Exception as exc:
-                self._undo(build, mark)
-                self.log.exception("a decision failed", signal=type(signal).__name__)
-                fail(signal, exc)
+            for tries in count(1):
+                mark, had = build.mark(), len(taken)
+                try:
+                    done.append((signal, decide(self, build, signal)))
+                # The pump's edge: a fault of ours in one decision must not end the session.
+                except BaseException as exc:
+                    if not is_fault(exc):
+                        raise
+                    build.back_to(mark)
+                    while len(taken) > had:
+                        self._shared.slots.release(taken.pop(), self)
+                    if not isinstance(exc, DragomanError) and tries == 1:
+                        FAULTS.note("decision", exc, session_id=self.view.session_id, signal=type(signal).__name__)
+                    if reply_of(signal) is None and tries < FAULTS_AN_INPUT:
+                        continue
+                    self._decision_failed(build, signal, exc)
+                else:
+                    if isinstance(signal, s.Tick):
+                        self._tick_faults = 0
+                break
         return build, done
+
+    def _decision_failed(self, build: Building, signal: s.Signal, exc: BaseException) -> None:
+        """Nothing of a decision is left; it is on record that it failed, unless that is the answer to a client."""
+        match signal:
+            case s.SlotFree(_, executor):
+                self._shared.slots.release(executor, self)
+            case s.LinkDown(_, refused):
+                self._outbox.link_down(refused=refused)
+            case s.LinkUp() | s.Connecting() | s.CaughtUp():
+                # What follows would rest on what was not taken note of.
+                self._drop_link(f"the gateway failed on it ({type(exc).__name__})")
+            case s.Tick():
+                self._tick_faults += 1
+            case _:
+                fail(signal, exc)
+        if not isinstance(exc, DragomanError) or reply_of(signal) is None:
+            self._put_aside(build, signal, f"the gateway failed on it ({type(exc).__name__})")
+
+    def _put_aside(self, build: Building, signal: s.Signal, reason: str) -> None:
+        """Let it be on record that an input could not be taken."""
+        match signal:
+            case s.FrameArrived(frame, cursor):
+                build.cursor = cursor or build.cursor
+                excerpt_of = repr(frame.payload)[:_EXCERPT]
+                event = FrameRejected(channel=frame.channel[:64], reason=reason, excerpt=excerpt_of)
+            case s.Tick() if self._tick_faults > 1:
+                # Each try would be another line on record; the log and the metric have them all.
+                return
+            case _:
+                event = FaultReported(code=session.GATEWAY_FAULT, message=f"{type(signal).__name__}: {reason}")
+        build.record(event, "from_runtime")
 
     async def _commit(self, build: Building) -> Committed | None:
         due = build.last_sequence - self._snapshot_at >= SNAPSHOT_EVERY
@@ -384,6 +501,7 @@ class Pump:
             snapshot = to_snapshot(build.last_sequence, build.memory, build.base.complete)
         started = self._shared.clock.monotonic()
         committed = await self._shared.engine.commit(build.step(fence=self.fence, snapshot=snapshot))
+        self._written = True
         self._shared.metrics.commit(self._shared.clock.monotonic() - started)
         if snapshot is not None:
             self._snapshot_at = build.last_sequence
@@ -420,7 +538,8 @@ class Pump:
         self._outbox.poke()
         if self._review is None:
             # Looking through all open calls after each batch would cost a busy session more than its deadlines gain.
-            self._review = asyncio.get_running_loop().call_later(REVIEW_AFTER, self._set_timer)
+            review = guard_call("session", self._set_timer)
+            self._review = asyncio.get_running_loop().call_later(REVIEW_AFTER, review)
 
     def _show(self, envelopes: Sequence[Envelope], tells: Sequence[Tell]) -> None:
         """Show followers what is on record and what is only live, in the order in which it came."""
@@ -460,7 +579,8 @@ class Pump:
         if wait <= 0:
             slots.wait(executor, self, call_id)
         else:
-            asyncio.get_running_loop().call_later(wait, self._wait_if_open, executor, call_id)
+            wait_if_open = guard_call("session", self._wait_if_open)
+            asyncio.get_running_loop().call_later(wait, wait_if_open, executor, call_id)
 
     def _wait_if_open(self, executor: str, call_id: CallId) -> None:
         # Meanwhile the call or the session may have ended; a slot given then would never come back.
@@ -494,16 +614,9 @@ class Pump:
 
     # When things go wrong --------------------------------------------------------------------------------
 
-    def _undo(self, build: Building, mark: Mark) -> None:
-        self._free(build.effects[mark.sizes[-1] :])
-        build.back_to(mark)
-
     def _give_back(self, build: Building) -> None:
-        """Nothing of a step was written: the slots it took are free again."""
-        self._free(build.effects)
-
-    def _free(self, effects: Sequence[Effect]) -> None:
-        for effect in effects:
+        """Nothing of a step was written, or nobody knows: the slots it took are free again."""
+        for effect in build.effects:
             if isinstance(effect, Dispatch) and effect.call.executor is not None:
                 self._shared.slots.release(effect.call.executor, self)
 
@@ -564,7 +677,9 @@ class Pump:
         self._timer, self._timer_at = None, due
         if due is not None:
             wait = max(0.0, (due - self._shared.clock.now()).total_seconds()) + 0.001
-            self._timer = asyncio.get_running_loop().call_later(wait, self._ring)
+            if self._tick_faults:
+                wait = max(wait, pause_after(self._tick_faults))
+            self._timer = asyncio.get_running_loop().call_later(wait, guard_call("session", self._ring))
 
     def _ring(self) -> None:
         self._timer = self._timer_at = None

@@ -14,6 +14,7 @@ from yarl import URL
 
 from gateway.envelope import SessionId
 from gateway.errors import Elsewhere
+from gateway.guard import Tasks, awaited
 from gateway.ports.clock import Clock
 from gateway.ports.engine import Engine
 from gateway.ports.rows import Instance
@@ -69,6 +70,7 @@ class Relay:
         self._sessions = sessions
         self._metrics = metrics
         self._client: aiohttp.ClientSession | None = None
+        self._tasks = Tasks()
 
     async def __aenter__(self) -> "Relay":
         # Proxies of the environment are for the outside world.
@@ -85,6 +87,7 @@ class Relay:
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self._tasks.close()
         if self._client is not None:
             await self._client.close()
 
@@ -135,7 +138,7 @@ class Relay:
             Unreached: nothing was sent; another owner may be found soon.
             Elsewhere: it was sent, and no answer came.
         """
-        exchange = asyncio.ensure_future(self._exchange(owner, letter))
+        exchange = awaited("relay", self._exchange(owner, letter), self._tasks)
         try:
             while not (await asyncio.wait({exchange}, timeout=_WATCH))[0]:
                 now = await self._engine.owner(session_id)

@@ -3,10 +3,12 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
 from gateway.errors import EngineUnavailable
+from gateway.guard import Tasks, guard
 from gateway.ports.engine import Engine
 from gateway.ports.rows import CallFilter, Page, RetentionPolicy
 from gateway.runtime.metrics import Metrics
@@ -31,9 +33,12 @@ class Rounds:
         self._sessions = sessions
         self._running: list[asyncio.Task[None]] = []
 
-    def start(self, tasks: asyncio.TaskGroup, retention: Callable[[], Retention]) -> None:
+    def start(self, tasks: Tasks, retention: Callable[[], Retention]) -> None:
         """Begin; `retention` says what may go as the configuration has it at that moment."""
-        self._running = [tasks.create_task(self._measure()), tasks.create_task(self._sweep(retention))]
+        self._running = [
+            guard("gauges", self._measure, tasks),
+            guard("retention", partial(self._sweep, retention), tasks),
+        ]
 
     def stop(self) -> None:
         """End both loops."""

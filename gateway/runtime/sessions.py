@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 
 import structlog
 
@@ -11,14 +12,16 @@ from gateway.core.council import Council, Policy
 from gateway.core.state import SessionView
 from gateway.envelope import SessionId, SessionOpened, session_id as name_session
 from gateway.errors import DragomanError, EngineUnavailable, Fenced, NotFound
+from gateway.guard import FAULTS, Tasks, guard, guard_call, is_fault
 from gateway.ports.adapter import Adapter, Connector, RuntimeOptions, Tool
 from gateway.ports.rows import Page, SessionRow
 from gateway.ports.step import NewEvent
-from gateway.runtime.pump import Pump
+from gateway.runtime.codec import CheckedCodec
+from gateway.runtime.pump import Left, Pump, Tried
 from gateway.runtime.recovery import load_view, read_unconfirmed
 from gateway.runtime.rings import Rings
 from gateway.runtime.shared import Shared
-from gateway.runtime.signals import LinkDown, Recover
+from gateway.runtime.signals import FrameArrived, LinkDown, Recover
 from gateway.runtime.supervisor import Supervisor
 from gateway.runtime.tenure import Tenure, Term
 
@@ -28,7 +31,8 @@ _AT_ONCE = 16
 """Sessions that are read from the store side by side."""
 _STOP = 5.0
 _PAUSE = 1.0
-_FAULT_PAUSE = 30.0
+_CREATIONS = 3
+"""How often creating a session at start may fail in ways that nobody foresaw; each may have made one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ class Sessions:
         *,
         tenure: Tenure,
         rings: Rings,
-        tasks: asyncio.TaskGroup,
+        tasks: Tasks,
         inbound_frames: int,
         inbound_bytes: int,
         changed: Callable[[str], None],
@@ -79,6 +83,8 @@ class Sessions:
         self._starting: set[SessionId] = set()
         self._ending: dict[SessionId, set[asyncio.Task[None]]] = {}
         """What is left of sessions that were let go: links that still close."""
+        self._left: dict[SessionId, Left] = {}
+        """What sessions that failed had before them, until they are taken up again."""
         self._leaving = False
 
     # Runtimes --------------------------------------------------------------------------------------------
@@ -103,27 +109,27 @@ class Sessions:
             pump.reconfigure(runtime.council)
             pump.put(LinkDown("the runtime's options have changed"))
             supervisor = self._supervisor(runtime, pump)
-            tasks = (working, self._tasks.create_task(self._keep_linked(supervisor)))
+            tasks = (working, self._keep_linked(supervisor, pump))
             if self._carried.get(pump.view.session_id) is carried:
                 self._carried[pump.view.session_id] = Carried(pump, supervisor, runtime, tasks)
-        await old.stack.aclose()
+        await _close(old)
         await self._populate(runtime)
 
     async def _connect(
         self, name: str, adapter: Adapter, options: RuntimeOptions, *, tools: tuple[Tool, ...], policy: Policy
     ) -> Runtime:
-        stack = AsyncExitStack()
-        connector = await stack.enter_async_context(adapter.connector(options, tools))
-        council = Council(
-            adapter=adapter.name,
-            protocol=adapter.protocol,
-            runtime=name,
-            capabilities=adapter.capabilities,
-            codec=adapter.codec(options),
-            options=options,
-            policy=policy,
-        )
-        runtime = Runtime(name, adapter, options, connector, council, stack)
+        async with AsyncExitStack() as stack:
+            connector = await stack.enter_async_context(adapter.connector(options, tools))
+            council = Council(
+                adapter=adapter.name,
+                protocol=adapter.protocol,
+                runtime=name,
+                capabilities=adapter.capabilities,
+                codec=CheckedCodec(adapter.codec(options), runtime=name),
+                options=options,
+                policy=policy,
+            )
+            runtime = Runtime(name, adapter, options, connector, council, stack.pop_all())
         self.runtimes[name] = runtime
         self._changed(name)
         return runtime
@@ -133,7 +139,7 @@ class Sessions:
         if options.native_id is not None:
             await self.open(name, options.native_id, labels=options.labels)
         if options.autostart and options.creates:
-            self._tasks.create_task(self._autostart(runtime))
+            guard("autostart", partial(self._autostart, runtime), self._tasks, times=_CREATIONS, runtime=name)
 
     async def _autostart(self, runtime: Runtime) -> None:
         """Create the runtime's one session; a failure is told and left to the operator's next try."""
@@ -161,7 +167,7 @@ class Sessions:
         mine = list(self.of_runtime(name))
         for carried in mine:
             await self._let_go(carried)
-        await runtime.stack.aclose()
+        await _close(runtime)
         await self._release([carried.pump.view.session_id for carried in mine])
         self._changed(name)
 
@@ -232,9 +238,9 @@ class Sessions:
             async with gate:
                 await self._take_up_or_later(row, term)
 
-        async with asyncio.TaskGroup() as group:
+        async with Tasks() as group:
             for row in rows:
-                group.create_task(one(row))
+                guard("session", partial(one, row), group, again=False, session_id=row.session_id)
 
     async def _take_up_or_later(self, row: SessionRow, term: Term | None) -> None:
         try:
@@ -242,13 +248,23 @@ class Sessions:
         except EngineUnavailable as exc:
             log.warning("a session cannot be taken up yet", session_id=row.session_id, reason=str(exc))
             pause = _PAUSE
-        except Exception:
+        except BaseException as exc:
+            if not is_fault(exc):
+                raise
             # One session's fault must not keep the others, or the process, from their work.
-            log.exception("a session cannot be taken up", session_id=row.session_id)
-            pause = _FAULT_PAUSE
+            pause = self._failed(row.session_id, exc, "a session cannot be taken up")
         else:
             return
-        self._tasks.create_task(self._take_up_again(row.session_id, after=pause))
+        self._begin_again(row.session_id, after=pause)
+
+    def _failed(self, session_id: SessionId, exc: BaseException, text: str) -> float:
+        """Take note of a session's fault; says when it is taken up again."""
+        FAULTS.note("session", exc, text=text, session_id=session_id)
+        return FAULTS.pause("session", session_id, now=asyncio.get_running_loop().time())
+
+    def _begin_again(self, session_id: SessionId, *, after: float) -> None:
+        again = partial(self._take_up_again, session_id, after=after)
+        guard("session", again, self._tasks, session_id=session_id)
 
     async def _take_up(self, row: SessionRow, term: Term | None) -> None:
         """Read a session under its fence, which keeps everybody else from writing, and set it to work.
@@ -277,6 +293,7 @@ class Sessions:
 
     def _carry(self, runtime: Runtime, view: SessionView, recover: Recover, *, fence: int) -> None:
         session_id = view.session_id
+        results, frames = _worth_deciding(self._left.pop(session_id, None), view)
         pump = Pump(
             view,
             fence=fence,
@@ -284,15 +301,20 @@ class Sessions:
             shared=self._shared,
             inbound_frames=self._inbound_frames,
             inbound_bytes=self._inbound_bytes,
-            # Looked up when it is needed: the supervisor is made after the pump, and again with new options.
-            drop_link=lambda reason: self._carried[session_id].supervisor.drop(reason),  # noqa: PLW0108
+            drop_link=partial(self._drop_link, session_id),
+            # What came of work comes before recovery, which would guess at it; calls that arrived come behind.
+            kept=(*results, (recover, 0), *frames),
         )
         supervisor = self._supervisor(runtime, pump)
-        pump.put(recover)
-        guarded = self._guard(pump)
-        tasks = (self._tasks.create_task(guarded), self._tasks.create_task(self._keep_linked(supervisor)))
-        self._carried[session_id] = Carried(pump, supervisor, runtime, tasks)
-        tasks[0].add_done_callback(lambda _: self._ended(pump))
+        working = guard("session", partial(self._work, pump), self._tasks, session_id=session_id)
+        self._carried[session_id] = Carried(pump, supervisor, runtime, (working, self._keep_linked(supervisor, pump)))
+        working.add_done_callback(guard_call("session", lambda _: self._ended(pump)))
+
+    def _drop_link(self, session_id: SessionId, reason: str) -> None:
+        # Looked up when it is needed: the supervisor is made after the pump, and again with new options.
+        carried = self._carried.get(session_id)
+        if carried is not None:
+            carried.supervisor.drop(reason)
 
     def _supervisor(self, runtime: Runtime, pump: Pump) -> Supervisor:
         return Supervisor(
@@ -302,21 +324,13 @@ class Sessions:
             metrics=self._shared.metrics,
             dice=self._shared.dice,
             changed=lambda: self._changed(runtime.name),
+            tasks=self._tasks,
         )
 
-    async def _keep_linked(self, supervisor: Supervisor) -> None:
-        """Run a supervisor; a fault of ours or of an adapter costs this link a pause, not the process."""
-        while True:
-            try:
-                await supervisor.run()
-            except Exception:
-                # As for pumps: every other session shares the process.
-                log.exception("a link failed unexpectedly and is made again")
-                await asyncio.sleep(_FAULT_PAUSE)
-            else:
-                return
+    def _keep_linked(self, supervisor: Supervisor, pump: Pump) -> "asyncio.Task[None]":
+        return guard("link", supervisor.run, self._tasks, session_id=pump.view.session_id)
 
-    async def _guard(self, pump: Pump) -> None:
+    async def _work(self, pump: Pump) -> None:
         """Run a pump; a fault of ours ends this session's work, which is then taken up anew from the store."""
         session_id = pump.view.session_id
         try:
@@ -326,12 +340,20 @@ class Sessions:
             carried = self._carried.get(session_id)
             if carried is not None and carried.pump is pump:
                 self.lose(carried, str(exc))
-        except Exception:
+        except BaseException as exc:
+            if not is_fault(exc):
+                raise
             # One session's fault must not end the process, which every other session shares.
-            log.exception("a session failed and is taken up again", session_id=session_id)
-            # What is under way would report to nobody; recovery decides about it by the calls' rows.
-            self._shared.workshop.abandon(pump)
-            self._tasks.create_task(self._take_up_again(session_id, after=_PAUSE))
+            pause = self._failed(session_id, exc, "a session failed and is taken up again")
+            carried = self._carried.get(session_id)
+            if carried is not None and carried.pump is pump:
+                del self._carried[session_id]
+                # What is under way would report to nobody; recovery decides about it by the calls' rows.
+                self._drop(carried)
+                self._changed(carried.runtime.name)
+            if pump.left is not None:
+                self._left[session_id] = pump.left
+            self._begin_again(session_id, after=pause)
 
     async def _take_up_again(self, session_id: SessionId, *, after: float) -> None:
         row: SessionRow | None = None
@@ -345,6 +367,7 @@ class Sessions:
                 log.warning("a session cannot be taken up yet", session_id=session_id, reason=str(exc))
             else:
                 if row is None:
+                    self._left.pop(session_id, None)
                     return
         await self._take_up_or_later(row, self._tenure.term)
 
@@ -369,10 +392,12 @@ class Sessions:
     def lose_all(self) -> None:
         """Let go of everything at once: the lease is lost."""
         everyone, self._carried = self.all(), {}
+        self._left.clear()
         for carried in everyone:
-            self._drop(carried)
+            # Each is let go, whatever becomes of another.
+            guard_call("session", self._drop)(carried)
         for name in self.runtimes:
-            self._changed(name)
+            guard_call("session", self._changed)(name)
 
     def _drop(self, carried: Carried) -> None:
         session_id = carried.pump.view.session_id
@@ -382,7 +407,7 @@ class Sessions:
         self._ending.setdefault(session_id, set()).update(left)
         for task in left:
             task.cancel()
-            task.add_done_callback(lambda done: self._gone(session_id, done))
+            task.add_done_callback(guard_call("session", partial(self._gone, session_id)))
 
     def _gone(self, session_id: SessionId, task: asyncio.Task[None]) -> None:
         left = self._ending.get(session_id, set())
@@ -451,7 +476,7 @@ class Sessions:
         if everyone:
             await asyncio.wait(everyone, timeout=_STOP)
         for runtime in runtimes.values():
-            await runtime.stack.aclose()
+            await _close(runtime)
 
     # Looking ---------------------------------------------------------------------------------------------
 
@@ -483,3 +508,23 @@ class Sessions:
     def all(self) -> list[Carried]:
         """All sessions that are at work here."""
         return list(self._carried.values())
+
+
+def _worth_deciding(left: Left | None, view: SessionView) -> tuple[list[Tried], list[Tried]]:
+    """Part what a session that failed had before it, as far as it is not on record: results, and frames."""
+    if left is None:
+        return [], []
+    # Nobody else writes under its fence but operators, who write events: where none is new, no step was written.
+    kept = [*(left.under_way if view.last_sequence == left.sequence else ()), *left.waiting]
+    frames = [one for one in kept if isinstance(one[0], FrameArrived)]
+    return [one for one in kept if not isinstance(one[0], FrameArrived)], frames
+
+
+async def _close(runtime: Runtime) -> None:
+    """Close what an adapter holds; what it raises must keep nothing else from being closed."""
+    try:
+        await runtime.stack.aclose()
+    except BaseException as exc:
+        if not is_fault(exc):
+            raise
+        FAULTS.note("connector", exc, runtime=runtime.name)

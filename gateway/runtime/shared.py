@@ -7,6 +7,7 @@ from typing import Protocol
 from gateway.core.council import Council
 from gateway.core.effects import Ask, Dispatch, Release
 from gateway.core.state import SessionView
+from gateway.guard import Tasks
 from gateway.ports.clock import Clock, Ids
 from gateway.ports.engine import Engine
 from gateway.runtime.bulletin import Bulletin
@@ -53,3 +54,5 @@ class Shared:
     """Says whether this process may still speak for its sessions, by the clock and not by a timer."""
     bulletin: Bulletin
     """Where questions to people that changed are put up."""
+    tasks: Tasks
+    """What runs for sessions belongs to these."""

@@ -101,6 +101,8 @@ class Delivered:
     reason: str | None = None
     overdue: bool = False
     """Whether they were not sent because the runtime waits no longer; it is told the true state instead."""
+    fault: bool = False
+    """Whether they were put aside because they made a link fail in ways that nobody foresaw."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Literal
 
 from gateway.errors import LinkLost, LinkRefused
+from gateway.guard import FAULTS, Tasks, awaited, is_fault
 from gateway.ports.adapter import Connector, Link
 from gateway.ports.clock import Clock
 from gateway.runtime.metrics import Metrics
@@ -32,7 +33,9 @@ class Supervisor:
         metrics: Metrics,
         dice: Callable[[], float],
         changed: Callable[[], None],
+        tasks: Tasks,
     ) -> None:
+        self._tasks = tasks
         self.state: LinkState = "connecting"
         self.since: datetime = clock.now()
         self.reason: str | None = None
@@ -72,6 +75,10 @@ class Supervisor:
             except LinkLost as exc:
                 self._down(str(exc))
                 wait = self._backoff(tries)
+            except BaseException as exc:
+                if not is_fault(exc):
+                    raise
+                wait = self._failed(exc)
             else:
                 self._down(reason)
                 if self._clock.monotonic() - started > _STABLE:
@@ -94,7 +101,7 @@ class Supervisor:
             return await self._until_ended(link)
 
     async def _until_ended(self, link: Link) -> str:
-        lost, dropped = asyncio.ensure_future(link.wait_closed()), self._dropped.future()
+        lost, dropped = awaited("link", _closed(link), self._tasks), self._dropped.future()
         try:
             await asyncio.wait({lost, dropped, self._pump.closed.future()}, return_when=asyncio.FIRST_COMPLETED)
             if lost.done():
@@ -108,6 +115,12 @@ class Supervisor:
             self._pump.log.warning("link down", reason=reason)
         self._move("down", reason)
         self._pump.put(LinkDown(reason))
+
+    def _failed(self, exc: BaseException) -> float:
+        """Somebody else's code raised what nobody foresaw: the link is dropped; says when it is made again."""
+        FAULTS.note("link", exc, session_id=self._pump.view.session_id, runtime=self._pump.view.runtime)
+        self._down(f"the adapter failed inside the gateway ({type(exc).__name__})")
+        return FAULTS.pause("link", self, now=asyncio.get_running_loop().time())
 
     def _refused(self, problem: LinkRefused) -> None:
         if self.reason != str(problem):
@@ -132,3 +145,7 @@ class Supervisor:
                 await self._pump.closed.wait()
         except TimeoutError:
             return
+
+
+async def _closed(link: Link) -> str:
+    return await link.wait_closed()

@@ -36,7 +36,7 @@ class Tally(Collector):
 
 
 class KeptElsewhere(Collector):
-    """A counter with one label that somebody else counts."""
+    """A counter with one label that somebody else counts, from when it is made here."""
 
     def __init__(
         self, name: str, text: str, label: str, counts: Mapping[str, int], *, registry: CollectorRegistry
@@ -44,14 +44,16 @@ class KeptElsewhere(Collector):
         self._name = name
         self._text = text
         self._label = label
-        self._counts = counts
+        self._counts, self._before = counts, dict(counts)
         registry.register(self)
 
     def collect(self) -> Iterable[Metric]:
         """Say all counts, for the registry."""
         family = CounterMetricFamily(self._name, self._text, labels=(self._label,))
         for label, count in self._counts.items():
-            family.add_metric((label,), count)
+            here = count - self._before.get(label, 0)
+            if here:
+                family.add_metric((label,), here)
         return [family]
 
 

@@ -16,6 +16,7 @@ import structlog
 
 from gateway.envelope import SessionId
 from gateway.errors import EngineUnavailable
+from gateway.guard import Tasks, guard, guard_call
 from gateway.ports.clock import Clock
 from gateway.ports.engine import Engine
 from gateway.ports.rows import Instance, SessionRow
@@ -70,7 +71,7 @@ class Tenure:
 
     # The lease -------------------------------------------------------------------------------------------
 
-    async def begin(self, tasks: asyncio.TaskGroup) -> None:
+    async def begin(self, tasks: Tasks) -> None:
         """Begin the first lease and keep it in this group.
 
         Raises:
@@ -78,7 +79,7 @@ class Tenure:
         """
         await self._begin()
         if self.shared:
-            self._beating = tasks.create_task(self._keep())
+            self._beating = guard("lease", self._keep, tasks)
 
     async def resign(self) -> None:
         """Give up everything that is still owned or held, and the lease."""
@@ -138,7 +139,8 @@ class Tenure:
             self._timer.cancel()
         left = term.deadline - self._clock.monotonic()
         reason = "it could not be renewed in time"
-        self._timer = asyncio.get_running_loop().call_later(max(0.0, left), self._lose, term, reason)
+        lose = guard_call("lease", self._lose)
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, left), lose, term, reason)
 
     def _lose(self, term: Term, reason: str) -> None:
         if self._term is not term:

@@ -11,7 +11,7 @@ from fastapi import Response
 from gateway.engines.memory import MemoryEngine
 from gateway.engines.memory_tables import SharedMemory
 from gateway.engines.postgres import PostgresEngine
-from gateway.runtime import adoption, sessions
+from gateway.runtime import adoption
 from gateway.runtime.callbacks import keep_key
 from gateway.runtime.clock import SystemClock, SystemIds
 from tests.engines.postgres_server import drop_schema, dsn, new_schema
@@ -160,10 +160,7 @@ async def test_dead_letters_are_redriven_wherever_their_sessions_are_carried(new
         assert {row["session_id"] for row in rows if row["redrive_of"]} == {row["session_id"] for row in rows}
 
 
-async def test_a_session_that_cannot_be_taken_up_keeps_no_other_from_it(
-    newer: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sessions, "_FAULT_PAUSE", 0.2)
+async def test_a_session_that_cannot_be_taken_up_keeps_no_other_from_it(newer: Scene) -> None:
     store = cluster(newer)
     newer.huma.agent("gill")
     async with store.replica() as a:
