@@ -157,8 +157,7 @@ async def _guarded(
                 faults += 1
                 over = most is not None and faults >= most
                 FAULTS.note(name, exc, text="a part failed" if over else "a part failed and begins again", **about)
-                task = asyncio.current_task()
-                if over or (task is not None and task.cancelling()):
+                if over or is_to_end():
                     return
             else:
                 return
@@ -175,9 +174,13 @@ def pause_after(times: int) -> float:
 
 def is_fault(exc: BaseException) -> bool:
     """Whether this is a part's own doing, and not the end that somebody asked the running task or the process for."""
+    return not (isinstance(exc, asyncio.CancelledError) and is_to_end()) and not isinstance(exc, _ENDS_ALL)
+
+
+def is_to_end() -> bool:
+    """Whether somebody has asked the running task to end, whatever was raised instead on its way out."""
     task = asyncio.current_task()
-    canceled = isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling() > 0
-    return not canceled and not isinstance(exc, _ENDS_ALL)
+    return task is not None and task.cancelling() > 0
 
 
 def awaited(name: str, work: Coroutine[Any, Any, T], tasks: Tasks) -> "asyncio.Task[T]":
@@ -191,6 +194,16 @@ async def _awaited(work: Coroutine[Any, Any, T]) -> T:
     except SystemExit as exc:
         # A loop ends with the task that raises this, and with it everything else.
         raise RuntimeError(f"a part wants to end the process with {exc.code!r}") from exc
+
+
+async def tried(name: str, work: Awaitable[object], **about: str) -> None:
+    """Do something on the way out, where what is left to do must be done whatever this raises."""
+    try:
+        await work
+    except BaseException as exc:
+        if not is_fault(exc):
+            raise
+        FAULTS.note(name, exc, text="a part failed on its way out", **about)
 
 
 def guard_call(name: str, call: Callable[P, object]) -> Callable[P, None]:

@@ -135,14 +135,23 @@ class Courier:
     async def _copy(self, row: SendRow) -> bool:
         envelope = row.envelope
         attempt = row.attempt + 1
-        kind, data = to_copy(envelope)
-        copied = await self._destination.copy(
-            key=envelope.event_id,
-            kind=kind,
-            at=envelope.recorded_at,
-            data=data,
-            attempt=attempt,
-        )
+        try:
+            kind, data = to_copy(envelope)
+            copied = await self._destination.copy(
+                key=envelope.event_id,
+                kind=kind,
+                at=envelope.recorded_at,
+                data=data,
+                attempt=attempt,
+            )
+        except DragomanError:
+            raise
+        except BaseException as exc:
+            if not is_fault(exc):
+                raise
+            copied = self._failed(row, exc)
+        else:
+            self._faults.pop((row.session_id, row.sequence), None)
         change = self._judge(row, copied, attempt)
         await self._engine.commit(Step(session_id=row.session_id, send_changes=(change,)))
         if copied.state == "gone":

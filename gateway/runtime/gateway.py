@@ -24,7 +24,7 @@ from gateway.errors import (
     Problem,
     Truncated,
 )
-from gateway.guard import FAULTS, Tasks, count_what_is_left
+from gateway.guard import FAULTS, Tasks, count_what_is_left, guard_call, tried
 from gateway.ports.adapter import Adapter, RuntimeOptions
 from gateway.ports.clock import Clock, Ids
 from gateway.ports.engine import Engine
@@ -206,11 +206,11 @@ class Gateway:
             await stack.enter_async_context(self._engine)
             # Whatever it was that could not start: everything that did is left again, in the opposite order.
             stack.push_async_callback(self._tasks.close)
-            stack.push_async_callback(self._membership.stop)
-            stack.callback(self._dispatcher.stop)
-            stack.push_async_callback(self._hands.stop)
-            stack.push_async_callback(self._sessions.end)
-            stack.callback(self._rounds.stop)
+            stack.push_async_callback(lambda: tried("membership", self._membership.stop()))
+            stack.callback(guard_call("dispatcher", self._dispatcher.stop))
+            stack.push_async_callback(lambda: tried("hands", self._hands.stop()))
+            stack.push_async_callback(lambda: tried("sessions", self._sessions.end()))
+            stack.callback(guard_call("rounds", self._rounds.stop))
             await self._start()
             self._stack = stack.pop_all()
         return self
@@ -231,7 +231,7 @@ class Gateway:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         async with self._stack:
-            await self.drain()
+            await tried("drain", self.drain())
         log.info("gateway stopped")
 
     async def drain(self) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 import structlog
 
 from gateway.errors import EngineUnavailable, InvalidConfiguration, NotFound, OperatorError, Problem
-from gateway.guard import Tasks, awaited, guard
+from gateway.guard import Tasks, awaited, guard, tried
 from gateway.ports.clock import Clock
 from gateway.ports.engine import Engine
 from gateway.ports.executor import Destination, Executor
@@ -189,15 +189,15 @@ class Hands:
             await asyncio.wait(self._closing)
         for delivery in self._deliveries.values():
             await self._end(delivery)
-        for _, executor in self._executors.values():
-            await executor.__aexit__(None, None, None)
+        for name, (_, executor) in self._executors.items():
+            await tried("executor", executor.__aexit__(None, None, None), executor=name)
         self._deliveries.clear()
         self._executors.clear()
 
     async def _end(self, delivery: _Delivery) -> None:
         delivery.task.cancel()
         await asyncio.wait({delivery.task})
-        await delivery.destination.__aexit__(None, None, None)
+        await tried("destination", delivery.destination.__aexit__(None, None, None))
 
     def _close_later(self, spec: ExecutorSpec, executor: Executor) -> None:
         assert self._tasks is not None

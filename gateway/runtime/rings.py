@@ -89,7 +89,7 @@ class Rings:
         if self._live_letters <= _MOST_LIVE:
             # Bells gather rings and sort them; the number keeps these in their order.
             self._live_number += 1
-            self._bell.ring(f"{LIVE}:{session_id}:{self._live_number:012d}:{text}")
+            guard_call("rings", self._bell.ring)(f"{LIVE}:{session_id}:{self._live_number:012d}:{text}")
 
     def _flush(self) -> None:
         self._timer = None

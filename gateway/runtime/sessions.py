@@ -12,7 +12,7 @@ from gateway.core.council import Council, Policy
 from gateway.core.state import SessionView
 from gateway.envelope import SessionId, SessionOpened, session_id as name_session
 from gateway.errors import DragomanError, EngineUnavailable, Fenced, NotFound
-from gateway.guard import FAULTS, Tasks, guard, guard_call, is_fault
+from gateway.guard import FAULTS, Tasks, guard, guard_call, is_fault, is_to_end, tried
 from gateway.ports.adapter import Adapter, Connector, RuntimeOptions, Tool
 from gateway.ports.rows import Page, SessionRow
 from gateway.ports.step import NewEvent
@@ -112,7 +112,7 @@ class Sessions:
             tasks = (working, self._keep_linked(supervisor, pump))
             if self._carried.get(pump.view.session_id) is carried:
                 self._carried[pump.view.session_id] = Carried(pump, supervisor, runtime, tasks)
-        await _close(old)
+        await tried("connector", old.stack.aclose(), runtime=name)
         await self._populate(runtime)
 
     async def _connect(
@@ -167,7 +167,7 @@ class Sessions:
         mine = list(self.of_runtime(name))
         for carried in mine:
             await self._let_go(carried)
-        await _close(runtime)
+        await tried("connector", runtime.stack.aclose(), runtime=runtime.name)
         await self._release([carried.pump.view.session_id for carried in mine])
         self._changed(name)
 
@@ -353,7 +353,8 @@ class Sessions:
                 self._changed(carried.runtime.name)
             if pump.left is not None:
                 self._left[session_id] = pump.left
-            self._begin_again(session_id, after=pause)
+            if not is_to_end():
+                self._begin_again(session_id, after=pause)
 
     async def _take_up_again(self, session_id: SessionId, *, after: float) -> None:
         row: SessionRow | None = None
@@ -451,6 +452,10 @@ class Sessions:
             await self._tenure.release(session_ids)
         except EngineUnavailable as exc:
             log.warning("sessions are free when the lease has run out", reason=str(exc))
+        except BaseException as exc:
+            if not is_fault(exc):
+                raise
+            FAULTS.note("lease", exc, text="sessions are free when the lease has run out")
         self._rings.tell("orphans", session_ids)
 
     async def _let_go(self, carried: Carried) -> None:
@@ -476,7 +481,7 @@ class Sessions:
         if everyone:
             await asyncio.wait(everyone, timeout=_STOP)
         for runtime in runtimes.values():
-            await _close(runtime)
+            await tried("connector", runtime.stack.aclose(), runtime=runtime.name)
 
     # Looking ---------------------------------------------------------------------------------------------
 
@@ -518,13 +523,3 @@ def _worth_deciding(left: Left | None, view: SessionView) -> tuple[list[Tried], 
     kept = [*(left.under_way if view.last_sequence == left.sequence else ()), *left.waiting]
     frames = [one for one in kept if isinstance(one[0], FrameArrived)]
     return [one for one in kept if not isinstance(one[0], FrameArrived)], frames
-
-
-async def _close(runtime: Runtime) -> None:
-    """Close what an adapter holds; what it raises must keep nothing else from being closed."""
-    try:
-        await runtime.stack.aclose()
-    except BaseException as exc:
-        if not is_fault(exc):
-            raise
-        FAULTS.note("connector", exc, runtime=runtime.name)

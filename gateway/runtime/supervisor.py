@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Literal
 
 from gateway.errors import LinkLost, LinkRefused
-from gateway.guard import FAULTS, Tasks, awaited, is_fault
+from gateway.guard import FAULTS, Tasks, awaited, is_fault, is_to_end
 from gateway.ports.adapter import Connector, Link
 from gateway.ports.clock import Clock
 from gateway.runtime.metrics import Metrics
@@ -79,6 +79,8 @@ class Supervisor:
                 if not is_fault(exc):
                     raise
                 wait = self._failed(exc)
+                if is_to_end():
+                    raise asyncio.CancelledError from exc
             else:
                 self._down(reason)
                 if self._clock.monotonic() - started > _STABLE:

@@ -1,0 +1,261 @@
+"""Whatever a plug-in or the store raises that nobody foresaw costs the part it happened in, and nothing else."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from gateway.envelope import QuestionAsked, ToolRequested
+from gateway.ports.step import RUNTIME
+from gateway.runtime import rounds
+from tests.faults.host_faults import ENGINE_METHODS, Host, Unforeseen, host, made
+from tests.scenarios.house import until
+
+Drive = Callable[[Host], Awaitable[object]]
+
+
+@pytest.fixture
+async def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Host]:
+    monkeypatch.setattr(rounds, "_SWEEP", 0.5)
+    async with host(tmp_path) as one:
+        yield one
+
+
+async def say_three(one: Host) -> None:
+    for number in range(3):
+        await one.say("finn", f"finn says {number}")
+
+
+# Adapters
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["link.wait_closed", "connector.connect", "link.enter", "link.close", "link.send", "codec.decode", "codec.encode"],
+)
+async def test_an_adapter_that_raises_costs_its_own_link_a_pause(running: Host, place: str) -> None:
+    if place in {"connector.connect", "link.enter", "link.close"}:
+        running.traps.set(place, 2)
+        running.traps.set("link.wait_closed")
+    else:
+        running.traps.set(place)
+    if place == "codec.encode":
+        # A client is told that it could not be said; nothing of it is on record.
+        running.traps.set(place, 3)
+        assert not await running.say("finn", "cannot be said", again=False)
+    elif place == "codec.decode":
+        running.traps.set(place, 3)
+        await running.asks(running.finn)
+        await until(lambda: _has_event(running, "frame.rejected"))
+    else:
+        await say_three(running)
+    await running.traps.springs(place)
+    await running.others_go_on()
+    await running.noticed()
+    await running.is_well()
+
+
+async def _has_event(one: Host, kind: str) -> bool:
+    return bool(await one.events((await one.ids())["finn"], kind))
+
+
+async def test_what_a_link_raises_lets_nothing_overtake_and_the_metric_is_right(tmp_path: Path) -> None:
+    """Where an answer tells of delivery: what raised may have left, and is on record as unknown; the rest is told."""
+    async with host(tmp_path) as one:
+        one.traps.set("link.send")
+        for number in range(5):
+            await one.say("finn", f"finn says {number}")
+        await one.traps.springs("link.send")
+        await one.noticed()
+        await one.is_well()
+        told = [text for text in one.finn.texts() if text.startswith("finn says")]
+        assert told == [f"finn says {number}" for number in range(1, 5)]
+        fates = await one.events((await one.ids())["finn"], "delivery.settled")
+        assert [fate["event"]["state"] for fate in fates] == ["unknown"]
+
+
+async def test_an_event_that_makes_each_link_fail_is_put_aside(tmp_path: Path) -> None:
+    async with host(tmp_path, able={"delivery": "silence"}) as one:
+        one.traps.set("link.send", 3)
+        await one.say("finn", "poison")
+        await one.say("finn", "behind it")
+        await one.traps.springs("link.send", 3)
+        await one.told(one.finn, lambda: "behind it" in one.finn.texts(), "behind it")
+        session_id = (await one.ids())["finn"]
+        await until(lambda: _has_event(one, "delivery.settled"))
+        (settled,) = await one.events(session_id, "delivery.settled")
+        assert settled["event"]["state"] == "dead"
+        (fault,) = await one.events(session_id, "fault.reported")
+        assert fault["event"]["code"] == "gateway.fault"
+        await one.is_well()
+        assert "poison" not in one.finn.texts()
+
+
+async def test_deliveries_ripen_again_after_a_proof_that_raised(tmp_path: Path) -> None:
+    async with host(tmp_path, able={"delivery": "silence"}) as one:
+        one.traps.set("link.prove")
+        await one.say("finn", "is it delivered?")
+        await one.traps.springs("link.prove")
+        await one.others_go_on()
+        await one.noticed()
+        await one.is_well()
+
+        async def ripe() -> bool:
+            session_id = (await one.ids())["finn"]
+            return not await one.engine.pending_sends(session_id=session_id, target=RUNTIME)
+
+        await until(ripe)
+
+
+async def test_an_adapter_whose_create_raises_at_start_ends_nothing(tmp_path: Path) -> None:
+    runtimes = {
+        "finn": {"adapter": "finn", "url": "http://plain.invalid", "makes": True, "autostart": True},
+        "sound": {"adapter": "sound", "url": "http://plain.invalid", "session": "room-sound"},
+    }
+    with made(tmp_path, runtimes=runtimes) as one:
+        one.traps.set("connector.create")
+        async with one.gateway as gateway:
+            await one.traps.springs("connector.create")
+            async with asyncio.timeout(60):
+                # Nothing tells of it.
+                while not [one for one in gateway.runtimes() if one.name == "finn" and one.links]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert one.finn.created == 1
+
+
+# Executors and destinations
+
+
+@pytest.mark.parametrize("place", ["executor.execute", "executor.cancel", "destination.copy"])
+async def test_the_users_side_that_raises_costs_the_call_or_copy_alone(running: Host, place: str) -> None:
+    running.traps.set(place)
+    if place == "executor.cancel":
+        running.finn.say(ToolRequested(native_call_id="long", tool="slow"))
+        call = await running.call_of("long")
+        await running.post(f"/v1/calls/{call['call_id']}/cancel", {}, status=202)
+    elif place == "executor.execute":
+        asked = await running.asks(running.finn)
+        # This executor may be asked twice for the same.
+        await running.wait_call(asked, "succeeded")
+    else:
+        await running.say("finn", "copied in the end")
+    await running.traps.springs(place)
+    await running.others_go_on()
+    await running.noticed()
+    await running.is_well()
+
+
+async def test_a_copy_that_makes_its_destination_fail_is_put_aside_and_the_next_goes(running: Host) -> None:
+    await running.is_well()
+    running.traps.set("destination.copy poison", 3)
+    await running.say("finn", "poison")
+    await running.traps.springs("destination.copy poison", 3)
+    await running.is_well()
+    (dead,) = (await running.get("/v1/dead-letters"))["data"]
+    assert "Unforeseen" in dead["reason"]
+
+
+# The store
+
+BY_HTTP = {
+    "calls": "/v1/calls",
+    "dead_sends": "/v1/dead-letters",
+    "health": "/readyz",
+    "instances": "/v1/instances",
+    "interactions": "/v1/interactions",
+    "sessions": "/v1/sessions",
+}
+
+
+async def _drive(one: Host, method: str) -> None:
+    """Let a method of the store be asked."""
+    session_id = (await one.ids())["finn"]
+    one.traps.set(f"engine.{method}")
+    match method:
+        case "call" | "sends_of":
+            asked = await one.asks(one.finn)
+            call = await one.call_of(asked)
+            await one.http.get(f"/v1/calls/{call['call_id']}")
+        case "session":
+            await one.http.get(f"/v1/sessions/{session_id}")
+        case "interaction":
+            await one.http.post("/v1/interactions/unknown/answer", json={"answer": "yes"})
+        case "open_session" | "take" | "remember" | "recall" | "let_go":
+            body = {"runtime": "finn", "native_id": f"another-{method}"}
+            await one.http.post("/v1/sessions", json=body, headers={"idempotency-key": method})
+        case "read":
+            await one.http.get(f"/v1/sessions/{session_id}/events")
+        case "ring":
+            one.finn.say(QuestionAsked(id="q1", text="Which one?"))
+        case "erase":
+            closed = await one.post("/v1/sessions", {"runtime": "finn", "native_id": "erased"}, status=201)
+            await one.http.delete(f"/v1/sessions/{closed['session_id']}", params={"erase": "true"})
+        case "set_note":
+            await one.http.post("/v1/destinations/copies/enable")
+        case "latest_call":
+            one.traps.set(f"engine.{method}", 0)
+            asked = await one.asks(one.finn)
+            await one.wait_call(asked, "succeeded")
+            one.traps.set(f"engine.{method}")
+            one.finn.say(ToolRequested(native_call_id=asked, tool="echo", arguments={"n": -1}))
+        case "open_calls" | "owner":
+            one.traps.set("engine.commit")
+            await one.say("finn", "and the session begins again")
+        case "revive" | "dismiss":
+            await one.say("finn", "refuse this copy")
+            (letter, *_) = await until(lambda: _dead(one))
+            action = "dismiss" if method == "dismiss" else "redrive"
+            await one.http.post(f"/v1/dead-letters/{letter['id']}/{action}", json={})
+        case _:
+            if method in BY_HTTP:
+                await one.http.get(BY_HTTP[method])
+            await one.say("finn", f"finn drives {method}")
+    await one.traps.springs(f"engine.{method}")
+
+
+async def _dead(one: Host) -> list[dict[str, object]]:
+    return (await one.get("/v1/dead-letters"))["data"]
+
+
+@pytest.mark.parametrize("method", sorted({*ENGINE_METHODS, "commit, done"} - {"listen", "release"}))
+async def test_a_store_that_raises_costs_what_asked_it_alone(running: Host, method: str) -> None:
+    await _drive(running, method)
+    await running.noticed()
+    await running.others_go_on()
+    await running.is_well()
+
+
+@pytest.mark.parametrize(
+    "place", ["engine.release", "executor.leave", "destination.leave", "connector.close", "link.close"]
+)
+async def test_what_raises_while_the_gateway_leaves_keeps_it_from_nothing(tmp_path: Path, place: str) -> None:
+    with made(tmp_path) as one:
+        before = asyncio.all_tasks()
+        async with one.gateway as gateway:
+            async with asyncio.timeout(60):
+                # Nothing tells of it.
+                while not all(link.state == "up" for one in gateway.runtimes() for link in one.links):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            one.traps.set(place, 2)
+        assert one.traps.sprung[place]
+        assert (one.finn.open, one.sound.open) == (0, 0)
+        assert asyncio.all_tasks() == before
+
+
+# Starting
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["engine.listen", "engine.beat", "engine.adopt", "engine.note", "engine.open_session", "adapter.codec",
+     "adapter.connector", "executor.make", "executor.enter", "destination.make", "destination.enter"],
+)  # fmt: skip
+async def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path, place: str) -> None:
+    with made(tmp_path) as one:
+        before = asyncio.all_tasks()
+        one.traps.set(place)
+        with pytest.raises(Unforeseen, match=place):
+            await one.gateway.__aenter__()
+        assert (one.finn.open, one.sound.open) == (0, 0)
+        assert asyncio.all_tasks() == before
