@@ -68,7 +68,7 @@ async def test_a_file_that_cannot_be_opened_again_is_told_until_it_can(path: Pat
 
 
 async def test_what_one_job_raises_that_nobody_foresaw_costs_that_job_alone(path: Path) -> None:
-    writer = Writer(path, FakeClock())
+    writer = Writer(path, FakeClock(), Place(path))
     await writer.start()
     before = FAULTS.total["sqlite writer"]
 
