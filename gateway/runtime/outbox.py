@@ -519,7 +519,7 @@ class Outbox:
             self._log.warning("events wait for the newer release that wrote them", sequences=marked[:_FEW])
             self._post(Delivered(tuple(marked), RUNTIME, "pending", NEWER))
         if self._aside and self._looking is None:
-            self._looking = asyncio.get_running_loop().call_later(_LOOK_AGAIN, self._look_again)
+            self._looking = asyncio.get_running_loop().call_later(_LOOK_AGAIN, guard_call("outbox", self._look_again))
         return left
 
     def _look_again(self) -> None:
