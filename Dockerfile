@@ -17,7 +17,7 @@ RUN python -m pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-di
     && /opt/dragoman/bin/dragoman schema > /dev/null
 
 FROM python:3.13-slim-bookworm
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0
 ARG REVISION=unknown
 ARG CREATED=1970-01-01T00:00:00Z
 LABEL org.opencontainers.image.title="Dragoman" \

@@ -106,7 +106,7 @@ class PageRoutes:
                 tag="pages",
                 summary="Which release is this?",
                 description="Name and version of the running release.",
-                answers=(Answer(200, "The version.", {"name": "dragoman", "version": "0.1.0"}, shapes.Version),),
+                answers=(Answer(200, "The version.", {"name": "dragoman", "version": "0.2.0"}, shapes.Version),),
             ),
             Operation(
                 name="listProblems",
