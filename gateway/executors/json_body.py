@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import orjson
 
+from gateway.ports.members import MEMBERS
 from gateway.ports.values import LONG, is_simple
 
 MAX_DEPTH = 64
@@ -24,10 +25,14 @@ def read_json(body: bytes) -> Any:
     Raises:
         ValueError: with a text that completes "a body ..." and never quotes the body.
     """
+    if (many := MEMBERS.surely_too_many(body)) is not None:
+        raise ValueError(f"with {many}")
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as exc:
         raise ValueError("that is not JSON") from exc
+    if (many := MEMBERS.too_many(body, value)) is not None:
+        raise ValueError(f"with {many}")
     if len(body) > LONG and is_simple(value):
         return value
     # Counting brackets is cheap and settles it for nearly every body.

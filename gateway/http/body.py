@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from gateway.http.errors import Refused
 from gateway.http.wording import word
+from gateway.ports.members import MEMBERS
 
 DEPTH = 64
 """How deep a body may nest."""
@@ -50,10 +51,13 @@ def parse_json(raw: bytes) -> Any:
     """
     if not raw.strip():
         raise Refused("invalid-json", "the body is empty; a JSON value is expected")
+    many = MEMBERS.surely_too_many(raw)
     try:
-        value = orjson.loads(raw)
+        value = None if many else orjson.loads(raw)
     except orjson.JSONDecodeError as exc:
         raise Refused("invalid-json", _explain(exc)) from exc
+    if many or (many := MEMBERS.too_many(raw, value)):
+        raise Refused("invalid-json", f"the body has {many} (limits.members); send less at once")
     # Fewer brackets than the limit cannot nest deeper than it, and is what nearly all bodies have.
     if raw.count(b"[") + raw.count(b"{") > DEPTH and _is_too_deep(value):
         raise Refused("invalid-json", f"the body nests deeper than {DEPTH} levels")

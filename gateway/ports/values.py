@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from gateway.envelope import Loss
 from gateway.errors import MalformedFrame
+from gateway.ports.members import MEMBERS
 
 FORBIDDEN_KEYS = frozenset({"__proto__", "constructor", "prototype"})
 """Keys that would change an object's class in a JavaScript peer."""
@@ -102,6 +103,8 @@ def find_fault(value: object, path: str = "", *, forbid_keys: bool = True, max_d
         raw = orjson.dumps(value, option=_STRICT)
     except TypeError:
         return _walk(value, path, forbid_keys, max_depth) or Fault("is not JSON", path)
+    if (many := MEMBERS.too_many(raw, value)) is not None:
+        return Fault(f"has {many}", path)
     if len(raw) > LONG and max_depth >= FEW and is_simple(value):
         return None
     # Nearly all others end here or below: the bytes rule out forbidden keys without a walk.

@@ -29,6 +29,7 @@ from gateway.ports.adapter import Adapter, RuntimeOptions
 from gateway.ports.clock import Clock, Ids
 from gateway.ports.engine import Engine
 from gateway.ports.executor import Answered, Destination, Executor
+from gateway.ports.members import MEMBERS
 from gateway.ports.rows import CallFilter, CallRow, Instance, InteractionRow, Page, SessionRow, StoredAnswer
 from gateway.ports.step import InteractionState, Keep
 from gateway.runtime.bell import Ending
@@ -276,6 +277,7 @@ class Gateway:
         )
         self._policy = policy
         self._sessions.change_policy(policy)
+        MEMBERS.most = settings.limits.members
         configure(level=settings.logging.level, format=settings.logging.format)
         if self._callbacks is not None:
             self._callbacks.public_url = None if settings.public_url is None else str(settings.public_url)

@@ -433,6 +433,9 @@ class Limits(Section):
     """Event streams of one session that are open at once; the next gets 503."""
     outbound: Annotated[int, Field(ge=100)] = 10_000
     """Events of one session that may wait to be delivered to its runtime; a client's next is refused (503)."""
+    members: Annotated[int, Field(ge=1_000)] = 20_000
+    """Members of one JSON value from outside, all levels together: request bodies, answers of executors, callbacks,
+    frames of runtimes. More are refused, since the work for them holds up everybody else."""
     cancel_grace: Patience = timedelta(seconds=10)
     """How long an executor may still answer after an operator's cancel."""
     interaction_timeout: Patience = timedelta(seconds=300)
