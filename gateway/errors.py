@@ -9,6 +9,7 @@ DragomanError
 │   ├── Forbidden            the key lacks a scope (403)
 │   ├── NotFound             no such session, call, ... (404)
 │   ├── Conflict             the thing has moved on, e.g. a call already ended (409)
+│   ├── CallOver             the call ended too long ago for its callback address (410)
 │   ├── Gone                 history below the retained part (410)
 │   ├── TooLarge             a body or a value over its limit (413)
 │   └── Inexpressible        understood, but this runtime cannot be told so (422)
@@ -93,6 +94,10 @@ class Gone(PeerError):
     def __init__(self, detail: str, *, first_sequence: int) -> None:
         super().__init__(detail)
         self.first_sequence = first_sequence
+
+
+class CallOver(PeerError):
+    """A call ended so long ago that its callback address takes nothing any more."""
 
 
 class TooLarge(PeerError):

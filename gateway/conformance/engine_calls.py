@@ -26,7 +26,19 @@ from gateway.envelope import CallId
 from gateway.errors import Stale
 from gateway.ports.engine import Engine
 from gateway.ports.rows import CallFilter, CallRow, Page
-from gateway.ports.step import RUNTIME, Accept, Claim, Dismissed, MarkCanceling, Redriven, Requeue, Send, Step
+from gateway.ports.step import (
+    RUNTIME,
+    Accept,
+    CameLate,
+    Claim,
+    Dismissed,
+    MarkCanceling,
+    Progressed,
+    Redriven,
+    Requeue,
+    Send,
+    Step,
+)
 
 SECOND = timedelta(seconds=1)
 
@@ -236,6 +248,31 @@ class CallSuite:
                        Dismissed(CallId("open")), Dismissed(CallId("unknown"))):  # fmt: skip
             with pytest.raises(Stale):
                 await engine.commit(Step(ALICE, (said("again"),), calls=(change,)))
+
+    async def test_one_late_outcome_is_marked_in_the_row_of_an_ended_call(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_call(engine, call_id="a")
+        with pytest.raises(Stale):
+            await engine.commit(Step(ALICE, calls=(CameLate(CallId("a")),)))
+        await engine.commit(Step(ALICE, (answered(),), calls=(settled("a"),)))
+        row = await engine.call(CallId("a"))
+        assert row is not None
+        steps = [Step(ALICE, (said(str(n)),), calls=(CameLate(CallId("a")),)) for n in range(5)]
+        done = await asyncio.gather(*map(engine.commit, steps), return_exceptions=True)
+        assert [type(one).__name__ for one in done].count("Stale") == 4
+        assert await engine.call(CallId("a")) == replace(row, late=True)
+
+    async def test_the_progress_of_an_open_call_adds_up_in_its_row(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_call(engine, call_id="a")
+        for size in (1_000, 24):
+            await engine.commit(Step(ALICE, (said(str(size)),), calls=(Progressed(CallId("a"), size),)))
+        row = await engine.call(CallId("a"))
+        assert row is not None
+        assert row.progressed == 1_024
+        await engine.commit(Step(ALICE, (answered(),), calls=(settled("a"),)))
+        with pytest.raises(Stale):
+            await engine.commit(Step(ALICE, calls=(Progressed(CallId("a"), 1),)))
 
     async def test_only_a_call_that_has_ended_can_have_been_redriven(self, engine: Engine) -> None:
         await open_session(engine)

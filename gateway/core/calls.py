@@ -64,8 +64,17 @@ def outcome_fingerprint(outcome: Outcome) -> str:
     return _sha([outcome.outcome, outcome.result, outcome.error])
 
 
+def outcome_digest(outcome: Outcome) -> str:
+    """Hash what was answered, to be compared with what a backend has kept: SHA-256 of [result, error] as JSON."""
+    return _digest([outcome.result, outcome.error])
+
+
 def _sha(value: object) -> str:
-    return sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)).hexdigest()[:32]
+    return _digest(value)[:32]
+
+
+def _digest(value: object) -> str:
+    return sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

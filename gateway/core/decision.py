@@ -22,6 +22,7 @@ from gateway.ports.step import (
     Accept,
     CallChange,
     CallOpen,
+    CameLate,
     Claim,
     Dismissed,
     Expectation,
@@ -32,6 +33,7 @@ from gateway.ports.step import (
     MarkCanceling,
     NewEvent,
     Open,
+    Progressed,
     Redriven,
     Requeue,
     Send,
@@ -174,7 +176,10 @@ class Building:
                 ended = self.calls.pop(call_id, None)
                 if ended is not None and self._open_bytes is not None:
                     self._open_bytes -= ended.size
-            case Redriven() | Dismissed():
+            case Progressed(call_id=call_id, size=size):
+                call = self.calls[call_id]
+                self.calls[call_id] = replace(call, progressed=call.progressed + size)
+            case Redriven() | Dismissed() | CameLate():
                 # It ended before; only the ledger and operators know of it.
                 pass
 

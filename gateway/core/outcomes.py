@@ -23,11 +23,28 @@ from gateway.envelope import (
     call_id as name_call,
 )
 from gateway.envelope.weight import weight
-from gateway.errors import CannotExpress, Conflict, Overloaded
+from gateway.errors import CannotExpress, Conflict, Overloaded, TooLarge
 from gateway.ports.executor import Answer, Answered
 from gateway.ports.rows import CallRow
-from gateway.ports.step import RUNTIME, Accept, Claim, Dismissed, MarkCanceling, Open, Redriven, Requeue, Send, Settle
+from gateway.ports.step import (
+    RUNTIME,
+    Accept,
+    CameLate,
+    Claim,
+    Dismissed,
+    MarkCanceling,
+    Open,
+    Progressed,
+    Redriven,
+    Requeue,
+    Send,
+    Settle,
+)
 
+MOST_IGNORED = 16 * 1024
+"""Bytes of a late outcome that are kept; of a larger one only size and hash are."""
+PROGRESS_COST = 1024
+"""Bytes that a report of progress counts at least."""
 NO_LONGER_DEAD = "the call was redriven or dismissed meanwhile"
 
 
@@ -73,24 +90,40 @@ def outcome(council: Council, build: Building, call_id: CallId, answered: Answer
 
 
 def late_outcome(build: Building, row: CallRow, answered: Answered) -> None:
-    """Put an outcome on record that came after the call had ended."""
+    """Put an outcome on record that came after the call had ended: one for each call, of a large one only the hash."""
+    if build.known.get(row.call_id, row).late:
+        return
     outcome = answered.outcome
+    size = weight([outcome.result, outcome.error])
+    small = size <= MOST_IGNORED
     ignored = OutcomeIgnored(
         native_call_id=row.native_call_id,
         call_id=row.call_id,
         outcome=outcome.outcome,
-        result=outcome.result,
-        error=outcome.error,
+        result=outcome.result if small else None,
+        error=outcome.error if small else None,
         reason=f"the call had already {row.state}",
+        size=None if small else size,
+        sha256=None if small else life.outcome_digest(outcome),
     )
     build.record(ignored, "to_runtime", caused_by=row.request_sequence)
+    build.change_call(CameLate(row.call_id))
 
 
-def progressed(build: Building, call_id: CallId, data: dict[str, Any]) -> bool:
-    """Take word of an executor on how far a call is; False where it is no longer open."""
+def progressed(council: Council, build: Building, call_id: CallId, data: dict[str, Any]) -> bool:
+    """Take word of an executor on how far a call is; False where it is no longer open.
+
+    Raises:
+        TooLarge: the call has said as much as it may.
+    """
     call = build.calls.get(call_id)
     if call is None:
         return False
+    size = max(weight(data), PROGRESS_COST)
+    if call.progressed + size > council.policy.progress:
+        raise TooLarge(f"one call may report {council.policy.progress} bytes of progress in all (limits.progress)")
+    build.expect_open(call_id)
+    build.change_call(Progressed(call_id, size))
     event = CallProgressed(native_call_id=call.native_call_id, call_id=call_id, data=data)
     build.record(event, "to_runtime", caused_by=call.request_sequence)
     return True

@@ -41,6 +41,8 @@ class OpenCall:
     """Whether an earlier attempt may have done the work."""
     readable: bool = True
     """Whether its request can be read; nobody is asked to carry out another."""
+    progressed: int = 0
+    """What was recorded of its progress, in bytes."""
 
     @property
     def idempotency_key(self) -> str:
@@ -69,6 +71,7 @@ class OpenCall:
             redrive_of=row.redrive_of,
             deliver=row.deliver,
             unsure=row.unknown,
+            progressed=row.progressed,
             size=weight(request.arguments),
             readable=readable,
         )

@@ -72,6 +72,8 @@ class CallRecord(NamedTuple):
     deliver: int
     finished_at: int | None
     dead: int
+    late: int
+    progressed: int
 
 
 class SendRecord(NamedTuple):
@@ -205,6 +207,8 @@ def call_row(record: CallRecord) -> CallRow:
         deliver=bool(record.deliver),
         finished_at=moment_or_none(record.finished_at),
         dead=bool(record.dead),
+        late=bool(record.late),
+        progressed=record.progressed,
     )
 
 

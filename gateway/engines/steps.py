@@ -32,6 +32,7 @@ from gateway.ports.step import (
     Accept,
     CallChange,
     CallOpen,
+    CameLate,
     Claim,
     Committed,
     Dismissed,
@@ -42,6 +43,7 @@ from gateway.ports.step import (
     MarkCanceling,
     NewEvent,
     Open,
+    Progressed,
     Redriven,
     Requeue,
     Send,
@@ -220,8 +222,11 @@ def _change_calls(
         else:
             open_now = call is not None and call.state in OPEN_STATES
             of_dead = isinstance(change, Redriven | Dismissed)
-            if call is None or call.session_id != head.session_id or open_now is of_dead:
+            of_ended = of_dead or isinstance(change, CameLate)
+            if call is None or call.session_id != head.session_id or open_now is of_ended:
                 raise Stale(f"call {call_id!r} is {'still' if open_now else 'not'} open")
+            if isinstance(change, CameLate) and call.late:
+                raise Stale(f"a late outcome of call {call_id!r} is on record already")
             if of_dead and not call.dead:
                 raise Stale(f"call {call_id!r} waits for no operator")
             calls[call_id] = _change(call, change, numbers, now=now)
@@ -262,6 +267,8 @@ def _open(change: Open, head: Head, numbers: Sequence[int | None], *, now: int) 
         int(change.deliver),
         None if change.state in OPEN_STATES else now,
         0,
+        0,
+        0,
     )
 
 
@@ -292,6 +299,10 @@ def _change(call: CallRecord, change: CallChange, numbers: Sequence[int | None],
             return call._replace(canceling_until=micros(change.until))
         case Redriven() | Dismissed():
             return call._replace(dead=0)
+        case CameLate():
+            return call._replace(late=1)
+        case Progressed():
+            return call._replace(progressed=call.progressed + change.size)
         case Open():
             raise AssertionError("an Open is no change of a known call")
 

@@ -354,6 +354,9 @@ class OutcomeIgnored(Value):
     result: Any = None
     error: str | None = None
     reason: str = ""
+    size: int | None = None
+    """Bytes of a large one, of which only the size and the hash are kept."""
+    sha256: str | None = None
 
 
 class DeliverySettled(Value):

@@ -123,6 +123,13 @@ _ROWS = (
         retry_after=2,
     ),
     ProblemKind(
+        "call-over",
+        410,
+        "The call ended too long ago",
+        "Ten minutes after its end, a call's callback addresses take nothing any more.",
+        "Nothing is to be done: the call has its outcome, see `GET /v1/calls/{call_id}`.",
+    ),
+    ProblemKind(
         "gone",
         410,
         "The events were removed",
@@ -242,6 +249,7 @@ EXCEPTIONS: dict[type[BaseException], str] = {
     errors.Forbidden: "forbidden",
     errors.NotFound: "not-found",
     errors.Conflict: "conflict",
+    errors.CallOver: "call-over",
     errors.Gone: "gone",
     errors.Truncated: "gone",
     errors.TooLarge: "too-large",

@@ -29,15 +29,15 @@ class Members:
         return f"more than {self.most} members in all"
 
     def _count(self, value: object) -> int:
-        count, waiting = 0, [value]
+        count = 0
+        waiting: list[object] = [value]
         while waiting and count <= self.most:
-            match waiting.pop():
-                case dict() as found:
-                    inner = list(cast("dict[str, object]", found).values())
-                case list() as found:
-                    inner = cast("list[object]", found)
-                case _:
-                    continue
+            current = waiting.pop()
+            inner: list[object] = []
+            if isinstance(current, dict):
+                inner = list(cast("dict[str, object]", current).values())
+            elif isinstance(current, list):
+                inner = cast("list[object]", current)
             count += len(inner)
             if count <= self.most:
                 waiting += [one for one in inner if isinstance(one, dict | list)]

@@ -74,6 +74,10 @@ class CallRow:
     finished_at: datetime | None = None
     dead: bool = False
     """Whether it waits for an operator: it ended without an answer of its executor, and was not redriven."""
+    late: bool = False
+    """Whether a different outcome came after its end, which is on record; another one is not recorded any more."""
+    progressed: int = 0
+    """What was recorded of its progress, in bytes; each report counts as `PROGRESS_COST` at least."""
 
 
 @dataclass(frozen=True, slots=True)

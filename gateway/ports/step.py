@@ -134,7 +134,22 @@ class Dismissed:
     call_id: CallId
 
 
-CallChange = Open | Claim | Accept | Requeue | MarkCanceling | Settle | Redriven | Dismissed
+@dataclass(frozen=True, slots=True)
+class CameLate:
+    """A different outcome of an ended call is on record; of many at once one succeeds, the others are Stale."""
+
+    call_id: CallId
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """Word of an executor on how far an open call is; `size` counts towards what one call may say."""
+
+    call_id: CallId
+    size: int
+
+
+CallChange = CameLate | Progressed | Open | Claim | Accept | Requeue | MarkCanceling | Settle | Redriven | Dismissed
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ def _for_client(desk: Desk, build: Building, signal: s.ClientSignal) -> Any:
         case s.OutcomeLate(row, answered):
             outcomes.late_outcome(build, row, answered)
         case s.ProgressGiven(call_id, progress):
-            return outcomes.progressed(build, call_id, progress)
+            return outcomes.progressed(council, build, call_id, progress)
         case s.CancelOrdered(call_id, reason):
             return outcomes.cancel(council, build, call_id, reason=reason)
         case s.RedriveOrdered(row, request, new_key, deliver):

@@ -14,6 +14,7 @@ import structlog
 from gateway.core.calls import outcome_fingerprint
 from gateway.envelope import CallId, Envelope, Event, InteractionId, SessionId
 from gateway.errors import (
+    CallOver,
     Conflict,
     EngineUnavailable,
     Gone,
@@ -22,6 +23,7 @@ from gateway.errors import (
     NotFound,
     Overloaded,
     Problem,
+    TooLarge,
     Truncated,
 )
 from gateway.guard import FAULTS, Tasks, count_what_is_left, guard_call, tried
@@ -82,8 +84,10 @@ from gateway.runtime.views import (
     RuntimeStatus as RuntimeStatus,
     StreamItem as StreamItem,
 )
-from gateway.settings.model import DestinationSpec, ExecutorSpec, Settings
+from gateway.settings.model import DestinationSpec, ExecutorSpec, Settings, WebhookSpec
 
+LATE = timedelta(minutes=10)
+"""How long after its end a call's callback addresses still answer."""
 log = structlog.get_logger(__name__)
 
 
@@ -402,24 +406,41 @@ class Gateway:
         """Whether a callback token belongs to a call, in constant time."""
         return self._callbacks is not None and self._callbacks.allowed(call_id, token)
 
-    async def settle(self, call_id: CallId, answer: Answered) -> CallRow:
-        """Record an outcome that came by callback or API; the same one again is fine.
+    async def settle(self, call_id: CallId, answer: Answered, *, size: int = 0) -> CallRow:
+        """Record an outcome that came by callback or API, of so many bytes; the same one again is fine.
 
         Raises:
-            Conflict: the call has already ended otherwise; this outcome is recorded as ignored.
+            Conflict: the call has already ended otherwise; the first such outcome is recorded as ignored.
+            CallOver: it ended too long ago. TooLarge: its executor may not answer so much.
         """
-        row = await self._carriers.call(call_id)
+        row = await self._answerable(call_id, size)
         pump = await self._carriers.pump(row.session_id)
         if await ask(pump, OutcomeGiven(call_id, answer, reply_slot())):
             return await self._carriers.call(call_id)
         row = await self._carriers.call(call_id)
         if row.outcome_sha == outcome_fingerprint(answer.outcome):
             return row
+        if row.late:
+            raise Conflict(f"the call has already {row.state}; another late outcome is on record")
         await ask(pump, OutcomeLate(row, answer, reply_slot()))
         raise Conflict(f"the call has already {row.state}; this outcome was recorded as ignored")
 
-    async def progress(self, call_id: CallId, data: dict[str, Any]) -> None:
+    async def _answerable(self, call_id: CallId, size: int) -> CallRow:
         row = await self._carriers.call(call_id)
+        if row.finished_at is not None and self._parts.clock.now() - row.finished_at > LATE:
+            raise CallOver(f"the call has {row.state}, over {LATE.seconds // 60} minutes ago")
+        spec = self.settings.executors.get(row.executor or "")
+        if isinstance(spec, WebhookSpec) and size > spec.max_response:
+            raise TooLarge(f"the body has {size} bytes; its executor's `max_response` allows {int(spec.max_response)}")
+        return row
+
+    async def progress(self, call_id: CallId, data: dict[str, Any], *, size: int = 0) -> None:
+        """Record how far a call is; what one call may say is bounded.
+
+        Raises:
+            Conflict: the call has ended. CallOver: too long ago. TooLarge: this is too much, or all together is.
+        """
+        row = await self._answerable(call_id, size)
         pump = await self._carriers.pump(row.session_id)
         if not await ask(pump, ProgressGiven(call_id, data, reply_slot())):
             raise Conflict(f"the call has already {(await self._carriers.call(call_id)).state}")

@@ -39,6 +39,7 @@ def policy_of(settings: Settings) -> Policy:
         interaction_timeout=settings.limits.interaction_timeout,
         open_calls=settings.limits.open_calls,
         open_bytes=int(settings.limits.open_bytes),
+        progress=int(settings.limits.progress),
         outbound=settings.limits.outbound,
     )
 

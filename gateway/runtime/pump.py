@@ -640,7 +640,7 @@ class Pump:
         return False
 
     async def _known(self, signal: s.Signal) -> dict[str, CallRow]:
-        if isinstance(signal, s.RedriveOrdered | s.DismissOrdered):
+        if isinstance(signal, s.RedriveOrdered | s.DismissOrdered | s.OutcomeLate | s.AnsweredLate):
             row = await self._shared.engine.call(signal.row.call_id)
             return {} if row is None else {row.call_id: row}
         if not isinstance(signal, s.FrameArrived):

@@ -436,6 +436,8 @@ class Limits(Section):
     members: Annotated[int, Field(ge=1_000)] = 20_000
     """Members of one JSON value from outside, all levels together: request bodies, answers of executors, callbacks,
     frames of runtimes. More are refused, since the work for them holds up everybody else."""
+    progress: Size = ByteSize(4 * 1024**2)
+    """Progress that executors may report of one call in all; each report counts as 1 KiB at least."""
     cancel_grace: Patience = timedelta(seconds=10)
     """How long an executor may still answer after an operator's cancel."""
     interaction_timeout: Patience = timedelta(seconds=300)

@@ -311,7 +311,8 @@ class MemoryGateway(Gateway):
     def callback_allowed(self, call_id: CallId, token: str) -> bool:
         return token == f"token-{call_id}"
 
-    async def settle(self, call_id: CallId, answer: Answered) -> CallRow:
+    async def settle(self, call_id: CallId, answer: Answered, *, size: int = 0) -> CallRow:
+        del size
         self._check("settle")
         row = self._row_of(call_id)
         sha = answer.outcome.model_dump_json()
@@ -325,7 +326,8 @@ class MemoryGateway(Gateway):
             self.call_rows[call_id] = row
         return row
 
-    async def progress(self, call_id: CallId, data: dict[str, Any]) -> None:
+    async def progress(self, call_id: CallId, data: dict[str, Any], *, size: int = 0) -> None:
+        del size
         row = self._row_of(call_id)
         self.record(row.session_id, CallProgressed(native_call_id=row.native_call_id, data=data, call_id=call_id))
 

@@ -22,6 +22,7 @@ RAISED: list[tuple[Exception, int, str]] = [
     (errors.Forbidden("x"), 403, "forbidden"),
     (errors.NotFound("x"), 404, "not-found"),
     (errors.Conflict("x"), 409, "conflict"),
+    (errors.CallOver("x"), 410, "call-over"),
     (errors.Gone("x", first_sequence=5), 410, "gone"),
     (errors.Truncated(5), 410, "gone"),
     (errors.TooLarge("x"), 413, "too-large"),

@@ -41,8 +41,8 @@ _BY_KEY = "SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET 
 _INTEGERS = frozenset(
     {
         "seq", "recorded_at", "n", "attempt", "created_at", "deadline_at", "request_seq", "due_at", "canceling_until",
-        "outcome_seq", "unknown", "deliver", "finished_at", "dead", "last_seq", "size", "expires_at",
-        "keep_from",
+        "outcome_seq", "unknown", "deliver", "finished_at", "dead", "late", "progressed", "last_seq", "size",
+        "expires_at", "keep_from",
     }
 )  # fmt: skip
 _BYTES = frozenset({"body", "about", "snapshot"})
@@ -61,7 +61,7 @@ def _add(table: str, columns: tuple[str, ...]) -> _Part:
 
 _MOVED = (
     "call_id", "state", "attempt", "deadline_at", "due_at", "canceling_until", "outcome_seq", "outcome_sha", "unknown",
-    "error", "finished_at", "dead",
+    "error", "finished_at", "dead", "late", "progressed",
 )  # fmt: skip
 
 

@@ -173,6 +173,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         WHERE state NOT IN ('waiting', 'answered', 'expired', 'moot')
         """,
     ),
+    (
+        # Whether a different outcome came after the end, and what was recorded of progress, in bytes.
+        "ALTER TABLE @calls ADD COLUMN late bigint NOT NULL DEFAULT 0",
+        "ALTER TABLE @calls ADD COLUMN progressed bigint NOT NULL DEFAULT 0",
+    ),
 )
 
 OURS = "schema_version"

@@ -169,6 +169,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         WHERE state NOT IN ('waiting', 'answered', 'expired', 'moot')
         """,
     ),
+    (
+        # Whether a different outcome came after the end, and what was recorded of progress, in bytes.
+        "ALTER TABLE calls ADD COLUMN late INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE calls ADD COLUMN progressed INTEGER NOT NULL DEFAULT 0",
+    ),
 )
 
 _CHECKPOINT_BYTES = 16 * 1024 * 1024

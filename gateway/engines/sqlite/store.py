@@ -53,7 +53,7 @@ _ADD_CALLS = _in_rows("calls", CallRecord._fields)
 _ADD_SENDS = _in_rows("outbound", SendRecord._fields)
 _MOVE_CALL = """
 UPDATE calls SET state = ?, attempt = ?, deadline_at = ?, due_at = ?, canceling_until = ?, outcome_seq = ?,
-    outcome_sha = ?, unknown = ?, error = ?, finished_at = ?, dead = ?
+    outcome_sha = ?, unknown = ?, error = ?, finished_at = ?, dead = ?, late = ?, progressed = ?
 WHERE call_id = ?
 """
 _MOVE_SEND = """
@@ -233,5 +233,7 @@ def _moved(call: CallRecord) -> tuple[object, ...]:
         call.error,
         call.finished_at,
         call.dead,
+        call.late,
+        call.progressed,
         call.call_id,
     )

@@ -1,13 +1,16 @@
 """Calls: their list and story, their outcomes by callback or API, and what operators do to them."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any, cast
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.envelope import CallId, SessionId
-from gateway.errors import InvalidRequest
+from gateway.errors import CallOver, InvalidRequest, NotFound
 from gateway.http import examples, shapes
+from gateway.http.auth import CALLBACK
 from gateway.http.body import read_form, read_json, read_query
 from gateway.http.forms import CallsQuery, CancelCall, RedriveCall
 from gateway.http.operation import Answer, Operation
@@ -40,7 +43,9 @@ class CallRoutes:
         return reply(story_view(await self._gateway.call_story(_call_id(request)))).response()
 
     async def settle(self, request: Request) -> Response:
-        row = await self._gateway.settle(_call_id(request), _answered(await read_json(request)))
+        answered = _answered(await read_json(request))
+        with _over_where_gone(request):
+            row = await self._gateway.settle(_call_id(request), answered, size=len(await request.body()))
         return reply(call_view(row)).response()
 
     async def progress(self, request: Request) -> Response:
@@ -48,7 +53,8 @@ class CallRoutes:
         if not isinstance(body, dict):
             raise InvalidRequest("progress must be a JSON object", pointer="")
         call_id = _call_id(request)
-        await self._gateway.progress(call_id, cast(dict[str, Any], body))
+        with _over_where_gone(request):
+            await self._gateway.progress(call_id, cast(dict[str, Any], body), size=len(await request.body()))
         return reply({"call_id": call_id}, 202).response()
 
     async def cancel(self, request: Request) -> Response:
@@ -96,9 +102,10 @@ class CallRoutes:
                 tag="calls",
                 summary="Give the outcome of a call",
                 description="What an executor that answered 202 sends to its `callback_url`. The first outcome wins: "
-                "the same one again is answered 200, another one 409 and kept as `outcome.ignored`.",
+                "the same one again is answered 200; another one 409, the first of them kept as `outcome.ignored`. "
+                "Ten minutes after the end everything is answered 410. The executor's `max_response` holds.",
                 answers=(Answer(200, "It is recorded.", examples.CALL, shapes.Call),),
-                problems=("elsewhere", "not-found", "conflict"),
+                problems=("elsewhere", "not-found", "conflict", "call-over"),
                 body=OutcomeForm,
                 body_examples={
                     "success": {
@@ -118,7 +125,7 @@ class CallRoutes:
                 summary="Tell how far a call has come",
                 description="Any JSON object; it is recorded as `call.progressed` and followers see it.",
                 answers=(Answer(202, "It is recorded.", {"call_id": examples.CALL_ID}, shapes.Progressed),),
-                problems=("elsewhere", "not-found", "conflict"),
+                problems=("elsewhere", "not-found", "conflict", "call-over"),
                 body=dict[str, Any],
                 body_examples={"percent": {"percent": 40, "note": "asking Victoria"}},
             ),
@@ -153,6 +160,17 @@ class CallRoutes:
                 body_examples={"again": {"new_key": False, "deliver": False}},
             ),
         )
+
+
+@contextmanager
+def _over_where_gone(request: Request) -> Generator[None]:
+    """A callback token proves that its call existed: where it is not known any more, it ended long ago."""
+    try:
+        yield
+    except NotFound as exc:
+        if request.state.caller is not CALLBACK:
+            raise
+        raise CallOver("the call ended long ago, and is no longer on record") from exc
 
 
 def _call_id(request: Request) -> CallId:
