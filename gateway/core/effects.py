@@ -59,6 +59,8 @@ class Transmit:
     """What it says of a state that replaces the one told before, so that it can be written anew; None without one."""
     renew: bool = False
     """Whether it must leave with the newest state, however new its own is."""
+    repeats: bool = False
+    """Whether it may have been sent before."""
     renewed: bool = False
     """Whether it was written anew, so that it no longer says the state it was recorded with."""
     place: Place = "in_order"

@@ -48,6 +48,9 @@ FAULTS_AN_EVENT = 3
 MOST_UNCONFIRMED = 10_000
 """Events that may be on their way without a word on their delivery; the next ones wait."""
 
+PORTION = 32
+"""Events said again that may be on their way while no record says that they came; a crash repeats no more of them."""
+
 
 class Outside(Protocol):
     """What an outbox needs of the process around it."""
@@ -70,6 +73,7 @@ class _Sent:
     at: float
     note: str | None = None
     """What its row says once it is delivered."""
+    repeats: bool = False
 
 
 class Outbox:
@@ -115,6 +119,10 @@ class Outbox:
         self._queued: set[int] = set()
         self._again: set[int] = set()
         self._unconfirmed: deque[_Sent] | None = None
+        self._portion: set[int] = set()
+        """What was said again, and is not on record as delivered."""
+        self._believed: deque[_Sent] = deque(maxlen=PORTION)
+        """What was said again last, and believed; a fault may still be about it."""
         self._lost: set[int] = set()
         self._marked: set[int] = set()
         """What is known to be on record, or about to be, as never sent."""
@@ -203,6 +211,11 @@ class Outbox:
         self._marked.difference_update(sequences)
         for sequence in sequences if self._faults else ():
             self._faults.pop(sequence, None)
+        self._lost.difference_update(sequences)
+        if self._portion:
+            self._portion.difference_update(sequences)
+            if self._link is not None:
+                self._start()
 
     def turn_moved(self) -> None:
         """The runtime has said how its turn goes: a message that began one has been seen."""
@@ -258,6 +271,8 @@ class Outbox:
         self._queued.clear()
         self._lost.update(sent.sequence for sent in self._unconfirmed or ())
         self._unconfirmed = None
+        self._portion.clear()
+        self._believed.clear()
         self._more = self._begun = False
         for timer in (self._timer, self._patience, self._looking):
             if timer is not None:
@@ -267,9 +282,15 @@ class Outbox:
     def fault(self, code: str | None, message: str) -> None:
         """The runtime reports an error; where silence means delivery it is about the newest send in the window."""
         capabilities = self._council.capabilities
-        if capabilities.delivery != "silence" or code not in capabilities.rejects_with or not self._unconfirmed:
+        if capabilities.delivery != "silence" or code not in capabilities.rejects_with:
             return
-        newest = self._unconfirmed.pop()
+        since = self._shared.clock.monotonic() - self._council.options.delivery_window.total_seconds()
+        if self._unconfirmed:
+            newest = self._unconfirmed.pop()
+        elif self._believed and self._believed[-1].at > since:
+            newest = self._believed.pop()
+        else:
+            return
         self._queued.discard(newest.sequence)
         self._post(Delivered((newest.sequence,), RUNTIME, "refused", f"{code}: {message}"[:500]))
 
@@ -303,6 +324,9 @@ class Outbox:
         while link is not None and link is self._link:
             if self._unconfirmed is not None and len(self._unconfirmed) >= MOST_UNCONFIRMED:
                 return  # goes on when the oldest has ripened
+            if len(self._portion) >= PORTION:
+                self._prove_repeats(link)
+                return  # goes on when they are on record as delivered
             if not self._loaded:
                 await self._load()
             item = self._lanes.take(self._leaves_now)
@@ -312,6 +336,7 @@ class Outbox:
                 continue
             if item is None:
                 self._waiting_since = None
+                self._prove_repeats(link)
                 return
             if is_overdue(item, self._shared.clock.now()):
                 self._post(Delivered((item.sequence,), RUNTIME, "moot", OVERDUE, overdue=True))
@@ -355,19 +380,26 @@ class Outbox:
             if receipt.state != "sent":
                 state, reason = receipt.state, receipt.reason
         self._shared.metrics.frame(self._council.runtime, "to_runtime")
+        if item.repeats:
+            self._shared.metrics.repeated()
         if state is None and self._council.capabilities.delivery != "silence":
             state, reason = "unknown", reason or "the runtime did not confirm it"
         if state is None:
-            if self._unconfirmed is None:
-                self._unconfirmed = deque()
-            self._unconfirmed.append(
-                _Sent(item.sequence, self._shared.clock.monotonic(), RENEWED if item.renewed else None)
-            )
-            self._arm()
+            self._await_silence(item)
         else:
             self._post(Delivered((item.sequence,), RUNTIME, state, reason))
             self._begun = self._begun and not (item.lane == "new_work" and state in {"refused", "moot"})
         return True
+
+    def _await_silence(self, item: Transmit) -> None:
+        """Count what has left as on its way, until nothing was said against it for long enough."""
+        now, note = self._shared.clock.monotonic(), RENEWED if item.renewed else None
+        if self._unconfirmed is None:
+            self._unconfirmed = deque()
+        self._unconfirmed.append(_Sent(item.sequence, now, note, item.repeats))
+        if item.repeats:
+            self._portion.add(item.sequence)
+        self._arm()
 
     def _in_newest_form(self, item: Transmit) -> Transmit:
         """Write a state anew that is older than what the runtime was last told.
@@ -482,13 +514,8 @@ class Outbox:
                 self._post(Delivered((sequence,), RUNTIME, plan.fate, plan.reason, plan.overdue))
                 continue
             item = self._planned(plan)
-            if item is None:
-                continue
-            self._lanes.add(item)
-            unsure = sequence <= self._unsure_up_to and plan.row.reason not in SURELY_UNSENT
-            if unsure or sequence in self._lost or sequence in self._tried:
-                self._lost.discard(sequence)
-                self._shared.metrics.repeated()
+            if item is not None:
+                self._lanes.add(item)
         self._mark(item for item in self._lanes if self._is_held(item))
         self._fresh = self._fresh and self._more
 
@@ -543,14 +570,15 @@ class Outbox:
         return found
 
     def _planned(self, plan: Plan) -> Transmit | None:
-        envelope = plan.row.envelope
+        envelope, sequence = plan.row.envelope, plan.row.sequence
+        unsure = sequence <= self._unsure_up_to and plan.row.reason not in SURELY_UNSENT
         try:
             frames = self._council.codec.encode(envelope).frames
         except CannotExpress as exc:
-            self._post(Delivered((plan.row.sequence,), RUNTIME, "dead", exc.reason))
+            self._post(Delivered((sequence,), RUNTIME, "dead", exc.reason))
             return None
         return Transmit(
-            plan.row.sequence,
+            sequence,
             plan.row.lane,
             envelope.event.kind,
             frames,
@@ -558,6 +586,7 @@ class Outbox:
             plan.leave_before,
             state=envelope if carries_state(envelope.event, self._council.capabilities) else None,
             renew=self._fresh,
+            repeats=unsure or sequence in self._lost or sequence in self._tried,
             place=plan.place,
         )
 
@@ -573,12 +602,26 @@ class Outbox:
         """Nothing was said against these sends within the window: they are delivered, if the link still stands."""
         self._timer = None
         if self._link is not None:
-            tasks, session_id = self._shared.tasks, self._session_id
-            believe = partial(self._believe, self._link)
-            self._proving = guard("outbox", believe, tasks, again=False, session_id=session_id)
+            self._start_proving(self._link)
+
+    def _start_proving(self, link: Link) -> None:
+        tasks, session_id = self._shared.tasks, self._session_id
+        self._proving = guard("outbox", partial(self._believe, link), tasks, again=False, session_id=session_id)
+
+    def _prove_repeats(self, link: Link) -> None:
+        """Believe what was said again as soon as it has surely come, lest a gateway that keeps dying says it for ever.
+
+        The silence is still listened to: a fault within the window is about it.
+        """
+        if self._portion and self._proving is None and any(sent.repeats for sent in self._unconfirmed or ()):
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            self._start_proving(link)
 
     async def _believe(self, link: Link) -> None:
-        ripe_before = self._shared.clock.monotonic() - self._council.options.delivery_window.total_seconds()
+        asked_at = self._shared.clock.monotonic()
+        ripe_before = asked_at - self._council.options.delivery_window.total_seconds()
         try:
             await link.prove()
         except LinkLost as exc:
@@ -588,17 +631,24 @@ class Outbox:
         except BaseException as exc:
             if not is_fault(exc):
                 raise
-            self._link_failed([sent.sequence for sent in self._unconfirmed or () if sent.at <= ripe_before], exc)
+            proven = [
+                sent for sent in self._unconfirmed or () if sent.at <= (asked_at if sent.repeats else ripe_before)
+            ]
+            self._link_failed([sent.sequence for sent in proven], exc)
             return
         self._proving = None
         ripe: dict[str | None, list[int]] = {}
-        sent = self._unconfirmed or deque()
-        while sent and sent[0].at <= ripe_before:
-            ripe.setdefault(sent[0].note, []).append(sent.popleft().sequence)
-        if not sent:
-            self._unconfirmed = None
+        kept: deque[_Sent] = deque()
+        for sent in self._unconfirmed or ():
+            if sent.at <= (asked_at if sent.repeats else ripe_before):
+                ripe.setdefault(sent.note, []).append(sent.sequence)
+                if sent.repeats:
+                    self._believed.append(sent)
+            else:
+                kept.append(sent)
+        self._unconfirmed = kept or None
         for note, sequences in ripe.items():
             self._post(Delivered(tuple(sequences), RUNTIME, "delivered", note))
         self._arm()
-        if self._more or len(self._lanes):
+        if self._more or len(self._lanes) or any(sent.repeats for sent in kept):
             self._start()
