@@ -180,6 +180,10 @@ class LinkRefused(DownstreamError):
         self.until_reload = until_reload
 
 
+class LinkCrowded(DownstreamError):
+    """A runtime has ended a session to make room for another one; coming back at once would only end the next."""
+
+
 class EngineUnavailable(DownstreamError):
     """The store cannot be written or read now (disk full, server away)."""
 

@@ -52,6 +52,8 @@ class Tracker:
         """Highest id this link has brought."""
         self.newest_state = -1
         """Highest id of a state this link has brought."""
+        self.is_evicted = False
+        """Whether the server has told that it ends the conversation to make room for another."""
         self._is_caught_up = False
         self._held: list[Held] = []
         self._held_bytes = 0
@@ -63,6 +65,7 @@ class Tracker:
         """Hand a frame on, unless it is an event that came before."""
         mark = wire.mark_of(frame.payload) if frame.channel == wire.EVENTS else None
         if mark is None:
+            self.is_evicted = self.is_evicted or (frame.channel == wire.EVENTS and wire.is_eviction(frame.payload))
             self._receiver.frame(frame, cursor)
             return
         if mark in self._seen:

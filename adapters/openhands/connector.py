@@ -12,11 +12,11 @@ from adapters.openhands import wire
 from adapters.openhands.catchup import Page, Tracker, fill
 from adapters.openhands.options import OpenHandsOptions, is_conversation_id
 from gateway.envelope import Loss
-from gateway.errors import LinkLost, LinkRefused
-from gateway.ports.adapter import Created, Link, Receiver, Tool
+from gateway.errors import LinkCrowded, LinkLost, LinkRefused
+from gateway.ports.adapter import Created, Frame, Link, Receipt, Receiver, RestTimes, Tool
 from gateway.transports.masking import Mask
 from gateway.transports.rest import get_json, post_json
-from gateway.transports.socketio_client import Target, open_link, shared_session
+from gateway.transports.socketio_client import SocketLink, Target, open_link, shared_session
 
 MOST_BYTES = 64 * 1024 * 1024
 """Largest page of events taken; a screenshot alone may have megabytes."""
@@ -27,6 +27,29 @@ async def open_connector(options: OpenHandsOptions, tools: tuple[Tool, ...]) -> 
     """Open the HTTP session that all links of one runtime share."""
     async with shared_session() as session:
         yield OpenHandsConnector(options, tools, session)
+
+
+class ConversationLink:
+    """A link that also says where the server has ended the conversation to make room for another."""
+
+    def __init__(self, link: SocketLink, tracker: Tracker) -> None:
+        self._link = link
+        self._tracker = tracker
+
+    async def send(self, frame: Frame) -> Receipt:
+        """Send one frame."""
+        return await self._link.send(frame)
+
+    async def prove(self) -> None:
+        """Let the server answer a ping."""
+        await self._link.prove()
+
+    async def wait_closed(self) -> str:
+        """Wait until the connection has ended and say why."""
+        reason = await self._link.wait_closed()
+        if self._tracker.is_evicted:
+            raise LinkCrowded(wire.CROWDED)
+        return reason
 
 
 class OpenHandsConnector:
@@ -93,7 +116,11 @@ class OpenHandsConnector:
                     raise LinkLost(link.ended)
                 begins = status == "STARTING" and tracker.newest_state == shown
                 tracker.caught_up(starting=True if begins else False if status == "RUNNING" else None)
-                yield link
+                yield ConversationLink(link, tracker)
+        except (LinkLost, LinkRefused):
+            if tracker.is_evicted:
+                raise LinkCrowded(wire.CROWDED) from None
+            raise
         finally:
             tracker.give_up()
 
@@ -117,6 +144,16 @@ class OpenHandsConnector:
             secrets=(key,) if key else (),
         )
 
+    @property
+    def rest_times(self) -> RestTimes:
+        """How long a conversation is left alone that the server has ended."""
+        wait = self._options.evicted_wait
+        return RestTimes(look_again=self._options.look_again, crowded=wait, crowded_most=10 * wait)
+
+    async def is_stopped(self, native_id: str) -> bool:
+        """Ask by REST, since joining the socket would begin an agent anew."""
+        return await self._status(native_id) in wire.ENDED
+
     async def _status(self, native_id: str) -> str | None:
         """Ask how a conversation's agent loop stands, in the server's word; None where the server does not say."""
         try:
@@ -130,7 +167,7 @@ class OpenHandsConnector:
                 or_null=True,
             )
         except LinkRefused as exc:
-            if exc.code == "UNAUTHORIZED":
+            if exc.code not in {"HTTP_404", "HTTP_405"}:
                 raise
             return None
         if not answer:

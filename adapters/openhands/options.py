@@ -53,6 +53,17 @@ class OpenHandsOptions(RuntimeOptions):
         description="How long to wait for an acknowledgement; the server never acknowledges what it rejects.",
     )
 
+    look_again: Duration = Field(
+        default=timedelta(seconds=60),
+        description="How often a conversation that the server has stopped is looked at again; what is said to it wakes"
+        " it at once.",
+    )
+    evicted_wait: Duration = Field(
+        default=timedelta(seconds=60),
+        description="How long a conversation that had to make room for another stays away, work waiting or not; doubles"
+        " each time, up to ten times that.",
+    )
+
     @property
     def native_id(self) -> str | None:
         """The conversation to attach to."""

@@ -70,6 +70,7 @@ CLIENT_ACTIONS = TOOLS | {"think", "finish", "reject", "delegate", "change_agent
 """What the server makes of a client's action beside a message (OH53); only some of it may be ordered."""
 
 NOT_EXECUTED = "AGENT_ERROR$ERROR_ACTION_NOT_EXECUTED_STOPPED"
+TOO_MANY = "AGENT_ERROR$TOO_MANY_CONVERSATIONS"
 LOOP = "loop_detection"
 AWAITING = "awaiting_confirmation"
 CONFIRMED = "confirmed"
@@ -299,6 +300,15 @@ def is_unsent(payload: object) -> bool:
             return False
 
 
+def is_eviction(payload: object) -> bool:
+    """Say whether the server tells that it ends this conversation to make room for another (OH65)."""
+    match payload:
+        case {"status_update": True, "id": str(status)}:
+            return status == TOO_MANY
+        case _:
+            return False
+
+
 def read_refusal(said: object) -> tuple[str, str, bool] | None:
     """Say a CONNECT_ERROR as code, text and whether trying again cannot help; None for one nobody documents."""
     match said:
@@ -318,6 +328,12 @@ def read_refusal(said: object) -> tuple[str, str, bool] | None:
     return None
 
 
+CROWDED = (
+    "TOO_MANY_CONVERSATIONS: the server has ended this conversation to make room for another one;"
+    " raise max_concurrent_conversations in its configuration"
+)
+ENDED = frozenset({"STOPPED", "ARCHIVED", UNKNOWN})
+"""What REST says of a conversation that runs no agent; whoever joins its socket begins one (OH12, OH21)."""
 SETTINGS_MISSING = "CONFIGURATION$SETTINGS_NOT_FOUND"
 SETTINGS_MEND = "store a model and its key in the OpenHands settings first (POST /api/settings)"
 SILENCE = (

@@ -37,6 +37,10 @@ def examine(config: Path | None, *, env: Mapping[str, str]) -> bool:
     if isinstance(loaded, Loaded):
         well &= _show("Store", _store(loaded.settings))
         well &= _show("Network", _network(loaded.settings))
+        # Its libraries are a part of what a start costs.
+        from gateway.cli.doctor_links import look_at_links
+
+        well &= _show("Links", look_at_links(env))
     well &= loaded is not False
     show_heading("Everything needed is there." if well else "Something is broken: see the lines marked above.")
     return well

@@ -232,7 +232,7 @@ class Changed(Shape):
 class Link(Shape):
     session_id: str
     native_id: str
-    state: Literal["connecting", "up", "down", "refused"]
+    state: Literal["connecting", "up", "down", "refused", "asleep"]
     since: datetime
     reason: str | None
 

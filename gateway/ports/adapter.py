@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import field
 from datetime import timedelta
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -220,7 +220,11 @@ class Link(Protocol):
         ...
 
     def wait_closed(self) -> Awaitable[str]:
-        """Wait until the connection has ended and say why."""
+        """Wait until the connection has ended and say why.
+
+        Raises:
+            LinkCrowded: the runtime has ended the session to make room for another one.
+        """
         ...
 
 
@@ -242,7 +246,36 @@ class Connector(Protocol):
         """Open a link; entering connects (within `connect_timeout`), leaving closes.
 
         Raises:
-            LinkLost, LinkRefused: on entering.
+            LinkLost, LinkRefused, LinkCrowded: on entering.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RestTimes:
+    """How long a session is left alone that its runtime has ended."""
+
+    look_again: timedelta = timedelta(seconds=60)
+    """How often a stopped one is looked at again."""
+    crowded: timedelta = timedelta(seconds=60)
+    """How long one that had to make room stays away, work waiting or not; doubles each time."""
+    crowded_most: timedelta = timedelta(seconds=600)
+
+
+@runtime_checkable
+class Resting(Protocol):
+    """What a connector is as well, whose runtime ends sessions by itself, and begins them again for whoever connects.
+
+    Such a session is connected while it runs, or while a client or a person has something to say to it.
+    """
+
+    @property
+    def rest_times(self) -> RestTimes: ...
+    async def is_stopped(self, native_id: str) -> bool:
+        """Ask the runtime whether it has ended a session, without beginning it again; False where it does not say.
+
+        Raises:
+            LinkLost, LinkRefused: it cannot be asked.
         """
         ...
 

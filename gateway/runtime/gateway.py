@@ -563,5 +563,7 @@ class Gateway:
 
     def _link_changed(self, name: str) -> None:
         links = [carried.supervisor.state for carried in self._sessions.of_runtime(name)]
-        self._parts.metrics.link(name, up=all(state == "up" for state in links) if links else None)
+        # One that the runtime has ended, and that nobody needs, lacks nothing.
+        up = all(state in {"up", "asleep"} for state in links) if links else None
+        self._parts.metrics.link(name, up=up, asleep=links.count("asleep"))
         self._parts.metrics.sessions(name, len(links))

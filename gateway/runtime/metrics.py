@@ -75,8 +75,12 @@ class Metrics:
         )
         self._late = Tally("dragoman_late_outcomes", "Outcomes that came after the call had ended.", registry=here)
         self._link_up = Gauge(
-            "dragoman_link_up", "1 while every link of the runtime is up.", ("runtime",), registry=here
+            "dragoman_link_up", "1 while every link of the runtime is up or asleep.", ("runtime",), registry=here
         )
+        self._links_asleep = Gauge(
+            "dragoman_links_asleep", "Sessions that the runtime has ended and nobody has anything to say to.",
+            ("runtime",), registry=here,
+        )  # fmt: skip
         self._commit_seconds = Buckets(
             "dragoman_journal_commit_seconds", "From handing a step in to its being on disk.", _COMMIT_SECONDS,
             registry=here,
@@ -150,7 +154,7 @@ class Metrics:
         self._tools = frozenset(tools)
         self._executors = frozenset(executors)
         self._destinations = frozenset(destinations)
-        for gauge in (self._link_up, self._outbox_oldest, self._sessions):
+        for gauge in (self._link_up, self._links_asleep, self._outbox_oldest, self._sessions):
             for runtime in gone:
                 gauge.remove_by_labels({"runtime": runtime})
 
@@ -203,14 +207,16 @@ class Metrics:
     def loss(self, adapter: str, how: LossHow) -> None:
         self._losses.add(adapter if adapter in self._adapters else OTHER, how)
 
-    def link(self, runtime: str, *, up: bool | None) -> None:
-        """Say whether every link of a runtime is up; None when it has none, so that nothing alerts.
+    def link(self, runtime: str, *, up: bool | None, asleep: int = 0) -> None:
+        """Say whether every link of a runtime is up, and how many sleep; None when it has none, so that nothing alerts.
 
         Said once before the first attempt, an alert also sees a link that never comes up.
         """
         if up is None:
             self._link_up.remove_by_labels({"runtime": self._runtime(runtime)})
+            self._links_asleep.remove_by_labels({"runtime": self._runtime(runtime)})
         else:
+            self._links_asleep.labels(self._runtime(runtime)).set(asleep)
             self._link_up.labels(self._runtime(runtime)).set(up)
 
     def breaker(self, executor: str, state: BreakerState | None) -> None:

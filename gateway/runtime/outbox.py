@@ -93,6 +93,8 @@ class Outbox:
         look: Callable[[], SessionView],
     ) -> None:
         self.refused = False
+        self.when_said: Callable[[], None] | None = None
+        """Called for each event that is to be sent, where somebody waits for one."""
         self._session_id: SessionId = view.session_id
         self._council = council
         self._log = log
@@ -147,6 +149,8 @@ class Outbox:
 
     def add(self, item: Transmit) -> None:
         """Send an event that is now on record; kept by the ledger alone while the link is down."""
+        if self.when_said is not None:
+            self.when_said()
         if self._waiting_since is None:
             self._waiting_since = self._shared.clock.monotonic()
         if item.sequence in self._queued:

@@ -46,6 +46,7 @@ from gateway.runtime.notes import excerpt, note
 from gateway.runtime.outbox import Outbox
 from gateway.runtime.recovery import load_view
 from gateway.runtime.replies import fail, reply_of, resolve
+from gateway.runtime.resting import has_something_to_say
 from gateway.runtime.shared import Shared
 from gateway.transports.once import Once
 
@@ -181,6 +182,18 @@ class Pump:
     def cursor(self) -> str | None:
         """Where a new link resumes."""
         return self.view.cursor
+
+    async def has_something_to_say(self) -> bool:
+        """Whether anything waits for the runtime that a client or a person has said.
+
+        Raises:
+            EngineUnavailable: the store cannot be asked.
+        """
+        return await has_something_to_say(self._shared.engine, self.view.session_id)
+
+    def call_when_said(self, call: Callable[[], None] | None) -> None:
+        """Have something called whenever an event is to be sent; None ends it."""
+        self._outbox.when_said = call
 
     def slot_free(self, call_id: CallId, executor: str) -> None:
         """Take a slot for a waiting call."""

@@ -2,15 +2,16 @@
 
 import asyncio
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
-from gateway.errors import LinkLost, LinkRefused
+from gateway.errors import LinkCrowded, LinkLost, LinkRefused
 from gateway.guard import FAULTS, Tasks, awaited, is_fault, is_to_end
-from gateway.ports.adapter import Connector, Link
+from gateway.ports.adapter import Connector, Link, Resting
 from gateway.ports.clock import Clock
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.pump import Pump
+from gateway.runtime.resting import Rest
 from gateway.runtime.signals import LinkDown, LinkUp
 from gateway.transports.once import Once
 
@@ -18,7 +19,8 @@ _FIRST, _LONGEST = 0.5, 30.0
 _REFUSED = 60.0
 _STABLE = 10.0
 
-LinkState = Literal["connecting", "up", "down", "refused"]
+LinkState = Literal["connecting", "up", "down", "refused", "asleep"]
+"""`asleep`: the runtime has ended the session, and nobody has anything to say to it."""
 
 
 class Supervisor:
@@ -49,6 +51,9 @@ class Supervisor:
         self._changed = changed
         self._dropped = Once()
         self._drop_reason = ""
+        self._rest: Rest | None = None
+        if isinstance(connector, Resting):
+            self._rest = Rest(pump, connector, native_id=pump.view.native_id, clock=clock, dice=dice, show=self._move)
 
     def drop(self, reason: str) -> None:
         """Cut the link, e.g. because the inbox is full; it is made anew."""
@@ -58,13 +63,23 @@ class Supervisor:
     async def run(self) -> None:
         """Keep the link up until the task is canceled or the session is closed."""
         tries = 0
+        started = self._clock.monotonic()
         while not self._pump.closed.is_set():
             # A link to a session that cannot decide about what is there already would only be cut again.
             await self._pump.has_room()
-            self._move("connecting", self.reason)
-            started = self._clock.monotonic()
             try:
+                if self._rest is not None:
+                    await self._rest.wait()
+                if self._pump.closed.is_set():
+                    return
+                self._move("connecting", self.reason)
+                started = self._clock.monotonic()
                 reason = await self._live()
+            except LinkCrowded as exc:
+                self._down(str(exc))
+                if self._rest is not None:
+                    self._rest.crowded(str(exc), stood=timedelta(seconds=self._clock.monotonic() - started))
+                wait = self._backoff(tries)
             except LinkRefused as exc:
                 self._refused(exc)
                 self.gave_up = exc.until_reload
@@ -98,6 +113,8 @@ class Supervisor:
             if self._dropped.is_set():
                 return self._drop_reason
             self._move("up", None)
+            if self._rest is not None:
+                self._rest.connected()
             self._pump.log.info("link up")
             self._pump.put(LinkUp(link))
             return await self._until_ended(link)

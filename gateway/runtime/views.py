@@ -58,7 +58,7 @@ class LinkStatus:
 
     session_id: SessionId
     native_id: str
-    state: Literal["connecting", "up", "down", "refused"]
+    state: Literal["connecting", "up", "down", "refused", "asleep"]
     since: datetime
     reason: str | None = None
 

@@ -339,7 +339,10 @@ class OpenHandsServer:
 
     async def _describe(self, conversation_id: str) -> JSONResponse:
         conversation = self.conversations.get(conversation_id)
-        return JSONResponse(None if conversation is None else conversation.describe())
+        if conversation is None:
+            return JSONResponse(None)
+        conversation.looks += 1
+        return JSONResponse(conversation.describe())
 
     async def _list_events(
         self,

@@ -42,6 +42,8 @@ class SimConversation:
         """What came while the agent was loading: echoed, acknowledged, and never worked on."""
         self.sockets: set[str] = set()
         self.connections = 0
+        self.looks = 0
+        """How often somebody asked by REST how it stands."""
         self.handshakes: list[Frame] = []
         """The queries of all connections that were let in."""
         self.workspace = Workspace()

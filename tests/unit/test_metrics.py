@@ -17,6 +17,7 @@ DOCUMENTED = {
     "dragoman_unknown_outcomes_total": set[str](),
     "dragoman_late_outcomes_total": set[str](),
     "dragoman_link_up": {"runtime"},
+    "dragoman_links_asleep": {"runtime"},
     "dragoman_journal_commit_seconds": set[str](),
     "dragoman_queue_bytes": set[str](),
     "dragoman_losses_total": {"adapter", "how"},

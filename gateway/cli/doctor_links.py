@@ -1,0 +1,30 @@
+"""What a running gateway says of its links, for `dragoman doctor`."""
+
+from collections.abc import Iterator, Mapping
+
+from gateway.cli.checks import Check
+from gateway.cli.client import Api, Refusal
+from gateway.cli.lines import clean
+from gateway.cli.talking import DEFAULT_URL
+
+_MOST = 20
+
+
+def look_at_links(env: Mapping[str, str]) -> Iterator[Check]:
+    """Say which sessions have no link, and why; the gateway is found as by the other commands."""
+    url = env.get("DRAGOMAN_URL") or DEFAULT_URL
+    try:
+        with Api(url, env.get("DRAGOMAN_KEY")) as api:
+            runtimes = api.get("/v1/runtimes")["data"]
+    except Refusal as exc:
+        yield Check("note", f"not looked at: {exc}", exc.mend)
+        return
+    links = [(runtime["name"], link) for runtime in runtimes for link in runtime["links"]]
+    unlinked = [(name, link) for name, link in links if link["state"] != "up"]
+    yield Check("ok", f"{len(links) - len(unlinked)} of {len(links)} up at {url}")
+    for name, link in unlinked[:_MOST]:
+        why = f": {clean(link['reason'], 300)}" if link["reason"] else ""
+        state = "note" if link["state"] == "asleep" else "warning"
+        yield Check(state, f"{name}/{clean(link['native_id'])} is {link['state']}{why}")
+    if len(unlinked) > _MOST:
+        yield Check("note", f"and {len(unlinked) - _MOST} more", "GET /v1/runtimes lists all")

@@ -1,0 +1,199 @@
+"""What an OpenHands server has ended stays ended until there is something to say, and nobody is driven out in turns."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.cli.doctor_links import look_at_links
+from gateway.runtime import supervisor
+from tests.scenarios.fleet import (
+    OPENHANDS_KEY,
+    WORK,
+    OpenHandsStage,
+    answer,
+    condition,
+    fate,
+    message,
+    openhands_stage,
+    questions,
+    send,
+)
+from tests.scenarios.house import API_KEY, Running, until
+
+
+@pytest.fixture(autouse=True)
+def _quick_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_FIRST", 0.02)
+    monkeypatch.setattr(supervisor, "_LONGEST", 0.05)
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[OpenHandsStage]:
+    async with openhands_stage(tmp_path) as made:
+        made.options(ack_timeout="10s", look_again="50ms", evicted_wait="1h")
+        yield made
+        assert made.server.violations == []
+
+
+async def stop(stage: OpenHandsStage, native_id: str = WORK) -> None:
+    """Stop a conversation as an operator does."""
+    async with httpx.AsyncClient(headers={"X-Session-API-Key": OPENHANDS_KEY}) as rest:
+        answered = await rest.post(f"{stage.server.url}/api/conversations/{native_id}/stop")
+        assert answered.status_code == 200
+
+
+async def looked_at(stage: OpenHandsStage, times: int = 3, *, native_id: str = WORK) -> None:
+    """Wait until the gateway has looked at a conversation some more times."""
+    work = stage.server.conversation(native_id)
+    before = work.looks
+    await condition(lambda: work.looks >= before + times or None)
+
+
+async def ready(stage: OpenHandsStage, gateway: Running) -> None:
+    await gateway.wait_events("session.moved", state="awaiting_input")
+    await gateway.wait_link("up")
+
+
+async def attach(gateway: Running, native_id: str) -> str:
+    made = await gateway.post("/v1/sessions", {"runtime": "work", "native_id": native_id}, status=201)
+    await until(lambda: _is(gateway, native_id, "up"))
+    return made["session_id"]
+
+
+async def links(gateway: Running) -> dict[str, dict[str, Any]]:
+    [runtime] = (await gateway.get("/v1/runtimes"))["data"]
+    return {link["native_id"]: link for link in runtime["links"]}
+
+
+async def _is(gateway: Running, native_id: str, state: str) -> dict[str, Any] | None:
+    link = (await links(gateway))[native_id]
+    return link if link["state"] == state else None
+
+
+@pytest.mark.requirement("OH21")
+async def test_a_conversation_that_an_operator_stops_stays_stopped_until_somebody_says_something(
+    stage: OpenHandsStage,
+) -> None:
+    work = stage.agent
+    async with stage.running() as gateway:
+        await ready(stage, gateway)
+        await stop(stage)
+        link = await gateway.wait_link("asleep")
+        assert "something to say" in link["reason"]
+        await looked_at(stage)
+        assert (work.connections, work.status_name) == (1, "STOPPED")
+        series = await gateway.metrics()
+        assert series['dragoman_link_up{runtime="work"}'] == 1
+        assert series['dragoman_links_asleep{runtime="work"}'] == 1
+    # A gateway that starts is no reason either.
+    async with stage.running(linked=False) as gateway:
+        await gateway.wait_link("asleep")
+        await looked_at(stage)
+        assert (work.connections, work.status_name) == (1, "STOPPED")
+        [sent] = await send(gateway, message("Go on."))
+        assert (await fate(gateway, sent["sequence"]))["state"] == "delivered"
+        await gateway.wait_link("up")
+        assert (await gateway.metrics())['dragoman_links_asleep{runtime="work"}'] == 0
+        assert work.unheard == []
+
+
+@pytest.mark.requirement("OH21", "OH61")
+async def test_one_that_somebody_else_has_begun_again_is_mirrored_again(stage: OpenHandsStage) -> None:
+    async with stage.running() as gateway:
+        await ready(stage, gateway)
+        await stop(stage)
+        await gateway.wait_link("asleep")
+        stage.agent.begin()
+        await stage.agent.warm_up()
+        await gateway.wait_link("up")
+
+
+async def test_a_conversation_that_was_kept_is_not_begun_again_by_autostart(stage: OpenHandsStage) -> None:
+    stage.options(conversation_id=None, conversation={}, autostart=True)
+    async with stage.running() as gateway:
+        await ready(stage, gateway)
+        [native_id] = stage.server.conversations
+        await stop(stage, native_id)
+        await gateway.wait_link("asleep")
+    async with stage.running(linked=False) as gateway:
+        await gateway.wait_link("asleep")
+        await looked_at(stage, native_id=native_id)
+        assert list(stage.server.conversations) == [native_id]
+        assert stage.server.conversation(native_id).connections == 1
+
+
+@pytest.mark.parametrize("answered", [True, False], ids=["answered", "expired"])
+async def test_an_answer_of_a_person_wakes_a_conversation_and_nobodys_does_not(
+    stage: OpenHandsStage, answered: bool
+) -> None:
+    stage.configure({"limits": {"interaction_timeout": "1h" if answered else "700ms"}})
+    async with stage.running() as gateway:
+        await ready(stage, gateway)
+        gated = asyncio.create_task(stage.agent.agent_runs("rm a", "", gated=True))
+        [asked] = await questions(gateway)
+        gated.cancel()
+        await stop(stage)
+        await gateway.wait_link("asleep")
+        if answered:
+            await answer(gateway, asked, {"decision": "allow"})
+            await gateway.wait_link("up")
+            assert stage.agent.connections == 2
+        else:
+            await questions(gateway, state="expired")
+            await looked_at(stage)
+            assert (await gateway.wait_link("asleep"))["state"] == "asleep"
+            assert stage.agent.connections == 1
+    async with stage.running(linked=False) as gateway:
+        await gateway.wait_link("up" if answered else "asleep")
+
+
+@pytest.mark.requirement("OH65")
+async def test_four_conversations_on_a_server_that_keeps_three_settle(stage: OpenHandsStage) -> None:
+    async with stage.running() as gateway:
+        await ready(stage, gateway)
+        sessions = {native_id: await attach(gateway, native_id) for native_id in ("c2", "c3", "c4")}
+        link = await until(lambda: _is(gateway, WORK, "asleep"))
+        assert link["reason"].startswith("TOO_MANY_CONVERSATIONS")
+        assert "max_concurrent_conversations" in link["reason"]
+        assert stage.server.evicted == [WORK]
+        env = {"DRAGOMAN_URL": f"http://127.0.0.1:{stage.port}", "DRAGOMAN_KEY": API_KEY}
+        checks = await asyncio.to_thread(lambda: list(look_at_links(env)))
+        assert [check.state for check in checks] == ["ok", "note"]
+        assert f"work/{WORK} is asleep: TOO_MANY_CONVERSATIONS" in checks[1].text
+        # What is said to the three is worked on, and drives nobody out.
+        for native_id, session_id in sessions.items():
+            await gateway.post(f"/v1/sessions/{session_id}/events", message("Go on."), status=202)
+            await stage.server.conversation(native_id).wait_for(lambda payload: payload["action"] == "message")
+        assert stage.server.evicted == [WORK]
+        assert (await gateway.metrics())['dragoman_link_up{runtime="work"}'] == 1
+        # One that was driven out waits with its work as well, and says why.
+        await gateway.post(
+            f"/v1/sessions/{(await links(gateway))[WORK]['session_id']}/events", message("Me too."), status=202
+        )
+        link = await until(lambda: _is(gateway, WORK, "refused"))
+        assert link["reason"].startswith("TOO_MANY_CONVERSATIONS")
+        assert stage.server.evicted == [WORK]
+        assert (await gateway.metrics())['dragoman_link_up{runtime="work"}'] == 0
+
+
+@pytest.mark.requirement("OH65")
+async def test_one_that_was_driven_out_comes_back_with_its_work_after_a_while(stage: OpenHandsStage) -> None:
+    stage.options(evicted_wait="50ms")
+    async with stage.running() as gateway:
+        await ready(stage, gateway)
+        for native_id in ("c2", "c3", "c4"):
+            await attach(gateway, native_id)
+        await until(lambda: _is(gateway, WORK, "asleep"))
+        await looked_at(stage)
+        assert stage.server.evicted == [WORK]
+        session = (await links(gateway))[WORK]["session_id"]
+        await gateway.post(f"/v1/sessions/{session}/events", message("Me too."), status=202)
+        await stage.agent.wait_for(lambda payload: payload["action"] == "message")
+        # The next oldest had to go for it, has nothing to say, and stays away.
+        await until(lambda: _is(gateway, "c2", "asleep"))
+        await looked_at(stage, native_id="c2")
+        assert stage.server.evicted == [WORK, "c2"]
