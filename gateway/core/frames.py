@@ -62,7 +62,8 @@ def take(
 
 
 def _draft(council: Council, build: Building, draft: Draft, *, overloaded: bool) -> None:
-    build.start = starting.told(build.start, draft, build.now)
+    if council.capabilities.starts_deaf:
+        build.start = starting.told(build.start, draft, build.now)
     if draft.native_id is not None and draft.native_id in build.memory.recent:
         return
     if draft.live:

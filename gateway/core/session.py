@@ -103,7 +103,7 @@ def tick(council: Council, build: Building) -> None:
         if waiting.posted_at + council.options.confirm_timeout <= now:
             confirm(council, build, waiting, life.failure("not confirmed in time"))
     expire(council, build)
-    overdue = overdue_at(build.start, council.options.start_wait)
+    overdue = overdue_at(build.start, council.options.start_wait) if council.capabilities.starts_deaf else None
     if overdue is not None and overdue <= now:
         build.start = replace(build.start, state="overdue")
     due = turn_end_due(build.view, quiet=council.options.turn_quiet, timeout=council.options.turn_timeout)

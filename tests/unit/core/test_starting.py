@@ -6,8 +6,8 @@ import pytest
 
 from gateway.core import frames, session
 from gateway.core.starting import Start
-from gateway.envelope import LinkChanged
-from tests.unit.core.table import OPENHANDS, START, Table
+from gateway.envelope import DeliverySettled, LinkChanged, MessagePosted, Text
+from tests.unit.core.table import HERM, OPENHANDS, START, Table
 
 
 def _state(number: int, state: str) -> dict[str, Any]:
@@ -94,6 +94,20 @@ def test_an_error_of_the_session_ends_the_wait_and_one_of_its_history_does_not(t
     old = {**_state(0, ""), "observation": "error", "extras": {"error_id": ""}, "content": "it failed"}
     assert _hear(table, old, _state(1, "loading")) == "starting"
     assert _hear(table, {"error": True, "message": "Failed to create agent session: RetryError"}) == "overdue"
+
+
+def test_of_a_runtime_that_hears_while_it_starts_nothing_is_remembered_or_said():
+    table = Table(HERM)
+    table.decide(lambda build: frames.connecting(table.council, build))
+    _linked(table)
+    table.wait(61)
+    sequence = table.post(MessagePosted(content=(Text(text="hello"),)))
+    echo = {"type": "user.message", "id": "evt_1", "content": [{"type": "text", "text": "hello"}]}
+    table.receive(
+        {"id": "evt_1", "sequence": 1, "type": "user.message", "sessionId": "s", "payload": echo}, channel="stream"
+    )
+    [settled] = [recorded.event for recorded, _ in table.journal if isinstance(recorded.event, DeliverySettled)]
+    assert (settled.sequence, settled.state, settled.reason) == (sequence, "delivered", None)
 
 
 def test_news_that_are_no_states_say_nothing_of_it(table: Table):
