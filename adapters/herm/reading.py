@@ -27,10 +27,12 @@ from gateway.errors import MalformedFrame
 from gateway.ports.values import find_fault, json_type, read_model, unknown_fields
 
 INSIDE = "/payload"
+FAULT_KEY = "#fault"
+"""Ends the native id of a fault that the end of a turn has told."""
 
 
 def read_envelope(payload: dict[str, Any]) -> tuple[Draft, ...]:
-    """Read one envelope: one draft, two for a tool use that waits for an approval.
+    """Read one envelope: one draft, two for a tool use that waits for an approval and a turn that ended in an error.
 
     Raises:
         MalformedFrame: naming the first place that is wrong.
@@ -62,7 +64,8 @@ def read_envelope(payload: dict[str, Any]) -> tuple[Draft, ...]:
 
 def _follow(first: Draft, draft: Draft) -> Draft:
     # The dedupe key of each draft must differ.
-    own = None if first.native_id is None else f"{first.native_id}#approval"
+    what = FAULT_KEY if isinstance(draft.event, FaultReported) else "#approval"
+    own = None if first.native_id is None else f"{first.native_id}{what}"
     return replace(draft, native_id=own, native_sequence=first.native_sequence, native_time=first.native_time)
 
 
@@ -115,6 +118,8 @@ def _read(payload: dict[str, Any], inside: dict[str, Any]) -> tuple[Draft, ...]:
         case str(kind) if kind.startswith(wire.USER):
             draft = read_user_event(inside, INSIDE, strict=False)
             return (replace(draft or _keep(payload), echo=True),)
+        case wire.IDLE:
+            return _idle(read_model(wire.Idle, inside, INSIDE))
         case _:
             return (_read_other(inside) or _keep(payload),)
 
@@ -147,8 +152,6 @@ def _read_other(inside: dict[str, Any]) -> Draft | None:
         case wire.RUNNING:
             extra = {name: None for name in inside if name != "type"}
             return Draft(SessionMoved(state="running"), losses=unknown_fields(extra, INSIDE))
-        case wire.IDLE:
-            return _idle(read_model(wire.Idle, inside, INSIDE))
         case wire.TITLE:
             title = read_model(wire.Title, inside, INSIDE)
             return Draft(SessionTitled(title=title.title), losses=unknown_fields(title.model_extra, INSIDE), live=True)
@@ -193,12 +196,12 @@ def _secret(asked: wire.SecretRequest) -> Draft:
     return Draft(event, losses=unknown_fields(asked.model_extra, INSIDE))
 
 
-def _idle(said: wire.Idle) -> Draft:
+def _idle(said: wire.Idle) -> tuple[Draft, ...]:
     losses = unknown_fields(said.model_extra, INSIDE)
     where = f"{INSIDE}/stop_reason"
     if said.stop_reason is None:
         note = "missing, taken as the end of the turn"
-        return Draft(SessionMoved(state="idle"), losses=(*losses, Loss(how="defaulted", path=where, note=note)))
+        return (Draft(SessionMoved(state="idle"), losses=(*losses, Loss(how="defaulted", path=where, note=note))),)
     extra = dict(said.stop_reason)
     word = extra.pop("type", None)
     if not isinstance(word, str):
@@ -214,9 +217,12 @@ def _idle(said: wire.Idle) -> Draft:
     elif isinstance(extra.get("message"), str):
         reason = extra.pop("message")
     losses += unknown_fields(extra, where)
-    return Draft(
+    moved = Draft(
         SessionMoved(state=state or "idle", reason=reason, waiting_for=waiting, native_state=word), losses=losses
     )
+    if state != "error":
+        return (moved,)
+    return moved, Draft(FaultReported(message=reason or wire.ERROR_TEXT, code=wire.ERROR))
 
 
 def _event_ids(given: object, where: str) -> tuple[tuple[str, ...], tuple[Loss, ...]]:

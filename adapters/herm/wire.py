@@ -42,6 +42,8 @@ TITLE = "session.title_updated"
 
 END_TURN = "end_turn"
 ERROR = "error"
+ERROR_TEXT = "The agent stopped with an error."
+"""What is said of an error that names no reason."""
 REQUIRES_ACTION = "requires_action"
 
 USER_TYPES = frozenset(

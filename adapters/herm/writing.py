@@ -4,6 +4,7 @@ from typing import Any
 
 from adapters.herm import wire
 from adapters.herm.content import check_id, check_text, check_value, write_content, write_text
+from adapters.herm.reading import FAULT_KEY
 from adapters.herm.wrapping import Said, comes_from_runtime, dropped, wrap
 from adapters.herm.writing_tools import write_tool_finished, write_tool_requested
 from adapters.herm.writing_user import write_user_event
@@ -58,10 +59,18 @@ def write_event(item: Draft | Envelope) -> Encoded:
         case ApprovalAsked():
             # The tool use says with `requires_action` that it waits; there is no event beside it.
             return Encoded(())
+        case FaultReported() if _is_told_by_a_state(item):
+            return Encoded(())
         case Opaque():
             return _opaque(event)
         case _:
             return wrap(item, _write_news(item))
+
+
+def _is_told_by_a_state(item: Draft | Envelope) -> bool:
+    """Whether the end of the turn, which stands before it, has told a fault already."""
+    native = item.native_id if isinstance(item, Draft) else item.origin.native_id if item.origin is not None else None
+    return native is not None and native.endswith(FAULT_KEY)
 
 
 def _write_news(item: Draft | Envelope) -> Said:
@@ -148,7 +157,7 @@ def _state(event: SessionMoved) -> Said:
             if event.reason is None:
                 losses += (Loss(how="invented", path="/reason", note="an error has a message"),)
             losses += dropped(("waiting_for", event.waiting_for or None))
-            message = "The agent stopped with an error." if event.reason is None else event.reason
+            message = wire.ERROR_TEXT if event.reason is None else event.reason
             return Said(_idle(type=wire.ERROR, message=message), losses)
         case "awaiting_outcome" | "awaiting_approval" | "awaiting_input":
             check_value(list(event.waiting_for), "/waiting_for")

@@ -22,7 +22,7 @@ _CAPABILITIES = Capabilities(
     creates_sessions=True,
     limits={
         "name": wire.NAME_LENGTH,
-        "result_utf16": wire.RESULT_LENGTH,
+        "frame_bytes": wire.MAX_FRAME,
         "arguments_depth": MAX_DEPTH,
         "image_bytes": wire.IMAGE_BYTES,
     },
@@ -40,9 +40,8 @@ class HumaAdapter:
     capabilities: Capabilities = _CAPABILITIES
 
     def codec(self, options: Any = None) -> Codec:
-        """Make the codec; no option changes what the words mean."""
-        del options
-        return HumaCodec()
+        """Make the codec; the options say how much the wire takes."""
+        return HumaCodec(options.max_frame if isinstance(options, HumaOptions) else wire.MAX_FRAME)
 
     def connector(self, options: HumaOptions, tools: tuple[Tool, ...]) -> AbstractAsyncContextManager[Connector]:
         """Make the connector of one runtime."""

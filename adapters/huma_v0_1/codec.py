@@ -2,17 +2,22 @@
 
 from typing import Any, cast
 
+import orjson
+
 from adapters.huma_v0_1 import wire
 from adapters.huma_v0_1.reading import read_client_message, read_server_message
 from adapters.huma_v0_1.writing import write_event
-from gateway.envelope import Draft, Envelope, Opaque
-from gateway.errors import MalformedFrame
+from gateway.envelope import Draft, Envelope, Opaque, ToolFinished
+from gateway.errors import CannotExpress, MalformedFrame
 from gateway.ports.adapter import Encoded, Frame
 from gateway.ports.values import Malformed, find_fault, json_type
 
 
 class HumaCodec:
-    """Translates HUMA 0.1; the channel tells the direction."""
+    """Translates HUMA 0.1; the channel tells the direction. A result that makes its frame larger is refused."""
+
+    def __init__(self, max_frame: int = wire.MAX_FRAME) -> None:
+        self._max_frame = max_frame
 
     def decode(self, frame: Frame) -> tuple[Draft, ...]:
         """Say a frame in canonical words."""
@@ -30,7 +35,16 @@ class HumaCodec:
 
     def encode(self, item: Draft | Envelope) -> Encoded:
         """Say an event in native words."""
-        return write_event(item)
+        encoded = write_event(item)
+        if isinstance(item.event, ToolFinished):
+            for frame in encoded.frames:
+                self._check_size(frame)
+        return encoded
+
+    def _check_size(self, frame: Frame) -> None:
+        size = len(orjson.dumps(frame.payload))
+        if size > self._max_frame:
+            raise CannotExpress(f"a frame takes {self._max_frame} bytes, this one has {size}", path="/result")
 
 
 def _typed(payload: Any) -> dict[str, Any]:

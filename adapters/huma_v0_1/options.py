@@ -4,8 +4,9 @@ from datetime import timedelta
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from adapters.huma_v0_1.wire import MAX_FRAME
 from gateway.ports.adapter import RuntimeOptions
 from gateway.ports.duration import Duration
 
@@ -42,6 +43,12 @@ class HumaOptions(RuntimeOptions):
     rest_url: str | None = Field(default=None, description="Base URL of the REST interface; by default `url`.")
     transports: tuple[Literal["websocket", "polling"], ...] = Field(
         default=("websocket",), min_length=1, description="Engine.IO transports, in the order they are tried."
+    )
+    max_frame: ByteSize = Field(
+        default=ByteSize(MAX_FRAME),
+        ge=65_536,
+        description="Largest frame with a tool's result; a longer result is cut. Servers left as they come take 1 MB.",
+        examples=["4MB"],
     )
     refusal_grace: Duration = Field(
         default=timedelta(milliseconds=100),

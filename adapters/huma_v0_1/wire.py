@@ -26,7 +26,8 @@ ID_LENGTH = 1024
 """Ours: the documents bound neither ids nor tool names."""
 NAME_LENGTH = 128
 """Of 0.2.0; 0.1 documents no limits, and the same servers speak both."""
-RESULT_LENGTH = 65_536
+MAX_FRAME = 900_000
+"""Bytes: a Socket.IO server that is left as it comes hangs up on a message of 1,000,000 (L74: no limit of its own)."""
 IMAGE_BYTES = 4 * 1024 * 1024
 IMAGE_PREFIXES = tuple(f"data:image/{kind};base64," for kind in ("png", "jpeg", "webp", "gif"))
 
@@ -171,6 +172,21 @@ _STATES: dict[str, SessionState] = {
 def state_of(word: str) -> SessionState | None:
     """Say which state a status word means, where that is clear."""
     return _STATES.get(word.strip().lower().replace("-", "_"))
+
+
+def word_for(state: SessionState) -> tuple[str, bool]:
+    """Say a state as HUMA would, and whether that says all of it: a client of HUMA knows none of our own words."""
+    match state:
+        case "idle":
+            return "idle", True
+        case "running":
+            return "busy", True
+        case "error":
+            return "error", True
+        case "starting" | "awaiting_outcome" | "awaiting_approval":
+            return "busy", False
+        case _:
+            return "idle", False
 
 
 def is_result_in_context(content: dict[str, Any]) -> bool:

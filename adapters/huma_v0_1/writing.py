@@ -22,7 +22,7 @@ from gateway.envelope import (
 )
 from gateway.errors import CannotExpress
 from gateway.ports.adapter import Encoded, Frame
-from gateway.ports.values import find_fault, json_length, utf16_length
+from gateway.ports.values import find_fault, utf16_length
 
 _TYPES = {
     wire.FROM_CLIENT: wire.CLIENT_TYPES,
@@ -104,7 +104,7 @@ def _tool_result(event: ToolFinished) -> Encoded:
     if event.outcome == "success":
         losses += _dropped(("error", error))
         if event.result is not None:
-            _check_result(event.result)
+            _check_record(event.result, "/result")
             answer["result"] = event.result
     else:
         losses += _dropped(("result", event.result))
@@ -130,15 +130,6 @@ def _tool_result(event: ToolFinished) -> Encoded:
         **answer,
     )
     return _say(wire.FROM_CLIENT, said, losses)
-
-
-def _check_result(result: object) -> None:
-    _check_record(result, "/result")
-    length = json_length(result)
-    if length > wire.RESULT_LENGTH:
-        raise CannotExpress(
-            f"a result has at most {wire.RESULT_LENGTH} characters as JSON, this one has {length}", path="/result"
-        )
 
 
 def _tool_call(event: ToolRequested) -> Encoded:
@@ -223,10 +214,12 @@ def _typing(event: TypingChanged) -> Encoded:
 
 def _status(event: SessionMoved) -> Encoded:
     losses = _dropped(("reason", event.reason), ("waiting_for", event.waiting_for or None), ("thread", event.thread))
-    word = event.native_state or event.state
-    if (wire.state_of(word) or "running") != event.state:
+    word = event.native_state or ""
+    if not word or (wire.state_of(word) or "running") != event.state:
         losses += _dropped(("native_state", event.native_state))
-        word = event.state
+        word, exact = wire.word_for(event.state)
+        if not exact:
+            losses += (Loss(how="narrowed", path="/state", note=f"told as {word}"),)
     _check_text(word, "/native_state")
     return _say(wire.FROM_SERVER, wire.status(word), losses)
 

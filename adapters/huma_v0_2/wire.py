@@ -179,6 +179,21 @@ def state_of(word: str) -> SessionState | None:
     return _STATES.get(word.strip().lower().replace("-", "_"))
 
 
+def word_for(state: SessionState) -> tuple[str, bool]:
+    """Say a state as HUMA would, and whether that says all of it: a client of HUMA knows none of our own words."""
+    match state:
+        case "idle":
+            return "idle", True
+        case "running":
+            return "busy", True
+        case "error":
+            return "error", True
+        case "starting" | "awaiting_outcome" | "awaiting_approval":
+            return "busy", False
+        case _:
+            return "idle", False
+
+
 def confirms_message(data: dict[str, Any]) -> bool:
     """Whether the data of an addon-tool-event is a messaging confirmation."""
     return "messageIndex" in data and "success" in data

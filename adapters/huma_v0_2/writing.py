@@ -244,10 +244,12 @@ def _typing(event: TypingChanged) -> Encoded:
 
 def _status(event: SessionMoved) -> Encoded:
     losses = _dropped(("reason", event.reason), ("waiting_for", event.waiting_for or None), ("thread", event.thread))
-    word = event.native_state or event.state
-    if (wire.state_of(word) or "running") != event.state:
+    word = event.native_state or ""
+    if not word or (wire.state_of(word) or "running") != event.state:
         losses += _dropped(("native_state", event.native_state))
-        word = event.state
+        word, exact = wire.word_for(event.state)
+        if not exact:
+            losses += (Loss(how="narrowed", path="/state", note=f"told as {word}"),)
     _check_text(word, "/native_state")
     return _say(wire.FROM_SERVER, wire.status(word), losses)
 

@@ -53,8 +53,10 @@ class OpenHandsAdapter:
     capabilities: Capabilities = _CAPABILITIES
 
     def codec(self, options: Any = None) -> Codec:
-        """Make the codec; the options only name the event that carries what we say."""
-        return OpenHandsCodec(options.action_event if isinstance(options, OpenHandsOptions) else wire.ACTIONS)
+        """Make the codec; the options name the event that carries what we say, and whether a system prompt is kept."""
+        if not isinstance(options, OpenHandsOptions):
+            return OpenHandsCodec()
+        return OpenHandsCodec(options.action_event, keep_prompt=options.keep_system_prompt)
 
     def connector(self, options: OpenHandsOptions, tools: tuple[Tool, ...]) -> AbstractAsyncContextManager[Connector]:
         """Make the connector of one runtime."""

@@ -76,6 +76,9 @@ class Tracker:
         self.newest = max(self.newest, mark[0])
         if wire.is_state(frame.payload):
             self.newest_state = max(self.newest_state, mark[0])
+        if wire.is_never_live(frame.payload):
+            # Recorded the same live and replayed: not at all. What it led to is told by events of its own.
+            return
         if self._is_caught_up:
             self._hand_on(mark[0], frame)
         else:

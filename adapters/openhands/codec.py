@@ -19,8 +19,9 @@ from gateway.ports.values import Malformed, find_fault, json_type
 class OpenHandsCodec:
     """Translates OpenHands; the channel tells the direction."""
 
-    def __init__(self, action_event: str = wire.ACTIONS) -> None:
+    def __init__(self, action_event: str = wire.ACTIONS, *, keep_prompt: bool = False) -> None:
         self._action_event = action_event
+        self._keep_prompt = keep_prompt
 
     def decode(self, frame: Frame) -> tuple[Draft, ...]:
         """Say a frame in canonical words."""
@@ -29,7 +30,7 @@ class OpenHandsCodec:
             raise MalformedFrame(payload.reason)
         match frame.channel:
             case wire.EVENTS:
-                draft = read_event(_object(payload))
+                draft = read_event(_object(payload), keep_prompt=self._keep_prompt)
             case wire.ACTIONS | wire.OLD_ACTIONS:
                 draft = read_client_action(_object(payload))
             case _:

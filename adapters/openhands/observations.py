@@ -27,7 +27,10 @@ def read_observation(said: wire.ServerEvent, correlation: str | None) -> tuple[E
     extras = said.extras or {}
     match said.observation:
         case "agent_state_changed":
-            return _state(read_model(wire.StateExtras, extras, "/extras"))
+            event, losses = _state(read_model(wire.StateExtras, extras, "/extras"))
+            if said.content:
+                losses += (Loss(how="dropped", path="/content", note="a state has a reason and no text beside it"),)
+            return event, losses
         case "delegate":
             return _delegated(said, read_model(wire.DelegateExtras, extras, "/extras"), correlation)
         case wire.LOOP:

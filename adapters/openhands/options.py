@@ -44,6 +44,10 @@ class OpenHandsOptions(RuntimeOptions):
         default="oh_user_action",
         description="Name of the event we send; servers before March 2025 know oh_action only.",
     )
+    keep_system_prompt: bool = Field(
+        default=False,
+        description="Keep each conversation's system prompt and tools (some 30 KB) whole, not only size and hash.",
+    )
     wait_timeout: Duration = Field(
         default=timedelta(seconds=30),
         description="How long the server may take to let us in, replay included; some refusals are never told.",

@@ -1,6 +1,9 @@
 """Reads what an OpenHands server says on `oh_event`: actions, observations, and what is no event at all. Pure."""
 
+import hashlib
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from adapters.openhands import wire
@@ -27,18 +30,20 @@ from gateway.envelope import (
 from gateway.errors import MalformedFrame
 from gateway.ports.values import find_fault, read_model, unknown_fields
 
+PROMPT_NOTE = "kept as size and hash; keep_system_prompt keeps it whole"
 Reading = tuple[Event, tuple[Loss, ...]]
 _ROLES: dict[str, Literal["agent", "user", "system"]] = {"agent": "agent", "user": "user", "environment": "system"}
 
 
-def read_event(payload: dict[str, Any]) -> Draft | None:
+def read_event(payload: dict[str, Any], *, keep_prompt: bool) -> Draft | None:
     """Read one message of the server; None for a form that OpenHands does not have."""
     kept = wire.trimmed(payload)
     match payload:
         case {"status_update": True}:
             return _status(_said(kept))
         case {"action": str()} | {"observation": str()}:
-            return _event(kept, wire.correlation_of(payload))
+            draft = _event(kept, wire.correlation_of(payload))
+            return draft if keep_prompt else _without_prompt(draft)
         case {"error": True}:
             said = read_model(wire.Failure, _said(kept))
             return Draft(FaultReported(message=said.message), losses=unknown_fields(said.model_extra))
@@ -114,6 +119,27 @@ def _event(payload: dict[str, Any], correlation: str | None) -> Draft:
         losses=unusable if isinstance(kept, Opaque) else losses + more,
         echo=said.source == "user" and said.action is not None and not isinstance(kept, Opaque),
     )
+
+
+def _without_prompt(draft: Draft) -> Draft:
+    """Keep of a system prompt only what tells it from another: the same 30 KB come with every conversation."""
+    match draft.event:
+        case Opaque(payload={"action": wire.PROMPT, "args": dict()}):
+            payload: dict[str, Any] = draft.event.payload
+        case _:
+            return draft
+    args, losses = dict(payload["args"]), draft.losses
+    for name, whole in args.items():
+        if isinstance(whole, str | list) and name in {"content", "tools"}:
+            # Bytes are the same for the same value, whoever has read it.
+            said = json.dumps(whole, sort_keys=True).encode()
+            args[name] = {"bytes": len(said), "sha256": hashlib.sha256(said).hexdigest()}
+            losses += (Loss(how="narrowed", path=f"/args/{name}", note=PROMPT_NOTE),)
+    kept = {**payload, "args": args}
+    if payload.get("message") and payload["message"] == payload["args"].get("content"):
+        del kept["message"]
+        losses += (Loss(how="dropped", path="/message", note="the same text as /args/content"),)
+    return replace(draft, event=Opaque(channel=draft.event.channel, payload=kept), losses=losses)
 
 
 def _unread(said: wire.ServerEvent, names: Sequence[str]) -> tuple[Loss, ...]:

@@ -46,6 +46,8 @@ TOOLS = frozenset(
 """Actions of the agent that its runtime carries out (OH 3.3)."""
 BOOKKEEPING = frozenset({"null", "system", "recall", "condensation", "condensation_request", "loop_recovery"})
 """Actions by which the runtime keeps its own books; kept whole, as opaque."""
+LIVE_FROM_ENVIRONMENT = frozenset({"run", "agent_state_changed", "recall", "error"})
+"""Observations of the environment that live sends too (OH16)."""
 GATED = frozenset({"run", "run_ipython"})
 """Only these say on the wire that they wait for an approval (OH33)."""
 RESULTS = frozenset(
@@ -74,6 +76,7 @@ TOO_MANY = "AGENT_ERROR$TOO_MANY_CONVERSATIONS"
 LOOP = "loop_detection"
 AWAITING = "awaiting_confirmation"
 CONFIRMED = "confirmed"
+PROMPT = "system"
 STOPPED, ALLOWED, DENIED = "stopped", "user_confirmed", "user_rejected"
 RATE_LIMITED = "rate_limited"
 ERROR_PREFIX = "ERROR:\n"
@@ -305,6 +308,17 @@ def is_eviction(payload: object) -> bool:
     match payload:
         case {"status_update": True, "id": str(status)}:
             return status == TOO_MANY
+        case _:
+            return False
+
+
+def is_never_live(payload: object) -> bool:
+    """Say whether only a replay shows this event: of what the environment did, live sends a few kinds alone (OH16)."""
+    match payload:
+        case {"source": "environment", "action": str()}:
+            return True
+        case {"source": "environment", "observation": str(name)}:
+            return name not in LIVE_FROM_ENVIRONMENT
         case _:
             return False
 

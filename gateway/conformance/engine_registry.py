@@ -4,6 +4,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -20,7 +21,7 @@ from gateway.conformance.engine_words import (
     row_of,
     said,
 )
-from gateway.envelope import SessionId, SessionOpened
+from gateway.envelope import SessionId, SessionOpened, SessionState
 from gateway.errors import Conflict, InvalidRequest
 from gateway.ports.engine import Engine
 from gateway.ports.rows import CallFilter, Page, SessionRow
@@ -49,6 +50,15 @@ class RegistrySuite:
         assert [e.event for e in await engine.read(ALICE)] == [first.event]
         assert await engine.session(BOB) is None
 
+    async def test_a_session_is_listed_with_the_state_it_is_in(self, engine: Engine) -> None:
+        assert (await open_session(engine, state="idle")).state == "idle"
+        # A step may change nothing but that, and must not need an event for it.
+        for state in (*get_args(SessionState), "closed"):
+            committed = await engine.commit(Step(ALICE, state=state))
+            assert (committed.envelopes, committed.last_sequence) == ((), 1)
+            assert (await row_of(engine)).state == state
+            assert [row.state for row in (await engine.sessions(Page()))[0]] == [state]
+
     async def test_an_open_session_is_returned_as_it_is(self, engine: Engine) -> None:
         await open_session(engine, labels={"team": "a"})
         await engine.commit(Step(ALICE, (said(),), state="running"))
@@ -68,8 +78,8 @@ class RegistrySuite:
         await open_session(engine, labels={"team": "a"})
         await engine.commit(Step(ALICE, (said(),), cursor="c", snapshot=b"s", state="closed"))
         clock.turn(DAY)
-        row = await open_session(engine, labels={"team": "b"})
-        assert (row.state, row.labels, row.last_sequence, row.first_sequence) == ("starting", {"team": "b"}, 3, 1)
+        row = await open_session(engine, labels={"team": "b"}, state="idle")
+        assert (row.state, row.labels, row.last_sequence, row.first_sequence) == ("idle", {"team": "b"}, 3, 1)
         assert (row.opened_at, row.updated_at) == (START, START + DAY)
         assert (row.cursor, row.snapshot) == ("c", b"s")
         assert isinstance((await engine.read(ALICE, after=2))[0].event, SessionOpened)

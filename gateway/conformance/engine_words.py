@@ -94,6 +94,7 @@ async def open_session(
     runtime: str = "finn",
     native_id: str | None = None,
     labels: Mapping[str, str] | None = None,
+    state: str = "starting",
 ) -> SessionRow:
     """Open a session whose first event is `session.opened`."""
     native = native_id or f"native-of-{session_id}"
@@ -104,6 +105,7 @@ async def open_session(
         native_id=native,
         labels=labels or {},
         first=new(SessionOpened(runtime=runtime, protocol="test/1", native_id=native)),
+        state=state,
     )
     return row
 

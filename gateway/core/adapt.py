@@ -1,6 +1,7 @@
 """Say with the kinds a runtime has what was asked with a kind it lacks, and list what gets lost. Pure."""
 
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -23,7 +24,8 @@ from gateway.errors import CannotExpress
 from gateway.ports.adapter import Capabilities, Codec, Frame
 
 _ERROR_LIMIT = 8_000
-_RESULT_LIMIT = 60_000
+_RESULT_LIMITS = (800_000, 400_000, 200_000, 60_000)
+"""Lengths that a result which is too long is cut to: the first that the protocol takes."""
 HYDRATION = "hydration"
 MESSAGE_UPDATE = "new-message"
 STEER_UPDATE = "steer"
@@ -40,6 +42,8 @@ class Adapted:
     """It is put on record only; the next message says it."""
     frames: tuple[Frame, ...] = ()
     """Its native form, where it had to be found out."""
+    first: ContextUpdated | None = None
+    """What is said before it."""
 
 
 def said_as(kind: str, accepts: AbstractSet[str]) -> str | None:
@@ -66,6 +70,8 @@ def adapt(event: Event, memory: Remembered, capabilities: Capabilities) -> Adapt
     """
     accepts = capabilities.accepts
     match event:
+        case ContextUpdated(message=MessagePosted() as message) if message.kind in accepts:
+            return _message_apart(event, message, memory, capabilities)
         case ContextUpdated() if event.kind in accepts:
             return complete_context(event, memory, capabilities)
         case MessagePosted() if event.kind in accepts:
@@ -94,6 +100,20 @@ def adapt(event: Event, memory: Remembered, capabilities: Capabilities) -> Adapt
             return _words_as_context(INTERRUPT_UPDATE, words, memory, capabilities)
         case _:
             raise CannotExpress(f"the runtime has no way to be told {event.kind!r}")
+
+
+def _message_apart(
+    event: ContextUpdated, message: MessagePosted, memory: Remembered, capabilities: Capabilities
+) -> Adapted:
+    """Say the message of a context as a message; the rest of the context comes before it."""
+    said = message.model_copy(update={"wakes_agent": event.wakes_agent})
+    rest = event.model_copy(update={"message": None, "wakes_agent": False})
+    if event.kind in capabilities.accepts:
+        note = "it was taken out of a context, the rest of which was said before it"
+        return Adapted(said, (Loss(how="narrowed", path="", note=note),), first=rest)
+    if rest.context or rest.description:
+        memory = replace(memory, context=rest.context, held=(*memory.held, rest.description or rest.name))
+    return _with_held(said, memory, (Loss(how="narrowed", path="", note=HELD),))
 
 
 def complete_context(event: ContextUpdated, memory: Remembered, capabilities: Capabilities) -> Adapted:
@@ -176,14 +196,18 @@ def expressible_outcome(finished: ToolFinished, codec: Codec) -> Adapted:
     else:
         return Adapted(finished, said.losses, frames=said.frames)
     if finished.outcome == "success":
-        bounded = finished.model_copy(update={"result": _bounded(finished.result)})
-        try:
-            said = codec.encode(Draft(bounded))
-        except CannotExpress as exc:
-            reason, path = exc.reason, exc.path
-        else:
-            cut = Loss(how="narrowed", path="/result", note=reason)
-            return Adapted(bounded, (cut, *said.losses), frames=said.frames)
+        cut = Loss(how="narrowed", path="/result", note=reason)
+        text = finished.result if isinstance(finished.result, str) else orjson.dumps(finished.result).decode()
+        for limit in _RESULT_LIMITS:
+            if limit > len(text) and limit != _RESULT_LIMITS[-1]:
+                continue
+            bounded = finished.model_copy(update={"result": _bounded(text, limit)})
+            try:
+                said = codec.encode(Draft(bounded))
+            except CannotExpress as exc:
+                reason, path = exc.reason, exc.path
+            else:
+                return Adapted(bounded, (cut, *said.losses), frames=said.frames)
     short = finished.model_copy(
         update={
             "outcome": "failure",
@@ -197,15 +221,14 @@ def expressible_outcome(finished: ToolFinished, codec: Codec) -> Adapted:
     return Adapted(short, (Loss(how="narrowed", path=path or "", note=reason), *said.losses), frames=said.frames)
 
 
-def _bounded(result: Any) -> str:
-    """Say a result as text; UTF-16 units and JSON escapes are counted as the tightest known limit does."""
-    text = result if isinstance(result, str) else orjson.dumps(result).decode()
-    if _units(text) <= _RESULT_LIMIT:
+def _bounded(text: str, limit: int) -> str:
+    """Cut a text; UTF-16 units and JSON escapes are counted as the tightest known limit does."""
+    if _units(text) <= limit:
         return text
-    low, high = 0, len(text)
+    low, high = 0, min(len(text), limit)
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if _units(text[:middle]) <= _RESULT_LIMIT else (low, middle - 1)
+        low, high = (middle, high) if _units(text[:middle]) <= limit else (low, middle - 1)
     return f"{text[:low]} … [cut by the gateway: {low} of {len(text)} characters]"
 
 

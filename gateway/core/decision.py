@@ -131,6 +131,12 @@ class Building:
                 self._sends.append(Send(len(self.events) - 1, f"destination:{name}"))
         return new
 
+    def add_losses(self, sequence: int, losses: Iterable[Loss]) -> None:
+        """List with an event recorded here what was lost by what is said in its place."""
+        place = sequence - self.base.last_sequence - 1
+        known = self.events[place]
+        self.events[place] = replace(known, losses=tuple(dict.fromkeys((*known.losses, *losses))))
+
     def add_send(self, send: Send) -> None:
         """Add an outbound row for a recorded event."""
         self._sends.append(send)
@@ -219,7 +225,7 @@ class Building:
     def empty(self) -> bool:
         """Whether there is nothing to write."""
         written = self.events or self._calls or self._sends or self._send_changes or self._interactions
-        return self.cursor is None and not written
+        return self.cursor is None and not written and self._listed == self.base.listed
 
     @property
     def interactions_changed(self) -> tuple[InteractionId, ...]:
@@ -239,6 +245,8 @@ class Building:
             calls=self.calls,
             last_sequence=self.last_sequence,
             cursor=self.cursor or base.cursor,
+            first_state=base.first_state,
+            listed=self._listed,
             touched_at=self.touched_at,
             partial=self.partial,
             live=self.live,
@@ -248,7 +256,7 @@ class Building:
 
     def step(self, *, fence: int, snapshot: bytes | None = None) -> Step:
         """Make the step, for whoever owns the session under this fence."""
-        before, after = list_state(self.base.memory), list_state(self.memory)
+        state = self._listed
         return Step(
             session_id=self.base.session_id,
             events=tuple(self.events),
@@ -260,7 +268,7 @@ class Building:
             cursor=self.cursor,
             snapshot=snapshot,
             keep_from=self._keep_from if snapshot is not None else None,
-            state=after if after != before else None,
+            state=state if state != self.base.listed else None,
             expects=(
                 (Fence(fence), LastSequence(self.base.last_sequence), *self._expects)
                 if self.events
@@ -273,6 +281,10 @@ class Building:
         """Say from where on a newer release needs the events; of what is closed nothing is folded any more."""
         complete = self.base.complete
         return None if complete is None or self.memory.closed else complete.sequence + 1
+
+    @property
+    def _listed(self) -> str:
+        return "closed" if self.memory.closed else self.memory.state or self.base.first_state
 
     def _lists(self) -> tuple[list[Any], ...]:
         return (
@@ -289,10 +301,3 @@ class Building:
 
     def _sizes(self) -> tuple[int, ...]:
         return tuple([len(kept) for kept in self._lists()])
-
-
-def list_state(memory: Remembered) -> str:
-    """Name a session's state for lists."""
-    if memory.closed:
-        return "closed"
-    return "running" if memory.running else "idle"

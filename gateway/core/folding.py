@@ -21,6 +21,7 @@ from gateway.core.memory import (
     Hosted,
     Remembered,
     Reply,
+    Stated,
     Unechoed,
     Wanted,
 )
@@ -31,6 +32,7 @@ from gateway.envelope import (
     ContextUpdated,
     DeliverySettled,
     Direction,
+    Draft,
     Event,
     EventId,
     LinkChanged,
@@ -66,6 +68,7 @@ _MOST_UNECHOED = 64
 _MOST_ACTIONS = 64
 _MOST_WANTED = 1_000
 _MOST_HELD = 20
+_MOST_TASKS = 16
 _HELD_BYTES = 256 * 1024
 _LINE = HISTORY_BYTES // 4
 _NAME = 256
@@ -105,6 +108,9 @@ def _heard(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
             return replace(memory, linked=state == "up")
         case SessionMoved():
             return _moved(memory, event, recorded, sequence)
+        case MessagePosted(author=author) if author.role == "system" and is_task(memory, event):
+            task = next(task for task in memory.tasks if text_of(event.content).endswith(task))
+            return replace(memory, tasks=tuple(kept for kept in memory.tasks if kept is not task))
         case MessagePosted():
             return _agent_spoke(memory, event, now, sequence)
         case ToolRequested():
@@ -121,12 +127,23 @@ def _heard(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
                 # Only one action can be the one that waits.
                 others = tuple(a for a in others if not isinstance(a.event, ApprovalAsked))
             return replace(memory, asked=_newest((*others, asked), MOST_ASKED))
-        case ThreadSent():
-            return replace(memory, delegating=memory.delegating + 1)
+        case ThreadSent(content=content):
+            task = text_of(content)
+            tasks = (
+                (*memory.tasks, task)[-_MOST_TASKS:] if memory.delegates and 0 < len(task) <= _LINE else memory.tasks
+            )
+            return replace(memory, delegating=memory.delegating + 1, tasks=tasks)
         case ThreadReceived():
-            return replace(memory, delegating=max(0, memory.delegating - 1))
+            left = max(0, memory.delegating - 1)
+            return replace(memory, delegating=left, tasks=memory.tasks if left else ())
         case _:
             return memory
+
+
+def is_task(memory: Remembered, event: MessagePosted) -> bool:
+    """Whether a message is what an agent has handed over to its delegate."""
+    text = text_of(event.content)
+    return any(text.endswith(task) for task in memory.tasks)
 
 
 def _said(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
@@ -134,7 +151,9 @@ def _said(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
     ours = recorded.origin is None
     match event:
         case SessionOpened():
-            return replace(memory, labels=event.labels, echoes=event.echoes, delegates=event.delegates, closed=False)
+            opened = replace(memory, labels=event.labels, echoes=event.echoes, delegates=event.delegates, closed=False)
+            # What a runtime said before its session was closed says nothing of how it is now.
+            return replace(opened, state=None, stated=None) if memory.closed else opened
         case SessionClosed():
             over = replace(memory, closed=True, running=False, confirmations=(), linked=False)
             return replace(over, asked=(), wanted={}, hosted={})
@@ -147,16 +166,19 @@ def _said(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
         case DeliverySettled(state="delivered", native_id=str(native_id)):
             rest = tuple(u for u in memory.unechoed if u.sequence != event.sequence)
             order = next((u for u in memory.unechoed if u.sequence == event.sequence), None)
-            orders = dict(memory.orders)
             if order is not None and isinstance(order.event, ActionOrdered):
-                orders = dict(list({**orders, native_id: event.sequence}.items())[-_MOST_ACTIONS:])
-            return replace(memory, unechoed=rest, orders=orders)
+                memory = _ordered(memory, native_id, event.sequence)
+            return replace(memory, unechoed=rest)
         case MessagePosted():
             spoken = _with_line(memory.history, now, event.author.name or event.author.role, text_of(event.content))
             # What is held goes with a message of ours; nobody else knows of it.
             held = () if ours else memory.held
             memory = _awake(memory, now, wakes=event.wakes_agent)
             memory = replace(memory, history=spoken, held=held, told_at=sequence)
+        case ActionOrdered() if not ours:
+            # Another client's: its result names it by the number it has there.
+            number = recorded.origin.native_sequence if recorded.origin is not None else None
+            return memory if number is None else _ordered(memory, str(number), sequence)
         case ApprovalGiven():
             memory = _decided(memory, event)
         case QuestionAnswered() | SecretSupplied():
@@ -167,6 +189,10 @@ def _said(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
         said = Unechoed(event, sequence, weight(event))
         return replace(memory, unechoed=_newest((*memory.unechoed, said), _MOST_UNECHOED))
     return memory
+
+
+def _ordered(memory: Remembered, native_id: str, sequence: int) -> Remembered:
+    return replace(memory, orders=dict(list({**memory.orders, native_id: sequence}.items())[-_MOST_ACTIONS:]))
 
 
 def _answers(event: QuestionAnswered | SecretSupplied, asked: Asked) -> bool:
@@ -223,6 +249,7 @@ def _moved(memory: Remembered, event: SessionMoved, recorded: Recorded, sequence
         memory,
         running=not ended if memory.delegates and memory.delegating else event.state in _RUNNING,
         state=event.state,
+        stated=where(recorded.origin) or memory.stated,
         native_state=event.native_state if event.native_state is not None else memory.native_state,
         active_at=recorded.recorded_at,
         quiet_at=None,
@@ -232,6 +259,13 @@ def _moved(memory: Remembered, event: SessionMoved, recorded: Recorded, sequence
         ended_at=sequence if ended else memory.ended_at,
         gate=gate,
     )
+
+
+def where(origin: Origin | Draft | None) -> Stated | None:
+    """Say where a state stands in the runtime's own order; None where it does not tell."""
+    if origin is None or origin.native_sequence is None or origin.native_time is None:
+        return None
+    return Stated(origin.native_sequence, origin.native_time)
 
 
 def _still_asked(memory: Remembered, gate: Gate | None) -> tuple[Asked, ...]:

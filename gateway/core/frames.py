@@ -1,12 +1,14 @@
 """What each native message means: calls, cancels, messages, and everything that is only witnessed. Pure."""
 
+from dataclasses import replace
+
 from gateway.core import calls as life, starting
 from gateway.core.calls import OVERLOADED
 from gateway.core.council import Council
 from gateway.core.decision import Building
 from gateway.core.echoes import confirm_echo
 from gateway.core.effects import Dispatch, Queue, Resend, Tell
-from gateway.core.folding import ENDED
+from gateway.core.folding import ENDED, is_task, where
 from gateway.core.interactions import ask_again, close_gone, derive_approval, make_room, open_asked
 from gateway.core.messages import burst_message
 from gateway.core.outcomes import end_elsewhere, has_no_room, open_call, settle
@@ -20,14 +22,17 @@ from gateway.envelope import (
     Draft,
     Event,
     FrameRejected,
+    Loss,
     MessagePosted,
     MessageStreamed,
+    Opaque,
     Origin,
     Outcome,
     QuestionAsked,
     SecretAsked,
     SessionMoved,
     Text,
+    ThreadReceived,
     ToolCanceled,
     ToolFinished,
     ToolRequested,
@@ -71,6 +76,8 @@ def _draft(council: Council, build: Building, draft: Draft, *, overloaded: bool)
         return
     if draft.echo and confirm_echo(build, draft, origin_of(council, draft)):
         return
+    if draft.echo and isinstance(draft.event, MessagePosted) and is_task(build.memory, draft.event):
+        draft = _task(draft, draft.event)
     if build.live and isinstance(draft.event, ApprovalAsked | QuestionAsked | SecretAsked):
         make_room(council, build, draft.event)
     before = build.memory.asked
@@ -79,6 +86,14 @@ def _draft(council: Council, build: Building, draft: Draft, *, overloaded: bool)
     _place(council, build, draft, overloaded=overloaded)
     derive_approval(council, build)
     close_gone(build, before)
+
+
+def _task(draft: Draft, event: MessagePosted) -> Draft:
+    """What looks like a client's message is the agent's word to its delegate."""
+    note = "said by the agent to its delegate, in its user's name"
+    lost = Loss(how="narrowed", path="/source", note=note)
+    said = event.model_copy(update={"author": Author(role="system")})
+    return replace(draft, event=said, echo=False, losses=(*draft.losses, lost))
 
 
 def _place(council: Council, build: Building, draft: Draft, *, overloaded: bool) -> None:
@@ -102,6 +117,11 @@ def _place(council: Council, build: Building, draft: Draft, *, overloaded: bool)
             witness(council, build, draft, draft.event)
             if build.live:
                 open_asked(council, build, build.memory.asked[-1])
+        case ThreadReceived():
+            witness(council, build, draft, draft.event)
+            if build.memory.running and build.memory.state in ENDED and not build.memory.delegating:
+                # What was said last was a delegate's end; the agent itself goes on, and says nothing of it.
+                build.record(SessionMoved(state="running", reason="inferred: a delegate has ended"), "from_runtime")
         case event:
             witness(council, build, draft, event, direction="to_runtime" if draft.echo else "from_runtime")
 
@@ -115,6 +135,14 @@ def _show(build: Building, event: Event) -> None:
 
 def _moved(council: Council, build: Building, draft: Draft, event: SessionMoved) -> None:
     """The runtime says how its turn goes; where the turn has ended, nothing of it may hang."""
+    said, newest = where(draft), build.memory.stated
+    if said is not None and newest is not None and said.is_before(newest):
+        note = "a state gone by: the runtime has said a newer one already"
+        gone_by = Opaque(channel=event.kind, payload=event.model_dump(mode="json", exclude_none=True))
+        witness(
+            council, build, replace(draft, losses=(*draft.losses, Loss(how="narrowed", path="", note=note))), gone_by
+        )
+        return
     ends = council.capabilities.turns == "signalled" and event.state in ENDED
     if ends and build.partial:
         cut = MessagePosted(author=Author(role="agent"), content=(Text(text=build.partial),), complete=False)

@@ -132,6 +132,18 @@ class Hosted:
 
 
 @dataclass(frozen=True, slots=True)
+class Stated:
+    """Where a state stands in the runtime's own order."""
+
+    number: int
+    time: str
+
+    def is_before(self, other: "Stated") -> bool:
+        """Say whether this is older: by its number and its time, since numbers may begin anew."""
+        return self.number < other.number and self.time < other.time
+
+
+@dataclass(frozen=True, slots=True)
 class Remembered:
     """All of a session's memory."""
 
@@ -152,7 +164,10 @@ class Remembered:
     """Burst, index and delivery of the messages confirmed last, for repeats."""
     # The turn.
     running: bool = False
-    state: str = "idle"
+    state: str | None = None
+    """What the runtime has said last of its state; None before it has said anything."""
+    stated: Stated | None = None
+    """Where that stands in the runtime's own order."""
     native_state: str | None = None
     active_at: datetime | None = None
     """When anything last showed that the agent works, or was made to."""
@@ -166,6 +181,8 @@ class Remembered:
     """The state that says what the runtime waits for, while it waits for an approval."""
     delegating: int = 0
     """How many pieces of work a delegate has in hand; its states look like the agent's own."""
+    tasks: tuple[str, ...] = ()
+    """What was handed over to delegates and has not been seen said to them yet."""
     # What waits for somebody.
     asked: tuple[Asked, ...] = ()
     wanted: Mapping[str, Wanted] = field(default_factory=dict[str, Wanted])

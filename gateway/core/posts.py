@@ -4,6 +4,7 @@ from gateway.core.adapt import adapt
 from gateway.core.council import Council
 from gateway.core.decision import Building
 from gateway.core.interactions import give
+from gateway.core.memory import HELD
 from gateway.core.messages import confirmed_by_client
 from gateway.core.outcomes import settle
 from gateway.core.saying import begin_turn, say
@@ -67,7 +68,16 @@ def _pass_on(council: Council, build: Building, event: Event, *, lane: Lane) -> 
         begin_turn(council, build)
     if adapted.event.kind == event.kind:
         return say(council, build, adapted.event, caused_by=None, lane=lane, losses=adapted.losses)
-    build.record(event, "to_runtime")
+    apart = isinstance(event, ContextUpdated) and isinstance(adapted.event, MessagePosted) and event.message is not None
+    held = tuple(loss for loss in adapted.losses if loss.note == HELD)
+    build.record(event, "to_runtime", losses=held)
     sequence = build.last_sequence
-    say(council, build, adapted.event, caused_by=sequence, lane=lane, losses=adapted.losses)
+    if adapted.first is not None:
+        say(council, build, adapted.first, caused_by=sequence, lane="turn")
+        build.add_losses(sequence, build.events[-1].losses)
+    losses = tuple(loss for loss in adapted.losses if loss not in held)
+    say(council, build, adapted.event, caused_by=sequence, lane="new_work" if apart else lane, losses=losses)
+    # Whoever has posted it is shown this envelope. Where a message was taken out of it, places are counted from there.
+    part = "/message" if apart else ""
+    build.add_losses(sequence, [loss.model_copy(update={"path": part + loss.path}) for loss in build.events[-1].losses])
     return sequence

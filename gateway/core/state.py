@@ -10,6 +10,7 @@ from gateway.core.starting import Start
 from gateway.envelope import CallId, SessionId, ToolRequested
 from gateway.envelope.values import dataclass
 from gateway.envelope.weight import weight
+from gateway.ports.adapter import Capabilities
 from gateway.ports.rows import CallRow
 from gateway.ports.step import CallState
 
@@ -97,6 +98,10 @@ class SessionView:
     last_sequence: int = 0
     cursor: str | None = None
     """Where the link resumes, in the protocol's own terms."""
+    first_state: str = "idle"
+    """The state it is listed with before the runtime has said one."""
+    listed: str = "idle"
+    """The state that lists show, as the store has it."""
     touched_at: datetime | None = None
     """When something live (typing) last showed that the agent works; not on record."""
     partial: str = ""
@@ -107,6 +112,11 @@ class SessionView:
     """Whether the runtime has started, as this link has told; not on record."""
     complete: Complete | None = None
     """The newest memory that lacks nothing, where this one was folded without what only a newer release can read."""
+
+
+def first_state(capabilities: Capabilities) -> str:
+    """Name the state a session is listed with before its runtime has said one."""
+    return "starting" if capabilities.turns == "signalled" else "idle"
 
 
 def turn_end_due(view: SessionView, *, quiet: timedelta, timeout: timedelta) -> datetime | None:

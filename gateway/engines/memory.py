@@ -111,24 +111,25 @@ class MemoryEngine:
         native_id: str,
         labels: Mapping[str, str],
         first: NewEvent,
+        state: str = "starting",
     ) -> tuple[SessionRow, bool]:
         tables = self._tables
         known = tables.natives.get((runtime, native_id))
         if known is not None:
             session = tables.sessions[known]
             if session.head.state == CLOSED:
-                self._write(begin(first, known))
+                self._write(begin(first, known, state))
                 session.labels, session.protocol = dict(labels), protocol
             return session.row(), False
         if session_id in tables.sessions:
             raise Conflict(f"session {session_id!r} is another one of runtime {runtime!r}")
         encode_event(first)
         now = self._now()
-        head = Head(session_id, runtime, "starting", 0, 1, 0, 0)
+        head = Head(session_id, runtime, state, 0, 1, 0, 0)
         session = Shelved(head, tables.count(), protocol, native_id, dict(labels), now, now)
         tables.sessions[session_id] = session
         tables.natives[runtime, native_id] = session_id
-        self._write(begin(first, session_id))
+        self._write(begin(first, session_id, state))
         return session.row(), True
 
     async def session(self, session_id: SessionId) -> SessionRow | None:

@@ -160,9 +160,9 @@ def decide(step: Step, events: Sequence[Encoded], *, now: int, known: Known, wri
     return Committed(tuple(envelopes), sequence, dropped)
 
 
-def begin(first: NewEvent, session_id: SessionId) -> Step:
+def begin(first: NewEvent, session_id: SessionId, state: str) -> Step:
     """Say what opening a session, or opening it again, writes about it."""
-    return Step(session_id=session_id, events=(first,), state="starting")
+    return Step(session_id=session_id, events=(first,), state=state)
 
 
 def _expect(step: Step, head: Head, *, known: Known, writes: Writes) -> None:

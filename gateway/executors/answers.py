@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -113,23 +114,25 @@ def _read_success(received: Received, kind: str, *, raw: bool, hidden: Sequence[
         return Answered(Outcome(outcome="success")) if is_call else Replied({})
     try:
         value = read_json(body)
-        return _read_outcome(value, raw=raw) if is_call else _read_reply(value)
+        return _read_outcome(value, raw=raw, hidden=hidden) if is_call else _read_reply(value)
     except ValueError as exc:
         return failure(clean(f"executor answered 200 OK with {_describe(received, body)} {exc}", hidden=hidden))
 
 
-def _read_outcome(value: Any, *, raw: bool) -> Answered:
+def _read_outcome(value: Any, *, raw: bool, hidden: Sequence[str]) -> Answered:
     if raw:
         return Answered(Outcome(outcome="success", result=value))
     try:
         answered = outcome_from(value)
     except ValueError as exc:
         raise ValueError(f"that is no outcome: {exc}") from exc
+    if answered.ignored:
+        answered = replace(answered, ignored=tuple(clean(name, hidden=hidden) for name in answered.ignored))
     outcome = answered.outcome
     if outcome.outcome == "success" or outcome.error:
         return answered
     told = outcome.model_copy(update={"error": f"executor answered {outcome.outcome} without saying why"})
-    return Answered(outcome=told, updates=answered.updates, wakes_agent=answered.wakes_agent)
+    return replace(answered, outcome=told)
 
 
 def _read_reply(value: Any) -> Replied:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.envelope import Direction, Event, Loss
+from gateway.envelope import Direction, Event, Loss, SessionState
 from gateway.http.client_events import MOST_EVENTS, ClientEvent
 from gateway.ports.step import CallState, InteractionState, Lane, SendState
 
@@ -75,7 +75,8 @@ class Session(Shape):
     runtime: str
     protocol: str
     native_id: str
-    state: str
+    state: SessionState | Literal["closed"]
+    """What its runtime has said last; before that `starting` where the protocol tells of turns, else `idle`."""
     labels: dict[str, str]
     first_sequence: int
     """The oldest event that retention has left."""

@@ -62,10 +62,12 @@ class Registry(Protocol):
         native_id: str,
         labels: Mapping[str, str],
         first: NewEvent,
+        state: str = "starting",
     ) -> tuple[SessionRow, bool]:
         """Make a session with its first event, or find the one of (runtime, native_id); says whether it is new.
 
-        A closed session is opened again: the event is appended, the labels replaced, the state is `starting`.
+        `state` is shown until a step says another. A closed session is opened again: the event is appended, the
+        labels replaced, the state is `state`.
         An open one is returned as it is.
         """
         ...

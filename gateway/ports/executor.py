@@ -1,7 +1,7 @@
 """The socket for whoever answers calls: what is asked, and the ways it can end. Pure."""
 
 from datetime import datetime, timedelta
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -45,6 +45,8 @@ class Answered:
     updates: tuple[ContextUpdate, ...] = ()
     wakes_agent: bool | None = None
     """None leaves it to the outcome: everything but canceled wakes."""
+    ignored: tuple[str, ...] = ()
+    """Members of the answer that nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ class Destination(Protocol):
 
 
 class OutcomeForm(BaseModel):
-    """The answer to a call as an executor writes it; unknown members are refused, so that typing errors show."""
+    """The answer to a call as an executor writes it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -141,22 +143,46 @@ class OutcomeForm(BaseModel):
     wakes_agent: bool | None = Field(default=None, description="Whether the agent should go on; default true.")
 
 
-def outcome_from(body: Any) -> Answered:
+_MOST_IGNORED = 20
+
+
+def outcome_from(body: Any, *, strict: bool = False) -> Answered:
     """Read the outcome form of DESIGN.md 7 out of a JSON body, as webhooks and callbacks send it.
 
     `{"outcome": "success", "result", "updates": [{"name", "context", "description"}], "wakes_agent"}` or
-    `{"outcome": "failure" | "canceled", "error"}`.
+    `{"outcome": "failure" | "canceled", "error"}`. Members that nobody knows are ignored and named in the answer;
+    `strict` refuses them.
 
     Raises:
         ValueError: with a text that names the member and what is allowed.
     """
     if not isinstance(body, dict):
         raise ValueError(f"expected a JSON object with an `outcome`, got {type(body).__name__}")
+    given = cast("dict[str, Any]", body)
+    known, ignored = (given, ()) if strict else _known(given)
     try:
-        form = OutcomeForm.model_validate(body)
+        form = OutcomeForm.model_validate(known)
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False)[0]
         place = "/".join(str(part) for part in first["loc"])
         raise ValueError(f"/{place}: {first['msg']}") from exc
     outcome = Outcome(outcome=form.outcome, result=form.result, error=form.error)
-    return Answered(outcome=outcome, updates=tuple(form.updates), wakes_agent=form.wakes_agent)
+    updates = tuple(form.updates)
+    return Answered(outcome=outcome, updates=updates, wakes_agent=form.wakes_agent, ignored=ignored)
+
+
+def _known(body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Leave out what nobody knows; returns the names of it, bounded."""
+    strange = [name for name in body if name not in OutcomeForm.model_fields]
+    known = {name: value for name, value in body.items() if name in OutcomeForm.model_fields}
+    if isinstance(updates := body.get("updates"), list):
+        pruned: list[Any] = []
+        for update in cast("list[Any]", updates):
+            if not isinstance(update, dict):
+                pruned.append(update)
+                continue
+            members = cast("dict[str, Any]", update)
+            strange += [f"updates/{name}" for name in members if name not in ContextUpdate.model_fields]
+            pruned.append({name: value for name, value in members.items() if name in ContextUpdate.model_fields})
+        known["updates"] = pruned
+    return known, tuple(dict.fromkeys(strange[:_MOST_IGNORED]))

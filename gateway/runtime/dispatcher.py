@@ -50,6 +50,8 @@ MOST_TOLD = 1_000
 _SLACK = timedelta(seconds=2)
 _FAIR = 0.5
 """An attempt with less than this part of the time it should have says nothing about an executor that was silent."""
+_NAME = 64
+"""How much of a member's name is logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ class Dispatcher:
         self._tasks: Tasks | None = None
         self._attempts: dict[CallId, Task[_Tried]] = {}
         self._telling = 0
+        self._noted: set[str] = set()
+        """Executors of which it was logged that they say more than anybody knows."""
         self._of: dict[Customer, set[Task[Any]]] = {}
         """All that is under way, by session."""
 
@@ -195,6 +199,7 @@ class Dispatcher:
         answer = tried.answer
         self._tell_breaker(call.executor or "", epoch, answer if tried.telling else None)
         self._metrics.attempt(call.executor or "", _result_of(answer))
+        self.note_ignored(call.executor, answer)
         if not isinstance(answer, Answered):
             log.info(
                 "attempt ended",
@@ -205,6 +210,14 @@ class Dispatcher:
                 reason=getattr(answer, "reason", None),
             )
         session.put(Attempted(call.call_id, call.attempt, answer))
+
+    def note_ignored(self, executor: str | None, answer: Answer) -> None:
+        """Log, once per executor, that members of its answer are known to nobody."""
+        if executor is None or executor in self._noted or not isinstance(answer, Answered) or not answer.ignored:
+            return
+        self._noted.add(executor)
+        members = [name[:_NAME] for name in answer.ignored]
+        log.warning("members of an outcome are unknown and ignored", executor=executor, members=members)
 
     def _tell_breaker(self, executor: str, epoch: int, answer: Answer | None) -> None:
         if self._breakers.ended(executor, epoch, answer):

@@ -414,6 +414,7 @@ class Gateway:
             CallOver: it ended too long ago. TooLarge: its executor may not answer so much.
         """
         row = await self._answerable(call_id, size)
+        self._dispatcher.note_ignored(row.executor, answer)
         pump = await self._carriers.pump(row.session_id)
         if await ask(pump, OutcomeGiven(call_id, answer, reply_slot())):
             return await self._carriers.call(call_id)

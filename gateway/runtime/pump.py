@@ -676,7 +676,14 @@ class Pump:
         live = self.view
         if fresh.complete is not None and live.complete is None:
             self._snapshot_at = fresh.last_sequence - SNAPSHOT_EVERY
-        self.view = replace(fresh, touched_at=live.touched_at, partial=live.partial, live=live.live, start=live.start)
+        self.view = replace(
+            fresh,
+            first_state=live.first_state,
+            touched_at=live.touched_at,
+            partial=live.partial,
+            live=live.live,
+            start=live.start,
+        )
 
     def _set_timer(self) -> None:
         self._review = None

@@ -45,6 +45,7 @@ async def load_view(engine: Engine, session_id: SessionId) -> SessionView:
         last_sequence=row.last_sequence,
         cursor=row.cursor,
         complete=complete,
+        listed=row.state,
     )
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import structlog
 
 from gateway.core.council import Council, Policy
-from gateway.core.state import SessionView
+from gateway.core.state import SessionView, first_state
 from gateway.envelope import SessionId, SessionOpened, session_id as name_session
 from gateway.errors import DragomanError, EngineUnavailable, Fenced, NotFound
 from gateway.guard import FAULTS, Tasks, guard, guard_call, is_fault, is_to_end, tried
@@ -211,6 +211,7 @@ class Sessions:
                 recorded_at=self._shared.clock.now(),
                 origin=None,
             ),
+            state=first_state(runtime.adapter.capabilities),
         )
         if self._leaving:
             return row, new
@@ -287,6 +288,7 @@ class Sessions:
             if runtime is None or self._leaving:
                 await self._release([session_id])
             else:
+                view = replace(view, first_state=first_state(runtime.adapter.capabilities))
                 self._carry(runtime, view, recover, fence=row.fence)
         finally:
             self._starting.discard(session_id)

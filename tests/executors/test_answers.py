@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from gateway.executors.answers import MAX_TEXT, read_answer, read_copied, read_retry_after
-from gateway.ports.executor import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain
+from gateway.ports.executor import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain, outcome_from
 from gateway.transports.http_client import Forbidden, Lost, NotSent, Received
 from gateway.transports.http_reader import Unread
 
@@ -42,6 +42,19 @@ def test_a_success_brings_its_result_and_updates() -> None:
     assert answer.outcome.model_dump() == {"outcome": "success", "result": [1], "error": None, "unknown": False}
     assert [each.model_dump() for each in answer.updates] == [update]
     assert answer.wakes_agent is False
+
+
+def test_members_that_nobody_knows_are_ignored_and_named() -> None:
+    update = {"name": "table", "context": {"hand": ["7"]}, "version": 2}
+    body = {"outcome": "success", "result": 1, "updates": [update], "trace_id": "t", "x" * 200: None}
+    answer = read(received(200, body))
+    assert isinstance(answer, Answered)
+    assert (answer.outcome.outcome, answer.outcome.result) == ("success", 1)
+    assert [each.name for each in answer.updates] == ["table"]
+    assert answer.ignored == ("trace_id", "x" * 200, "updates/version")
+    for wrong in ({"outcome": "success", "trace_id": "t"}, {**body, "trace_id": None}):
+        with pytest.raises(ValueError, match="not permitted"):
+            outcome_from(wrong, strict=True)
 
 
 @pytest.mark.parametrize("outcome", ["failure", "canceled"])
@@ -90,7 +103,6 @@ def test_202_is_accepted_for_a_call_only() -> None:
         (received(200, {"cards": "canary"}), "no outcome: /outcome"),
         (received(200, {"outcome": "done"}), "'success', 'failure' or 'canceled'"),
         (received(200, {"outcome": "expired"}), "'success', 'failure' or 'canceled'"),
-        (received(200, {"outcome": "success", "resulted": "canary"}), "/resulted"),
         (received(200, {"outcome": "success", "updates": [{"name": "x"}]}), "/updates/0/context"),
         (received(200, ["canary"]), "got list"),
         (received(200, b"null"), "got NoneType"),
@@ -154,9 +166,11 @@ def test_a_secret_at_the_cut_is_hidden_before_cutting() -> None:
 
 def test_a_member_name_that_is_a_secret_or_endless_is_not_quoted() -> None:
     body = {"outcome": "success", "s3cret-canary" + "y" * 5_000: 1}
-    text = failed(read(received(200, body), hidden=("s3cret-canary",)))
-    assert "s3cret" not in text
-    assert len(text) <= MAX_TEXT
+    answer = read(received(200, body), hidden=("s3cret-canary",))
+    assert isinstance(answer, Answered)
+    (name,) = answer.ignored
+    assert "s3cret" not in name
+    assert len(name) <= MAX_TEXT
 
 
 @pytest.mark.parametrize("kind", [CALL, *REPLY_KINDS])

@@ -111,7 +111,7 @@ async def test_a_session_is_attached_once_and_its_labels_choose_the_route(both: 
     async with both.running() as gateway:
         form = {"runtime": "finn", "native_id": "vip", "labels": {"tier": "golden"}}
         made = await gateway.post("/v1/sessions", form, status=201)
-        assert (made["native_id"], made["labels"], made["state"]) == ("vip", {"tier": "golden"}, "starting")
+        assert (made["native_id"], made["labels"], made["state"]) == ("vip", {"tier": "golden"}, "idle")
         again = await gateway.post("/v1/sessions", form, status=200)
         assert again["session_id"] == made["session_id"]
         await vip.wait_connected()
@@ -344,7 +344,7 @@ async def test_a_closed_session_is_opened_again_by_attaching_to_it(both: Scene) 
         assert (await gateway.http.delete(f"/v1/sessions/{session_id}")).status_code == 204
         await both.agent.wait_disconnected()
         again = await gateway.post("/v1/sessions", {"runtime": "finn", "native_id": "finn"}, status=200)
-        assert (again["session_id"], again["state"]) == (session_id, "starting")
+        assert (again["session_id"], again["state"]) == (session_id, "idle")
         await both.agent.wait_connections(2)
         assert (await ended(await both.agent.call("ask", GOOD))).outcome == "success"
         await gateway.post(f"/v1/sessions/{session_id}/events", {"kind": "message.posted", "content": "hi"}, status=202)

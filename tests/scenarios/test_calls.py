@@ -209,6 +209,29 @@ async def test_an_accepted_call_gets_its_progress_and_outcome_by_callback(both: 
     assert len(both.hooks.asked) == 1
 
 
+async def test_members_of_an_outcome_that_nobody_knows_are_ignored_and_logged_once_per_executor(
+    newer: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = {**success("two"), "trace_id": "t"}
+    newer.hooks.scripts["ask"] = more
+    async with newer.running() as gateway:
+        for _ in range(2):
+            assert (await ended(await newer.agent.call("ask", GOOD))).result == "two"
+        newer.hooks.scripts["ask"] = Response(status_code=202)
+        call = await newer.agent.call("ask", GOOD)
+        asked = (await newer.hooks.wait_for(3))[-1]
+        await gateway.wait_call(call.call_id, "accepted")
+        assert (await callback(asked, {"outcome": "success", "result": 1, "took": 3})).status_code == 200
+        assert (await ended(call)).result == 1
+        # A client's typing errors still show.
+        row = await gateway.call_of(call.call_id)
+        answer = await gateway.http.post(f"/v1/calls/{row['call_id']}/outcome", json=more)
+        assert answer.status_code == 400
+    told = [line for line in capsys.readouterr().err.splitlines() if "unknown and ignored" in line]
+    assert len(told) == 1
+    assert "trace_id" in told[0]
+
+
 async def test_a_callback_with_another_calls_token_is_turned_away(newer: Scene) -> None:
     newer.hooks.scripts["ask"] = Response(status_code=202)
     async with newer.running():

@@ -174,6 +174,7 @@ class PostgresEngine:
         native_id: str,
         labels: Mapping[str, str],
         first: NewEvent,
+        state: str = "starting",
     ) -> tuple[SessionRow, bool]:
         try:
             written = orjson.dumps(dict(labels)).decode()
@@ -187,6 +188,7 @@ class PostgresEngine:
                 native_id=native_id,
                 labels=written,
                 first=encode_event(first),
+                state=state,
                 now=micros(self._clock.now()),
             )
         )

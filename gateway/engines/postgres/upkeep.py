@@ -19,7 +19,7 @@ _FIND = f"SELECT {_HEAD} FROM @sessions WHERE runtime = $1 AND native_id = $2 FO
 _ADD_SESSION = f"""
 INSERT INTO @sessions (session_id, runtime, protocol, native_id, state, labels, last_seq, min_seq, fence, size,
     opened_at, updated_at)
-VALUES ($1, $2, $3, $4, 'starting', $5, 0, 1, 0, 0, $6, $6)
+VALUES ($1, $2, $3, $4, $5, $6, 0, 1, 0, 0, $7, $7)
 ON CONFLICT DO NOTHING RETURNING {_HEAD}
 """
 _LOCK = f"SELECT {_HEAD} FROM @sessions WHERE session_id = $1 FOR UPDATE"
@@ -112,7 +112,15 @@ _FORGET = (
 
 
 def open_session(
-    session_id: SessionId, *, runtime: str, protocol: str, native_id: str, labels: str, first: Encoded, now: int
+    session_id: SessionId,
+    *,
+    runtime: str,
+    protocol: str,
+    native_id: str,
+    labels: str,
+    first: Encoded,
+    state: str,
+    now: int,
 ) -> Work[tuple[SessionId, bool]]:
     """Make a session or open a closed one again; answers its id and whether it is new."""
 
@@ -121,16 +129,16 @@ def open_session(
         found = await ask(_FIND, runtime, native_id)
         if not found:
             # It waits for whoever opens the same at this moment, and writes nothing where that one did.
-            added = await ask(_ADD_SESSION, session_id, runtime, protocol, native_id, labels, now)
+            added = await ask(_ADD_SESSION, session_id, runtime, protocol, native_id, state, labels, now)
             if added:
-                await _begin(turn, Head._make(added[0]), first, now)
+                await _begin(turn, Head._make(added[0]), first, state, now)
                 return session_id, True
             found = await ask(_FIND, runtime, native_id)
         if not found:
             raise Conflict(f"session {session_id!r} is another one of runtime {runtime!r}")
         head = Head._make(found[0])
         if head.state == CLOSED:
-            await _begin(turn, head, first, now)
+            await _begin(turn, head, first, state, now)
             await ask(
                 "UPDATE @sessions SET labels = $2, protocol = $3 WHERE session_id = $1",
                 head.session_id,
@@ -144,8 +152,8 @@ def open_session(
     return work
 
 
-async def _begin(turn: Turn, head: Head, first: Encoded, now: int) -> None:
-    step, held, writes = begin(first.new, head.session_id), Held(), Writes()
+async def _begin(turn: Turn, head: Head, first: Encoded, state: str, now: int) -> None:
+    step, held, writes = begin(first.new, head.session_id, state), Held(), Writes()
     await held.fetch(turn.link, [step])
     decide(step, [first], now=now, known=held, writes=writes)
     await write(turn.link, writes, now, token=turn.token, spent=turn.spent)

@@ -132,6 +132,7 @@ class SqliteEngine:
         native_id: str,
         labels: Mapping[str, str],
         first: NewEvent,
+        state: str = "starting",
     ) -> tuple[SessionRow, bool]:
         try:
             written = orjson.dumps(dict(labels))
@@ -145,6 +146,7 @@ class SqliteEngine:
                 native_id=native_id,
                 labels=written,
                 first=encode_event(first),
+                state=state,
             )
         )
         row = await self.session(found)

@@ -17,7 +17,7 @@ from gateway.ports.rows import StoredAnswer
 _ADD_SESSION = """
 INSERT INTO sessions (session_id, runtime, protocol, native_id, state, labels, last_seq, min_seq, fence, size,
     opened_at, updated_at)
-VALUES (?, ?, ?, ?, 'starting', ?, 0, 1, 0, 0, ?, ?)
+VALUES (?, ?, ?, ?, ?, ?, 0, 1, 0, 0, ?, ?)
 """
 _REMEMBER = """
 INSERT OR REPLACE INTO idempotency (scope, key, request_sha, response, expires_at) VALUES (?, ?, ?, ?, ?)
@@ -69,7 +69,7 @@ Run = Callable[[Turn], Any]
 
 
 def open_session(
-    session_id: SessionId, *, runtime: str, protocol: str, native_id: str, labels: bytes, first: Encoded
+    session_id: SessionId, *, runtime: str, protocol: str, native_id: str, labels: bytes, first: Encoded, state: str
 ) -> Run:
     """Make a session or open a closed one again; answers its id and whether it is new."""
     shown = labels.decode()
@@ -82,22 +82,22 @@ def open_session(
         if found is None:
             if _head(turn, session_id) is not None:
                 raise Conflict(f"session {session_id!r} is another one of runtime {runtime!r}")
-            execute(_ADD_SESSION, (session_id, runtime, protocol, native_id, shown, turn.now, turn.now))
-            turn.writes.heads[session_id] = Head(session_id, runtime, "starting", 0, 1, 0, 0)
-            _begin(turn, session_id, first)
+            execute(_ADD_SESSION, (session_id, runtime, protocol, native_id, state, shown, turn.now, turn.now))
+            turn.writes.heads[session_id] = Head(session_id, runtime, state, 0, 1, 0, 0)
+            _begin(turn, session_id, first, state)
             return session_id, True
         known: SessionId = found[0]
         head = _head(turn, known)
         if head is not None and head.state == CLOSED:
-            _begin(turn, known, first)
+            _begin(turn, known, first, state)
             execute("UPDATE sessions SET labels = ?, protocol = ? WHERE session_id = ?", (shown, protocol, known))
         return known, False
 
     return run
 
 
-def _begin(turn: Turn, session_id: SessionId, first: Encoded) -> None:
-    step = begin(first.new, session_id)
+def _begin(turn: Turn, session_id: SessionId, first: Encoded, state: str) -> None:
+    step = begin(first.new, session_id, state)
     turn.store.fetch([step])
     decide(step, [first], now=turn.now, known=turn.store, writes=turn.writes)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from adapters.openhands import ADAPTER
+from adapters.openhands.codec import OpenHandsCodec
 from adapters.openhands.options import OpenHandsOptions
 from gateway.conformance.codec import CodecSuite, load_vectors, nested
 from gateway.envelope import (
@@ -33,6 +34,7 @@ from gateway.ports.adapter import Frame
 from gateway.ports.values import Malformed
 
 CODEC = ADAPTER.codec()
+WHOLE = OpenHandsCodec(keep_prompt=True)
 VECTORS = Path(__file__).parents[2] / "vectors" / "openhands"
 CAPTURES = sorted((VECTORS / "captures").glob("*.jsonl"))
 TIME = "2026-11-20T19:52:36.389787"
@@ -62,13 +64,47 @@ def comparable(payload: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
 def test_a_recorded_conversation_is_read_without_a_loss_and_written_as_it_was(path: Path) -> None:
     for payload in recorded(path):
-        (draft,) = CODEC.decode(Frame("oh_event", payload))
+        (draft,) = WHOLE.decode(Frame("oh_event", payload))
         assert draft.losses == ()
-        encoded = CODEC.encode(draft)
+        encoded = WHOLE.encode(draft)
         assert encoded.losses == ()
         (frame,) = encoded.frames
         assert comparable(frame.payload) == comparable(payload)
-        assert CODEC.decode(frame)[0].event == draft.event
+        assert WHOLE.decode(frame)[0].event == draft.event
+
+
+@pytest.mark.requirement("OH34")
+def test_a_system_prompt_is_kept_as_size_and_hash_and_each_part_is_a_loss() -> None:
+    prompt, tools = "You are an agent. " * 1_500, [{"name": "execute_bash"}]
+    payload = {
+        "id": 1,
+        "timestamp": "2026-11-20T19:52:36.455772",
+        "source": "agent",
+        "message": prompt,
+        "action": "system",
+        "args": {"content": prompt, "tools": tools, "openhands_version": "0.62.0"},
+    }
+    (draft,) = CODEC.decode(Frame("oh_event", payload))
+    assert isinstance(draft.event, Opaque)
+    assert len(repr(draft.event.payload)) < 600
+    assert draft.event.payload["args"]["content"]["bytes"] == len(prompt) + 2
+    assert draft.event.payload["args"]["openhands_version"] == "0.62.0"
+    assert [(loss.how, loss.path) for loss in draft.losses] == [
+        ("narrowed", "/args/content"), ("narrowed", "/args/tools"), ("dropped", "/message"),
+    ]  # fmt: skip
+    (again,) = CODEC.decode(Frame("oh_event", payload | {"id": 9}))
+    assert isinstance(again.event, Opaque)
+    assert again.event.payload["args"] == draft.event.payload["args"]
+    (whole,) = WHOLE.decode(Frame("oh_event", payload))
+    assert isinstance(whole.event, Opaque)
+    assert whole.event.payload["args"]["content"] == prompt
+    assert whole.losses == ()
+
+
+def test_a_text_beside_a_state_is_listed_as_lost() -> None:
+    payload = next(one for one in recorded(CAPTURES[0]) if one.get("observation") == "agent_state_changed")
+    (draft,) = CODEC.decode(Frame("oh_event", payload | {"content": "because"}))
+    assert [(loss.how, loss.path) for loss in draft.losses] == [("dropped", "/content")]
 
 
 @pytest.mark.requirement("OH25", "OH26")

@@ -17,7 +17,7 @@ from gateway.core.effects import Dispatch, Effect, Release, Transmit
 from gateway.core.memory import Remembered
 from gateway.core.routing import Route, Routes
 from gateway.core.screening import Screen
-from gateway.core.state import SessionView
+from gateway.core.state import SessionView, first_state
 from gateway.envelope import Draft, Event, EventId, SessionId, call_id as name_call
 from gateway.ports.adapter import Adapter, Frame, Tool
 from gateway.ports.rows import CallRow
@@ -75,13 +75,16 @@ class Table:
         )
         capabilities = adapter.capabilities
         remembered = Remembered(echoes=capabilities.echoes, delegates=capabilities.delegates)
-        self.view = SessionView(SessionId("s"), "finn", "agent-1", memory=remembered)
+        begin = first_state(capabilities)
+        self.view = SessionView(SessionId("s"), "finn", "agent-1", memory=remembered, first_state=begin, listed=begin)
         self.now = START
         self.slots = slots
         self.known: dict[str, CallRow] = {}
         self.step = Step(SessionId("s"))
         self.effects: tuple[Effect, ...] = ()
         self.journal: list[tuple[Any, int]] = []
+        self.listed = begin
+        """The state that lists show."""
         self.missing: str | None = None
         """What a call is told instead of waiting, while its executor is not there."""
         self._minted = 0
@@ -103,6 +106,7 @@ class Table:
         answer = move(build)
         assert build.open_bytes == sum(call.size for call in build.calls.values())
         self.step, self.effects = build.step(fence=0), tuple(build.effects)
+        self.listed = self.step.state or self.listed
         self.journal += [(event, self.view.last_sequence + place) for place, event in enumerate(build.events, 1)]
         self.view = build.view
         return answer

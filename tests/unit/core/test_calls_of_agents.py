@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
+import orjson
 import pytest
 
 from gateway.core import outcomes, session
@@ -320,6 +322,29 @@ def test_an_outcome_too_big_is_told_in_a_bounded_form_and_the_loss_recorded():
     assert payload["result"].endswith("characters]")
     assert len(payload["result"]) < 65_536
     assert [loss.how for loss in table.step.events[-1].losses] == ["narrowed"]
+
+
+@pytest.mark.requirement("L74")
+@pytest.mark.parametrize("result", ["x" * 800_000, "\U0001f600" * 200_000, {"text": "x" * 70_000}])
+def test_huma_0_1_is_told_a_result_whole_as_long_as_the_wire_takes_it(result: Any):
+    table = Table(HUMA_0_1)
+    table.call()
+    table.answer(Answered(Outcome(outcome="success", result=result)))
+    assert table.sent[0]["content"]["result"] == result
+    assert table.step.events[-1].losses == ()
+
+
+@pytest.mark.requirement("L74")
+@pytest.mark.parametrize(("result", "at_least"), [("x" * 2_000_000, 800_000), ("\U0001f600" * 500_000, 400_000)])
+def test_huma_0_1_is_told_as_much_of_a_longer_result_as_the_wire_takes(result: str, at_least: int):
+    table = Table(HUMA_0_1)
+    table.call()
+    table.answer(Answered(Outcome(outcome="success", result=result)))
+    (payload,) = table.sent
+    size = len(orjson.dumps(payload))
+    assert at_least <= size <= 900_000
+    assert payload["content"]["success"] is True
+    assert [(loss.how, loss.path) for loss in table.step.events[-1].losses] == [("narrowed", "/result")]
 
 
 @pytest.mark.requirement("A11")

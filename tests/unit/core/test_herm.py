@@ -314,3 +314,26 @@ def test_a_scope_that_was_not_offered_is_refused():
     else:
         herm.table.post(ApprovalGiven(id="t1", decision="allow", scope="always"))
         assert herm.table.sent[0]["scope"] == "always"
+
+
+# Turns that end in an error ------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("H17", "H36")
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [({"message": "No tokens left."}, "No tokens left."), ({}, "The agent stopped with an error.")],
+)
+def test_a_turn_that_ends_in_an_error_moves_the_session_and_reports_the_fault(more: dict[str, str], text: str):
+    herm = Herm()
+    herm.hear("session.status_running")
+    herm.hear("session.status_idle", stop_reason={"type": "error", **more})
+    moved, fault = herm.recorded[-2:]
+    assert (moved.kind, moved.state) == ("session.moved", "error")
+    assert (fault.kind, fault.code, fault.message) == ("fault.reported", "error", text)
+    assert herm.table.listed == "error"
+    # The same once more, on the list, is a repeat of both.
+    before = len(herm.recorded)
+    herm.number -= 1
+    herm.hear("session.status_idle", stop_reason={"type": "error", **more})
+    assert len(herm.recorded) == before

@@ -239,7 +239,27 @@ def test_states_between_a_delegate_and_its_answer_end_nothing():
         _hear(table, payload)
         if payload.get("extras", {}).get("agent_state") in {"error", "stopped"}:
             assert table.view.memory.running
+        if payload.get("observation") == "delegate":
+            # The agent itself goes on without saying so, and lists show what was recorded last.
+            moved = table.journal[-1][0].event
+            assert (moved.kind, moved.state, table.listed) == ("session.moved", "running", "running")
     assert not table.view.memory.running
+    assert table.listed == "finished"
+
+
+@pytest.mark.requirement("OH48")
+def test_what_is_said_to_a_delegate_is_not_recorded_as_said_by_a_client():
+    table = Table(OPENHANDS)
+    _hear(table, *_lines("delegate"))
+    said = [new for new, _ in table.journal if isinstance(new.event, MessagePosted)]
+    (task,) = [new for new in said if text_of(new.event.content).startswith("TASK: ")]
+    assert (task.direction, task.event.author.role) == ("from_runtime", "system")
+    assert [(loss.how, loss.path) for loss in task.losses] == [("narrowed", "/source")]
+    assert [text_of(new.event.content) for new in said if new.direction == "to_runtime"] == ["SCENARIO:delegate"]
+    # Whoever says the same later is a client.
+    again = next(line for line in _lines("delegate") if "TASK" in str(line.get("message")))
+    _hear(table, again | {"id": 99, "timestamp": "2026-11-20T19:59:00.000000"})
+    assert table.journal[-1][0].direction == "to_runtime"
 
 
 @pytest.mark.requirement("OH46")
@@ -302,6 +322,20 @@ def test_an_order_is_tied_to_its_echo_and_its_observation():
         },
     )
     finished, _ = table.journal[-1]
+    assert isinstance(finished.event, ToolFinished)
+    assert finished.caused_by == sequence
+
+
+@pytest.mark.requirement("OH53")
+def test_the_result_of_another_clients_order_names_the_order_as_its_cause():
+    table = Table(OPENHANDS)
+    order = {**_run(7, "ls", correlation="x"), "source": "user"}
+    del order["tool_call_metadata"]
+    seen = {**_state(8, "x"), "source": "user", "cause": 7, "observation": "run", "content": "a.txt",
+            "extras": {"command": "ls", "metadata": {"exit_code": 0}}, "success": True}  # fmt: skip
+    _hear(table, order, seen)
+    (ordered, sequence), (finished, _) = table.journal
+    assert isinstance(ordered.event, ActionOrdered)
     assert isinstance(finished.event, ToolFinished)
     assert finished.caused_by == sequence
 

@@ -219,3 +219,23 @@ async def test_a_simulated_conversation_asks_the_same_however_it_is_read(script:
     assert len(asked) == sum(
         event.get("extras", {}).get("agent_state") == "awaiting_user_confirmation" for event in stored
     )
+
+
+@pytest.mark.requirement("OH15", "OH16")
+async def test_the_same_is_put_on_record_live_and_replayed() -> None:
+    stored = await played(a_command_and_an_edit)
+    assert any(event["source"] == "environment" and event.get("action") for event in stored)
+
+    def put_down(reader: Reader) -> list[tuple[int | None, str, str]]:
+        # A replay withholds all states but the last, and recalls (OH15).
+        known = [(new.origin.native_sequence, new.event.kind, new.direction) for new, _ in reader.table.journal
+                 if new.origin is not None and new.event.kind not in {"session.moved", "opaque"}]  # fmt: skip
+        return sorted(known)
+
+    early = Reader(Table(OPENHANDS), Table(OPENHANDS).view)
+    early.link([])
+    early.hear(stored)
+    late = Reader(Table(OPENHANDS), Table(OPENHANDS).view)
+    late.link(stored)
+    assert put_down(early) == put_down(late)
+    assert "action.ordered" not in {kind for _, kind, _ in put_down(late)}
