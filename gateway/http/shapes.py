@@ -1,4 +1,7 @@
-"""The shapes of all answers, for the documentation only: answers are written by hand in `views`. Pure."""
+"""The shapes of all answers, for the documentation only: answers are written by hand in `views`. Pure.
+
+States and lanes are texts besides those that this release knows, since a newer one may have written others.
+"""
 
 from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
@@ -102,7 +105,7 @@ class Call(Shape):
     session_id: str
     runtime: str
     tool: str
-    state: CallState
+    state: CallState | str
     executor: str | None
     attempt: int
     idempotency_key: str
@@ -126,8 +129,8 @@ class Delivery(Shape):
     session_id: str
     sequence: int
     target: str
-    lane: Lane
-    state: SendState
+    lane: Lane | str
+    state: SendState | str
     attempt: int
     due_at: datetime | None
     reason: str | None
@@ -211,7 +214,7 @@ class DismissedMany(Many):
 class Interaction(Shape):
     interaction_id: str
     kind: str
-    state: InteractionState
+    state: InteractionState | str
     session_id: str
     sequence: int
     expires_at: datetime | None

@@ -103,7 +103,8 @@ class DeadLetterRoutes:
                 tag="operating",
                 summary="List what did not get through",
                 description="Calls that ended without an answer of their executor (with `unknown`: they may have been "
-                "done), then deliveries that were refused, given up, or of which nobody knows whether they arrived; "
+                "done), then deliveries that were refused, given up, or of which nobody knows whether they arrived, or "
+                "that wait for the newer release that wrote them (`pending`); "
                 "each kind newest first, with what an operator should do. All filters must match.",
                 answers=(
                     Answer(

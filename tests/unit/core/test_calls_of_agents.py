@@ -428,3 +428,18 @@ def test_an_outcome_that_an_earlier_attempt_made_unsure_stays_unknown():
     assert isinstance(settled, Settle)
     assert (settled.dead, settled.unknown) == (True, True)
     assert "not asked again" in (settled.error or "")
+
+
+@pytest.mark.parametrize("state", ["queued", "dispatched"])
+def test_a_call_whose_request_only_a_newer_release_can_read_is_not_carried_out_as_another(state: str):
+    table = Table()
+    table.slots = 0 if state == "queued" else 1
+    table.call()
+    [(call_id, call)] = table.view.calls.items()
+    assert call.state == state
+    table.view = replace(table.view, calls={call_id: replace(call, arguments={}, readable=False)})
+    table.recover()
+    finished = table.events[-1]
+    assert isinstance(finished, ToolFinished)
+    assert (finished.outcome, finished.unknown) == ("failure", state == "dispatched")
+    assert not any(isinstance(effect, Queue) for effect in table.effects)

@@ -1,0 +1,33 @@
+"""What a newer release writes beside this one costs no replica anything: followed, handed over, gone on with."""
+
+from gateway.conformance.engine_newer import WEATHER, WeatherChanged
+from gateway.envelope import EventId, SessionId
+from gateway.ports.step import RUNTIME, NewEvent, Send, Step
+from gateway.runtime.clock import SystemClock
+from tests.scenarios.house import EventSource, Scene, ended
+from tests.scenarios.replicas import carrier, cluster
+
+
+async def unknown(source: EventSource) -> None:
+    """Read on until the event of the newer release is shown."""
+    while True:
+        item = await source.next()
+        if item.get("event") == "opaque":
+            assert item["data"]["event"] == {"kind": "opaque", "channel": "unknown-kind", "payload": WEATHER}
+            return
+
+
+async def test_an_unknown_kind_is_followed_elsewhere_and_its_session_is_taken_over(newer: Scene) -> None:
+    store = cluster(newer)
+    async with store.replica(lease=20) as a, store.replica(lease=20) as b:
+        session_id = await a.session()
+        one, other = await carrier(session_id, [a, b])
+        async with other.stream(session_id, after=0) as there:
+            event = NewEvent(EventId("weather"), WeatherChanged(), "to_runtime", SystemClock().now())  # type: ignore[arg-type]
+            await one.faults.commit(Step(SessionId(session_id), (event,), sends=(Send(0, RUNTIME, "new_work"),)))
+            await unknown(there)
+        await one.gateway.drain()
+        await other.wait_carries(session_id)
+        assert (await ended(await newer.agent.call("free", {}))).outcome == "success"
+        kinds = [item["event"]["kind"] for item in await other.events(session_id)]
+        assert kinds.count("opaque") == 1
