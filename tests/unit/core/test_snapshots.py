@@ -5,10 +5,17 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from gateway.conformance.engine_newer import WeatherChanged
+from gateway.conformance.engine_words import ALICE, FakeClock, new, open_session, said
+from gateway.core import session
 from gateway.core.memory import Asked, Remembered
 from gateway.core.snapshots import FOLDING, from_snapshot, to_snapshot
 from gateway.core.state import Complete
-from gateway.envelope import EventId, QuestionAsked
+from gateway.engines.memory import MemoryEngine
+from gateway.envelope import EventId, LinkChanged, QuestionAsked
+from gateway.ports.step import Step
+from gateway.runtime.recovery import load_view
+from tests.unit.core.table import Table
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MEMORY = Remembered(
@@ -67,3 +74,38 @@ def test_an_older_memory_that_lacks_nothing_is_gone_on_with() -> None:
 def test_what_cannot_be_read_at_all_is_folded_from_the_first_event() -> None:
     for damaged in (b"", b"\xff", b"{}", b"[]", b"7", b'{"folding":"x","sequence":1,"memory":{}}', b"[" * 100_000):
         assert from_snapshot(damaged) == (0, Remembered(), None)
+
+
+async def test_a_session_folded_without_an_event_hands_on_the_memory_before_it() -> None:
+    async with MemoryEngine(FakeClock()) as engine:
+        await open_session(engine)
+        await engine.commit(Step(ALICE, (said("a"), new(WeatherChanged()), said("b"), new(WeatherChanged()))))
+        view = await load_view(engine, ALICE)
+        assert view.complete is not None
+        assert view.complete.sequence == 2
+        assert from_snapshot(view.complete.snapshot).sequence == 2
+
+        written = to_snapshot(view.last_sequence, view.memory, view.complete)
+        await engine.commit(Step(ALICE, (said("c"),), snapshot=written, keep_from=3))
+        again = await load_view(engine, ALICE)
+        assert (again.complete, again.last_sequence) == (view.complete, 6)
+
+
+def test_the_events_that_a_newer_release_folds_anew_are_kept_until_the_session_is_closed() -> None:
+    table = Table()
+    steps: list[Step] = []
+
+    def link(build: Any) -> None:
+        session.link(table.council, build, LinkChanged(state="down"))
+        steps.append(build.step(fence=0, snapshot=b"s"))
+
+    table.decide(link)
+    table.view = replace(table.view, complete=Complete(7, b"{}"))
+    table.decide(link)
+
+    def close(build: Any) -> None:
+        session.close(table.council, build, reason=None)
+        steps.append(build.step(fence=0, snapshot=b"s"))
+
+    table.decide(close)
+    assert [step.keep_from for step in steps] == [None, 8, None]
