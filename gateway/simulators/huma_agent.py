@@ -56,8 +56,19 @@ class Conversation:
     bursts: dict[str, SimBurst] = field(default_factory=dict[str, SimBurst])
 
 
+@dataclass(slots=True)
+class SimLink:
+    """One socket's life, by the loop's clock."""
+
+    began: float
+    ended: float | None = None
+
+
 class SimAgent:
-    """One agent; everything it emits goes to all sockets that are connected to it."""
+    """One agent; everything it emits goes to all sockets that are connected to it.
+
+    It asks once: the protocol acknowledges nothing, so what no socket has taken is never said again.
+    """
 
     def __init__(self, agent_id: str, dialect: Dialect, wire: Wire, manners: Manners) -> None:
         self.agent_id = agent_id
@@ -68,6 +79,10 @@ class SimAgent:
         self.sockets: set[str] = set()
         self.connections = 0
         """How many sockets have ever connected."""
+        self.links: dict[str, SimLink] = {}
+        """The lives of all sockets."""
+        self.dropped: list[float] = []
+        """When their connections were reset."""
         self.received: list[Received] = []
         self.violations: list[str] = []
         """Every breach of the protocol by a client."""
@@ -98,11 +113,13 @@ class SimAgent:
     async def call(self, tool: str, arguments: object, call_id: str | None = None) -> SimCall:
         """Ask for a tool; the same id with the same arguments is the same call, asked again."""
         call_id = call_id or (str(uuid4()) if self.dialect == "0.2" else f"tc_{uuid4().hex[:12]}")
-        call = self.calls.get(call_id)
+        call = repeats = self.calls.get(call_id)
         if call is None or (call.tool, call.arguments) != (tool, arguments):
-            call = SimCall(call_id, tool, arguments, change=self._change)
+            call, repeats = SimCall(call_id, tool, arguments, change=self._change), None
             self._remember(call)
         await self._say({"type": "tool-call", "toolCallId": call_id, "toolName": tool, "arguments": arguments})
+        if repeats is None:
+            call.written = self._now()
         return call
 
     async def cancel(self, call: SimCall, reason: str | None = None, *, with_name: bool = True) -> None:
@@ -183,6 +200,7 @@ class SimAgent:
 
     async def drop(self) -> int:
         """Reset the connections of all sockets, as a cut cable would; returns how many."""
+        self.dropped.append(self._now())
         return self._wire.cut(self.agent_id)
 
     async def disconnect(self) -> None:
@@ -226,6 +244,7 @@ class SimAgent:
     def join(self, sid: str) -> None:
         """A socket has connected."""
         self.sockets.add(sid)
+        self.links[sid] = SimLink(self._now())
         self.connections += 1
         if self.state == "CREATED":
             self.state = "CONNECTED"
@@ -234,6 +253,7 @@ class SimAgent:
     def leave(self, sid: str) -> None:
         """A socket is gone."""
         self.sockets.discard(sid)
+        self.links[sid].ended = self._now()
         self._change.tell()
 
     async def accept(self, sid: str, payload: object) -> None:
@@ -305,6 +325,9 @@ class SimAgent:
             return None
         latency = timedelta(seconds=asyncio.get_running_loop().time() - started)
         return Confirmation(index, success=found["success"], payload=found, latency=latency)
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
 
     async def _say(self, frame: Frame) -> None:
         await self._wire.broadcast(self.agent_id, "event", frame)

@@ -24,6 +24,8 @@ class SimCall:
         """The first of them, read: its outcome, result and error in either dialect."""
         self.cancel_asked = False
         self.started = asyncio.get_running_loop().time()
+        self.written = self.started
+        """When it was handed to all sockets that there were, by the loop's clock."""
         self.settled: float | None = None
         self._change = change
 

@@ -8,7 +8,7 @@ from gateway.simulators.herm import Asked, HermServer, Manners as HermManners, S
 from gateway.simulators.openhands import OpenHandsServer, SimConversation
 from gateway.simulators.openhands_progress import Manners as OpenHandsManners
 from tests.faults.ground import Ground
-from tests.faults.judge import Told, Wanted
+from tests.faults.judge import Told, Wanted, new_nonce
 
 WORK = "c0ffee"
 
@@ -54,9 +54,10 @@ class HermScene(Ground):
                 asked.asked_id,
                 str(asked.payload["tool"]),
                 [
-                    Told("failure" if answer.get("is_error") else "success", json.dumps(answer))
+                    Told("failure" if answer.get("is_error") else "success", said := json.dumps(answer), said)
                     for answer in asked.answers
                 ],
+                arguments=json.dumps(asked.payload["input"], sort_keys=True),
                 withdrawn=asked.closed,
             )
             for asked in self.calls
@@ -64,7 +65,7 @@ class HermScene(Ground):
 
     def call(self, tool: str, **arguments: Any) -> Asked:
         """Let the agent ask for a tool."""
-        asked = self.agent.call(tool, {"n": next(self._numbers), **arguments})
+        asked = self.agent.call(tool, {"n": next(self._numbers), "nonce": new_nonce(), **arguments})
         self.calls.append(asked)
         return asked
 

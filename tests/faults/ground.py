@@ -19,12 +19,12 @@ from gateway.ports.rows import Page
 from gateway.runtime.recovery import load_view
 from gateway.simulators.serving import Served
 from tests.faults.instance import BOUND, START, Instance
-from tests.faults.judge import Entry, Finished, Journal, Request, Rules, Verdict, Wanted, judge
-from tests.faults.observed import observed
+from tests.faults.judge import Entry, Finished, Journal, Request, Rules, Span, Verdict, Wanted, judge
+from tests.faults.observed import note
 from tests.faults.process import Process
 from tests.faults.proxy import Proxy
 from tests.faults.stores import Store, store_of
-from tests.faults.witness import SECRET, Witness
+from tests.faults.witness import SECRET, Seen, Witness
 
 SETTLED = frozenset({"succeeded", "failed", "canceled", "expired"})
 LEASE = 2.0
@@ -52,8 +52,7 @@ class Ground:
         self.through = frozenset(through)
         """What is reached through a proxy: `runtime`, `executor`, `database`."""
         self.wires: dict[str, Proxy] = {}
-        self.given_up: set[str] = set()
-        """Native ids of calls whose frames may have died before the first commit."""
+        self.instances = [self.gateway]
         self._store = store_of(store, folder) if isinstance(store, str) else store
         self._copies, self._slots, self._executor = copies, slots, executor or {}
         self._served = Served(self.witness.app)
@@ -82,6 +81,7 @@ class Ground:
     async def another(self, name: str, **engine: Any) -> Instance:
         """Make another instance on the same store; `engine` is laid over its part of the configuration."""
         made = Instance(self.folder, name)
+        self.instances.append(made)
         self._stack.push_async_callback(made.close)
         made.configure(self.settings(made, **engine))
         return made
@@ -110,11 +110,15 @@ class Ground:
         """The runtime's own record of its calls."""
         raise NotImplementedError
 
+    def outages(self) -> dict[str, list[Span]]:
+        """When what the runtime wrote may have been lost, by wire; a runtime that repeats it has no such times."""
+        return {}
+
     # The gateway's processes
 
-    async def run(self, die_at: str | None = None, *, nth: int = 1) -> None:
+    async def run(self, die_at: str | None = None, *, nth: int = 1, broken: str | None = None) -> None:
         """Start a gateway that dies at a point, or never by itself, and wait until it has its link."""
-        await self.until_up(self.gateway.fork(die_at, nth=nth))
+        await self.until_up(self.gateway.fork(die_at, nth=nth, broken=broken))
 
     async def serve(self) -> None:
         """Start `python -m gateway serve`, and wait until it has its link."""
@@ -221,11 +225,14 @@ class Ground:
         answer = await self.gateway.http.post(f"/v1/sessions/{await self.session_id()}/events", json=body)
         return answer.status_code
 
-    async def call_back(self, body: dict[str, Any], *, number: int = 0) -> int:
-        """Send an outcome to the address that the n-th promised call named; returns the status."""
-        promised = [seen for seen in self.witness.seen if seen.tool == "later"]
-        address = urlsplit(str(promised[number].content["callback_url"]))
+    async def call_back(self, body: dict[str, Any]) -> int:
+        """Send an outcome to the address that the promised call named; returns the status."""
+        address = urlsplit(str(self.promised().content["callback_url"]))
         return (await self.gateway.http.post(f"{address.path}?{address.query}", json=body)).status_code
+
+    def promised(self) -> Seen:
+        """The first request that was answered with a promise."""
+        return next(seen for seen in self.witness.seen if seen.tool == "later")
 
     async def settled(self, *, within: float = BOUND) -> None:
         """Wait until every call on record has ended and nothing is on its way to anybody."""
@@ -254,12 +261,11 @@ class Ground:
         """Let the judge compare everybody's records; returns the gateway's rows by native id."""
         rows = await self.rows("/v1/calls")
         counted = await self._counted()
-        verdict = self.judged(
+        self.judged(
             [Entry(row["call_id"], row["native_call_id"], row["state"], unknown=row["unknown"]) for row in rows],
             [await self._journal(session["session_id"]) for session in await self.rows("/v1/sessions")],
             counted,
         )
-        observed().verdict(verdict)
         listed = {
             letter["native_call_id"] for letter in await self.rows("/v1/dead-letters") if letter["type"] == "call"
         }
@@ -268,10 +274,11 @@ class Ground:
         return {row["native_call_id"]: row for row in rows}
 
     def judged(self, entries: list[Entry], journals: list[Journal], counted: int | None) -> Verdict:
-        """Hold the ledger against what runtime and witness wrote down."""
-        rules = Rules(self.repeatable, frozenset({"words"}), frozenset(self.given_up))
+        """Hold the ledger against what runtime and witness wrote down; what is found is noted before it is judged."""
+        rules = Rules(self.repeatable, frozenset({"words"}), self.outages(), self.reasons)
+        verdict = note(judge(self.wanted(), entries, self.requests(), journals, rules, counted=counted))
         try:
-            return judge(self.wanted(), entries, self.requests(), journals, rules, counted=counted).acquit()
+            return verdict.acquit()
         except AssertionError as exc:
             raise AssertionError(f"{exc}\n\n{self.log()}") from None
 
@@ -283,6 +290,7 @@ class Ground:
                 seen.content["native_call_id"],
                 seen.content["tool"],
                 json.dumps(seen.content["arguments"], sort_keys=True),
+                tuple(seen.answers),
             )
             for seen in self.witness.seen
             if seen.kind == "tool.requested"
@@ -345,6 +353,8 @@ class Ground:
             "limits": {"session_concurrency": self._slots},
         }
 
+    reasons = r"outcome unknown: "
+    """What a failure has to say of which no executor was asked."""
     repeatable = frozenset({"again"})
     """Tools that executors may be asked for more than once."""
     lease = LEASE

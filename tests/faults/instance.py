@@ -6,11 +6,13 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import httpx
 import yaml
 
+from tests.faults.judge import Span
 from tests.faults.process import Forked, Process, end
 
 ROOT = Path(__file__).parents[2]
@@ -33,14 +35,16 @@ class Instance:
         self._config = folder / f"{name}.yaml"
         self._log = folder / f"{name}.log"
         self._started: list[Process] = []
+        self.faults: list[Span] = []
+        """When its processes were ended, or frozen and thawed."""
 
     def configure(self, settings: dict[str, Any]) -> None:
         """Write the configuration file."""
         self._config.write_text(yaml.safe_dump(settings))
 
-    def fork(self, die_at: str | None = None, *, nth: int = 1) -> Process:
-        """Start a gateway that dies at a point, or never by itself."""
-        return self._keep(Forked(self._config, self.port, die_at=die_at, nth=nth, log=self._log))
+    def fork(self, die_at: str | None = None, *, nth: int = 1, broken: str | None = None) -> Process:
+        """Start a gateway that dies at a point, or never by itself; one that is broken in a way of `broken.py`."""
+        return self._keep(Forked(self._config, self.port, die_at=die_at, nth=nth, broken=broken, log=self._log))
 
     async def serve(self) -> Process:
         """Start `python -m gateway serve`."""
@@ -61,8 +65,15 @@ class Instance:
         return self.process is not None and self.process.returncode is None
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the gateway."""
+        """Send a signal to the gateway; what it does to it is written down."""
+        now = monotonic()
+        if number in {signal.SIGKILL, signal.SIGTERM}:
+            self.faults.append(Span(now, now))
+        elif number == signal.SIGSTOP:
+            self.faults.append(Span(now))
         os.kill(self.pid, number)
+        if number == signal.SIGCONT and self.faults:
+            self.faults[-1] = Span(self.faults[-1].begin, monotonic())
 
     async def died(self) -> None:
         """Wait until the gateway was ended by SIGKILL."""

@@ -2,14 +2,65 @@
 
 The runtime says what it asked for and what it was told, the executors say what they were asked, the ledger says
 how each call ended and what its journals hold. `judge` finds every contradiction and tells each call's story.
+
+Requests, answers and results carry nonces, so that words that went to another call are found by `nonces`.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
+from secrets import token_hex
 
 ENDED = {"succeeded": "success", "failed": "failure", "canceled": "canceled", "expired": "failure"}
 """The states of a call that has ended, with what the runtime has to be told then."""
+
+
+BEFORE = 1.0
+"""Seconds before a process or a link is ended in which what was written to it may be lost."""
+_AFTER = 5.0
+"""Seconds behind a fault in which a link may still die of it."""
+
+
+def new_nonce() -> str:
+    """A word that nobody else says."""
+    return f"nonce-{token_hex(8)}"
+
+
+def nonces(text: str) -> frozenset[str]:
+    """All nonces in a text, however it is wrapped."""
+    return frozenset(re.findall(r"nonce-[0-9a-f]{16}", text))
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A time by the steady clock that runtime and tests share."""
+
+    begin: float
+    end: float = inf
+
+
+def outages(faults: Iterable[Span], links: Iterable[Span]) -> list[Span]:
+    """Find when what a runtime wrote may have been lost on its wire: only these times may be told as an excuse.
+
+    `faults` are what was done to a gateway's process or to its link: when it was killed (no length), or frozen and
+    thawed. `links` are the runtime's own record of its links. A time ends when another link stands.
+    """
+    made = sorted(links, key=lambda link: link.begin)
+    found: list[Span] = []
+    for fault in faults:
+        relinked = min((link.begin for link in made if link.begin > fault.begin), default=inf)
+        found.append(Span(fault.begin - BEFORE, max(fault.begin, min(fault.end, relinked))))
+        died = (link.end for link in made if fault.begin <= link.end <= fault.end + _AFTER)
+        found += [Span(end - BEFORE, end) for end in died]
+    # When there was no link at all.
+    dead_since = -inf
+    for link in made:
+        if link.begin > dead_since:
+            found.append(Span(dead_since, link.begin))
+        dead_since = max(dead_since, link.end)
+    return [*found, Span(dead_since)] if dead_since < inf else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +96,8 @@ class Told:
 
     outcome: str
     text: str
+    said: str = ""
+    """Its result or error, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +107,12 @@ class Wanted:
     native_call_id: str
     tool: str
     told: Sequence[Told] = ()
+    arguments: str = ""
+    """As JSON with sorted keys."""
+    written: Span | None = None
+    """When it was written, once and never again; None where the runtime repeats what was not read."""
+    wire: str = ""
+    """Which of `Rules.outages` are those of its link."""
     withdrawn: bool = False
     """Whether the runtime canceled it; nothing has to be told then."""
 
@@ -66,6 +125,8 @@ class Request:
     native_call_id: str
     tool: str
     arguments: str
+    answers: tuple[str, ...] = ()
+    """What it answered, at once or by callback, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +137,10 @@ class Rules:
     """Tools that executors may be asked for more than once."""
     inward: frozenset[str] = frozenset()
     """Tools that are answered without asking anybody over the wire."""
-    given_up: frozenset[str] = frozenset()
-    """Native ids of calls that may be missing everywhere: their frames died before the first commit."""
+    outages: Mapping[str, Sequence[Span]] = field(default_factory=dict[str, Sequence[Span]])
+    """When frames may have died on each wire, before the first commit."""
+    reasons: str = r"outcome unknown: "
+    """What a failure has to say of which no executor was asked: a regular expression."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +150,16 @@ class Verdict:
     calls: int
     lost: int
     different: int
-    """Calls with more than one outcome."""
+    """Calls with more than one outcome, or with another one than their own executor gave."""
     told_again: int
     """Result frames that were sent more than once."""
     asked_again: int
     """Requests that came more than once."""
     unknown: int
+    wire: int = 0
+    """Calls that were lost on the wire."""
+    at_risk: int = 0
+    """Calls that might have been."""
     charges: tuple[str, ...] = field(default=())
 
     def acquit(self) -> "Verdict":
@@ -147,18 +214,20 @@ def judge(
         for outcome in journal.outcomes:
             if (case := by_id.get(outcome.call_id)) is not None:
                 case.outcomes.append(outcome)
-    lost = different = unknown = 0
+    lost = different = unknown = wire = at_risk = 0
     for name, case in cases.items():
-        was_lost, told_apart, found = _try(name, case, rules, journals=bool(read))
+        was_lost, told_apart, found = _try(case, rules, journals=bool(read))
         charges += [case.story(name, charge) for charge in found]
         lost, different = lost + was_lost, different + told_apart
+        risked = _is_at_risk(case.wanted, rules)
+        at_risk, wire = at_risk + risked, wire + (risked and not case.entries and not was_lost)
         unknown += any(entry.unknown for entry in case.entries)
     told_again = sum(max(0, len(case.wanted.told) - 1) for case in cases.values() if case.wanted is not None)
     asked_again = sum(max(0, len(case.requests) - 1) for case in cases.values())
     if counted is not None and told_again > counted:
         charges.append(f"the runtime saw {told_again} repeats, the gateway has counted {counted}")
     made = sum(case.wanted is not None for case in cases.values())
-    return Verdict(made, lost, different, told_again, asked_again, unknown, tuple(charges))
+    return Verdict(made, lost, different, told_again, asked_again, unknown, wire, at_risk, tuple(charges))
 
 
 def _cases(wanted: Iterable[Wanted], entries: Iterable[Entry], requests: Iterable[Request]) -> Mapping[str, _Case]:
@@ -184,12 +253,19 @@ def _gaps(journal: Journal) -> list[str]:
     return [f"session {journal.session_id!r}: {found}"]
 
 
-def _try(name: str, case: _Case, rules: Rules, *, journals: bool) -> tuple[bool, bool, list[str]]:
+def _is_at_risk(wanted: Wanted | None, rules: Rules) -> bool:
+    """Whether a call was written while its wire was dead, or just before."""
+    if wanted is None or (written := wanted.written) is None:
+        return False
+    return any(span.begin <= written.end and written.begin <= span.end for span in rules.outages.get(wanted.wire, ()))
+
+
+def _try(case: _Case, rules: Rules, *, journals: bool) -> tuple[bool, bool, list[str]]:
     """Find whether a call was lost, whether it has several outcomes, and everything that is wrong with it."""
     if case.wanted is None:
         return False, False, ["nobody asked for it"]
     if not case.entries:
-        excused = name in rules.given_up and not case.requests and not case.wanted.told
+        excused = _is_at_risk(case.wanted, rules) and not case.requests and not case.wanted.told
         return (False, False, []) if excused else (True, False, ["lost, the ledger does not know it"])
     if len(case.entries) > 1:
         return False, True, ["the ledger has it twice"]
@@ -209,7 +285,28 @@ def _try(name: str, case: _Case, rules: Rules, *, journals: bool) -> tuple[bool,
         charges.append(f"the journal has {len(case.outcomes)} outcomes")
     if outcomes and outcomes != {ENDED[entry.state]} and not apart:
         charges.append("the runtime was told something else than the ledger says")
-    return False, apart, charges + _requests(case, entry, rules)
+    swapped = _nonces(case, rules)
+    return False, apart or bool(swapped), charges + swapped + _requests(case, entry, rules)
+
+
+def _nonces(case: _Case, rules: Rules) -> list[str]:
+    """Find words of another call, and a success that is not its own executor's."""
+    assert case.wanted is not None
+    own = nonces(case.wanted.arguments)
+    if not own:
+        return []
+    answered = frozenset[str]().union(*(nonces(answer) for one in case.requests for answer in one.answers)) - own
+    charges: list[str] = []
+    for who, outcome, said in [
+        *(("the runtime was told", one.outcome, one.said) for one in case.wanted.told),
+        *(("the journal holds", ENDED[case.entries[0].state], one.body) for one in case.outcomes),
+    ]:
+        found = nonces(said)
+        if found - own - answered:
+            charges.append(f"{who} words of another call")
+        elif outcome == "success" and answered and not found & answered:
+            charges.append(f"{who} a success that its executor did not answer")
+    return list(dict.fromkeys(charges))
 
 
 def _requests(case: _Case, entry: Entry, rules: Rules) -> list[str]:
@@ -218,19 +315,20 @@ def _requests(case: _Case, entry: Entry, rules: Rules) -> list[str]:
         charges.append("an executor was asked under another key")
     if len({(one.tool, one.arguments) for one in case.requests}) > 1:
         charges.append("an executor was asked for different things under one key")
-    tool = _tool(case)
+    assert case.wanted is not None
+    tool, arguments = case.wanted.tool, case.wanted.arguments
+    if arguments and {one.arguments for one in case.requests} - {arguments}:
+        charges.append("an executor was asked for something else than the runtime wanted")
     if tool in rules.inward:
         return charges
     if len(case.requests) > 1 and tool not in rules.repeatable:
         charges.append("an executor was asked again for what must not be repeated")
     if entry.state == "succeeded" and not case.requests:
         charges.append("a success that no executor was asked for")
+    if ENDED[entry.state] == "failure" and not case.requests:
+        reasons = [one.said for one in case.wanted.told] + [one.body for one in case.outcomes]
+        if not all(re.search(rules.reasons, reason) for reason in reasons):
+            charges.append("a failure that no executor was asked for and that does not say why")
     if entry.unknown and tool in rules.repeatable:
         charges.append("a call that may be repeated was left unknown")
     return charges
-
-
-def _tool(case: _Case) -> str:
-    """The tool as the runtime named it."""
-    assert case.wanted is not None
-    return case.wanted.tool

@@ -1,4 +1,4 @@
-"""What one test has seen of a fault; the table in the README is made of it."""
+"""What one test has seen of a fault; the table in README.md is made of it."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,6 +14,8 @@ class Observed:
     calls: int = 0
     lost: int = 0
     different: int = 0
+    wire: int = 0
+    at_risk: int = 0
     repeats: int = 0
     """Results told and requests made more than once."""
     unknown: int = 0
@@ -26,6 +28,8 @@ class Observed:
         self.calls += verdict.calls
         self.lost += verdict.lost
         self.different += verdict.different
+        self.wire += verdict.wire
+        self.at_risk += verdict.at_risk
         self.repeats += verdict.told_again + verdict.asked_again
         self.unknown += verdict.unknown
 
@@ -56,3 +60,9 @@ def begin() -> Observed:
 def observed() -> Observed:
     """The figures of the test that runs."""
     return _current.figures
+
+
+def note(verdict: Verdict) -> Verdict:
+    """Count what a judge has found, before anybody is charged with it."""
+    _current.figures.verdict(verdict)
+    return verdict

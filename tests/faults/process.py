@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import Protocol
 
+from tests.faults.broken import BUILDS
 from tests.faults.dying_gateway import run
 
 # A real process with a real SIGKILL; only the imports are shared. It forks without threads, so nothing is cut in two.
@@ -27,8 +28,10 @@ class Process(Protocol):
 class Forked:
     """A gateway that dies at a point, or never by itself."""
 
-    def __init__(self, config: Path, port: int, *, die_at: str | None, nth: int, log: Path) -> None:
-        self._process = _FORKS.Process(target=_run, args=(config, port, die_at, nth, log), daemon=True)
+    def __init__(
+        self, config: Path, port: int, *, die_at: str | None, nth: int, log: Path, broken: str | None = None
+    ) -> None:
+        self._process = _FORKS.Process(target=_run, args=(config, port, die_at, nth, log, broken), daemon=True)
         self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
@@ -58,8 +61,10 @@ async def end(process: Process) -> None:
         await process.wait()
 
 
-def _run(config: Path, port: int, die_at: str | None, nth: int, log: Path) -> None:
+def _run(config: Path, port: int, die_at: str | None, nth: int, log: Path, broken: str | None) -> None:
     with log.open("ab") as lines:
         os.dup2(lines.fileno(), 1)
         os.dup2(lines.fileno(), 2)
+    if broken is not None:
+        BUILDS[broken]()
     run(config, port, die_at, nth)

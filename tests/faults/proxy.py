@@ -10,7 +10,10 @@ import contextlib
 import socket
 import struct
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Literal, Self
+
+from tests.faults.judge import Span
 
 Side = Literal["client", "server"]
 Mode = Literal["pass", "hold", "refuse"]
@@ -63,6 +66,8 @@ class Proxy:
         self._flows.set()
         self._delay = 0.0
         self._breaks: list[Break] = []
+        self.faults: list[Span] = []
+        """When its connections were reset, or carried nothing."""
         self.port = 0
         self.opened = 0
         """How many connections were passed on."""
@@ -78,6 +83,8 @@ class Proxy:
 
     def cut(self) -> int:
         """Reset all connections; new ones are passed on. Returns how many there were."""
+        now = monotonic()
+        self.faults.append(Span(now, now))
         pairs = list(self._pairs)
         for pair in pairs:
             pair.reset()
@@ -87,11 +94,13 @@ class Proxy:
         """Reset all connections and every new one, as a host without the service does."""
         self._mode = "refuse"
         self.cut()
+        self.faults.append(Span(monotonic()))
 
     def half_open(self) -> None:
         """Swallow what both sides say from now on, on new connections as well, and close nothing."""
         self._mode = "hold"
         self._flows.clear()
+        self.faults.append(Span(monotonic()))
 
     def delay(self, seconds: float) -> None:
         """Hold each piece for so long, in order; zero is no delay."""
@@ -113,6 +122,7 @@ class Proxy:
         if held and not keep:
             self.cut()
         self._flows.set()
+        self.faults = [Span(one.begin, min(one.end, monotonic())) for one in self.faults]
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)

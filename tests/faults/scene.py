@@ -3,14 +3,20 @@
 import asyncio
 import json
 import re
+import sqlite3
+from contextlib import suppress
 from itertools import chain
+from math import inf
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
+import asyncpg
+
 from gateway.simulators.huma import Confirmation, HumaServer, Manners, SimAgent, SimCall
-from gateway.simulators.huma_rules import Dialect
+from gateway.simulators.huma_rules import Dialect, ResultFrame, read_frame
 from tests.faults.ground import Ground
-from tests.faults.judge import Told, Wanted
+from tests.faults.judge import Span, Told, Wanted, new_nonce, outages
 
 UPDATED = frozenset({"again", "once", "later"})
 """Tools whose success comes with an update."""
@@ -28,6 +34,7 @@ class Scene(Ground):
         *,
         idempotent_chat: bool = True,
         window: str = "200ms",
+        asks_again: bool = False,
         manners: Manners | None = None,
         **more: Any,
     ) -> None:
@@ -37,6 +44,8 @@ class Scene(Ground):
         self.agent: SimAgent = self.huma.agent("finn")
         self.calls: list[SimCall] = []
         self.repeats_messages = idempotent_chat
+        self.asks_again = asks_again
+        """Whether the agent asks again for what is not on record, which no HUMA agent does."""
         self._window = window
 
     async def start_runtime(self) -> None:
@@ -65,36 +74,72 @@ class Scene(Ground):
             Wanted(
                 call.call_id,
                 call.tool,
-                [Told(call.reading.outcome, json.dumps(frame)) for frame in call.results] if call.reading else (),
+                [self._told(frame) for frame in call.results],
+                arguments=json.dumps(call.arguments, sort_keys=True),
+                written=Span(call.started, call.written),
+                wire=self._agent_of(call).agent_id,
                 withdrawn=call.cancel_asked,
             )
             for call in self.calls
         ]
 
+    def _told(self, frame: Any) -> Told:
+        reading = read_frame(frame, self.dialect)
+        assert isinstance(reading, ResultFrame)
+        return Told(reading.outcome, json.dumps(frame), json.dumps([reading.result, reading.error]))
+
+    def _agent_of(self, call: SimCall) -> SimAgent:
+        return next(agent for agent in self.huma.agents.values() if agent.calls.get(call.call_id) is call)
+
+    def outages(self) -> dict[str, list[Span]]:
+        faults = [fault for instance in self.instances for fault in instance.faults]
+        if "runtime" in self.wires:
+            faults += self.wires["runtime"].faults
+        return {
+            agent.agent_id: outages(
+                [*faults, *(Span(at, at) for at in agent.dropped)],
+                [Span(link.began, inf if link.ended is None else link.ended) for link in agent.links.values()],
+            )
+            for agent in self.huma.agents.values()
+        }
+
+    async def dead(self) -> None:
+        await super().dead()
+        # Nobody was there to see when one died by itself; its link went with it.
+        last = max(link.ended or 0.0 for link in self.agent.links.values())
+        self.gateway.faults.append(Span(last, last))
+
     async def call(self, tool: str, **arguments: Any) -> SimCall:
         """Let the agent ask for a tool."""
-        call = await self.agent.call(tool, {"n": next(self._numbers), **arguments})
+        call = await self.agent.call(tool, {"n": next(self._numbers), "nonce": new_nonce(), **arguments})
         self.calls.append(call)
         return call
 
     async def ask(self, tool: str, *, within: float, **arguments: Any) -> SimCall:
-        """Let the agent ask and wait; what its lost link has taken with it is asked again, once the link is back."""
-        call, links = await self.call(tool, **arguments), self.agent.connections
-        async with asyncio.timeout(within):
-            while call.reading is None:
-                try:
-                    await call.result(1)
-                except TimeoutError:
-                    if self.agent.connected and self.agent.connections > links:
-                        links = self.agent.connections
-                        await self.ask_again(await self.store.committed(), [call])
+        """Let the agent ask once and wait, but not for what its wire has lost; whether it may have, the judge says.
+
+        Only where `asks_again` is set, it asks again for what is not on record.
+        """
+        call, end = await self.call(tool, **arguments), monotonic() + within
+        links = self.agent.connections
+        while call.reading is None and monotonic() < end:
+            with suppress(TimeoutError):
+                await call.result(1)
+                break
+            if not (self.agent.connected and self.agent.connections > links) or await self._on_record(call):
+                continue
+            if not self.asks_again:
+                break
+            links = self.agent.connections
+            await self.agent.call(call.tool, call.arguments, call.call_id)
         return call
 
-    async def ask_again(self, on_record: set[str], calls: list[SimCall] | None = None) -> None:
-        """Let the agent repeat what it was not answered and what is not on record."""
-        for call in list(self.calls if calls is None else calls):
-            if call.reading is None and call.call_id not in on_record:
-                await self.agent.call(call.tool, call.arguments, call.call_id)
+    async def _on_record(self, call: SimCall) -> bool:
+        try:
+            return await self.store.has(call.call_id)
+        except (OSError, sqlite3.Error, asyncpg.PostgresError, TimeoutError):
+            # Nobody can tell while the store is away.
+            return True
 
     async def say(self, texts: list[str]) -> asyncio.Task[list[Confirmation]]:
         """Let the agent send messages."""

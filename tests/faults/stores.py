@@ -34,6 +34,10 @@ class Store(Protocol):
         """The native ids of the calls that a dead gateway has left; what it left stays untouched."""
         ...
 
+    async def has(self, native_call_id: str) -> bool:
+        """Whether a call is on record, asked of the live store without a write."""
+        ...
+
     def engine(self) -> Engine:
         """Open it as a gateway does, once no gateway runs."""
         ...
@@ -54,6 +58,14 @@ class SqliteFile:
         connection = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, timeout=5)
         try:
             return int(connection.execute("SELECT count(*) FROM outbound WHERE state = 'pending'").fetchone()[0])
+        finally:
+            connection.close()
+
+    async def has(self, native_call_id: str) -> bool:
+        connection = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, timeout=5)
+        try:
+            query = "SELECT count(*) FROM calls WHERE native_call_id = ?"
+            return bool(connection.execute(query, (native_call_id,)).fetchone()[0])
         finally:
             connection.close()
 
@@ -102,6 +114,10 @@ class PostgresSchema:
 
     async def pending(self) -> int:
         return int((await self.fetch("SELECT count(*) FROM @outbound WHERE state = 'pending'"))[0][0])
+
+    async def has(self, native_call_id: str) -> bool:
+        found = await self.fetch("SELECT count(*) FROM @calls WHERE native_call_id = $1", native_call_id)
+        return bool(found[0][0])
 
     async def committed(self) -> set[str]:
         return {row[0] for row in await self.fetch("SELECT native_call_id FROM @calls")}

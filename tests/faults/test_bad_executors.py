@@ -132,6 +132,7 @@ class Zoo(Scene):
     """A scene in which each tool has an executor of its own kind."""
 
     repeatable = frozenset({"again", "busy"})
+    reasons = "outcome unknown: |certificate|a metadata service"
 
     def __init__(self, folder: Path, peers: dict[str, Peer], **more: Any) -> None:
         super().__init__(folder, "0.2", **more)
@@ -152,7 +153,7 @@ class Zoo(Scene):
                 seen.headers["webhook-id"],
                 seen.json["data"]["native_call_id"],
                 name,
-                json.dumps(seen.json["data"]["arguments"]),
+                json.dumps(seen.json["data"]["arguments"], sort_keys=True),
             )
             for name, seen in heard
             if seen.json["type"] == "tool.requested"

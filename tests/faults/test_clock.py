@@ -7,7 +7,6 @@ import pytest
 
 from tests.faults import shim
 from tests.faults.scene import Scene
-from tests.faults.witness import success_of
 
 pytestmark = [
     pytest.mark.faults,
@@ -40,7 +39,7 @@ async def test_an_hour_forth_or_back_ends_no_call_before_its_time(tmp_path: Path
         clock.step(HOUR)
         await asyncio.sleep(0.3)
         # Signatures are checked by the witness against the true time, and the callback's token still stands.
-        assert await scene.call_back(success_of({"n": 2})) == 200
+        assert await scene.call_back(scene.promised().success()) == 200
         await (await scene.call("once")).result()
         for call in scene.calls:
             await call.result()
@@ -63,7 +62,7 @@ async def test_a_gateway_that_restarts_under_a_wrong_clock_ends_no_call_and_lose
         await scene.dead()
         clock.step(HOUR)
         await scene.serve()
-        assert await scene.call_back(success_of({"n": 0})) == 200
+        assert await scene.call_back(scene.promised().success()) == 200
         await call.result()
         scene.kill()
         await scene.dead()

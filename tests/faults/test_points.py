@@ -1,7 +1,7 @@
 """kill -9 of a real gateway at each point of a call's life: nothing is lost, nothing happens twice.
 
-The points are those of ENGINE.md 8. HUMA has no replay, so a call whose frame dies before our first commit is gone
-until the runtime asks again; every other call must end by itself, in one outcome.
+HUMA has no replay, so a call whose frame dies before our first commit is gone; every other call must end by itself, in
+one outcome.
 """
 
 from pathlib import Path
@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from gateway.simulators.huma_rules import Dialect
+from tests.faults.observed import observed
 from tests.faults.scene import Scene
-from tests.faults.witness import success_of
 
 pytestmark = pytest.mark.faults
 
 stores = pytest.mark.parametrize(("dialect", "store"), [("0.1", "sqlite"), ("0.2", "postgres")])
 """What a dialect does and what a store does have nothing to do with each other, so two of the four pairs will do."""
 
+ASKED_AGAIN = pytest.mark.fault("SIGKILL before the first commit, and the agent asks again")
 BEFORE_REQUEST = pytest.mark.fault("SIGKILL after the first commit, before the request")
 AFTER_REQUEST = pytest.mark.fault("SIGKILL after the answer, before the outcome's commit")
 BEFORE_EMIT = pytest.mark.fault("SIGKILL after the outcome's commit, before it is sent")
@@ -52,14 +53,25 @@ async def finish(scene: Scene) -> None:
 
 @pytest.mark.fault("SIGKILL before the first commit")
 @stores
-async def test_a_call_lost_before_the_first_commit_left_no_trace_and_may_be_asked_again(
-    tmp_path: Path, dialect: Dialect, store: str
-) -> None:
+async def test_a_call_lost_before_the_first_commit_left_no_trace(tmp_path: Path, dialect: Dialect, store: str) -> None:
     async with Scene(tmp_path, dialect, store=store) as scene:
         await play(scene, "before-accept", "once")
         (call,) = scene.calls
         assert await scene.row_of(call.call_id) is None
         assert scene.witness.seen == []
+        await (await scene.call("once")).result()
+        await finish(scene)
+        assert observed().wire == 1
+
+
+@ASKED_AGAIN
+@stores
+async def test_a_call_lost_before_the_first_commit_may_be_asked_again(
+    tmp_path: Path, dialect: Dialect, store: str
+) -> None:
+    async with Scene(tmp_path, dialect, store=store) as scene:
+        await play(scene, "before-accept", "once")
+        (call,) = scene.calls
         await scene.agent.call(call.tool, call.arguments, call.call_id)
         await call.result()
         assert call.reading is not None
@@ -78,7 +90,7 @@ async def test_a_repeatable_call_is_asked_again_with_the_same_id(
         await call.result()
         assert call.reading is not None
         assert call.reading.outcome == "success"
-        assert call.reading.result == success_of({"n": 0})["result"]
+        assert call.reading.result["did"] == call.arguments
         await finish(scene)
         asked = 1 if point in {"after-accept", "before-request"} else 2
         assert len(scene.witness.seen) == asked

@@ -9,7 +9,6 @@ import pytest
 
 from gateway.simulators.huma_rules import Dialect
 from tests.faults.scene import Scene
-from tests.faults.witness import success_of
 
 pytestmark = [pytest.mark.faults, pytest.mark.fault("SIGKILL around a 202 and its callback")]
 
@@ -30,11 +29,12 @@ async def test_an_accepted_call_outlives_its_gateway_and_takes_its_callback_from
         await scene.run()
         call = await scene.call("later")
         await scene.recorded(call, "accepted")
+        body = scene.promised().success()
         scene.kill()
         await scene.dead()
         await scene.run()
         await scene.recorded(call, "accepted")
-        assert (await call_back(scene, success_of({"n": 0}))).status_code == 200
+        assert (await call_back(scene, body)).status_code == 200
         await call.result()
         assert call.reading is not None
         assert call.reading.outcome == "success"
@@ -51,11 +51,12 @@ async def test_a_callback_whose_gateway_died_may_be_sent_again(tmp_path: Path, d
         await scene.run("after-outcome")
         call = await scene.call("later")
         await scene.recorded(call, "accepted")
+        body = scene.promised().success()
         with pytest.raises(httpx.TransportError):
-            await call_back(scene, success_of({"n": 0}))
+            await call_back(scene, body)
         await scene.dead()
         await scene.run()
-        assert (await call_back(scene, success_of({"n": 0}))).status_code == 200
+        assert (await call_back(scene, body)).status_code == 200
         assert (await call_back(scene, {"outcome": "failure", "error": "no"})).status_code == 409
         await call.result()
         await scene.settled()
@@ -76,7 +77,8 @@ async def test_a_promise_that_was_not_recorded_is_an_unknown_outcome_and_its_cal
         await call.result()
         assert call.reading is not None
         assert call.reading.outcome == "failure"
-        assert (await call_back(scene, success_of({"n": 0}))).status_code == 409
+        body = scene.promised().success()
+        assert (await call_back(scene, body)).status_code == 409
         await scene.settled()
         await scene.verify()
         assert len(scene.witness.seen) == 1

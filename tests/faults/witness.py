@@ -1,8 +1,9 @@
 """A backend that writes down every request, and answers as the tool's name says, at once or when it is let."""
 
 import asyncio
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -10,6 +11,7 @@ from fastapi.responses import JSONResponse
 from standardwebhooks import Webhook
 
 from gateway.simulators.change import Change
+from tests.faults.judge import new_nonce
 
 SECRET = "whsec_ZmF1bHRzIG5lZWQgYSBzZWNyZXQgYXMgd2VsbA=="
 
@@ -22,10 +24,24 @@ class Seen:
     kind: str
     attempt: int
     content: dict[str, Any]
+    answers: list[str] = field(default_factory=list[str])
+    """What it was answered, at once or later, as JSON."""
 
     @property
     def tool(self) -> str | None:
         return self.content.get("tool")
+
+    def success(self) -> dict[str, Any]:
+        """Make an answer of its own to it: with an update, and with a nonce that no other answer has."""
+        arguments = self.content["arguments"]
+        update = {"name": "board", "context": {"board": arguments}, "description": "The board has changed."}
+        result = {"did": arguments, "answer": new_nonce()}
+        return self.answer({"outcome": "success", "result": result, "updates": [update]})
+
+    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Write down what it is answered."""
+        self.answers.append(json.dumps(body))
+        return body
 
 
 class Witness:
@@ -73,14 +89,8 @@ class Witness:
             case "tools", "later":
                 return JSONResponse({}, 202)
             case "tools", _:
-                return JSONResponse(success_of(seen.content["arguments"]))
+                return JSONResponse(seen.success())
             case "messages", _:
                 return JSONResponse({"delivered": True})
             case _:
                 return Response(status_code=204)
-
-
-def success_of(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The one right answer to a call with these arguments."""
-    update = {"name": "board", "context": {"board": arguments}, "description": "The board has changed."}
-    return {"outcome": "success", "result": {"did": arguments}, "updates": [update]}

@@ -52,9 +52,12 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    scene: Scene | Stage, *options: str, environment: Mapping[str, str] | None = None
+    scene: Scene | Stage,
+    *options: str,
+    environment: Mapping[str, str] | None = None,
+    entry: tuple[str, ...] = ("gateway",),
 ) -> AsyncGenerator[Served]:
-    """Start `python -m gateway serve` and end it in any case; it is not waited for."""
+    """Start `python -m gateway serve`, or another module in its place, and end it in any case; it is not waited for."""
     if not scene.port:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -62,7 +65,7 @@ async def serving(
     url = f"http://127.0.0.1:{scene.port}"
     scene.configure({"public_url": url})
     log = scene.folder / "gateway.log"
-    command = [sys.executable, "-m", "gateway", "serve", "--config", str(scene.config), "--port", str(scene.port)]
+    command = [sys.executable, "-m", *entry, "serve", "--config", str(scene.config), "--port", str(scene.port)]
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(
             *command,

@@ -1,0 +1,36 @@
+"""A session that is taken up from a snapshot remembers what one remembers that was read from its beginning."""
+
+from dataclasses import replace
+
+from gateway.core.folding import fold
+from gateway.core.state import Remembered, to_snapshot
+from gateway.engines.sqlite import SqliteEngine
+from gateway.envelope import SessionId
+from gateway.ports.step import Step
+from gateway.runtime.clock import SystemClock
+from gateway.runtime.recovery import load_view
+from tests.scenarios.hooks import success
+from tests.scenarios.house import GOOD, Scene, ended
+
+
+async def test_a_snapshot_stands_for_all_events_up_to_its_own_and_for_none_behind_it(both: Scene) -> None:
+    both.hooks.scripts["ask"] = success("7")
+    async with both.running() as gateway:
+        session_id = SessionId(await gateway.session())
+        for text in ("one", "two"):
+            event = {"kind": "message.posted", "content": text}
+            await gateway.post(f"/v1/sessions/{session_id}/events", event, status=202)
+            await ended(await both.agent.call("ask", GOOD))
+            await both.agent.say([f"{text}, said the agent"])
+        await gateway.wait_events("message.posted", 4)
+    async with SqliteEngine(both.folder / "dragoman.db", SystemClock()) as engine:
+        events = await engine.read(session_id)
+        whole = await load_view(engine, session_id)
+        assert {"message.posted", "tool.requested", "tool.finished"} <= {one.event.kind for one in events}
+        memory = Remembered()
+        for envelope in events:
+            memory = fold(memory, envelope, envelope.sequence)
+            snapshot = to_snapshot(replace(whole, memory=memory, last_sequence=envelope.sequence))
+            await engine.commit(Step(session_id, snapshot=snapshot))
+            assert (await load_view(engine, session_id)).memory == whole.memory, envelope
+        assert memory == whole.memory
