@@ -117,7 +117,7 @@ def page_of(lines: Mapping[str, str]) -> str:
         assert found is not None
         order = (
             "points", "promises", "messages", "under_load", "asking_again", "pauses", "replicas", "bells",
-            "followers", "postgres", "checkpoint", "disk", "host",
+            "followers", "postgres", "checkpoint", "disk", "taken", "host",
         )  # fmt: skip
         rank = next((number for number, part in enumerate(order) if part in found[1]), len(order))
         return rank, found[1]
