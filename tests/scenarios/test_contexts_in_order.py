@@ -93,7 +93,7 @@ def alternating(count: int) -> list[dict[str, Any]]:
     return [context(number, wakes=number % 2 == 1) for number in range(1, count + 1)]
 
 
-@pytest.mark.requirement("L66", "L9", "L14")
+@pytest.mark.requirement("L66", "L9")
 @pytest.mark.parametrize(
     ("posts", "wanted"),
     [

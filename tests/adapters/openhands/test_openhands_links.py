@@ -332,7 +332,7 @@ async def test_a_conversation_that_was_begun_anew_under_its_name_is_read_from_th
         assert collector.cursors[-1] == "2"
 
 
-@pytest.mark.requirement("OH40", "OH61")
+@pytest.mark.requirement("OH40")
 @pytest.mark.parametrize(
     ("status", "meanwhile", "starting"),
     [
