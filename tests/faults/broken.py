@@ -10,7 +10,7 @@ from itertools import count
 
 from gateway import bootstrap
 from gateway.cli import main as dragoman
-from gateway.core.state import Remembered, from_snapshot
+from gateway.core.snapshots import Taken, from_snapshot
 from gateway.executors.webhook import WebhookExecutor
 from gateway.ports.executor import Answer, Request
 from gateway.runtime import recovery
@@ -45,9 +45,9 @@ def register_no_secret() -> None:
 def fold_twice() -> None:
     """Let recovery fold the last event of a snapshot again."""
 
-    def behind(snapshot: bytes | None) -> tuple[int, Remembered]:
-        sequence, memory = from_snapshot(snapshot)
-        return max(0, sequence - 1), memory
+    def behind(snapshot: bytes | None) -> Taken:
+        taken = from_snapshot(snapshot)
+        return taken._replace(sequence=max(0, taken.sequence - 1))
 
     assert recovery.from_snapshot is from_snapshot
     recovery.from_snapshot = behind

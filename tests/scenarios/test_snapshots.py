@@ -1,9 +1,8 @@
 """A session that is taken up from a snapshot remembers what one remembers that was read from its beginning."""
 
-from dataclasses import replace
-
 from gateway.core.folding import fold
-from gateway.core.state import Remembered, to_snapshot
+from gateway.core.memory import Remembered
+from gateway.core.snapshots import to_snapshot
 from gateway.engines.sqlite import SqliteEngine
 from gateway.envelope import SessionId
 from gateway.ports.step import Step
@@ -30,7 +29,7 @@ async def test_a_snapshot_stands_for_all_events_up_to_its_own_and_for_none_behin
         memory = Remembered()
         for envelope in events:
             memory = fold(memory, envelope, envelope.sequence)
-            snapshot = to_snapshot(replace(whole, memory=memory, last_sequence=envelope.sequence))
+            snapshot = to_snapshot(envelope.sequence, memory)
             await engine.commit(Step(session_id, snapshot=snapshot))
             assert (await load_view(engine, session_id)).memory == whole.memory, envelope
         assert memory == whole.memory
