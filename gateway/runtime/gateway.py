@@ -474,8 +474,8 @@ class Gateway:
         heartbeat = self.settings.api.heartbeat.total_seconds()
         return follow_interactions(self._engine, self._bulletin, heartbeat=heartbeat, ended=self._draining)
 
-    async def answer(self, interaction_id: InteractionId, body: Mapping[str, Any]) -> InteractionRow:
-        """Answer a question to a person: `{"decision", "scope"}`, `{"answer"}` or `{"value"}`."""
+    async def answer(self, interaction_id: InteractionId, body: Mapping[str, Any], *, by: str) -> InteractionRow:
+        """Answer a question to a person: `{"decision", "scope"}`, `{"answer"}` or `{"value"}`; `by` names the key."""
         row = await self._engine.interaction(interaction_id)
         if row is None:
             raise NotFound(f"no interaction {interaction_id!r}")
@@ -485,7 +485,7 @@ class Gateway:
         if asked is not None and asked.asked.stored_kind is not None:
             raise Conflict("this question was written by a newer release, and waits for it")
         pump = await self._carriers.pump(row.session_id)
-        await ask(pump, AnswerGiven(interaction_id, body, "client", reply_slot()))
+        await ask(pump, AnswerGiven(interaction_id, body, by, reply_slot()))
         answered = await self._engine.interaction(interaction_id)
         assert answered is not None
         return answered

@@ -4,13 +4,18 @@ import ipaddress
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+from pydantic import SecretStr
+
 from gateway.ports.addresses import why_refused
 from gateway.settings.lint_routes import lint_routes
 from gateway.settings.lint_tools import lint_tools
 from gateway.settings.model import PythonSpec, Settings, StaticSpec, WebhookSpec
 from gateway.settings.place import Finding, Place
+from gateway.settings.webhook_secret import LONGEST, MEND, SHORTEST, decode_secret
 
 SHORT_KEY = 16
+EXAMPLE_KEYS = frozenset({"change-me-to-something-long"})
+"""Keys that stand in our own pages, and so in anybody's hands."""
 _LABEL_LENGTH = 128
 
 
@@ -47,6 +52,8 @@ def _access(settings: Settings) -> Iterator[Finding]:
         if secret in values:
             yield Finding((*place, "key"), f"this is also the key of {values[secret]!r}; give each name its own")
         values.setdefault(secret, key.name)
+        if secret in EXAMPLE_KEYS:
+            yield _warn((*place, "key"), "this is the key of the README, which anybody knows; `openssl rand -hex 32`")
         if len(secret) < SHORT_KEY:
             mend = "`openssl rand -hex 32` makes a good one"
             yield _warn((*place, "key"), f"the key has fewer than {SHORT_KEY} characters and can be guessed; {mend}")
@@ -131,6 +138,7 @@ def _executors(settings: Settings) -> Iterator[Finding]:
 
 
 def _webhook(settings: Settings, place: Place, spec: WebhookSpec) -> Iterator[Finding]:
+    yield from _secrets(place, spec.secret)
     if not spec.secret:
         yield _warn(place, "requests are unsigned, so the backend cannot tell them from forged ones; add a `secret`")
     if settings.public_url is None and "accepted_deadline" in spec.model_fields_set:
@@ -142,6 +150,13 @@ def _webhook(settings: Settings, place: Place, spec: WebhookSpec) -> Iterator[Fi
         yield _too_patient(place)
     if spec.backoff.initial > spec.backoff.maximum:
         yield _warn((*place, "backoff"), "`initial` is longer than `maximum`, which is used for every wait")
+
+
+def _secrets(place: Place, secrets: tuple[SecretStr, ...]) -> Iterator[Finding]:
+    for secret in secrets:
+        length = len(decode_secret(secret.get_secret_value()))
+        if not SHORTEST <= length <= LONGEST:
+            yield _warn((*place, "secret"), f"the key in it has {length} bytes; {MEND}")
 
 
 def _too_patient(place: Place) -> Finding:
@@ -162,6 +177,7 @@ def _targets(settings: Settings) -> Iterator[Finding]:
             yield _warn((*place, "url"), "holds a user name or password, which logs may show; use `headers` instead")
         yield from _address((*place, "url"), url.host or "")
     for name, spec in settings.destinations.items():
+        yield from _secrets(("destinations", name), spec.secret)
         if not spec.secret:
             yield _warn(
                 ("destinations", name), "copies are unsigned, so nobody can tell them from forged ones; add a `secret`"

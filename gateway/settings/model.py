@@ -166,6 +166,10 @@ class ApiKey(Section):
         if not key.get_secret_value():
             mend = "an API key must not be empty; `{make}` makes a good one"
             raise PydanticCustomError("api_key", mend, {"make": "openssl rand -hex 32"})
+        if any(ord(letter) < 32 or ord(letter) == 127 for letter in key.get_secret_value()):
+            # No client could send it: a header holds one line.
+            mend = "an API key must not hold a line break or another control character; `{make}` makes a good one"
+            raise PydanticCustomError("api_key", mend, {"make": "openssl rand -hex 32"})
         return key
 
 

@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.conformance.engine_words import (
     ALICE,
@@ -33,6 +34,7 @@ from gateway.envelope import CallId, SessionId
 from gateway.errors import EngineLocked, EngineUnavailable, EngineUnusable, InvalidRequest, SchemaTooNew
 from gateway.ports.rows import CallFilter, Page, RetentionPolicy
 from gateway.ports.step import RUNTIME, Claim, Send, Settle, Step
+from gateway.runtime.clock import SystemClock
 
 HERE = Path(__file__).parent
 
@@ -447,3 +449,31 @@ async def test_what_retention_removes_makes_room_for_what_comes_in_the_same_file
     # Two megabytes come each time and one stays; the freed pages are written again.
     assert sizes[-1] <= sizes[1] * 1.2, sizes
     assert sizes[-1] < 6_000_000, sizes
+
+
+def modes_in(folder: Path) -> dict[str, int]:
+    return {one.name: one.stat().st_mode & 0o777 for one in folder.glob("new.db*") if "lock" not in one.name}
+
+
+async def test_a_new_database_is_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "new.db"
+    previous = os.umask(0o022)
+    try:
+        async with SqliteEngine(path, SystemClock()) as engine:
+            await engine.set_note("a", "b")
+            modes = modes_in(tmp_path)
+    finally:
+        os.umask(previous)
+    assert modes == {"new.db": 0o600, "new.db-wal": 0o600, "new.db-shm": 0o600}
+
+
+async def test_a_database_that_others_may_read_keeps_its_mode_and_is_warned_of(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    async with SqliteEngine(path, SystemClock()):
+        pass
+    path.chmod(0o644)
+    with capture_logs() as logs:
+        async with SqliteEngine(path, SystemClock()):
+            pass
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert [line["mode"] for line in logs if line["event"] == "others may read the database"] == ["0644"]

@@ -365,13 +365,13 @@ class MemoryGateway(Gateway):
         yield Missed()
         yield Heartbeat()
 
-    async def answer(self, interaction_id: InteractionId, body: Mapping[str, Any]) -> InteractionRow:
+    async def answer(self, interaction_id: InteractionId, body: Mapping[str, Any], *, by: str) -> InteractionRow:
         if interaction_id not in self.asked:
             raise NotFound("no such interaction")
         row, asked = self.asked[interaction_id]
         if row.state != "waiting":
             raise Conflict("it is already answered")
-        row = replace(row, state="answered", answered_by=",".join(f"{name}={body[name]}" for name in body))
+        row = replace(row, state="answered", answered_by=",".join([by, *(f"{name}={body[name]}" for name in body)]))
         self.asked[interaction_id] = (row, asked)
         return row
 

@@ -197,7 +197,7 @@ async def test_interactions_are_listed_and_answered_once(
     path = f"/v1/interactions/{asked.interaction_id}/answer"
     first = await api.post(path, json={"decision": "allow", "scope": "once"})
     assert first.status_code == 200
-    assert shapes.Interaction.model_validate(first.json()).answered_by == "decision=allow,scope=once"
+    assert shapes.Interaction.model_validate(first.json()).answered_by == "backend,decision=allow,scope=once"
     assert (await api.post(path, json={"decision": "deny"})).status_code == 409
 
 
@@ -206,7 +206,7 @@ async def test_an_empty_answer_skips_a_question(
 ) -> None:
     gateway.ask_person(session_id)
     assert (await api.post("/v1/interactions/i-1/answer", json={"answer": ""})).status_code == 200
-    assert gateway.asked["i-1"][0].answered_by == "answer="
+    assert gateway.asked["i-1"][0].answered_by == "backend,answer="
 
 
 async def test_dead_letters_are_calls_and_deliveries(api: httpx.AsyncClient, session_id: str) -> None:

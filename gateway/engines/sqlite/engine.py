@@ -20,6 +20,7 @@ from gateway.engines.shared_probe import SharedProbe
 from gateway.engines.sqlite import leases, queries, upkeep
 from gateway.engines.sqlite.lock import FileLock, check_place, locate
 from gateway.engines.sqlite.place import Place
+from gateway.engines.sqlite.privacy import make_private
 from gateway.engines.sqlite.readers import Readers
 from gateway.engines.sqlite.writer import Writer
 from gateway.envelope import CallId, Envelope, InteractionId, SessionId
@@ -63,6 +64,7 @@ class SqliteEngine:
         check_place(self._path)
         self._lock.take()
         try:
+            make_private(self._path)
             place = Place(self._path)
             writer = Writer(self._path, self._clock, place)
             await writer.start()

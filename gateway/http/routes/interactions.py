@@ -40,7 +40,8 @@ class InteractionRoutes:
 
     async def answer(self, request: Request) -> Response:
         form = read_form(AnswerInteraction, await read_json(request))
-        row = await self._gateway.answer(InteractionId(request.path_params["interaction_id"]), form.as_mapping())
+        interaction_id = InteractionId(request.path_params["interaction_id"])
+        row = await self._gateway.answer(interaction_id, form.as_mapping(), by=request.state.caller.name)
         return reply(interaction_view(row)).response()
 
     def operations(self) -> tuple[Operation, ...]:

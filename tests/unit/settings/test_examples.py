@@ -31,7 +31,10 @@ _VARIABLE = re.compile(r"(?<!\$)\$\{([A-Z_]+)\}")
 def _environment(text: str) -> dict[str, str]:
     values = {name: f"value-of-{name.lower()}-0123456789" for name in _VARIABLE.findall(text)}
     known = {"DATABASE_URL": "postgresql://user:password@localhost/dragoman"}
-    return {name: "whsec_c2VjcmV0" if "SECRET" in name else known.get(name, value) for name, value in values.items()}
+    return {
+        name: "whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0" if "SECRET" in name else known.get(name, value)
+        for name, value in values.items()
+    }
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ tools:
 runtimes:
   pip: {adapter: pigeon, url: "http://loft", api_key: corn, loft: "7"}
 executors:
-  cards: {type: webhook, url: "http://cards/x", secret: c2VjcmV0}
+  cards: {type: webhook, url: "http://cards/x", secret: c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0}
   other: {type: static}
 destinations:
-  log: {url: "http://log/x", secret: c2VjcmV0}
+  log: {url: "http://log/x", secret: c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0}
 """
 
 
@@ -142,6 +142,7 @@ def test_a_tool_without_a_description_is_doubtful(complaints: Complain) -> None:
     assert found.startswith("4: warning: tools.t: has no description")
 
 
+SECRET = "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"
 NEVER = ", which is never connected to; write the address of your service"
 GOOD_ROUTES = 'routes: [{match: {tool: "*"}, to: cards}]\n'
 
@@ -167,15 +168,15 @@ GOOD_ROUTES = 'routes: [{match: {tool: "*"}, to: cards}]\n'
          "runtimes.pip.autostart: autostart needs options that say what to create; see the adapter's README"),
         ('loft: "7"}', 'loft: "7", labels: {" ": x}}',
          "runtimes.pip.labels[' ']: a label's name must be 1 to 128 printable characters without outer spaces"),
-        (', secret: c2VjcmV0}\n  other', "}\n  other",
+        (', secret: c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0}\n  other', "}\n  other",
          ("warning: executors.cards: requests are unsigned, so the backend cannot tell them from forged ones; add a"
          " `secret`")),
-        ('"http://log/x", secret: c2VjcmV0', '"http://log/x"',
+        ('"http://log/x", secret: c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0', '"http://log/x"',
          "warning: destinations.log: copies are unsigned, so nobody can tell them from forged ones; add a `secret`"),
-        ("secret: c2VjcmV0}\n  other", "secret: c2VjcmV0, accepted_deadline: 5m}\n  other",
+        ("type: webhook, url", "type: webhook, accepted_deadline: 5m, url",
          ("warning: executors.cards.accepted_deadline: answers after a 202 cannot come back without a callback"
          " address; set public_url to where executors reach this gateway")),
-        ("secret: c2VjcmV0}\n  other", "secret: c2VjcmV0, timeout: 3m}\n  other",
+        ("type: webhook, url", "type: webhook, timeout: 3m, url",
          ("warning: executors.cards.timeout: one attempt may take longer than the whole call's `deadline`, which cuts"
          " it off")),
         ("http://cards/x", "http://169.254.169.254/x",
@@ -187,6 +188,11 @@ GOOD_ROUTES = 'routes: [{match: {tool: "*"}, to: cards}]\n'
         ("http://loft", "http://0xa9fea9fe", f"runtimes.pip.url: 0xa9fea9fe is a link-local address{NEVER}"),
         ("http://log/x", "http://[fe80::1]/x",
          f"destinations.log.url: [fe80::1] is a link-local address{NEVER}"),
+        ("secret: SECRET}\n  other".replace("SECRET", SECRET), "secret: abcd}\n  other",
+         ("warning: executors.cards.secret: the key in it has 3 bytes; write whsec_ and 24 to 64 random bytes in base64"
+          " (openssl rand -base64 32)")),
+        ("key: 0123456789abcdef}", "key: change-me-to-something-long}",
+         "warning: api.keys[0].key: this is the key of the README, which anybody knows; `openssl rand -hex 32`"),
         ("http://cards/x", "http://u:p@cards/x",
          "warning: executors.cards.url: holds a user name or password, which logs may show; use `headers` instead"),
         ("{type: static}", "{type: static, result: 1, error: x}",

@@ -16,6 +16,7 @@ from gateway.settings.model import Settings, StaticSpec, WebhookSpec
 from gateway.settings.place import suggest
 from tests.unit.settings.conftest import Complain, Load, PigeonAdapter, PigeonOptions
 
+NEW, OLD = "bmV3" * 8, "b2xk" * 8
 GOOD = """\
 public_url: https://gateway.example.com
 api:
@@ -29,10 +30,12 @@ runtimes:
     api_key: corn
     loft: "7"
 executors:
-  coop: {type: webhook, url: "http://coop/x", secret: [new, old], timeout: 500ms, deadline: 2m, idempotent: "${YES}"}
+  coop:
+    {type: webhook, url: "http://coop/x", secret: ["${NEW}", "${OLD}"],
+     timeout: 500ms, deadline: 2m, idempotent: "${YES}"}
   still: {type: static, result: {a: 1}}
 destinations:
-  log: {url: "http://log/x", secret: "${KEY}"}
+  log: {url: "http://log/x", secret: "${NEW}"}
 routes:
   - {match: {tool: "f*"}, to: coop}
   - {match: {event: message.posted}, copy_to: log}
@@ -47,7 +50,7 @@ def _one(found: list[str]) -> str:
 
 
 def test_a_good_file_becomes_settings_without_any_problem(load_text: Load) -> None:
-    loaded = load_text(GOOD, KEY=KEY, YES="true")
+    loaded = load_text(GOOD, KEY=KEY, YES="true", NEW=NEW, OLD=OLD)
     assert loaded.problems == ()
     assert loaded.source.name == "gateway.yaml"
     settings = loaded.settings
@@ -58,7 +61,7 @@ def test_a_good_file_becomes_settings_without_any_problem(load_text: Load) -> No
     coop = settings.executors["coop"]
     assert isinstance(coop, WebhookSpec)
     assert (coop.timeout, coop.deadline, coop.idempotent) == (timedelta(milliseconds=500), timedelta(minutes=2), True)
-    assert [secret.get_secret_value() for secret in coop.secret] == ["new", "old"]
+    assert [secret.get_secret_value() for secret in coop.secret] == [NEW, OLD]
     assert settings.executors["still"] == StaticSpec(type="static", result={"a": 1})
     assert settings.routes[1].copy_to == ("log",)
 
@@ -93,7 +96,7 @@ def test_a_wrong_setting_does_not_hide_a_wrong_route(complaints: Complain) -> No
     found = complaints(
         """\
 executors:
-  cards: {type: webhook, url: "http://c", secret: c2VjcmV0, timeout: soon}
+  cards: {type: webhook, url: "http://c", secret: c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0, timeout: soon}
 routes:
   - {match: {tool: x}, to: card}
 """
@@ -158,7 +161,10 @@ def test_an_executor_that_cannot_be_read_is_not_also_called_missing(complaints: 
          "1: executors.c.headers: the header 'Webhook-Id' is set by the gateway itself; choose another name"),
         ("executors: {c: {type: webhook, url: 'http://c', headers: {'a b': x}}}\n",
          "1: executors.c.headers: 'a b' is not a header name; write letters, digits and dashes, e.g. X-Tenant"),
-        ("destinations: {d: {url: 'http://c', secret: [c2VjcmV0, whsec_x]}}\n",
+        ('api: {keys: [{name: a, key: "0123456789abcdef\\n"}]}\n',
+         ("1: api.keys[0].key: an API key must not hold a line break or another control character;"
+          " `openssl rand -hex 32` makes a good one")),
+        ("destinations: {d: {url: 'http://c', secret: [c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0, whsec_x]}}\n",
          ("1: destinations.d.secret: secret 2 of 2 is not base64; write whsec_ and 24 to 64 random bytes in base64"
           " (openssl rand -base64 32)")),
         ("destinations: {d: {url: 'http://c', secret: ['', a]}}\n",
