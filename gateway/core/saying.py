@@ -11,8 +11,10 @@ from gateway.envelope import (
     ContextUpdated,
     Direction,
     Draft,
+    Envelope,
     Event,
     Loss,
+    MessagePosted,
     Origin,
     SessionMoved,
 )
@@ -36,10 +38,15 @@ def say(
         adapted = adapt(event, build.memory, council.capabilities)
         event, losses = adapted.event, tuple(dict.fromkeys((*losses, *adapted.losses)))
     encoded = council.codec.encode(Draft(event))
-    build.record(event, "to_runtime", caused_by=caused_by, losses=(*losses, *encoded.losses))
+    new = build.record(event, "to_runtime", caused_by=caused_by, losses=(*losses, *encoded.losses))
     if sends:
         build.add_send(Send(len(build.events) - 1, RUNTIME, lane))
-        state = Draft(event) if carries_state(event, council.capabilities) else None
+        said: Draft | Envelope = Draft(event)
+        if council.capabilities.replaces_context and _carries_message(event):
+            # Said as it would be said again, so that a message without an id has the same one each time.
+            names = (new.event_id, build.base.session_id, build.last_sequence, new.recorded_at)
+            said = Envelope(*names, "to_runtime", event, caused_by=caused_by)
+            encoded = council.codec.encode(said)
         build.effects.append(
             Transmit(
                 build.last_sequence,
@@ -48,11 +55,15 @@ def say(
                 encoded.frames,
                 caused_by,
                 leave_before,
-                state=state,
+                state=said if carries_state(event, council.capabilities) else None,
                 place=place,
             )
         )
     return build.last_sequence
+
+
+def _carries_message(event: Event) -> bool:
+    return isinstance(event, MessagePosted) or (isinstance(event, ContextUpdated) and event.message is not None)
 
 
 def begin_turn(council: Council, build: Building) -> None:

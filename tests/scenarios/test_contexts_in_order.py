@@ -219,6 +219,24 @@ async def test_a_state_that_is_told_in_a_newer_form_says_so_in_its_row(both: Sce
             assert await condition(lambda: store.execute(rows, (quiet,)).fetchone()) == (RENEWED,)
 
 
+@pytest.mark.requirement("L16")
+async def test_a_message_that_is_told_again_has_the_id_that_it_had(both: Scene) -> None:
+    both.configure({"runtimes": {"finn": {"delivery_window": "30s"}}})
+    async with both.running() as gateway:
+        # Two of the same words are two messages.
+        await post(gateway, message("Hi"), message("Hi"))
+        await told(both, 2)
+        await both.agent.drop()
+        await condition(lambda: names(both).count("Hi") >= 4)
+    ids = [said["id"] for _, frame in both.agent.received if (said := _message(both, frame))]
+    assert ids[:2] == ids[2:]
+    assert ids[0] != ids[1]
+
+
+def _message(scene: Scene, frame: Any) -> dict[str, Any] | None:
+    return frame["context"].get("message") if scene.dialect == "0.2" else frame["content"]
+
+
 @pytest.mark.requirement("A27", "L9")
 @pytest.mark.parametrize("after", range(8))
 async def test_a_link_lost_at_any_point_of_the_way_never_takes_the_state_back(both: Scene, after: int) -> None:
