@@ -324,7 +324,6 @@ def test_an_outcome_too_big_is_told_in_a_bounded_form_and_the_loss_recorded():
     assert [loss.how for loss in table.step.events[-1].losses] == ["narrowed"]
 
 
-@pytest.mark.requirement("L74")
 @pytest.mark.parametrize("result", ["x" * 800_000, "\U0001f600" * 200_000, {"text": "x" * 70_000}])
 def test_huma_0_1_is_told_a_result_whole_as_long_as_the_wire_takes_it(result: Any):
     table = Table(HUMA_0_1)
@@ -334,7 +333,6 @@ def test_huma_0_1_is_told_a_result_whole_as_long_as_the_wire_takes_it(result: An
     assert table.step.events[-1].losses == ()
 
 
-@pytest.mark.requirement("L74")
 @pytest.mark.parametrize(("result", "at_least"), [("x" * 2_000_000, 800_000), ("\U0001f600" * 500_000, 400_000)])
 def test_huma_0_1_is_told_as_much_of_a_longer_result_as_the_wire_takes(result: str, at_least: int):
     table = Table(HUMA_0_1)
