@@ -21,7 +21,7 @@ from gateway.conformance.engine_words import (
 from gateway.envelope import SessionId
 from gateway.errors import Fenced
 from gateway.ports.engine import Engine
-from gateway.ports.rows import Instance, RetentionPolicy, SessionRow
+from gateway.ports.rows import Instance, Page, RetentionPolicy, SessionRow
 from gateway.ports.step import Fence, Step
 
 LONG = timedelta(hours=1)
@@ -350,6 +350,76 @@ class LeaseSuite:
         await engine.release("never-lived")
         await engine.release("never-lived", {ALICE})
         assert await engine.instances() == []
+
+    # Going on under a new lease
+
+    async def test_who_begins_anew_goes_on_with_what_its_former_self_still_owns(
+        self, engine: Engine, clock: FakeClock
+    ) -> None:
+        names = sorted(await open_many(engine, 6))
+        await live(engine, A)
+        for name in names[:5]:
+            await engine.take(A, name)
+        await engine.commit(Step(names[1], (said(), said()), expects=(Fence(1),)))
+        await close_session(engine, names[4])
+        await self.lapse(engine, clock, A)
+        await live(engine, B, C)
+        assert await engine.take(C, names[3]) is not None
+        found = {one.session_id: (one.fence, one.last_sequence) for one in await engine.regain(B, former={A, "other"})}
+        assert found == {names[0]: (2, 1), names[1]: (2, 3), names[2]: (2, 1)}
+        owners = [((await row_of(engine, name)).owner, (await row_of(engine, name)).fence) for name in names]
+        assert owners == [(B, 2), (B, 2), (B, 2), (C, 2), (owners[4][0], 1), (None, 0)]
+        with pytest.raises(Fenced):
+            await engine.commit(Step(names[0], (said(),), expects=(Fence(1),)))
+        await engine.commit(Step(names[0], (said(),), expects=(Fence(2),)))
+        # An answer that was lost is asked for again, and costs no further fence.
+        again = {one.session_id: (one.fence, one.last_sequence) for one in await engine.regain(B, former={A})}
+        assert again == {**found, names[0]: (2, 2)}
+
+    async def test_who_begins_anew_ends_a_former_lease_that_runs(self, engine: Engine) -> None:
+        await open_session(engine)
+        await live(engine, A)
+        await engine.take(A, ALICE)
+        assert await engine.hold(A, "sweep")
+        await live(engine, B)
+        assert [one.fence for one in await engine.regain(B, former={A})] == [2]
+        assert not await engine.beat(A, url=f"http://{A}", ttl=LONG)
+        assert await engine.take(A, ALICE) is None
+        assert await engine.hold(B, "sweep")
+        assert await engine.instances() == [Instance(B, f"http://{B}", True, 1)]
+
+    async def test_who_has_no_lease_goes_on_with_nothing(self, engine: Engine, clock: FakeClock) -> None:
+        await open_session(engine)
+        await live(engine, A, B)
+        await engine.take(A, ALICE)
+        await self.lapse(engine, clock, B)
+        for nobody in (B, "never-lived"):
+            assert await engine.regain(nobody, former={A}) == []
+        assert await engine.take(A, ALICE) is not None
+        assert (await row_of(engine)).fence == 1
+
+    async def test_a_session_is_regained_or_adopted_and_never_both(self, engine: Engine, clock: FakeClock) -> None:
+        count = min(self.many, 500)
+        await open_many(engine, count)
+        await live(engine, A)
+        while await adopt(engine, A):
+            pass
+        await self.lapse(engine, clock, A)
+        await live(engine, B, C)
+
+        async def adopt_all() -> set[SessionId]:
+            got: set[SessionId] = set()
+            while found := await adopt(engine, C, limit=20):
+                got |= found
+            return got
+
+        regained, adopted = await asyncio.gather(engine.regain(B, former={A}), adopt_all())
+        mine = {one.session_id for one in regained}
+        assert not mine & adopted
+        rows = [row for row in (await engine.sessions(Page(limit=10_000)))[0] if row.owner != A]
+        assert {(row.owner, row.fence) for row in rows} <= {(B, 2), (C, 2)}
+        assert {row.session_id for row in rows if row.owner == B} == mine
+        assert len(mine | adopted) == len(rows) == count
 
     # Holding
 

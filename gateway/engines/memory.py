@@ -29,6 +29,7 @@ from gateway.ports.rows import (
     Instance,
     InteractionRow,
     Page,
+    Regained,
     RetentionPolicy,
     SendRow,
     SessionRow,
@@ -328,6 +329,20 @@ class MemoryEngine:
             if session.head.state != CLOSED and session.head.runtime in runtimes and session.owner not in living
         )
         return [tables.give(session, instance) for session in islice(orphans, room)]
+
+    async def regain(self, instance: str, *, former: Collection[str]) -> Sequence[Regained]:
+        tables, roster = self._tables, self._open.roster
+        if instance not in roster.living():
+            return []
+        for one in former:
+            roster.end(one)
+        mine: list[Regained] = []
+        for session in [one for one in tables.sessions.values() if one.head.state != CLOSED]:
+            if session.owner in former:
+                tables.give(session, instance)
+            if session.owner == instance:
+                mine.append(Regained(session.head.session_id, session.head.fence, session.head.last_seq))
+        return mine
 
     async def release(self, instance: str, session_ids: Collection[SessionId] | None = None) -> None:
         if session_ids is None:

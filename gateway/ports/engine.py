@@ -18,6 +18,7 @@ from gateway.ports.rows import (
     Instance,
     InteractionRow,
     Page,
+    Regained,
     RetentionPolicy,
     SendRow,
     SessionRow,
@@ -172,6 +173,14 @@ class Leases(Protocol):
 
         At most `limit`, and never beyond a fair share: all open sessions over all living instances, rounded up.
         Nothing where one's own lease has run out. Two instances never adopt the same session.
+        """
+        ...
+
+    async def regain(self, instance: str, *, former: Collection[str]) -> Sequence[Regained]:
+        """Own, in one statement, the open sessions that one's own former instances still own, under their next fences.
+
+        The leases of the former instances end with it. Returns all open sessions that are one's own then, so that it
+        may be repeated where the answer was lost; nothing where one's own lease has run out.
         """
         ...
 

@@ -33,6 +33,15 @@ class SessionRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Regained:
+    """An open session that an instance owns, as far as one must know that goes on with it."""
+
+    session_id: SessionId
+    fence: int
+    last_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
 class Instance:
     """A process that carries sessions, as the others see it."""
 

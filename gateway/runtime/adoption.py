@@ -10,7 +10,7 @@ from gateway.envelope import SessionId
 from gateway.errors import EngineUnavailable
 from gateway.guard import FAULTS, Tasks, guard
 from gateway.ports.engine import Engine
-from gateway.ports.rows import Page, SessionRow
+from gateway.ports.rows import Page, Regained, SessionRow
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.rings import Rings
 from gateway.runtime.sessions import Sessions
@@ -68,6 +68,13 @@ class Adoption:
     def wake(self) -> None:
         """Look now."""
         self._wake.set()
+
+    async def go_on(self, mine: Sequence[Regained]) -> None:
+        """A new lease has begun after a lost one: these sessions go on, all others that are carried are let go."""
+        self._sessions.resume_all({one.session_id: one for one in mine})
+        # What is owned and not carried was just being taken up when the lease was lost. The next look, a moment
+        # later, leaves other instances that lost theirs in the same pause the time to go on as well.
+        self._doubt = True
 
     async def take_all(self, *, pause: float = 0.0) -> None:
         """Take up, in portions, whatever this instance may."""
@@ -128,7 +135,7 @@ class Adoption:
     async def _compare(self) -> None:
         """Mend what is owned and not carried, or carried and not owned, which only lost answers can have caused."""
         term = self._tenure.term
-        if term is None:
+        if term is None or not self._tenure.settled:
             return
         shown = await self._engine.instances()
         owned = next((one.sessions for one in shown if one.instance_id == term.instance), 0)

@@ -170,7 +170,7 @@ class Gateway:
                 workshop=self._dispatcher,
                 dice=self._dice,
                 copied=self._hands.ring,
-                leased=lambda: self._tenure.seconds_left > 0,
+                leased=lambda: self._tenure.speaks,
                 bulletin=self._bulletin,
                 tasks=self._tasks,
             ),

@@ -51,8 +51,8 @@ class Membership:
         self.mirrors = Mirrors(engine, _Here(sessions), rings, tasks)
         self.relay = Relay(engine, clock, tenure, sessions, metrics)
         metrics.watch_lease(lambda: tenure.seconds_left, lambda: len(sessions.all()))
-        tenure.lost = sessions.lose_all
-        tenure.begun = self.adoption.wake
+        tenure.lost = sessions.suspend_all
+        tenure.regained = self.adoption.go_on
         rings.on("interaction", lambda names: bulletin.hear([InteractionId(name) for name in names]))
         rings.on_missed(bulletin.miss)
 

@@ -7,7 +7,7 @@ pending rows are read and planned (core.delivery).
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -62,8 +62,6 @@ class Outside(Protocol):
     @property
     def metrics(self) -> Metrics: ...
     @property
-    def leased(self) -> Callable[[], bool]: ...
-    @property
     def tasks(self) -> Tasks: ...
 
 
@@ -91,6 +89,7 @@ class Outbox:
         may_leave: Callable[[Transmit], bool],
         is_held: Callable[[Transmit], bool],
         look: Callable[[], SessionView],
+        until_leased: Callable[[], Awaitable[None]],
     ) -> None:
         self.refused = False
         self.when_said: Callable[[], None] | None = None
@@ -101,7 +100,7 @@ class Outbox:
         self._shared = shared
         self._post = post
         self._drop_link = drop_link
-        self._may_leave = may_leave
+        self._may_leave, self._until_leased = may_leave, until_leased
         self._is_held = is_held
         self._look = look
         self._begun = False
@@ -333,6 +332,7 @@ class Outbox:
                 return  # goes on when they are on record as delivered
             if not self._loaded:
                 await self._load()
+            await self._until_leased()
             item = self._lanes.take(self._leaves_now)
             self._leaving = None if item is None else item.sequence
             if item is None and self._more:
@@ -362,9 +362,7 @@ class Outbox:
             self._post(Delivered((item.sequence,), RUNTIME, "dead", exc.reason))
             return True
         for frame in item.frames:
-            if not self._shared.leased():
-                # A process that stood still may come here before its lease's timer has its turn.
-                return False
+            await self._until_leased()
             try:
                 receipt = await self._send_frame(link, frame, item.sequence)
             except CannotExpress as exc:

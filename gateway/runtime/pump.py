@@ -36,7 +36,7 @@ from gateway.errors import DragomanError, Elsewhere, EngineUnavailable, Fenced, 
 from gateway.guard import FAULTS, guard_call, is_fault, pause_after
 from gateway.ports.adapter import Frame
 from gateway.ports.executor import Answered
-from gateway.ports.rows import CallRow
+from gateway.ports.rows import CallRow, Regained
 from gateway.ports.step import RUNTIME, Committed
 from gateway.runtime import signals as s
 from gateway.runtime.deciding import decide
@@ -55,6 +55,7 @@ log = structlog.get_logger(__name__)
 BATCH = 256
 SNAPSHOT_EVERY = 500
 RETRY_AFTER = 0.5
+LOOK_AFTER = 0.05
 STALE_PATIENCE = 3
 """How often a decision is made again at once, before it is made with pauses."""
 REVIEW_AFTER = 0.05
@@ -129,8 +130,15 @@ class Pump:
             may_leave=lambda item: may_leave(item, self.view.memory, self.council.capabilities),
             is_held=lambda item: is_held(item, self.view.start, self.council.capabilities),
             look=lambda: self.view,
+            until_leased=self._until_leased,
         )
         self._drop_link = drop_link
+        self._suspended: asyncio.Future[None] | None = None
+        """Until the session may go on, while no lease runs that says that it is this process's."""
+        self._regained: int | None = None
+        """The last sequence under the new fence; what is known here is the whole of it only where it is the same."""
+        self.outrun = False
+        """Whether the session is this process's under a new fence, while its history is another than what is known."""
         self._busy = False
         self._kept = deque(kept)
         self._under_way: Sequence[s.Signal] = ()
@@ -175,8 +183,9 @@ class Pump:
         return bool(drafts) and all(draft.live for draft in drafts)
 
     async def has_room(self) -> None:
-        """Wait until the session can take the frames of a link; at once, unless the last one filled its inbox."""
+        """Wait until a link may be made: the session can take its frames, and a lease runs under which it may speak."""
         await self._inbox.has_room()
+        await self._until_leased()
 
     @property
     def cursor(self) -> str | None:
@@ -211,6 +220,63 @@ class Pump:
         """Say nothing more to the runtime: the session is given up here; whoever runs the pump ends it now."""
         self.lost = True
         self._outbox.link_down()
+
+    def suspend(self) -> None:
+        """Fall silent: nothing is decided or sent until `resume`; what comes meanwhile waits in the inbox."""
+        if self._suspended is None:
+            self._suspended = asyncio.get_running_loop().create_future()
+
+    def resume(self, row: Regained) -> None:
+        """Go on under a new fence, or begin anew from the store where somebody else has written meanwhile."""
+        self.fence, self._regained = row.fence, row.last_sequence
+        if row.last_sequence != self.view.last_sequence:
+            # Also a session that has nothing to do finds out, unless it is its own step that is not known here yet.
+            self._inbox.put(s.Reread())
+        suspended, self._suspended = self._suspended, None
+        if suspended is not None:
+            suspended.set_result(None)
+
+    @property
+    def leased(self) -> bool:
+        """Whether the session may speak."""
+        return self._suspended is None and self._shared.leased()
+
+    async def _until_leased(self) -> None:
+        while not self.leased:
+            await self._wait_for_lease()
+
+    async def _wait_for_lease(self, seconds: float | None = None) -> None:
+        """Wait until the session may speak again, or for a while."""
+        if self._suspended is not None:
+            await asyncio.wait({self._suspended}, timeout=seconds)
+        else:
+            # A process that stood still comes here before its lease's timer has its turn.
+            await asyncio.sleep(LOOK_AFTER)
+
+    async def _may_decide(self, batch: Sequence[s.Signal]) -> bool:
+        """Whether a lease runs; where none does, clients are told so, and everything else waits in the inbox.
+
+        Raises:
+            Fenced: somebody else has written.
+        """
+        if self.leased:
+            self._check_regained(self.view.last_sequence)
+            return True
+        kept = _without_requests(batch, EngineUnavailable("no lease runs: the store has not answered"))
+        await self._wait_for_lease(RETRY_AFTER)
+        self._inbox.put_back(kept)
+        return False
+
+    def _check_regained(self, last_sequence: int) -> None:
+        """Go on only with a history that is known here.
+
+        Raises:
+            Fenced: somebody else has written.
+        """
+        regained, self._regained = self._regained, None
+        if regained is not None and regained != last_sequence:
+            self.outrun = True
+            raise Fenced("its history has gone on meanwhile")
 
     def reconfigure(self, council: Council) -> None:
         """Use another configuration from the next decision on."""
@@ -282,7 +348,7 @@ class Pump:
         except Fenced:
             self.lose()
             for signal in self._under_way:
-                fail(signal, self._elsewhere())
+                fail(signal, self._elsewhere(unsure=self._written))
             raise
         except BaseException as exc:
             if is_fault(exc):
@@ -329,6 +395,8 @@ class Pump:
         while self._kept:
             signal, times = self._kept[0]
             self._under_way, self._written, self._busy = (signal,), False, True
+            await self._until_leased()
+            self._check_regained(self.view.last_sequence)
             try:
                 await self._carry_alone(signal, aside=times >= FAULTS_AN_INPUT)
             except EngineUnavailable as exc:
@@ -353,6 +421,8 @@ class Pump:
                 self._inbox.put(s.AnsweredLate(row, answered))
 
     async def _carry(self, batch: Sequence[s.Signal]) -> None:
+        if not await self._may_decide(batch):
+            return
         if any(isinstance(signal, s.Reread | s.LinkUp) for signal in batch):
             try:
                 await self._read_for(batch)
@@ -512,10 +582,19 @@ class Pump:
         snapshot = None
         if due or build.memory.closed:
             snapshot = to_snapshot(build.last_sequence, build.memory, build.base.complete)
-        started = self._shared.clock.monotonic()
-        committed = await self._shared.engine.commit(build.step(fence=self.fence, snapshot=snapshot))
+        started, fence = self._shared.clock.monotonic(), self.fence
+        try:
+            committed = await self._shared.engine.commit(build.step(fence=fence, snapshot=snapshot))
+        except Fenced as exc:
+            await self._until_leased()
+            if self.fence == fence:
+                raise
+            self._check_regained(self.view.last_sequence)
+            raise Stale("the session goes on under a new fence") from exc
         self._written = True
         self._shared.metrics.commit(self._shared.clock.monotonic() - started)
+        await self._until_leased()
+        self._check_regained(committed.last_sequence)
         if snapshot is not None:
             self._snapshot_at = build.last_sequence
         return committed
@@ -636,12 +715,7 @@ class Pump:
     async def _wait_for_engine(self, batch: Iterable[s.Signal], problem: EngineUnavailable) -> None:
         """The store takes no writes: clients are told at once, everything else waits for it."""
         self.log.error("the engine is unavailable", reason=str(problem))
-        kept: list[s.Signal] = []
-        for signal in batch:
-            if reply_of(signal) is None:
-                kept.append(signal)
-            else:
-                fail(signal, problem)
+        kept = _without_requests(batch, problem)
         await asyncio.sleep(RETRY_AFTER)
         self._inbox.put_back([signal for signal in kept if not self._requeued(signal)])
 
@@ -704,3 +778,14 @@ class Pump:
     def _ring(self) -> None:
         self._timer = self._timer_at = None
         self._inbox.put(s.Tick())
+
+
+def _without_requests(batch: Iterable[s.Signal], problem: EngineUnavailable) -> list[s.Signal]:
+    """Tell clients at once that the store is away; everything else waits for it."""
+    kept: list[s.Signal] = []
+    for signal in batch:
+        if reply_of(signal) is None:
+            kept.append(signal)
+        else:
+            fail(signal, problem)
+    return kept

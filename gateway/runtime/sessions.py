@@ -1,7 +1,7 @@
 """Every session this process carries: its pump, its link, and the runtime it belongs to."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +14,7 @@ from gateway.envelope import SessionId, SessionOpened, session_id as name_sessio
 from gateway.errors import DragomanError, EngineUnavailable, Fenced, NotFound
 from gateway.guard import FAULTS, Tasks, guard, guard_call, is_fault, is_to_end, tried
 from gateway.ports.adapter import Adapter, Connector, RuntimeOptions, Tool
-from gateway.ports.rows import Page, SessionRow
+from gateway.ports.rows import Page, Regained, SessionRow
 from gateway.ports.step import NewEvent
 from gateway.runtime.codec import CheckedCodec
 from gateway.runtime.pump import Left, Pump, Tried
@@ -342,6 +342,8 @@ class Sessions:
             carried = self._carried.get(session_id)
             if carried is not None and carried.pump is pump:
                 self.lose(carried, str(exc))
+            if pump.outrun:
+                self._begin_again(session_id, after=_PAUSE)
         except BaseException as exc:
             if not is_fault(exc):
                 raise
@@ -392,15 +394,24 @@ class Sessions:
         self._drop(carried)
         self._changed(carried.runtime.name)
 
-    def lose_all(self) -> None:
-        """Let go of everything at once: the lease is lost."""
-        everyone, self._carried = self.all(), {}
-        self._left.clear()
-        for carried in everyone:
-            # Each is let go, whatever becomes of another.
-            guard_call("session", self._drop)(carried)
-        for name in self.runtimes:
-            guard_call("session", self._changed)(name)
+    def suspend_all(self) -> None:
+        """Let every session fall silent at once: the lease is lost, and somebody else may take them over."""
+        for carried in self.all():
+            guard_call("session", carried.pump.suspend)()
+
+    def resume_all(self, mine: Mapping[SessionId, Regained]) -> None:
+        """Let these sessions go on under their new fences; the others have been taken over, and are let go."""
+        for session_id in self._left.keys() - mine.keys():
+            del self._left[session_id]
+        for carried in self.all():
+            # Each goes on or is let go, whatever becomes of another.
+            guard_call("session", self._resume)(carried, mine.get(carried.pump.view.session_id))
+
+    def _resume(self, carried: Carried, row: Regained | None) -> None:
+        if row is None:
+            self.lose(carried, "another instance has taken it over")
+        else:
+            carried.pump.resume(row)
 
     def _drop(self, carried: Carried) -> None:
         session_id = carried.pump.view.session_id

@@ -1,12 +1,12 @@
 """This process's lease on the store: begun, renewed, and given up by its own clock when it cannot be renewed.
 
 While a lease runs nobody else speaks for what its instance owns. The deadline is set before each beat and lies
-before the lease's end, so that a process which is cut off from the store has let go of everything before
-another one may take it. Who lost a lease begins again under a new id.
+before the lease's end, so that a process which is cut off from the store has fallen silent before another one may
+speak. Who lost a lease begins again under a new id, and first of all goes on with what the old one still owns.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from math import inf
@@ -19,7 +19,7 @@ from gateway.errors import EngineUnavailable
 from gateway.guard import Tasks, guard, guard_call
 from gateway.ports.clock import Clock
 from gateway.ports.engine import Engine
-from gateway.ports.rows import Instance, SessionRow
+from gateway.ports.rows import Instance, Regained, SessionRow
 from gateway.runtime.metrics import Metrics
 
 log = structlog.get_logger(__name__)
@@ -27,6 +27,8 @@ log = structlog.get_logger(__name__)
 _FOREVER = timedelta(days=3_650)
 _BEATS = 6
 """Beats in the time of one lease; the last one's time is the margin before its end."""
+_AGAIN = 0.25
+"""Seconds between tries at most while no lease runs."""
 
 
 @dataclass(eq=False, slots=True)
@@ -49,12 +51,14 @@ class Tenure:
         self.interval = self.lease.total_seconds() / _BEATS if self.shared else 1.0
         self.lost: Callable[[], None] = _nothing
         """Called the moment the lease is lost."""
-        self.begun: Callable[[], None] = _nothing
-        """Called when another one has begun after that."""
+        self.regained: Callable[[Sequence[Regained]], Awaitable[None]] = _take_nothing
+        """Called when another one has begun after that, with what is still one's own."""
         self._engine = engine
         self._clock = clock
         self._metrics = metrics
         self._term: Term | None = None
+        self._former: set[str] = set()
+        """Instances of this process whose sessions have not been taken over by the present one yet."""
         self._timer: asyncio.TimerHandle | None = None
         self._beating: asyncio.Task[None] | None = None
 
@@ -68,6 +72,16 @@ class Tenure:
         """How long the lease runs without another beat."""
         term = self._term
         return 0.0 if term is None else max(0.0, term.deadline - self._clock.monotonic())
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this process may speak for what it carries."""
+        return not self.shared or self.seconds_left > 0
+
+    @property
+    def settled(self) -> bool:
+        """Whether a lease runs, and what an earlier one of this process owned has been seen to."""
+        return self._term is not None and not self._former
 
     # The lease -------------------------------------------------------------------------------------------
 
@@ -106,30 +120,47 @@ class Tenure:
         log.info("a lease has begun", instance=term.instance, url=self.url)
 
     async def _keep(self) -> None:
+        told = False
         while True:
-            await asyncio.sleep(self.interval)
+            await asyncio.sleep(self.interval if self.settled else min(self.interval, _AGAIN))
             try:
                 async with asyncio.timeout(self.lease.total_seconds()):
                     await self._beat()
             except (EngineUnavailable, TimeoutError) as exc:
-                log.warning(
-                    "the lease cannot be renewed",
-                    reason=str(exc) or "no answer",
-                    seconds_left=round(self.seconds_left, 2),
-                )
+                # Once is enough where nothing is left of it.
+                if not told or self._term is not None:
+                    log.warning(
+                        "the lease cannot be renewed",
+                        reason=str(exc) or "no answer",
+                        seconds_left=round(self.seconds_left, 2),
+                    )
+                told = self._term is None
+            else:
+                told = False
 
     async def _beat(self) -> None:
         term = self._term
-        if term is None:
+        if term is not None:
+            began = self._clock.monotonic()
+            lives = await self._engine.beat(term.instance, url=self.url, ttl=self.lease)
+            if not lives:
+                self._lose(term, "it had run out when it was to be renewed")
+            elif self._term is term:
+                self._prolong(term, began)
+        if self._term is None:
             await self._begin()
-            self.begun()
+        if self._former:
+            await self._regain(self._term)
+
+    async def _regain(self, term: Term | None) -> None:
+        if term is None:
             return
-        began = self._clock.monotonic()
-        lives = await self._engine.beat(term.instance, url=self.url, ttl=self.lease)
-        if not lives:
-            self._lose(term, "it had run out when it was to be renewed")
-        elif self._term is term:
-            self._prolong(term, began)
+        former = frozenset(self._former)
+        mine = await self._engine.regain(term.instance, former=former)
+        if self._term is term and self.seconds_left > 0:
+            self._former -= former
+            log.info("sessions go on under the new lease", instance=term.instance, count=len(mine))
+            await self.regained(mine)
 
     def _prolong(self, term: Term, began: float) -> None:
         if not self.shared:
@@ -146,8 +177,9 @@ class Tenure:
         if self._term is not term:
             return
         self._end(term)
+        self._former.add(term.instance)
         self._metrics.lease_lost()
-        log.error("the lease is lost, and all sessions are let go", instance=term.instance, reason=reason)
+        log.error("the lease is lost, and all sessions fall silent", instance=term.instance, reason=reason)
         self.lost()
 
     def _end(self, term: Term) -> None:
@@ -167,7 +199,9 @@ class Tenure:
     async def adopt(self, runtimes: Collection[str], *, limit: int) -> Sequence[SessionRow]:
         """Own what nobody living owns; nothing while no lease runs."""
         term = self._term
-        rows = () if term is None else await self._engine.adopt(term.instance, runtimes=runtimes, limit=limit)
+        if term is None or self._former:
+            return ()
+        rows = await self._engine.adopt(term.instance, runtimes=runtimes, limit=limit)
         return rows if term is self._term else ()
 
     async def release(self, session_ids: Collection[SessionId]) -> None:
@@ -194,3 +228,7 @@ class Tenure:
 
 def _nothing() -> None:
     return
+
+
+async def _take_nothing(mine: Sequence[Regained]) -> None:
+    del mine

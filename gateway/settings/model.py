@@ -241,7 +241,10 @@ class InstanceSpec(Section):
     url: Annotated[AnyHttpUrl, AfterValidator(_plain_origin)] | None = None
     """Where the other instances reach this one's API; by default http, the name of this machine and the port."""
     lease: Annotated[Duration, AfterValidator(_lease_time)] = timedelta(seconds=6)
-    """How long after its last sign of life the others take its sessions over, 1s to 60s; the same for all."""
+    """How long after its last sign of life the others take its sessions over, 1s to 60s; the same for all.
+
+    A store that stands still for two thirds of it costs nothing; beyond, sessions are silent until it answers.
+    """
 
 
 class ToolSpec(Section):

@@ -63,6 +63,7 @@ async def test_one_key_creates_one_native_session_wherever_it_is_sent(newer: Sce
         assert len((await one.get("/v1/sessions"))["data"]) == ROUNDS
 
 
+@pytest.mark.slow
 async def test_one_native_session_is_opened_once_wherever_and_however_often_it_is_asked_for(newer: Scene) -> None:
     newer.configure({"runtimes": {"finn": CREATED}})
     async with fleet(newer, lease="20s") as ground:

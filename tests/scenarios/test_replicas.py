@@ -8,9 +8,12 @@ import httpx
 import pytest
 from fastapi import Response
 
+from gateway.conformance.engine_words import said
 from gateway.engines.memory import MemoryEngine
 from gateway.engines.memory_tables import SharedMemory
 from gateway.engines.postgres import PostgresEngine
+from gateway.envelope import SessionId
+from gateway.ports.step import Step
 from gateway.runtime import adoption
 from gateway.runtime.callbacks import keep_key
 from gateway.runtime.clock import SystemClock, SystemIds
@@ -226,7 +229,7 @@ async def test_a_session_that_changed_hands_is_let_go_before_anything_is_said(ne
         connections = newer.agent.connections
         # It waits until the thief is dead and the session is carried here again.
         await a.post(f"/v1/sessions/{session_id}/events", MESSAGE, status=202)
-        assert newer.agent.connections > connections
+        await newer.agent.wait_connections(connections + 1)
         assert len(await a.events(session_id, kind="message.posted")) == 1
         series = await a.metrics()
         assert series["dragoman_fenced_total"] == 1
@@ -235,17 +238,14 @@ async def test_a_session_that_changed_hands_is_let_go_before_anything_is_said(ne
 
 
 @pytest.mark.slow
-async def test_who_cannot_renew_its_lease_lets_go_in_time_and_begins_again(newer: Scene) -> None:
+async def test_who_cannot_renew_its_lease_falls_silent_and_begins_again(newer: Scene) -> None:
     store = cluster(newer)
-    # It lets go a sixth of a lease before another one may take over.
+    # It falls silent a sixth of a lease before another one may take over.
     async with store.replica(lease=2 * LEASE) as a, store.replica(lease=2 * LEASE) as b:
         session_id = await a.session()
         one, other = await carrier(session_id, [a, b])
         first = await one.owner(session_id)
         one.faults.cut_off = True
-        await newer.agent.wait_disconnected()
-        # A request would take its time, in which the other one may rightly take over.
-        assert newer.agent.connections == 1
         await other.wait_carries(session_id, within=3 * LEASE)
         assert newer.agent.connections == 2
         assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"
@@ -256,9 +256,86 @@ async def test_who_cannot_renew_its_lease_lets_go_in_time_and_begins_again(newer
             return any(row["url"] == one.url and row["alive"] and row["instance_id"] != first for row in shown)
 
         await until(lives_again)
+
+        async def let_go() -> bool:
+            return len(newer.agent.sockets) == 1
+
+        # It has heard on, until it knew that the session goes on elsewhere.
+        await until(let_go)
         assert (await one.metrics())["dragoman_leases_lost_total"] == 1
         await one.post(f"/v1/sessions/{session_id}/events", MESSAGE, status=202)
         assert await other.carries(session_id)
+
+
+async def silent(one: Replica) -> None:
+    """Wait until a gateway that is cut off from its store has lost its lease."""
+
+    async def so() -> bool:
+        return "lease runs" in (await one.http.get("/readyz")).json()["checks"]["lease"]
+
+    await until(so, within=3 * LEASE)
+
+
+@pytest.mark.slow
+async def test_who_lost_its_lease_to_nobody_goes_on_with_all_that_waited(newer: Scene) -> None:
+    gate = Gate()
+    newer.hooks.scripts["ask"] = gate.answering(success("in time"))
+    async with cluster(newer).replica() as one:
+        await one.wait_link("up")
+        session_id = await one.session()
+        first = await newer.agent.call("ask", GOOD)
+        await newer.hooks.wait_for(name="ask")
+        one.faults.cut_off = True
+        await silent(one)
+        gate.open()
+        later = [await newer.agent.call("free", {"n": number}) for number in range(5)]
+        answer = await one.http.post(f"/v1/sessions/{session_id}/events", json=MESSAGE)
+        assert answer.status_code == 503
+        assert not any(call.results for call in (first, *later))
+        one.faults.cut_off = False
+        for call in (first, *later):
+            assert (await ended(call)).outcome == "success"
+        assert newer.agent.connections == 1
+        keys = [asked.key for asked in newer.hooks.asked]
+        assert len(keys) == len(set(keys)) == 6
+        assert all(len(call.results) == 1 for call in (first, *later))
+        await one.post(f"/v1/sessions/{session_id}/events", MESSAGE, status=202)
+
+
+@pytest.mark.slow
+async def test_a_session_whose_history_went_on_meanwhile_is_begun_anew_from_the_store(newer: Scene) -> None:
+    async with cluster(newer).replica() as one:
+        await one.wait_link("up")
+        session_id = SessionId(await one.session())
+        one.faults.cut_off = True
+        await silent(one)
+        await MemoryEngine.commit(one.faults, Step(session_id, (said("by somebody else"),)))
+        one.faults.cut_off = False
+        await newer.agent.wait_connections(2)
+        await one.wait_link("up")
+        assert (await ended(await newer.agent.call("free", {}))).outcome == "success"
+        numbers = [event["sequence"] for event in await one.events(session_id)]
+        assert numbers == list(range(1, len(numbers) + 1))
+
+
+@pytest.mark.slow
+async def test_what_does_not_fit_while_no_lease_runs_costs_the_link_and_is_told_afterwards(newer: Scene) -> None:
+    newer.configure({"limits": {"inbound_bytes": "64KiB"}})
+    async with cluster(newer).replica() as one:
+        await one.wait_link("up")
+        one.faults.cut_off = True
+        await silent(one)
+        calls = [await newer.agent.call("free", {"text": "x" * 20_000}) for _ in range(30)]
+        await newer.agent.wait_disconnected()
+        # Nobody is told anything that is not on record, and no new link is made meanwhile.
+        assert not any(call.results for call in calls)
+        assert newer.agent.connections == 1
+        one.faults.cut_off = False
+        await newer.agent.wait_connections(2)
+        await one.wait_events("link.changed", reason="the inbox is full")
+        told = [(await ended(call)) for call in calls[:10]]
+        assert {reading.outcome for reading in told} == {"success", "failure"}
+        assert all("overloaded" in (reading.error or "overloaded") for reading in told)
 
 
 @pytest.mark.slow
@@ -277,7 +354,8 @@ async def test_a_call_in_flight_when_a_lease_is_lost_ends_as_after_a_crash(newer
         row = await other.wait_call(call.call_id, "failed")
         assert row["unknown"]
         assert "unknown" in ((await ended(call)).error or "")
-        # It was broken off, and its executor was told nothing.
+        one.faults.cut_off = False
+        # It is broken off once this is known, and its executor is told nothing.
         canceled = 'dragoman_executor_attempts_total{executor="cards",result="canceled"}'
 
         async def broken_off() -> bool:
@@ -286,7 +364,6 @@ async def test_a_call_in_flight_when_a_lease_is_lost_ends_as_after_a_crash(newer
         await until(broken_off)
         assert [asked.kind for asked in newer.hooks.asked] == ["tool.requested"]
         gate.open()
-        one.faults.cut_off = False
         other.faults.cut_off = True
         await one.wait_carries(session_id, within=4 * LEASE)
         # Its only slot was given back.

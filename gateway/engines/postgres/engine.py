@@ -38,6 +38,7 @@ from gateway.ports.rows import (
     Instance,
     InteractionRow,
     Page,
+    Regained,
     RetentionPolicy,
     SendRow,
     SessionRow,
@@ -281,6 +282,9 @@ class PostgresEngine:
 
     async def adopt(self, instance: str, *, runtimes: Collection[str], limit: int) -> Sequence[SessionRow]:
         return await self._pool.transact(leases.adopt(instance, runtimes, limit))
+
+    async def regain(self, instance: str, *, former: Collection[str]) -> Sequence[Regained]:
+        return await self._pool.transact(leases.regain(instance, former))
 
     async def release(self, instance: str, session_ids: Collection[SessionId] | None = None) -> None:
         await leases.release(self._pool, instance, session_ids)

@@ -14,7 +14,7 @@ from gateway.engines.postgres.queries import SESSION_COLUMNS, session_row
 from gateway.engines.postgres.store import lock
 from gateway.engines.roster import room_for
 from gateway.envelope import SessionId
-from gateway.ports.rows import Instance, SessionRow
+from gateway.ports.rows import Instance, Regained, SessionRow
 
 _BEAT = """
 INSERT INTO @instances AS i (instance, url, expires_at) VALUES ($1, $2, clock_timestamp() + $3::interval)
@@ -45,6 +45,21 @@ _LOCK_ORPHANS = f"""
 SELECT s.session_id FROM @sessions s WHERE {_IS_ORPHAN} ORDER BY s.id LIMIT $3 FOR UPDATE SKIP LOCKED
 """
 _ADOPT = "UPDATE @sessions SET owner = $1, fence = fence + 1 WHERE session_id = ANY ($2::text[])"
+# Sessions in sorted order, as every batch of steps locks them; one that went to somebody meanwhile is left alone.
+_REGAIN = f"""
+WITH former AS (
+    SELECT session_id FROM @sessions WHERE owner = ANY ($2::text[]) AND state <> 'closed'
+    ORDER BY session_id FOR UPDATE
+)
+UPDATE @sessions s SET owner = $1, fence = s.fence + 1 FROM former f
+WHERE s.session_id = f.session_id AND s.owner = ANY ($2::text[]) AND {_LIVES}
+"""
+_END_FORMERS = f"""
+UPDATE @instances SET expires_at = least(expires_at, clock_timestamp()) WHERE instance = ANY ($2::text[]) AND {_LIVES}
+"""
+_MINE = f"""
+SELECT session_id, fence, last_seq FROM @sessions s WHERE owner = $1 AND state <> 'closed' AND {_LIVES}
+"""
 _RELEASE = "UPDATE @sessions SET owner = NULL WHERE owner = $1 AND session_id = ANY ($2::text[])"
 _LOCK_OWN = "SELECT session_id FROM @sessions WHERE owner = $1 AND state <> 'closed' ORDER BY session_id FOR UPDATE"
 _END = "UPDATE @instances SET expires_at = least(expires_at, clock_timestamp()) WHERE instance = $1"
@@ -116,6 +131,18 @@ async def _adopt(turn: Turn, instance: str, runtimes: Sequence[str], limit: int)
         return []
     await ask(_ADOPT, instance, found)
     return await ask(_OWN, instance, found)
+
+
+def regain(instance: str, former: Collection[str]) -> Work[Sequence[Regained]]:
+    """Own the open sessions of the instances that one follows; answers all that are one's own then."""
+
+    async def work(turn: Turn) -> Sequence[Regained]:
+        ask = turn.link.ask
+        await ask(_REGAIN, instance, [*former])
+        await ask(_END_FORMERS, instance, [*former])
+        return [Regained(*row) for row in await ask(_MINE, instance)]
+
+    return work
 
 
 async def release(pool: Pool, instance: str, session_ids: Collection[SessionId] | None) -> None:

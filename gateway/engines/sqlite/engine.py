@@ -35,6 +35,7 @@ from gateway.ports.rows import (
     Instance,
     InteractionRow,
     Page,
+    Regained,
     RetentionPolicy,
     SendRow,
     SessionRow,
@@ -249,6 +250,13 @@ class SqliteEngine:
 
     async def adopt(self, instance: str, *, runtimes: Collection[str], limit: int) -> Sequence[SessionRow]:
         return await self._write.run(leases.adopt(instance, runtimes, limit, self._roster), how="alone")
+
+    async def regain(self, instance: str, *, former: Collection[str]) -> Sequence[Regained]:
+        if instance not in self._roster.living():
+            return []
+        for one in former:
+            self._roster.end(one)
+        return await self._write.run(leases.regain(instance, former), how="alone")
 
     async def release(self, instance: str, session_ids: Collection[SessionId] | None = None) -> None:
         if session_ids is None:

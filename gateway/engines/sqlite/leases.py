@@ -14,7 +14,7 @@ from gateway.engines.sqlite.upkeep import Run
 from gateway.engines.sqlite.writer import Turn
 from gateway.engines.steps import CLOSED
 from gateway.envelope import SessionId
-from gateway.ports.rows import SessionRow
+from gateway.ports.rows import Regained, SessionRow
 
 _OWNED = "SELECT owner, count(*) FROM sessions INDEXED BY sessions_owned WHERE state <> 'closed' GROUP BY owner"
 _ORPHANS = """
@@ -24,6 +24,17 @@ WHERE state <> 'closed' AND runtime IN (SELECT value FROM json_each(?))
 ORDER BY id LIMIT ?
 """
 _GIVE = "UPDATE sessions SET owner = ?, fence = fence + 1 WHERE session_id = ?"
+_FORMERS = """
+SELECT session_id FROM sessions INDEXED BY sessions_owned
+WHERE state <> 'closed' AND owner IN (SELECT value FROM json_each(?))
+"""
+_REGAIN = """
+UPDATE sessions INDEXED BY sessions_owned SET owner = ?, fence = fence + 1
+WHERE state <> 'closed' AND owner IN (SELECT value FROM json_each(?))
+"""
+_MINE = """
+SELECT session_id, fence, last_seq FROM sessions INDEXED BY sessions_owned WHERE state <> 'closed' AND owner = ?
+"""
 _RELEASE = "UPDATE sessions SET owner = NULL WHERE owner = ? AND session_id = ?"
 _RELEASE_ALL = "UPDATE sessions INDEXED BY sessions_owned SET owner = NULL WHERE owner = ? AND state <> 'closed'"
 
@@ -55,6 +66,19 @@ def adopt(instance: str, runtimes: Collection[str], limit: int, roster: Roster) 
         wanted = (orjson.dumps([*runtimes]).decode(), orjson.dumps([*living]).decode(), room)
         found = turn.store.connection.execute(_ORPHANS, wanted).fetchall()
         return [_give(turn, instance, session_id) for (session_id,) in found]
+
+    return run
+
+
+def regain(instance: str, former: Collection[str]) -> Run:
+    """Give an instance the open sessions of those that it follows; answers all that it owns then."""
+
+    def run(turn: Turn) -> list[Regained]:
+        execute, formers = turn.store.connection.execute, orjson.dumps([*former]).decode()
+        for (session_id,) in execute(_FORMERS, (formers,)).fetchall():
+            turn.store.forget_head(session_id)
+        execute(_REGAIN, (instance, formers))
+        return [Regained(*row) for row in execute(_MINE, (instance,))]
 
     return run
 
