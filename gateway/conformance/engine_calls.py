@@ -1,6 +1,7 @@
 """What every engine must know of calls."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -22,6 +23,7 @@ from gateway.conformance.engine_words import (
     settled,
     texts,
 )
+from gateway.core.calls import BORN, TRANSITIONS, moved
 from gateway.envelope import CallId
 from gateway.errors import Stale
 from gateway.ports.engine import Engine
@@ -29,6 +31,8 @@ from gateway.ports.rows import CallFilter, CallRow, Page
 from gateway.ports.step import (
     RUNTIME,
     Accept,
+    CallChange,
+    CallState,
     CameLate,
     Claim,
     Dismissed,
@@ -41,6 +45,28 @@ from gateway.ports.step import (
 )
 
 SECOND = timedelta(seconds=1)
+
+
+_CHANGES: tuple[CallChange, ...] = (
+    call(),
+    Claim(CallId("call-1"), 2),
+    Accept(CallId("call-1"), START + DAY),
+    Requeue(CallId("call-1"), START + SECOND, "no answer"),
+    MarkCanceling(CallId("call-1"), START + SECOND),
+    *(settled(state=state, outcome_index=1) for state in TRANSITIONS),
+    Progressed(CallId("call-1")),
+    Redriven(CallId("call-1")),
+    Dismissed(CallId("call-1")),
+    CameLate(CallId("call-1")),
+)
+_ENDED: tuple[CallState, ...] = ("succeeded", "failed", "canceled", "expired")
+_WAYS: Mapping[CallState, tuple[tuple[CallChange, ...], ...]] = {
+    "queued": ((call(state="queued", attempt=0),),),
+    "dispatched": ((call(),),),
+    "accepted": ((call(), Accept(CallId("call-1"), START + DAY)),),
+    **{state: ((call(),), (settled(state=state, outcome_index=1, dead=True),)) for state in _ENDED},
+}
+"""How a call comes to each state."""
 
 
 class CallSuite:
@@ -118,6 +144,42 @@ class CallSuite:
             error="?",
             finished_at=START + SECOND,
         )
+
+    @pytest.mark.parametrize("state", list(TRANSITIONS))
+    @pytest.mark.parametrize(
+        "change", _CHANGES, ids=lambda change: f"{type(change).__name__}-{getattr(change, 'state', '')}"
+    )
+    async def test_only_the_table_of_call_states_says_which_change_is_allowed(
+        self, engine: Engine, state: CallState, change: CallChange
+    ) -> None:
+        await open_session(engine)
+        for way in _WAYS[state]:
+            await engine.commit(Step(ALICE, (asked(), answered()), calls=way))
+        before = await engine.call(CallId("call-1"))
+        assert before is not None
+        assert before.state == state
+        try:
+            after = moved(state, change)
+        except Stale:
+            with pytest.raises(Stale):
+                await engine.commit(Step(ALICE, (asked(), answered()), calls=(change,)))
+            assert await engine.call(CallId("call-1")) == before
+        else:
+            await engine.commit(Step(ALICE, (asked(), answered()), calls=(change,)))
+            row = await engine.call(CallId("call-1"))
+            assert row is not None
+            assert row.state == after
+
+    @pytest.mark.parametrize("state", list(TRANSITIONS))
+    async def test_a_call_begins_as_the_table_says(self, engine: Engine, state: CallState) -> None:
+        await open_session(engine)
+        step = Step(ALICE, (asked(),), calls=(call(state=state),))
+        if state in BORN:
+            await engine.commit(step)
+        else:
+            with pytest.raises(Stale):
+                await engine.commit(step)
+        assert (await engine.call(CallId("call-1")) is not None) is (state in BORN)
 
     async def _row(self, engine: Engine) -> CallRow:
         row = await engine.call(CallId("call-1"))

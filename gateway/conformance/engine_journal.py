@@ -216,7 +216,7 @@ class JournalSuite:
     async def test_a_step_sees_what_was_committed_just_before_it(self, engine: Engine) -> None:
         await open_session(engine)
         results = await asyncio.gather(
-            open_call(engine),
+            open_call(engine, state="queued"),
             engine.commit(Step(ALICE, calls=(Claim(CallId("call-1"), 2),), expects=(CallOpen(CallId("call-1"), 1),))),
             engine.commit(Step(ALICE, (answered(),), calls=(settled(),), expects=(CallOpen(CallId("call-1"), 2),))),
             engine.commit(Step(ALICE, (answered(),), calls=(settled(),), expects=(CallOpen(CallId("call-1"), 2),))),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from gateway.core.calls import is_open
+from gateway.core.calls import is_open, moved
 from gateway.core.effects import Effect
 from gateway.core.folding import fold
 from gateway.core.memory import Remembered
@@ -22,6 +22,7 @@ from gateway.ports.step import (
     Accept,
     CallChange,
     CallOpen,
+    CallState,
     CameLate,
     Claim,
     Dismissed,
@@ -41,6 +42,8 @@ from gateway.ports.step import (
     Settle,
     Step,
 )
+
+_OF_ENDED = (Redriven, Dismissed, CameLate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +163,15 @@ class Building:
             self._expects.append(CallOpen(call_id))
 
     def change_call(self, change: CallChange, *, opened: OpenCall | None = None) -> None:
-        """Write a change of a call and show it in the view; an `Open` comes with the call as it then is."""
+        """Write a change of a call and show it in the view; an `Open` comes with the call as it then is.
+
+        Raises:
+            Stale: the call is in no state that allows it.
+        """
+        known = self.calls.get(change.call_id)
+        # What an operator clears has ended, and calls that have ended are known to the ledger alone.
+        state = None if known is None else known.state
+        after: CallState = "failed" if isinstance(change, _OF_ENDED) else moved(state, change)
         self._calls.append(change)
         self._before.append((change.call_id, self.calls.get(change.call_id)))
         match change:
@@ -169,13 +180,13 @@ class Building:
                     self.calls[call_id] = opened
                     self._open_bytes = None if self._open_bytes is None else self._open_bytes + opened.size
             case Claim(call_id=call_id, attempt=attempt):
-                self.calls[call_id] = replace(self.calls[call_id], state="dispatched", attempt=attempt, due_at=None)
+                self.calls[call_id] = replace(self.calls[call_id], state=after, attempt=attempt, due_at=None)
             case Accept(call_id=call_id, deadline_at=deadline_at):
-                self.calls[call_id] = replace(self.calls[call_id], state="accepted", deadline_at=deadline_at)
+                self.calls[call_id] = replace(self.calls[call_id], state=after, deadline_at=deadline_at)
             case Requeue(call_id=call_id, due_at=due_at):
                 call = self.calls[call_id]
                 unsure = call.unsure or change.unsure
-                self.calls[call_id] = replace(call, state="queued", due_at=due_at, unsure=unsure)
+                self.calls[call_id] = replace(call, state=after, due_at=due_at, unsure=unsure)
             case MarkCanceling(call_id=call_id, until=until):
                 self.calls[call_id] = replace(self.calls[call_id], canceling_until=until)
             case Settle(call_id=call_id):

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import orjson
 
+from gateway.core.calls import moved
 from gateway.engines.encoding import Encoded
 from gateway.engines.rows import (
     AnswerRecord,
@@ -32,6 +33,7 @@ from gateway.ports.step import (
     Accept,
     CallChange,
     CallOpen,
+    CallState,
     CameLate,
     Claim,
     Committed,
@@ -214,22 +216,18 @@ def _change_calls(
     for change in step.calls:
         call_id = change.call_id
         call = calls.get(call_id) or writes.calls.get(call_id) or known.call(call_id)
+        after = moved(None if call is None else call.state, change)
         if isinstance(change, Open):
-            if call is not None:
-                raise Stale(f"call {call_id!r} exists")
             calls[call_id] = _open(change, head, numbers, now=now)
             opened.append(call_id)
-        else:
-            open_now = call is not None and call.state in OPEN_STATES
-            of_dead = isinstance(change, Redriven | Dismissed)
-            of_ended = of_dead or isinstance(change, CameLate)
-            if call is None or call.session_id != head.session_id or open_now is of_ended:
-                raise Stale(f"call {call_id!r} is {'still' if open_now else 'not'} open")
-            if isinstance(change, CameLate) and call.late:
-                raise Stale(f"a late outcome of call {call_id!r} is on record already")
-            if of_dead and not call.dead:
-                raise Stale(f"call {call_id!r} waits for no operator")
-            calls[call_id] = _change(call, change, numbers, now=now)
+            continue
+        if call is None or call.session_id != head.session_id:
+            raise Stale(f"call {call_id!r} is another session's")
+        if isinstance(change, CameLate) and call.late:
+            raise Stale(f"a late outcome of call {call_id!r} is on record already")
+        if isinstance(change, Redriven | Dismissed) and not call.dead:
+            raise Stale(f"call {call_id!r} waits for no operator")
+        calls[call_id] = _change(call, change, after, numbers, now=now)
     return calls, opened
 
 
@@ -272,14 +270,16 @@ def _open(change: Open, head: Head, numbers: Sequence[int | None], *, now: int) 
     )
 
 
-def _change(call: CallRecord, change: CallChange, numbers: Sequence[int | None], *, now: int) -> CallRecord:
+def _change(
+    call: CallRecord, change: CallChange, state: CallState, numbers: Sequence[int | None], *, now: int
+) -> CallRecord:
     match change:
         case Settle():
             outcome_seq = None if change.outcome_index is None else _sequence_of(change.outcome_index, numbers)
             if change.outcome_index is not None and outcome_seq is None:
                 raise Stale(f"the outcome of call {change.call_id!r} is a repeat")
             return call._replace(
-                state=change.state,
+                state=state,
                 due_at=None,
                 outcome_seq=outcome_seq,
                 outcome_sha=change.outcome_sha,
@@ -289,12 +289,12 @@ def _change(call: CallRecord, change: CallChange, numbers: Sequence[int | None],
                 dead=int(change.dead),
             )
         case Claim():
-            return call._replace(state="dispatched", attempt=change.attempt, due_at=None)
+            return call._replace(state=state, attempt=change.attempt, due_at=None)
         case Accept():
-            return call._replace(state="accepted", deadline_at=micros(change.deadline_at))
+            return call._replace(state=state, deadline_at=micros(change.deadline_at))
         case Requeue():
             unknown = int(change.unsure or call.unknown)
-            return call._replace(state="queued", due_at=micros(change.due_at), error=change.reason, unknown=unknown)
+            return call._replace(state=state, due_at=micros(change.due_at), error=change.reason, unknown=unknown)
         case MarkCanceling():
             return call._replace(canceling_until=micros(change.until))
         case Redriven() | Dismissed():

@@ -131,7 +131,7 @@ async def test_erasing_waits_for_whoever_reads_the_log_but_steps_do_not(
 async def test_a_poisoned_step_fails_alone_and_leaves_no_trace(path: Path, poison: Step) -> None:
     async with SqliteEngine(path, FakeClock()) as engine:
         await open_session(engine)
-        await open_call(engine)
+        await open_call(engine, state="queued")
         before = await engine.call(CallId("call-1"))
         steps = [Step(ALICE, (said(str(n)),)) for n in range(20)]
         steps[10] = poison
