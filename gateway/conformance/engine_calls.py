@@ -54,7 +54,7 @@ _CHANGES: tuple[CallChange, ...] = (
     Requeue(CallId("call-1"), START + SECOND, "no answer"),
     MarkCanceling(CallId("call-1"), START + SECOND),
     *(settled(state=state, outcome_index=1) for state in TRANSITIONS),
-    Progressed(CallId("call-1")),
+    Progressed(CallId("call-1"), 10),
     Redriven(CallId("call-1")),
     Dismissed(CallId("call-1")),
     CameLate(CallId("call-1")),

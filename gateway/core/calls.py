@@ -61,6 +61,8 @@ TRANSITIONS: Mapping[CallState, Mapping[Signal, frozenset[CallState]]] = {
 This is the machine: the core and the stores change a call's state by `moved` and in no other way.
 """
 
+_WAYS: Mapping[str, Mapping[Signal, frozenset[CallState]]] = {**TRANSITIONS}
+
 _SETTLED: Mapping[OutcomeKind, CallState] = {
     "success": "succeeded",
     "failure": "failed",
@@ -112,8 +114,7 @@ def moved(state: str | None, change: CallChange) -> CallState:
             raise Stale(f"call {call_id!r} cannot begin as {change.state}")
         return change.state
     # A state that only a newer release knows is left by nothing that this one knows.
-    ways: Mapping[str, Mapping[Signal, frozenset[CallState]]] = TRANSITIONS
-    allowed = ways.get(state or "", {}).get(signal) if signal is not None else None
+    allowed = _WAYS.get(state or "", {}).get(signal) if signal is not None else None
     if not allowed:
         raise Stale(f"call {call_id!r} is {state or 'not there'}, which no {signal} can follow")
     if not isinstance(change, Settle):

@@ -27,7 +27,7 @@ from gateway.errors import (
     Truncated,
 )
 from gateway.guard import FAULTS, Tasks, count_what_is_left, guard_call, tried
-from gateway.ports.adapter import Adapter, RuntimeOptions
+from gateway.ports.adapter import Adapter
 from gateway.ports.clock import Clock, Ids
 from gateway.ports.engine import Engine
 from gateway.ports.executor import Answered, Destination, Executor
@@ -58,7 +58,7 @@ from gateway.runtime.policy import (
 from gateway.runtime.redriving import Redriving
 from gateway.runtime.rings import Rings
 from gateway.runtime.rounds import Rounds
-from gateway.runtime.sessions import Sessions
+from gateway.runtime.sessions import Runtime, Sessions
 from gateway.runtime.shared import Shared
 from gateway.runtime.signals import (
     AnswerGiven,
@@ -143,6 +143,8 @@ class Gateway:
         )
         self._bulletin = Bulletin(lambda changed: self._rings.tell("interaction", changed))
         self._reloading = asyncio.Lock()
+        self._unfinished: tuple[str, ...] = ()
+        """What a reload was to change that it could not finish."""
         self._dispatcher = Dispatcher(
             clock=parts.clock,
             metrics=parts.metrics,
@@ -306,23 +308,29 @@ class Gateway:
                 # The address was bound for an API behind keys; without them it would be open to whoever reaches it.
                 fault = Problem(path="api.keys", message="cannot all be taken away while the gateway runs; restart it")
                 raise InvalidConfiguration("reload", (fault,))
-            changed = changed_paths(old, new)
+            # What an earlier reload has begun and could not finish is finished by this one.
+            changed = tuple(dict.fromkeys((*self._unfinished, *changed_paths(old, new))))
+            self._unfinished = changed
             await self._configure(new)
-            for name, options in old.runtimes.items():
-                await self._change_runtime(name, options, retooled=options.creates and old.tools != new.tools)
+            for name, runtime in list(self._sessions.runtimes.items()):
+                await self._change_runtime(name, runtime)
             for name in new.runtimes:
                 if name not in self._sessions.runtimes:
                     await self._start_runtime(name)
             await self._membership.adoption.take_all()
+            self._unfinished = ()
             log.info("configuration reloaded", changed=list(changed))
             return Reloaded(changed)
 
-    async def _change_runtime(self, name: str, old: RuntimeOptions, *, retooled: bool) -> None:
-        new = self.settings.runtimes.get(name)
+    async def _change_runtime(self, name: str, carried: Runtime) -> None:
+        """Change what is carried, whatever configuration it was made of, into what is wanted now."""
+        new, old, tools = self.settings.runtimes.get(name), carried.options, declared_tools(self.settings)
         if new is None or new.adapter != old.adapter:
             await self._sessions.stop_runtime(name)
-        elif new != old or retooled or self._sessions.gave_up(name):
-            adapter, tools = self._parts.adapters[new.adapter], declared_tools(self.settings)
+            return
+        retooled = old.creates and carried.tools != tools
+        if new != old or retooled or self._sessions.gave_up(name) or self._sessions.is_unfinished(name):
+            adapter = self._parts.adapters[new.adapter]
             await self._sessions.renew_runtime(name, adapter, new, tools=tools, policy=self._policy)
 
     # Sessions --------------------------------------------------------------------------------------------

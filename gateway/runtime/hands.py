@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -92,11 +93,14 @@ class Hands:
             for name, spec in settings.destinations.items()
             if name not in self._deliveries or self._deliveries[name].spec != spec
         }
+        async with AsyncExitStack() as opened:
+            for _, part in (*executors.values(), *destinations.values()):
+                await opened.enter_async_context(part)
+            # All or nothing: what is new is open, so that from here on nothing can fail.
+            opened.pop_all()
         for name in [name for name in self._executors if name in executors or name not in settings.executors]:
             self._close_later(*self._executors.pop(name))
-        for name, (spec, executor) in executors.items():
-            await executor.__aenter__()
-            self._executors[name] = (spec, executor)
+        self._executors.update(executors)
         for name in [name for name in self._deliveries if name in destinations or name not in settings.destinations]:
             await self._end(self._deliveries.pop(name))
         await self._open_destinations(destinations)
@@ -104,7 +108,6 @@ class Hands:
     async def _open_destinations(self, fresh: Mapping[str, tuple[DestinationSpec, Destination]]) -> None:
         assert self._tasks is not None
         for name, (spec, destination) in fresh.items():
-            await destination.__aenter__()
             courier = Courier(
                 name,
                 destination,

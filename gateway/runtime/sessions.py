@@ -45,6 +45,7 @@ class Runtime:
     connector: Connector
     council: Council
     stack: AsyncExitStack
+    tools: tuple[Tool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ class Sessions:
         """What is left of sessions that were let go: links that still close."""
         self._left: dict[SessionId, Left] = {}
         """What sessions that failed had before them, until they are taken up again."""
+        self._unfinished: set[str] = set()
         self._leaving = False
 
     # Runtimes --------------------------------------------------------------------------------------------
@@ -101,6 +103,7 @@ class Sessions:
     ) -> None:
         """Connect a runtime anew, with other options; its sessions go on, and with them the calls in flight."""
         old = self.runtimes[name]
+        self._unfinished.add(name)
         runtime = await self._connect(name, adapter, options, tools=tools, policy=policy)
         for carried in list(self.of_runtime(name)):
             pump, (working, linked) = carried.pump, carried.tasks
@@ -129,15 +132,17 @@ class Sessions:
                 options=options,
                 policy=policy,
             )
-            runtime = Runtime(name, adapter, options, connector, council, stack.pop_all())
+            runtime = Runtime(name, adapter, options, connector, council, stack.pop_all(), tools)
         self.runtimes[name] = runtime
         self._changed(name)
         return runtime
 
     async def _populate(self, runtime: Runtime) -> None:
         name, options = runtime.name, runtime.options
+        self._unfinished.add(name)
         if options.native_id is not None:
             await self.open(name, options.native_id, labels=options.labels)
+        self._unfinished.discard(name)
         if options.autostart and options.creates:
             guard("autostart", partial(self._autostart, runtime), self._tasks, times=_CREATIONS, runtime=name)
 
@@ -164,12 +169,17 @@ class Sessions:
     async def stop_runtime(self, name: str) -> None:
         """Let go of a runtime's links; its sessions stay on record."""
         runtime = self.runtimes.pop(name)
+        self._unfinished.discard(name)
         mine = list(self.of_runtime(name))
         for carried in mine:
             await self._let_go(carried)
         await tried("connector", runtime.stack.aclose(), runtime=runtime.name)
         await self._release([carried.pump.view.session_id for carried in mine])
         self._changed(name)
+
+    def is_unfinished(self, name: str) -> bool:
+        """Whether a runtime was not connected, or its session not opened, as its options say."""
+        return name in self._unfinished
 
     def gave_up(self, name: str) -> bool:
         """Whether a link of a runtime is not tried again before it is connected anew."""

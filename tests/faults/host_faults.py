@@ -265,6 +265,7 @@ class Host(Running):
     traps: Traps = field(default_factory=Traps)
     finn: FaultyRuntime = field(default_factory=FaultyRuntime)
     sound: FaultyRuntime = field(default_factory=FaultyRuntime)
+    config: Path = Path()
     engine: MemoryEngine = field(default_factory=lambda: MemoryEngine(SystemClock()))
     copies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     logged: StringIO = field(default_factory=StringIO)
@@ -459,6 +460,7 @@ async def host(folder: Path, *, able: Mapping[str, Any] | None = None, **over: A
             running = Host(gateway, url, http)
             running.traps, running.finn, running.sound = one.traps, one.finn, one.sound
             running.copies, running.logged, running.before, running.engine = one.copies, logged, before, one.engine
+            running.config = one.config
             async with http:
                 try:
                     async with asyncio.timeout(PATIENCE):

@@ -5,11 +5,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gateway.envelope import QuestionAsked, ToolRequested
 from gateway.ports.step import RUNTIME
 from gateway.runtime import rounds
-from tests.faults.host_faults import ENGINE_METHODS, Host, Unforeseen, host, made
+from tests.faults.host_faults import ENGINE_METHODS, Host, Unforeseen, configuration, host, made
+from tests.scenarios.hooks import SECRET
 from tests.scenarios.house import until
 
 Drive = Callable[[Host], Awaitable[object]]
@@ -241,6 +243,36 @@ async def test_what_raises_while_the_gateway_leaves_keeps_it_from_nothing(tmp_pa
         assert one.traps.sprung[place]
         assert (one.finn.open, one.sound.open) == (0, 0)
         assert asyncio.all_tasks() == before
+
+
+# Reloading, and what is taken
+
+
+@pytest.mark.parametrize("place", ["engine.open_session", "adapter.connector", "adapter.codec", "executor.enter"])
+async def test_what_a_reload_could_not_finish_the_next_one_does_and_says_so(running: Host, place: str) -> None:
+    settings = configuration()
+    settings["runtimes"]["finn"]["session"] = "room-other"
+    settings["executors"]["echo"]["result"] = 2
+    running.config.write_text(yaml.safe_dump(settings))
+    running.traps.set(place)
+    await running.post("/v1/reload", status=500)
+    await running.others_go_on()
+    changed = (await running.post("/v1/reload", status=200))["changed"]
+    assert {"runtimes.finn", "executors.echo"} <= set(changed)
+    assert (await running.post("/v1/reload", status=200))["changed"] == []
+    sessions = (await running.get("/v1/sessions"))["data"]
+    assert "room-other" in {one["native_id"] for one in sessions}
+    assert running.finn.open == 3
+
+
+async def test_a_decision_that_fails_gives_its_slot_back_and_is_on_record(tmp_path: Path) -> None:
+    executors = {"echo": {"type": "webhook", "url": "http://echo.invalid", "secret": SECRET, "concurrency": 1}}
+    async with host(tmp_path, executors=executors) as one:
+        # No hash can be made of such a number.
+        one.finn.say(ToolRequested(native_call_id="huge", tool="echo", arguments={"n": 2**70}))
+        await until(lambda: _has_event(one, "frame.rejected"))
+        # The only slot is free.
+        await one.is_well()
 
 
 # Starting
