@@ -74,6 +74,8 @@ TEXT_LENGTH = 20_000
 ID_LENGTH = 1024
 """Ours: the documents bound no ids."""
 HIDDEN = "********"
+SECRET_MEMBERS = ("password", "passwd", "secret", "token", "api_key", "apikey", "authorization", "credential")
+"""Parts of the names of members that hold a secret, whatever the type of their event."""
 SECRET_WORDS = ("sudo", "secret", "password")
 """Words that tell that an unreadable text may hold what nobody may see."""
 
@@ -280,6 +282,21 @@ def without_secrets(payload: Any) -> Any:
             return _blacked_out(payload)
         case {"payload": {"type": str(kind)}} if kind in SECRETS:
             return _blacked_out(payload)
+        case _:
+            return payload
+
+
+def without_secret_members(payload: Any) -> Any:
+    """Black out what is secret by its name, in an event of a type that nobody knows."""
+    match payload:
+        case dict():
+            members = cast("dict[str, Any]", payload)
+            return {
+                key: HIDDEN if any(word in key.lower() for word in SECRET_MEMBERS) else without_secret_members(inner)
+                for key, inner in members.items()
+            }
+        case list():
+            return [without_secret_members(inner) for inner in cast("list[Any]", payload)]
         case _:
             return payload
 

@@ -129,6 +129,9 @@ def _read_outcome(value: Any, *, raw: bool, hidden: Sequence[str]) -> Answered:
     if answered.ignored:
         answered = replace(answered, ignored=tuple(clean(name, hidden=hidden) for name in answered.ignored))
     outcome = answered.outcome
+    if outcome.error and any(secret in outcome.error for secret in hidden):
+        # Its own words, but not the secrets that were sent to it.
+        return replace(answered, outcome=outcome.model_copy(update={"error": mask(outcome.error, hidden)}))
     if outcome.outcome == "success" or outcome.error:
         return answered
     told = outcome.model_copy(update={"error": f"executor answered {outcome.outcome} without saying why"})
@@ -182,9 +185,15 @@ def _describe(received: Received, body: bytes) -> str:
     return f"a body ({received.content_type})" if known else "a body"
 
 
-def clean(text: str, *, hidden: Sequence[str] = ()) -> str:
-    """Make a text from outside fit to be shown: no secrets, one line, bounded."""
+def mask(text: str, hidden: Sequence[str]) -> str:
+    """Take secrets out of a text."""
     for secret in hidden:
         text = text.replace(secret, "***")
+    return text
+
+
+def clean(text: str, *, hidden: Sequence[str] = ()) -> str:
+    """Make a text from outside fit to be shown: no secrets, one line, bounded."""
+    text = mask(text, hidden)
     line = _UNPRINTABLE.sub(" ", text[: 4 * MAX_TEXT]).strip()
     return line if len(line) <= MAX_TEXT else line[: MAX_TEXT - 1] + "…"

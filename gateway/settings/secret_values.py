@@ -1,10 +1,15 @@
 """Finds every secret in a configuration, so that none of them is shown. Pure."""
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, SecretStr
+
+_SHORTEST = 8
+"""Shorter header values are versions and flags; masking them would make every text unreadable."""
+_SECRET_HEADER = re.compile("authorization|cookie|key|token|secret", re.IGNORECASE)
 
 
 def secrets_in(value: object) -> Iterator[str]:
@@ -18,7 +23,10 @@ def secrets_in(value: object) -> Iterator[str]:
                 yield from {password, unquote(password)}
         case BaseModel():
             for name in type(value).model_fields:
-                yield from secrets_in(getattr(value, name))
+                inner = getattr(value, name)
+                yield from secrets_in(inner)
+                if name == "headers" and isinstance(inner, dict):
+                    yield from _in_headers(cast("dict[str, object]", inner))
         case dict():
             for item in cast("dict[object, object]", value).values():
                 yield from secrets_in(item)
@@ -27,3 +35,13 @@ def secrets_in(value: object) -> Iterator[str]:
                 yield from secrets_in(item)
         case _:
             return
+
+
+def _in_headers(headers: dict[str, object]) -> Iterator[str]:
+    """Find the header values whose name says that they are secret; with the word before them (`Bearer`) and without."""
+    for name, value in headers.items():
+        if isinstance(value, str) and len(value) >= _SHORTEST and _SECRET_HEADER.search(name):
+            yield value
+            bare = value.partition(" ")[2]
+            if len(bare) >= _SHORTEST:
+                yield bare

@@ -293,3 +293,15 @@ def test_a_copy_is_delivered_gone_refused_or_tried_again(exchange: Any, state: s
 def test_a_copy_is_tried_again_when_the_destination_says() -> None:
     copied = read_copied(received(503, retry_after="90"), now=NOW)
     assert copied.retry_after == timedelta(seconds=90)
+
+
+def test_secrets_that_were_sent_are_masked_in_an_error_and_left_alone_in_a_result() -> None:
+    secret = "header-canary-1"
+    for body, shown in (
+        (b'{"outcome": "failure", "error": "bad key header-canary-1"}', "bad key ***"),
+        (b'{"outcome": "success", "result": "header-canary-1"}', secret),
+    ):
+        received = Received(200, "application/json", None, body)
+        answer = read_answer(received, "tool.requested", now=datetime(2026, 1, 1, tzinfo=UTC), hidden=(secret,))
+        assert isinstance(answer, Answered)
+        assert (answer.outcome.error or answer.outcome.result) == shown
