@@ -66,15 +66,11 @@ class SqliteEngine:
         self._lock.take()
         try:
             make_private(self._path)
+            # A new database has its file only now.
+            self._lock.take_file()
             place = Place(self._path)
             writer = Writer(self._path, self._clock, place)
             await writer.start()
-            try:
-                # A new database has its file only now.
-                self._lock.take_file()
-            except BaseException:
-                await writer.stop()
-                raise
         except BaseException:
             self._lock.free()
             raise
