@@ -76,7 +76,7 @@ class Capabilities:
     rejects_with: frozenset[str] = frozenset()
     """Fault codes that mean: what you just sent was not taken."""
     replaces_context: bool = False
-    """A context update replaces the whole context, so each one is sent complete."""
+    """A context update replaces the whole context, so each one is sent complete, and all in the journal's order."""
     hydrates: bool = False
     """The last context is sent, without waking the agent, on each (re)connect."""
     confirms_messages: timedelta | None = None
