@@ -101,7 +101,7 @@ async def test_a_conversation_that_an_operator_stops_stays_stopped_until_somebod
         assert work.unheard == []
 
 
-@pytest.mark.requirement("OH21", "OH61")
+@pytest.mark.requirement("OH21")
 async def test_one_that_somebody_else_has_begun_again_is_mirrored_again(stage: OpenHandsStage) -> None:
     async with stage.running() as gateway:
         await ready(stage, gateway)
