@@ -75,7 +75,7 @@ OPENHANDS = {
         REPLAY,
         "R",
         "connector",
-        "A disconnect by the server ends the link with a reason; connecting again is the supervisor's.",
+        "A disconnect by the server ends the link with a reason; what it has stopped is joined when there is work.",
     ),
     "OH22": rule(EVENTS, "R", "codec", "Sources are agent, user and environment; any other is told as narrowed."),
     "OH23": rule(EVENTS, "R", "codec", "Whether `timeout` is there means nothing."),
@@ -125,7 +125,12 @@ OPENHANDS = {
         "Unknown fields are listed as dropped; where action and observation meet, the action wins.",
     ),
     "OH39": rule(OBSERVATIONS, "R", "codec", "Truncated content and hidden secrets are passed on as they are."),
-    "OH40": rule(FLOWS, "R", "codec", "The opening of a conversation is read state by state."),
+    "OH40": rule(
+        FLOWS,
+        "R",
+        "codec",
+        "The opening of a conversation is read state by state; work for an agent that loads waits until it listens.",
+    ),
     "OH41": rule(FLOWS, "R", "codec", "A user's message may be our echo; recall and null are the runtime's own books."),
     "OH42": rule(FLOWS, "R", "codec", "A plain answer and the final thought of finish are messages of the agent."),
     "OH43": not_ours(FLOWS, "R", "A message after the end of a run starts it again.", SERVER),
@@ -176,7 +181,9 @@ OPENHANDS = {
         REST, "R", "connector", "Gaps are filled from the unfiltered store, without what a replay leaves out."
     ),
     "OH64": rule(REST, "R", "connector", "A link asks the store a bounded number of times; 429 is a lost link."),
-    "OH65": rule(REST, "R", "connector", "Being evicted by too many conversations is told and ends the link."),
+    "OH65": rule(
+        REST, "R", "connector", "Being evicted by too many conversations is told, and nobody is evicted in return."
+    ),
     "OH66": not_ours(V1, "R", "V1 speaks over a plain WebSocket and resumes by time.", OTHER_PROTOCOL),
     "OH67": not_ours(V1, "R", "V1 takes messages on the socket and everything else by REST.", OTHER_PROTOCOL),
     "OH68": not_ours(V1, "R", "V1 names events by `kind` and a UUID.", OTHER_PROTOCOL),
