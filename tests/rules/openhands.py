@@ -170,11 +170,11 @@ OPENHANDS = {
         "connector",
         "A conversation is created with the configured fields only; what settings lack is told by id.",
     ),
-    "OH61": not_ours(
+    "OH61": rule(
         REST,
         "R",
-        "Conversations can be listed, described, renamed, deleted, started and stopped.",
-        "the gateway creates conversations and reads their events; the rest is for those who run the server",
+        "connector",
+        "How a conversation stands is asked before it is joined, and whether its agent listens; null is one unknown.",
     ),
     "OH62": rule(REST, "R", "config", "Another host or path of the socket, or of REST, is an option."),
     "OH63": rule(

@@ -12,7 +12,7 @@ import pytest
 from adapters.openhands import ADAPTER
 from gateway.conformance.link import Collector, LinkSuite, Peer, enter, within
 from gateway.errors import LinkLost, LinkRefused
-from gateway.ports.adapter import Connector, Frame, Tool
+from gateway.ports.adapter import Connector, Frame, Resting, RestTimes, Tool
 from tests.adapters.openhands.raw_openhands import (
     CONVERSATION,
     KEY,
@@ -357,6 +357,30 @@ async def test_a_link_finds_out_whether_the_agent_is_still_starting(
     async with server.serve(), linked(server, collector):
         assert collector.is_caught_up
         assert collector.is_starting is starting
+
+
+@pytest.mark.requirement("OH21", "OH61")
+@pytest.mark.parametrize(
+    ("answer", "stopped"),
+    [
+        ((200, {"status": "STOPPED"}), True),
+        ((200, {"status": "ARCHIVED"}), True),
+        ((200, None), True),
+        ((200, {"status": "RUNNING"}), False),
+        ((200, {"status": "STARTING"}), False),
+        ((404, {"detail": "Not Found"}), False),
+    ],
+)
+async def test_a_conversation_is_stopped_where_the_server_says_that_no_agent_runs(
+    answer: tuple[int, Any], stopped: bool
+) -> None:
+    server = RawOpenHands()
+    server.answers[f"/api/conversations/{CONVERSATION}"] = answer
+    async with server.serve(), ADAPTER.connector(options_for(server), ()) as connector:
+        assert isinstance(connector, Resting)
+        assert await connector.is_stopped(CONVERSATION) is stopped
+        assert server.queries == []
+        assert connector.rest_times == RestTimes()
 
 
 @pytest.mark.requirement("OH63")
