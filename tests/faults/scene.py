@@ -182,4 +182,5 @@ class Scene(Ground):
                 told += "r"
             elif said.get("name") == "board" and said["context"].get("board") == call.arguments:
                 told += "u"
-        assert re.fullmatch("(u+r)+" if strictly else "u(u*r)+", told), told
+        # A fresh link is told the newest state first, which stands for the updates before it.
+        assert re.fullmatch("(u+r)+" if strictly else "(u*r)+", told), told
