@@ -26,14 +26,14 @@ executors:
   cards:
     type: webhook
     url: "http://user:pass-canary@cards/tools?token=query-canary"
-    secret: [secret-canary-new, secret-canary-old]
+    secret: [whsec_NewcanaryAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA, whsec_OldcanaryAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA]
     headers: {X-Tenant: header-canary}
     idempotent: true
   house: {type: static, result: {house: wins}}
   closed: {type: static, error: The table is closed.}
   quick: {type: python, call: "asyncio:sleep"}
 destinations:
-  log: {url: "http://log/events?key=log-canary", secret: copy-canary}
+  log: {url: "http://log/events?key=log-canary", secret: whsec_CopycanaryAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA}
 routes:
   - {match: {tool: "ask_*", label: {table: "1*"}}, to: cards}
   - {match: {event: message.posted}, to: quick}
@@ -96,6 +96,7 @@ def test_a_call_shows_its_route_with_its_line_its_executor_and_its_exact_request
     assert lines_of(done, "arguments") == ["fit the schema of the tool"]
     assert lines_of(done, "request") == ["POST http://***@cards/tools?token=***"]
     assert "webhook-signature: v1,<signature> v1,<signature>\n" in done.stdout
+    assert "traceparent: 00-<trace of the key>-<span of the attempt>-01\n" in done.stdout
     assert "x-tenant: ***\n" in done.stdout
     body = block_of(done)
     assert body["type"] == "tool.requested"
