@@ -21,8 +21,10 @@ def note(
 ) -> Sequence[FaultReported]:
     """Note what operators care about; returns the faults that the runtime has reported."""
     faults: list[FaultReported] = []
+    listed = {envelope.sequence: envelope.losses for envelope in envelopes}
     for envelope in envelopes:
-        for loss in envelope.losses:
+        # What is said in the place of a client's event lists its losses with both.
+        for loss in set(envelope.losses).difference(listed.get(envelope.caused_by or 0, ())):
             metrics.loss(adapter, loss.how)
         match envelope.event:
             case ToolFinished() as event:

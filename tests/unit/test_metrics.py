@@ -1,12 +1,17 @@
 """The metrics page has the documented names and labels, and no peer can make it grow."""
 
+from datetime import UTC, datetime
 from math import isnan
 
 import pytest
+import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.core.state import SessionView
+from gateway.envelope import ContextUpdated, Envelope, EventId, Loss, SessionId
 from gateway.guard import FAULTS
 from gateway.runtime.metrics import Metrics
+from gateway.runtime.notes import note
 
 DOCUMENTED = {
     "dragoman_calls_total": {"runtime", "tool", "outcome"},
@@ -177,3 +182,20 @@ def test_a_value_is_counted_in_every_bucket_whose_bound_it_does_not_exceed(metri
     }
     assert counted == {"0.0005": 1, "0.001": 2, "1.0": 3, "2.5": 4, "+Inf": 5}
     assert value(metrics, "dragoman_journal_commit_seconds_count") == 5
+
+
+def test_a_loss_of_what_is_said_in_the_place_of_an_event_is_counted_once(metrics: Metrics) -> None:
+    now, said = datetime.now(UTC), ContextUpdated(name="n", context={})
+    shared, own = Loss(how="narrowed", path="/content", note="a"), Loss(how="narrowed", path="", note="b")
+
+    def envelope(sequence: int, losses: tuple[Loss, ...], caused_by: int | None = None) -> Envelope:
+        return Envelope(
+            EventId(str(sequence)), SessionId("s"), sequence, now, "to_runtime", said, None, caused_by, losses
+        )
+
+    view = SessionView(SessionId("s"), "finn", "n")
+    posted = [envelope(1, (shared,)), envelope(2, (shared, own), caused_by=1)]
+    note(posted, view, adapter="huma-0.2", metrics=metrics, log=structlog.get_logger())
+    assert value(metrics, "dragoman_losses_total", adapter="huma-0.2", how="narrowed") == 2
+    note([envelope(3, (shared,), caused_by=1)], view, adapter="huma-0.2", metrics=metrics, log=structlog.get_logger())
+    assert value(metrics, "dragoman_losses_total", adapter="huma-0.2", how="narrowed") == 3
