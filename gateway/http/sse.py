@@ -121,7 +121,10 @@ class Followers:
     def cut_slowest(self, *, for_: "EventStream") -> bool:
         """Cut the follower off that has taken nothing for the longest time; False where nobody else is stuck."""
         slowest = min(
-            (stream for stream in self._streams if stream.waiting), key=lambda stream: stream.moved_at, default=None
+            # One that is cut lets go of its last write a moment later.
+            (stream for stream in self._streams if stream.waiting and not stream.is_cut),
+            key=lambda stream: stream.moved_at,
+            default=None,
         )
         if slowest is None or slowest is for_ or asyncio.get_running_loop().time() - slowest.moved_at < _STUCK:
             return False
@@ -199,6 +202,11 @@ class EventStream(Response):
         self._wire: Wire | None = None
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it was cut off, and only has to end."""
+        return self._cut
 
     @property
     def waiting(self) -> int:

@@ -420,3 +420,21 @@ async def test_nothing_is_kept_for_a_follower_that_has_stopped_reading_and_it_go
     assert [text[:1] for text in follower.sent.decode().split('"text":"')[1:]] == [str(n) for n in range(1, 10)]
     follower.task.cancel()
     await asyncio.wait({follower.task})
+
+
+async def test_one_that_was_cut_off_already_is_not_cut_off_again_and_nobody_spins() -> None:
+    followers = Followers()
+    followers.room.most = 100_000
+    stuck = Follower(followers, Unread(), *("x" * 40_000 for _ in range(3)))
+    async with asyncio.timeout(10):
+        while stuck.stream.waiting < 60_000:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    await asyncio.sleep(0.1)
+    asking = Follower(followers, Read())
+    assert followers.cut_slowest(for_=asking.stream)
+    # Its last write is let go of later; until then there is nobody else to cut.
+    assert stuck.stream.waiting > 0
+    assert not followers.cut_slowest(for_=asking.stream)
+    for one in (stuck, asking):
+        one.task.cancel()
+    await asyncio.wait([one.task for one in (stuck, asking)])
