@@ -49,4 +49,4 @@ def _typed(payload: Any) -> dict[str, Any]:
 def _keep(frame: Frame) -> Draft:
     if fault := find_fault([frame.channel, frame.payload], forbid_keys=False):
         raise MalformedFrame(f"the message {fault.reason}", path=fault.path[2:])
-    return Draft(Opaque(channel=frame.channel, payload=frame.payload))
+    return Draft(Opaque(channel=frame.channel, payload=wire.without_secrets(frame.payload)))

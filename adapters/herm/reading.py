@@ -117,7 +117,7 @@ def _read(payload: dict[str, Any], inside: dict[str, Any]) -> tuple[Draft, ...]:
             return (read_tool_result(read_model(wire.ToolResult, inside, INSIDE), INSIDE),)
         case str(kind) if kind.startswith(wire.USER):
             draft = read_user_event(inside, INSIDE, strict=False)
-            return (replace(draft or _keep(wire.without_secret_members(payload)), echo=True),)
+            return (replace(draft or _keep(wire.without_secrets(payload)), echo=True),)
         case wire.IDLE:
             return _idle(read_model(wire.Idle, inside, INSIDE))
         case _:

@@ -276,27 +276,37 @@ def event_type_of(payload: object) -> str | None:
 
 
 def without_secrets(payload: Any) -> Any:
-    """Black out passwords and secret values in an event that a server should not have repeated."""
+    """Black out passwords and secret values in an event that a server should not have repeated.
+
+    In a `user.*` event of a type that nobody knows, that is what is secret by its name.
+    """
     match payload:
         case {"type": str(kind)} if kind in SECRETS:
             return _blacked_out(payload)
         case {"payload": {"type": str(kind)}} if kind in SECRETS:
             return _blacked_out(payload)
+        case {"type": str(kind)} if _is_strange(kind):
+            return _without_secret_members(payload)
+        case {"payload": {"type": str(kind)}} if _is_strange(kind):
+            return _without_secret_members(payload)
         case _:
             return payload
 
 
-def without_secret_members(payload: Any) -> Any:
-    """Black out what is secret by its name, in an event of a type that nobody knows."""
+def _is_strange(kind: str) -> bool:
+    return kind.startswith(USER) and kind not in USER_TYPES
+
+
+def _without_secret_members(payload: Any) -> Any:
     match payload:
         case dict():
             members = cast("dict[str, Any]", payload)
             return {
-                key: HIDDEN if any(word in key.lower() for word in SECRET_MEMBERS) else without_secret_members(inner)
+                key: HIDDEN if any(word in key.lower() for word in SECRET_MEMBERS) else _without_secret_members(inner)
                 for key, inner in members.items()
             }
         case list():
-            return [without_secret_members(inner) for inner in cast("list[Any]", payload)]
+            return [_without_secret_members(inner) for inner in cast("list[Any]", payload)]
         case _:
             return payload
 
