@@ -47,7 +47,6 @@ from gateway.settings.model import (
     Store,
     WebhookSpec,
 )
-from gateway.settings.secret_values import secrets_in
 
 log = structlog.get_logger(__name__)
 
@@ -112,7 +111,7 @@ async def serve(
 def read_configuration(config: Path) -> Loaded:
     """Load a configuration with this machine's adapters and environment, and hide its secrets from the log."""
     loaded = load(config, adapters=installed_adapters(), env=os.environ)
-    for secret in secrets_in(loaded.settings):
+    for secret in loaded.secrets:
         log_setup.register_secret(secret)
     return loaded
 

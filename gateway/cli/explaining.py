@@ -19,7 +19,6 @@ from gateway.plugins import installed_adapters
 from gateway.runtime.policy import policy_of
 from gateway.settings.load import load
 from gateway.settings.place import suggest
-from gateway.settings.secret_values import secrets_in
 from gateway.settings.source import read_source as read_yaml
 from gateway.transports.masking import Mask
 
@@ -70,7 +69,7 @@ def _read_case(config: Path, runtime: str, *, labels: dict[str, str], running: b
         labels={**options.labels, **labels},
         running=running,
     )
-    return case, list(secrets_in(settings))
+    return case, list(loaded.secrets)
 
 
 def _labels(given: list[str]) -> dict[str, str]:

@@ -59,7 +59,7 @@ class Letters:
         _check_headers(extra, credentials_in_url=url.username is not None)
         defaults = {"accept": "application/json", "user-agent": f"dragoman/{_version()}"}
         self._headers = defaults | extra | {"accept-encoding": "gzip", "content-type": "application/json"}
-        self.hidden = _hidden_values(url, secrets, extra)
+        self.hidden = sent_to(url, secrets, extra)
         """What must not be quoted in a text, should the receiver send it back."""
 
     def write(
@@ -109,7 +109,8 @@ def _check_headers(names: Iterable[str], *, credentials_in_url: bool) -> None:
             raise OperatorError("headers: authorization contradicts the user name in the url; keep one of them")
 
 
-def _hidden_values(url: AnyHttpUrl, secrets: Sequence[SecretStr], extra: Mapping[str, str]) -> tuple[str, ...]:
+def sent_to(url: AnyHttpUrl, secrets: Sequence[SecretStr], extra: Mapping[str, str]) -> tuple[str, ...]:
+    """Name what a receiver knows from our letters and should not be quoted with, the longest first."""
     hidden = {secret.get_secret_value() for secret in secrets} | set(extra.values())
     # The schemes stand before the actual credential, which may be sent back alone.
     hidden |= {value.partition(" ")[2] for value in extra.values()}

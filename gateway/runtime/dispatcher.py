@@ -37,6 +37,7 @@ from gateway.runtime.breaker import Breakers
 from gateway.runtime.callbacks import Addresses
 from gateway.runtime.limits import Slots
 from gateway.runtime.metrics import AttemptResult, Metrics
+from gateway.runtime.quotes import Quotes
 from gateway.runtime.shared import Customer
 from gateway.runtime.signals import Attempted, Replied as RepliedSignal
 
@@ -74,6 +75,7 @@ class Dispatcher:
         breakers: Breakers,
         dice: Callable[[], float],
         links: Callable[[CallId], Addresses | None],
+        quotes: Quotes,
     ) -> None:
         self._clock = clock
         self._metrics = metrics
@@ -81,6 +83,7 @@ class Dispatcher:
         self._breakers = breakers
         self._dice = dice
         self._links = links
+        self._quotes = quotes
         self._executors: Mapping[str, Executor] = {}
         self._policies: Mapping[str, RetryPolicy] = {}
         self._tasks: Tasks | None = None
@@ -199,8 +202,9 @@ class Dispatcher:
         answer = tried.answer
         self._tell_breaker(call.executor or "", epoch, answer if tried.telling else None)
         self._metrics.attempt(call.executor or "", _result_of(answer))
-        self.note_ignored(call.executor, answer)
-        if not isinstance(answer, Answered):
+        if isinstance(answer, Answered):
+            answer = self.look_through(call.executor, answer)
+        else:
             log.info(
                 "attempt ended",
                 call_id=call.call_id,
@@ -211,9 +215,14 @@ class Dispatcher:
             )
         session.put(Attempted(call.call_id, call.attempt, answer))
 
-    def note_ignored(self, executor: str | None, answer: Answer) -> None:
+    def look_through(self, executor: str | None, answer: Answered) -> Answered:
+        """Note what is strange in an answer, and mask what its error quotes."""
+        self._note_ignored(executor, answer)
+        return self._quotes.look_through(executor, answer)
+
+    def _note_ignored(self, executor: str | None, answer: Answered) -> None:
         """Log, once per executor, that members of its answer are known to nobody."""
-        if executor is None or executor in self._noted or not isinstance(answer, Answered) or not answer.ignored:
+        if executor is None or executor in self._noted or not answer.ignored:
             return
         self._noted.add(executor)
         members = [name[:_NAME] for name in answer.ignored]

@@ -55,6 +55,7 @@ from gateway.runtime.policy import (
     policy_of,
     session_limit,
 )
+from gateway.runtime.quotes import Quotes
 from gateway.runtime.redriving import Redriving
 from gateway.runtime.rings import Rings
 from gateway.runtime.rounds import Rounds
@@ -145,6 +146,7 @@ class Gateway:
         self._reloading = asyncio.Lock()
         self._unfinished: tuple[str, ...] = ()
         """What a reload was to change that it could not finish."""
+        self._quotes = Quotes(parts.metrics)
         self._dispatcher = Dispatcher(
             clock=parts.clock,
             metrics=parts.metrics,
@@ -152,6 +154,7 @@ class Gateway:
             breakers=self._breakers,
             dice=self._dice,
             links=self._addresses,
+            quotes=self._quotes,
         )
         self._hands = Hands(
             parts.make_executor,
@@ -272,6 +275,7 @@ class Gateway:
         policy = policy_of(settings)
         await self._hands.configure(settings)
         self._dispatcher.configure(self._hands.executors, policy.executors)
+        self._quotes.configure(settings.executors)
         self._breakers.configure(breaker_rules(settings), settings.executors)
         self._slots.configure(executor_limits(settings), session=session_limit(settings))
         self._parts.metrics.learn(
@@ -422,7 +426,7 @@ class Gateway:
             CallOver: it ended too long ago. TooLarge: its executor may not answer so much.
         """
         row = await self._answerable(call_id, size)
-        self._dispatcher.note_ignored(row.executor, answer)
+        answer = self._dispatcher.look_through(row.executor, answer)
         pump = await self._carriers.pump(row.session_id)
         if await ask(pump, OutcomeGiven(call_id, answer, reply_slot())):
             return await self._carriers.call(call_id)

@@ -77,6 +77,11 @@ def register_secret(value: str) -> None:
     _name.cache_clear()
 
 
+def is_registered(value: str) -> bool:
+    """Whether a value is known to be a secret."""
+    return value in _known
+
+
 def mask_text(text: str, *, keep_end: bool = False) -> str:
     """Take the secrets out of a text, and everything a terminal or a JSON writer could stumble over.
 

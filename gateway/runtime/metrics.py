@@ -65,6 +65,10 @@ class Metrics:
             "dragoman_executor_attempts", "Requests to executors, by how they ended.", ("executor", "result"),
             registry=here,
         )  # fmt: skip
+        self._secrets_in_results = Tally(
+            "dragoman_secrets_in_results", "Outcomes that told a secret which was sent to their executor, passed on.",
+            ("executor",), registry=here,
+        )  # fmt: skip
         self._outbox_oldest = Gauge(
             "dragoman_outbox_oldest_seconds", "Age of the oldest event still to be delivered.", ("runtime",),
             registry=here,
@@ -184,6 +188,9 @@ class Metrics:
 
     def attempt(self, executor: str, result: AttemptResult) -> None:
         self._attempts.add(executor if executor in self._executors else OTHER, result)
+
+    def secret_in_result(self, executor: str) -> None:
+        self._secrets_in_results.add(executor if executor in self._executors else OTHER)
 
     def unknown_outcome(self) -> None:
         self._unknown.add()

@@ -28,6 +28,8 @@ class Expanded:
     """What such a value is, and how the file writes it."""
     empty: Mapping[Place, tuple[str, ...]]
     """The variables that put nothing into a value."""
+    filled: Mapping[Place, tuple[str, ...]]
+    """What such a value is, and what variables and files put into it."""
     findings: tuple[Finding, ...] = ()
 
     def hide(self, message: str) -> str:
@@ -46,6 +48,7 @@ class _Notes:
     folder: Path
     outside: dict[Place, tuple[str, str]] = field(default_factory=dict[Place, tuple[str, str]])
     empty: dict[Place, tuple[str, ...]] = field(default_factory=dict[Place, tuple[str, ...]])
+    filled: dict[Place, tuple[str, ...]] = field(default_factory=dict[Place, tuple[str, ...]])
     findings: list[Finding] = field(default_factory=list[Finding])
 
 
@@ -53,7 +56,7 @@ def expand(values: Any, *, env: Mapping[str, str], folder: Path) -> Expanded:
     """Expand every string value; keys stay as they are. Relative `file:` paths begin at `folder`."""
     notes = _Notes(env, folder)
     expanded = _walk(values, (), notes)
-    return Expanded(expanded, notes.outside, notes.empty, tuple(notes.findings))
+    return Expanded(expanded, notes.outside, notes.empty, notes.filled, tuple(notes.findings))
 
 
 def _walk(value: Any, place: Place, notes: _Notes) -> Any:
@@ -73,10 +76,13 @@ def _walk(value: Any, place: Place, notes: _Notes) -> Any:
 def _expand_text(text: str, place: Place, notes: _Notes) -> str:
     expanded = _fill_in(text, place, notes)
     # Tool descriptions and schemas are prose and data for the agent: a `file:` there is only a word.
-    if place[:1] != ("tools",) and (found := _FILE.fullmatch(text)):
+    found = None if place[:1] == ("tools",) else _FILE.fullmatch(text)
+    if found:
         expanded = _read_secret(_fill_in(found["path"], place, notes), place, notes) or text
     if expanded != text:
         notes.outside[place] = (expanded, text)
+        if found or place in notes.filled:
+            notes.filled[place] = (expanded, *notes.filled.get(place, ()))
     return expanded
 
 
@@ -102,6 +108,7 @@ def _fill_in(text: str, place: Place, notes: _Notes) -> str:
                 Finding(place, f"the environment variable {name} is not set; set it, or write ${{{name}:-default}}")
             )
             return found[0]
+        notes.filled[place] = (*notes.filled.get(place, ()), given)
         return given
 
     return _REFERENCE.sub(replace, text)

@@ -5,7 +5,7 @@ has a line, a path and what would be right.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +20,7 @@ from gateway.settings.lint import lint
 from gateway.settings.model import PythonSpec, Settings
 from gateway.settings.place import Finding, Place, overlap, report, suggest
 from gateway.settings.schema import build_schema
+from gateway.settings.secret_values import secrets_from_outside, secrets_in
 from gateway.settings.source import read_source
 
 _NAMED = frozenset({"runtimes", "executors", "destinations"})
@@ -33,6 +34,8 @@ class Loaded:
     problems: tuple[Problem, ...]
     """Warnings only; errors raise."""
     source: Path
+    secrets: tuple[str, ...] = field(repr=False)
+    """What is shown nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,8 @@ def load(path: Path, *, adapters: Mapping[str, Adapter], env: Mapping[str, str])
     problems = report(hidden, source.lines)
     if settings is None or any(problem.severity == "error" for problem in problems):
         raise InvalidConfiguration(str(path), problems)
-    return Loaded(settings, problems, path)
+    secrets = (*secrets_in(settings), *secrets_from_outside(expanded.filled))
+    return Loaded(settings, problems, path, tuple(dict.fromkeys(secrets)))
 
 
 def _without_extensions(values: Any) -> Any:

@@ -1,11 +1,13 @@
 """Finds every secret in a configuration, so that none of them is shown. Pure."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, SecretStr
+
+from gateway.settings.place import Place
 
 _SHORTEST = 8
 """Shorter header values are versions and flags; masking them would make every text unreadable."""
@@ -37,11 +39,24 @@ def secrets_in(value: object) -> Iterator[str]:
             return
 
 
+def secrets_from_outside(filled: Mapping[Place, Sequence[str]]) -> Iterator[str]:
+    """Find what variables and files put into the headers of executors and destinations."""
+    for place, values in filled.items():
+        match place:
+            case ("executors" | "destinations", _, "headers", _):
+                for value in values:
+                    yield from _long_enough(value)
+            case _:
+                pass
+
+
 def _in_headers(headers: dict[str, object]) -> Iterator[str]:
-    """Find the header values whose name says that they are secret; with the word before them (`Bearer`) and without."""
+    """Find the header values whose name says that they are secret."""
     for name, value in headers.items():
-        if isinstance(value, str) and len(value) >= _SHORTEST and _SECRET_HEADER.search(name):
-            yield value
-            bare = value.partition(" ")[2]
-            if len(bare) >= _SHORTEST:
-                yield bare
+        if isinstance(value, str) and _SECRET_HEADER.search(name):
+            yield from _long_enough(value)
+
+
+def _long_enough(value: str) -> Iterator[str]:
+    """Keep to what is masked: the value with the word before it (`Bearer`), and without."""
+    yield from (each for each in (value, value.partition(" ")[2]) if len(each) >= _SHORTEST)

@@ -19,12 +19,15 @@ runtimes:
 executors:
   cards: {type: webhook, url: "http://127.0.0.1:9", secret: whsec_aG9yc2UtYmF0dGVyeS1mb3VyLWhvcnNlLWJhdHRlcnk=}
 destinations:
-  chat: {url: "http://127.0.0.1:9", secret: whsec_aG9yc2UtYmF0dGVyeS1maXZlLWhvcnNlLWJhdHRlcnk=}
+  chat:
+    url: "http://127.0.0.1:9"
+    secret: whsec_aG9yc2UtYmF0dGVyeS1maXZlLWhvcnNlLWJhdHRlcnk=
+    headers: {X-Realm: "realm ${REALM}", X-Word: "file:./word"}
 routes:
   - {match: {tool: "*"}, to: cards}
 """
 SECRETS = (
-    *(f"horse-battery-{number}" for number in ("one", "two", "three")),
+    *(f"horse-battery-{number}" for number in ("one", "two", "three", "six", "seven")),
     "whsec_aG9yc2UtYmF0dGVyeS1mb3VyLWhvcnNlLWJhdHRlcnk=",
     "whsec_aG9yc2UtYmF0dGVyeS1maXZlLWhvcnNlLWJhdHRlcnk=",
 )
@@ -40,7 +43,11 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_whoever_logs_a_secret_of_the_configuration_logs_asterisks(nothing_known: None, tmp_path: Path) -> None:
+def test_whoever_logs_a_secret_of_the_configuration_logs_asterisks(
+    nothing_known: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REALM", "horse-battery-six")
+    (tmp_path / "word").write_text("horse-battery-seven\n", encoding="utf-8")
     path = tmp_path / "gateway.yaml"
     path.write_text(CONFIG, encoding="utf-8")
     read_configuration(path)

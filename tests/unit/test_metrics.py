@@ -17,6 +17,7 @@ DOCUMENTED = {
     "dragoman_calls_total": {"runtime", "tool", "outcome"},
     "dragoman_call_seconds": set[str](),
     "dragoman_executor_attempts_total": {"executor", "result"},
+    "dragoman_secrets_in_results_total": {"executor"},
     "dragoman_outbox_oldest_seconds": {"runtime"},
     "dragoman_dead_letters": set[str](),
     "dragoman_unknown_outcomes_total": set[str](),
@@ -57,6 +58,7 @@ def touch_all(metrics: Metrics) -> None:
     FAULTS.note("link", RuntimeError("unforeseen"))
     metrics.call_settled("finn", "ask_for_cards", outcome="success", seconds=0.02)
     metrics.attempt("cards", "answered")
+    metrics.secret_in_result("cards")
     metrics.unknown_outcome()
     metrics.late_outcome()
     metrics.repeated()
@@ -109,6 +111,7 @@ def test_every_happening_is_counted_under_its_labels(metrics: Metrics) -> None:
     assert value(metrics, "dragoman_calls_total", runtime="finn", tool="ask_for_cards", outcome="success") == 2
     assert value(metrics, "dragoman_call_seconds_count") == 2
     assert value(metrics, "dragoman_executor_attempts_total", executor="cards", result="answered") == 2
+    assert value(metrics, "dragoman_secrets_in_results_total", executor="cards") == 2
     assert value(metrics, "dragoman_unknown_outcomes_total") == 2
     assert value(metrics, "dragoman_late_outcomes_total") == 2
     assert value(metrics, "dragoman_repeats_total") == 2

@@ -1,5 +1,8 @@
 """Which values of the settings are secret."""
 
+from pathlib import Path
+
+from gateway.settings.load import load
 from gateway.settings.model import WebhookSpec
 from gateway.settings.secret_values import secrets_in
 
@@ -18,3 +21,24 @@ def test_headers_whose_name_says_so_are_secret() -> None:
         }
     )
     assert {"Basic canary-12345", "canary-12345", "canary-6789"} == set(secrets_in(spec))
+
+
+def test_what_variables_and_files_put_into_headers_is_secret_whatever_their_name(tmp_path: Path) -> None:
+    (tmp_path / "word").write_text("canary-from-file\n")
+    (tmp_path / "gateway.yaml").write_text("""
+executors:
+  cards:
+    type: webhook
+    url: http://127.0.0.1:9/${PAGE}
+    headers: {X-Realm: "realm ${REALM}!", X-Word: "file:./word", X-Short: "v${N}", X-Plain: written-here}
+destinations:
+  chat: {url: "http://127.0.0.1:9", headers: {X-Pass: "${PASS}"}}
+""")
+    env = {"REALM": "canary-realm", "PASS": "Basic canary-pass", "N": "1", "PAGE": "canary-page"}
+    loaded = load(tmp_path / "gateway.yaml", adapters={}, env=env)
+    assert set(loaded.secrets) == {
+        *("realm canary-realm!", "canary-realm!", "canary-realm"),
+        "canary-from-file",
+        *("Basic canary-pass", "canary-pass"),
+    }
+    assert "canary" not in repr(loaded).replace(repr(loaded.settings), "")
