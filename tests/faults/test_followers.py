@@ -186,7 +186,7 @@ def few_files() -> Generator[None]:
 DEAF, WORDS = 600, 20_000
 AT_ONCE = 0.1
 """Seconds within which a follower that reads sees an event, whatever the others do."""
-GROWN = 400 * 1024
+GROWN = 250 * 1024
 """KiB by which the process may grow: what may wait for all followers (64 MiB), what one write takes for each, their
 connections and tasks, and what the allocator keeps of pages of history that were read and given up."""
 
