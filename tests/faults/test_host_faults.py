@@ -204,6 +204,10 @@ async def _drive(one: Host, method: str) -> None:
         case "open_calls" | "owner":
             one.traps.set("engine.commit")
             await one.say("finn", "and the session begins again")
+        case "regain":
+            one.traps.set("engine.beat", 1_000)
+            await until(lambda: _lost_its_lease(one))
+            one.traps.set("engine.beat", 0)
         case "revive" | "dismiss":
             await one.say("finn", "refuse this copy")
             (letter, *_) = await until(lambda: _dead(one))
@@ -214,6 +218,10 @@ async def _drive(one: Host, method: str) -> None:
                 await one.http.get(BY_HTTP[method])
             await one.say("finn", f"finn drives {method}")
     await one.traps.springs(f"engine.{method}")
+
+
+async def _lost_its_lease(one: Host) -> bool:
+    return (await one.metrics())["dragoman_leases_lost_total"] > 0
 
 
 async def _dead(one: Host) -> list[dict[str, object]]:
