@@ -145,6 +145,20 @@ class CallSuite:
             finished_at=START + SECOND,
         )
 
+    async def test_how_long_ago_a_call_ended_is_known_of_ended_ones_only(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_call(engine)
+        assert await engine.ended_for(CallId("call-1")) is None
+        assert await engine.ended_for(CallId("nobody's")) is None
+        await engine.commit(Step(ALICE, (answered(),), calls=(settled(),)))
+        ended = await engine.ended_for(CallId("call-1"))
+        assert ended is not None
+        assert timedelta(0) <= ended < DAY
+        await engine.commit(Step(ALICE, calls=(CameLate(CallId("call-1")),)))
+        later = await engine.ended_for(CallId("call-1"))
+        assert later is not None
+        assert ended <= later < DAY
+
     @pytest.mark.parametrize("state", list(TRANSITIONS))
     @pytest.mark.parametrize(
         "change", _CHANGES, ids=lambda change: f"{type(change).__name__}-{getattr(change, 'state', '')}"

@@ -170,6 +170,10 @@ class MemoryEngine:
         ]
         return call_row(max(found, key=lambda record: record.n)) if found else None
 
+    async def ended_for(self, call_id: CallId) -> timedelta | None:
+        row = await self.call(call_id)
+        return None if row is None or row.finished_at is None else self._clock.now() - row.finished_at
+
     async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[CallRow], str | None]:
         tables = self._tables
         before = read_cursor(page.after, int)[0] if page.after else tables.counted + 1

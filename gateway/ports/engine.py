@@ -96,6 +96,10 @@ class Ledger(Protocol):
         """Find the call with the highest n of a native id; redrives do not count."""
         ...
 
+    async def ended_for(self, call_id: CallId) -> timedelta | None:
+        """Say how long ago a call ended, by the store's own clock; None while it is open, and where it is unknown."""
+        ...
+
     async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[CallRow], str | None]:
         """List calls, newest first."""
         ...

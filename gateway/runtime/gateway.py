@@ -440,7 +440,8 @@ class Gateway:
 
     async def _answerable(self, call_id: CallId, size: int) -> CallRow:
         row = await self._carriers.call(call_id)
-        if row.finished_at is not None and self._parts.clock.now() - row.finished_at > LATE:
+        ended = None if row.finished_at is None else await self._engine.ended_for(call_id)
+        if ended is not None and ended > LATE:
             raise CallOver(f"the call has {row.state}, over {LATE.seconds // 60} minutes ago")
         spec = self.settings.executors.get(row.executor or "")
         if isinstance(spec, WebhookSpec) and size > spec.max_response:

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from gateway.conformance.engine import EngineSuite
-from gateway.conformance.engine_words import FakeClock
+from gateway.conformance.engine_words import ALICE, FakeClock, answered, open_call, open_session, settled
 from gateway.engines.postgres import PostgresEngine
+from gateway.envelope import CallId
 from gateway.ports.engine import Engine
+from gateway.ports.step import Step
 from tests.engines import postgres_server
 
 
@@ -34,3 +36,29 @@ class TestPostgresEngine(EngineSuite):
     async def pass_time(self, clock: FakeClock, span: timedelta) -> None:
         clock.turn(span)
         await asyncio.sleep(span.total_seconds())
+
+
+async def test_how_long_ago_a_call_ended_is_by_the_servers_clock_however_wrong_ours_are() -> None:
+    schema, hour = postgres_server.new_schema(), timedelta(hours=1)
+    behind, ahead = FakeClock(), FakeClock()
+    behind.turn(-hour)
+    ahead.turn(hour)
+    try:
+        async with (
+            PostgresEngine(postgres_server.dsn(), behind, schema=schema) as one,
+            PostgresEngine(postgres_server.dsn(), ahead, schema=schema) as other,
+        ):
+            await open_session(one)
+            await open_call(one)
+            await one.commit(Step(ALICE, (answered(),), calls=(settled(),)))
+            for engine in (one, other):
+                ended = await engine.ended_for(CallId("call-1"))
+                assert ended is not None
+                assert timedelta(0) <= ended < timedelta(minutes=10)
+            # What has no time of the server's is told by ours.
+            operator = await postgres_server.reach(postgres_server.dsn())
+            await operator.execute(f'UPDATE "{schema}".calls SET ended_at = NULL')  # noqa: S608 - our own schema
+            await operator.close()
+            assert await other.ended_for(CallId("call-1")) == 2 * hour
+    finally:
+        await postgres_server.drop_schema(schema)

@@ -195,11 +195,13 @@ async def _drive(one: Host, method: str) -> None:
             await one.http.delete(f"/v1/sessions/{closed['session_id']}", params={"erase": "true"})
         case "set_note":
             await one.http.post("/v1/destinations/copies/enable")
-        case "latest_call":
+        case "latest_call" | "ended_for":
             one.traps.set(f"engine.{method}", 0)
             asked = await one.asks(one.finn)
             await one.wait_call(asked, "succeeded")
             one.traps.set(f"engine.{method}")
+            call = await one.call_of(asked)
+            await one.http.post(f"/v1/calls/{call['call_id']}/outcome", json={"outcome": "success"})
             one.finn.say(ToolRequested(native_call_id=asked, tool="echo", arguments={"n": -1}))
         case "open_calls" | "owner":
             one.traps.set("engine.commit")

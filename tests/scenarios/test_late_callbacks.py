@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
@@ -10,6 +10,8 @@ import pytest
 from fastapi import Response
 
 from gateway.runtime import gateway as module
+from gateway.runtime.clock import SystemClock
+from tests.engines import postgres_server
 from tests.scenarios.hooks import Asked, success
 from tests.scenarios.house import GOOD, Running, Scene, ended, plain_http
 
@@ -87,6 +89,28 @@ async def test_ten_minutes_after_the_end_everything_is_gone(newer: Scene, monkey
             assert (answer.status_code, answer.json()["type"]) == (410, "/problems/call-over")
         assert (await call_back(asked, b"{}", page="progress_url")).status_code == 410
         assert await ignored(gateway) == []
+
+
+async def test_the_ten_minutes_are_by_the_clock_of_the_store_not_of_the_gateway(
+    newer: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = postgres_server.new_schema()
+    newer.configure({"engine": {"type": "postgres", "dsn": postgres_server.dsn(), "schema": schema, "path": None}})
+    right = SystemClock.now
+
+    def wrong(clock: SystemClock) -> datetime:
+        return right(clock) + timedelta(hours=1)
+
+    try:
+        async with newer.running():
+            call, asked = await accepted(newer)
+            assert (await call_back(asked, of_size(200))).status_code == 200
+            await ended(call)
+        monkeypatch.setattr(SystemClock, "now", wrong)
+        async with newer.running():
+            assert (await call_back(asked, of_size(200))).status_code == 200
+    finally:
+        await postgres_server.drop_schema(schema)
 
 
 async def test_the_progress_of_one_call_is_bounded(newer: Scene) -> None:

@@ -219,6 +219,9 @@ class PostgresEngine:
     async def latest_call(self, session_id: SessionId, native_call_id: str) -> CallRow | None:
         return await queries.read_latest_call(self._pool, session_id, native_call_id)
 
+    async def ended_for(self, call_id: CallId) -> timedelta | None:
+        return await queries.read_ended(self._pool, call_id, now=self._clock.now())
+
     async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[CallRow], str | None]:
         return await queries.list_calls(self._pool, which, page)
 

@@ -1,7 +1,7 @@
 """The questions that PostgreSQL answers: each one statement, over what others have committed."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import orjson
@@ -57,6 +57,10 @@ _SESSIONS = f"""
 SELECT {SESSION_COLUMNS}, p.snapshot, s.id FROM @sessions s LEFT JOIN @snapshots p ON p.session_id = s.session_id
 """
 _CALL = f"SELECT {_columns(CallRecord._fields)} FROM @calls WHERE call_id = $1"
+_ENDED = """
+SELECT (extract(epoch FROM clock_timestamp() - ended_at) * 1000000)::bigint, finished_at
+FROM @calls WHERE call_id = $1 AND finished_at IS NOT NULL
+"""
 _LATEST_CALL = f"""
 SELECT {_columns(CallRecord._fields)} FROM @calls
 WHERE session_id = $1 AND native_call_id = $2 AND redrive_of IS NULL ORDER BY n DESC LIMIT 1
@@ -184,6 +188,15 @@ def session_row(row: Sequence[Any]) -> SessionRow:
 
 async def read_call(pool: Pool, call_id: CallId) -> CallRow | None:
     return _call(await pool.ask(_CALL, call_id))
+
+
+async def read_ended(pool: Pool, call_id: CallId, *, now: datetime) -> timedelta | None:
+    """Say how long ago a call ended; by our own clock only where a release before, or a transfer, has left no time."""
+    rows = await pool.ask(_ENDED, call_id)
+    if not rows:
+        return None
+    span, finished_at = rows[0]
+    return timedelta(microseconds=micros(now) - finished_at if span is None else span)
 
 
 async def read_latest_call(pool: Pool, session_id: SessionId, native_call_id: str) -> CallRow | None:

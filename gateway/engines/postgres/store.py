@@ -65,16 +65,22 @@ _MOVED = (
 )  # fmt: skip
 
 
-def _move(table: str, columns: tuple[str, ...], keys: tuple[str, ...]) -> _Part:
-    changes = ", ".join(f"{name} = n.{name}" for name in columns if name not in keys)
+def _move(table: str, columns: tuple[str, ...], keys: tuple[str, ...], *, more: str = "") -> _Part:
+    changes = ", ".join(f"{name} = n.{name}" for name in columns if name not in keys) + more
     where = " AND ".join(f"t.{name} = n.{name}" for name in keys)
     return _Part(f"UPDATE @{table} t SET {changes} FROM {{rows}} n ({', '.join(columns)}) WHERE {where}", columns)
 
 
+_ENDED = """, ended_at = CASE
+    WHEN n.finished_at IS NULL THEN NULL
+    WHEN t.finished_at IS NULL THEN clock_timestamp()
+    ELSE t.ended_at
+END"""
+
 _PARTS = {
     "events": _add("events", EventRecord._fields),
     "opened": _add("calls", CallRecord._fields),
-    "moved": _move("calls", _MOVED, ("call_id",)),
+    "moved": _move("calls", _MOVED, ("call_id",), more=_ENDED),
     "sends": _add("outbound", SendRecord._fields),
     "send_moves": _move("outbound", SendMove._fields, ("session_id", "seq", "target")),
     "snapshots": _Part(

@@ -177,6 +177,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # Whether a different outcome came after the end, and what was recorded of progress, in bytes.
         "ALTER TABLE @calls ADD COLUMN late bigint NOT NULL DEFAULT 0",
         "ALTER TABLE @calls ADD COLUMN progressed bigint NOT NULL DEFAULT 0",
+        # When it ended by the server's own clock; `finished_at` is by the clock of the gateway that wrote it.
+        "ALTER TABLE @calls ADD COLUMN ended_at timestamptz",
     ),
 )
 

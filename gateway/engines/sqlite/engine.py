@@ -183,6 +183,11 @@ class SqliteEngine:
     async def latest_call(self, session_id: SessionId, native_call_id: str) -> CallRow | None:
         return await self._read.ask(queries.read_latest_call, session_id, native_call_id)
 
+    async def ended_for(self, call_id: CallId) -> timedelta | None:
+        # One process has the file for itself: its clock is the store's.
+        row = await self.call(call_id)
+        return None if row is None or row.finished_at is None else self._clock.now() - row.finished_at
+
     async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[CallRow], str | None]:
         return await self._read.ask(queries.list_calls, which, page)
 
