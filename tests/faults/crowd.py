@@ -95,14 +95,17 @@ class _Follower(asyncio.Protocol):
                 self.hang_up()
 
     def _take(self, frame: bytes) -> None:
-        field, _, rest = frame.partition(b": ")
-        if field == b"id":
-            sequence = int(rest.partition(b"\n")[0])
+        # Heartbeats stand before the next event as comments, and `retry` in the first block of each connection.
+        lines = [line for line in frame.split(b"\n") if not line.startswith(b":")]
+        fields = {name: value for name, colon, value in (line.partition(b": ") for line in lines) if colon}
+        if b"retry" in fields:
+            self._pause = int(fields[b"retry"]) / 1000
+        frame = b"\n".join(line for line in lines if not line.startswith(b"retry: "))
+        if b"id" in fields:
+            sequence = int(fields[b"id"])
             self._crowd.see(self.last, sequence, frame)
             self.last = max(self.last, sequence)
-        elif field == b"retry":
-            self._pause = int(rest) / 1000
-        elif rest.startswith(b"gap"):
+        elif fields.get(b"event") == b"gap":
             self._crowd.accuse(f"behind {self.last}: {frame!r}")
 
 

@@ -37,7 +37,7 @@ USUAL_FILES = 1_024
 @pytest.fixture
 def many(request: pytest.FixtureRequest) -> int:
     """How many followers there are."""
-    return FEWER if request.config.getoption("--faults") is None else MANY
+    return FEWER if request.config.getoption("--faults", default=None) is None else MANY
 
 
 @pytest.mark.parametrize(
