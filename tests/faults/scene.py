@@ -182,5 +182,12 @@ class Scene(Ground):
                 told += "r"
             elif said.get("name") == "board" and said["context"].get("board") == call.arguments:
                 told += "u"
-        # A fresh link is told the newest state first, which stands for the updates before it.
-        assert re.fullmatch("(u+r)+" if strictly else "(u*r)+", told), told
+            elif "context" in said:
+                told += "n"
+        own = told.replace("n", "")
+        if strictly:
+            assert re.fullmatch("(u+r)+", own), told
+        else:
+            # A fresh link is told the newest state first, which stands for the updates before it.
+            assert re.fullmatch("(u*r)+", own), told
+            assert set(told.partition("r")[0]) & {"u", "n"}, told

@@ -20,6 +20,7 @@ from gateway.simulators.huma_rules import Dialect
 from tests.engines import postgres_server
 from tests.faults.ground import until
 from tests.faults.instance import Instance
+from tests.faults.judge import Span
 from tests.faults.load import Load
 from tests.faults.observed import observed
 from tests.faults.scene import Scene
@@ -191,6 +192,8 @@ async def test_an_owner_that_cannot_reach_the_store_is_silent_before_another_tak
             async with Load(scene) as load:
                 await load.more(20)
                 links, since = scene.agent.connections, monotonic()
+                # What the owner hears from now on it cannot write down, and the other one never hears of it.
+                both.owner.faults.append(Span(since))
                 wire.half_open()
                 took = await both.taken_over(links, since)
                 assert took <= TAKEOVER + HELD, took
