@@ -15,6 +15,8 @@ from gateway.ports.engine import Engine
 from gateway.ports.step import Step
 from tests.engines import postgres_server
 
+pytestmark = pytest.mark.slow
+
 
 class TestPostgresEngine(EngineSuite):
     many = 1_000

@@ -31,6 +31,8 @@ from gateway.ports.step import Step
 from tests.engines import postgres_server
 from tests.engines.postgres_proxy import Cut, Proxy, between
 
+pytestmark = pytest.mark.slow
+
 LONG = timedelta(hours=1)
 
 

@@ -13,6 +13,8 @@ from gateway.ports.step import Step
 from tests.engines.postgres_proxy import between
 from tests.engines.postgres_server import OwnServer, start_own_server
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def primary() -> Iterator[OwnServer]:

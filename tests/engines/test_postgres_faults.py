@@ -39,6 +39,8 @@ from gateway.ports.step import Step
 from tests.engines import postgres_server
 from tests.engines.postgres_proxy import Proxy, between
 
+pytestmark = pytest.mark.slow
+
 LONG = timedelta(hours=1)
 
 
@@ -179,7 +181,6 @@ async def test_connections_ended_by_the_server_are_opened_again(own: postgres_se
         await under_load(engine, end_all)
 
 
-@pytest.mark.slow
 async def test_a_server_that_answers_no_more_is_told_in_time_and_found_again(
     own: postgres_server.OwnServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -379,7 +380,6 @@ async def test_engines_that_write_the_same_sessions_leave_no_gap(schema: str) ->
             assert [e.sequence for e in await other.read(name)] == list(range(1, 82))
 
 
-@pytest.mark.slow
 async def test_a_row_that_somebody_holds_is_waited_for_and_told(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with engine_at(postgres_server.dsn(), schema) as engine:
         await open_session(engine)
@@ -396,7 +396,6 @@ async def test_a_row_that_somebody_holds_is_waited_for_and_told(schema: str, mon
         assert await texts(engine) == ["b"]
 
 
-@pytest.mark.slow
 async def test_steps_wait_for_room_by_their_bytes(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_lanes, "WAITING_BYTES", 100_000)
     async with engine_at(postgres_server.dsn(), schema) as engine:

@@ -13,6 +13,8 @@ from gateway.envelope import SessionId
 from gateway.ports.step import RUNTIME, Send, Step
 from tests.engines import postgres_server
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 0.5
 _NUMBERS = count()
 
@@ -29,7 +31,6 @@ async def carry(engine: PostgresEngine, session_id: SessionId, end: float) -> in
     return done
 
 
-@pytest.mark.slow
 async def test_steps_that_come_together_share_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     schema = postgres_server.new_schema()
     names = [SessionId(f"s-{number}") for number in range(128)]

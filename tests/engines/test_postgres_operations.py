@@ -31,6 +31,8 @@ from gateway.ports.step import Fence, Step
 from tests.engines import postgres_server
 from tests.engines.test_transfer import LEFT_BEHIND, everything, fill, goes_on, quiet
 
+pytestmark = pytest.mark.slow
+
 HOUR = timedelta(hours=1)
 
 

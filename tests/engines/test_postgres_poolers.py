@@ -17,6 +17,8 @@ from gateway.engines.postgres.link import Address, Link
 from gateway.ports.step import Step
 from tests.engines import postgres_server
 
+pytestmark = pytest.mark.slow
+
 _MISSING = "there is no pgbouncer: apt-get install pgbouncer"
 
 

@@ -17,6 +17,8 @@ from gateway.settings.model import PostgresStore
 from tests.engines import postgres_server
 from tests.engines.postgres_server import OwnServer, start_own_server
 
+pytestmark = pytest.mark.slow
+
 DOUBT = "warning old transaction"
 
 

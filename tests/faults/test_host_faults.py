@@ -14,6 +14,8 @@ from tests.faults.host_faults import ENGINE_METHODS, Host, Unforeseen, configura
 from tests.scenarios.hooks import SECRET
 from tests.scenarios.house import until
 
+pytestmark = pytest.mark.slow
+
 Drive = Callable[[Host], Awaitable[object]]
 
 

@@ -19,6 +19,8 @@ from tests.scenarios.hooks import SECRET, Hooks
 from tests.scenarios.house import until
 from tests.scenarios.plain_runtime import plain_gateway
 
+pytestmark = pytest.mark.slow
+
 KEPT = Path(__file__).parents[1] / "engines"
 
 

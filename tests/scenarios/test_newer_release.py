@@ -19,6 +19,8 @@ from tests.scenarios.hooks import SECRET, Hooks
 from tests.scenarios.house import Running, until
 from tests.scenarios.plain_runtime import plain_gateway
 
+pytestmark = pytest.mark.slow
+
 
 async def newer(verb: str, folder: Path, engine: dict[str, Any]) -> dict[str, Any]:
     """Let the newer release do something, in a process of its own."""

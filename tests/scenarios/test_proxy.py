@@ -24,6 +24,8 @@ from tests.scenarios.hooks import PATIENCE, success
 from tests.scenarios.house import API_KEY, GOOD, Running, Scene, ended, plain_http, until
 from tests.scenarios.replica_processes import Serving, fleet
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "config/nginx.conf"
 MAX_BODY = 4 * 1024**2
@@ -192,7 +194,6 @@ async def test_streams_of_both_gateways_leave_at_once_and_resume(newer: Scene, f
             assert (refused.status_code, is_problem(refused)["type"]) == (503, "/problems/overloaded")
 
 
-@pytest.mark.slow
 async def test_heartbeats_of_a_quiet_stream_come_through(newer: Scene, free_port: Callable[[], int]) -> None:
     async with behind(newer, free_port(), api={"heartbeat": "300ms"}) as house:
         beats = 0
@@ -204,7 +205,6 @@ async def test_heartbeats_of_a_quiet_stream_come_through(newer: Scene, free_port
         assert beats == 3
 
 
-@pytest.mark.slow
 async def test_posts_in_hand_when_a_gateway_is_killed_are_on_record_once(
     newer: Scene, free_port: Callable[[], int]
 ) -> None:
@@ -248,7 +248,6 @@ async def test_posts_in_hand_when_a_gateway_is_killed_are_on_record_once(
         assert sorted(on_record) == texts
 
 
-@pytest.mark.slow
 async def test_requests_go_on_while_a_gateway_is_stopped(newer: Scene, free_port: Callable[[], int]) -> None:
     async with behind(newer, free_port()) as house:
         statuses: list[int] = []

@@ -53,7 +53,9 @@ def run(folder: Path, content: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize(
+    "name", ["SIGINT", *(pytest.param(name, marks=pytest.mark.slow) for name in ("SIGTERM", "SIGHUP"))]
+)
 def test_children_hear_what_the_parent_ignores_and_blocks(tmp_path: Path, name: str) -> None:
     number = signal.Signals[name]
     before = signal.signal(number, signal.SIG_IGN)
