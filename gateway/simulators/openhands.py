@@ -415,7 +415,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--session-api-key")
     parser.add_argument("--conversation", default="c0ffee", help="a conversation's id")
-    parser.add_argument("--loading", type=float, default=0.0, help="seconds until an agent listens to its client")
+    parser.add_argument("--loading", type=float, default=0.5, help="seconds until an agent listens to its client")
     parser.add_argument(
         "--max-concurrent-conversations", type=int, default=3, help="agents side by side; the next ends the oldest"
     )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.simulators.huma import HumaServer, SimAgent, SimCall
+from gateway.simulators.huma_calls import SimBurst
 from gateway.simulators.huma_rules import length_of_json
 from tests.simulators.raw_client import RawClient, connected
 
@@ -368,3 +369,12 @@ async def test_0_1_messages_follow_each_other_without_confirmation(wrapped: Pair
     assert await agent.say(["one", "two"], call_id="b") == []
     events = [(await client.next())[1]["event"] for _ in range(4)]
     assert events == ["typing_start", "message_sent"] * 2
+
+
+def test_a_confirmation_that_is_said_again_may_tell_a_newer_context_but_no_other_fate() -> None:
+    burst = SimBurst("c")
+    burst.sent = 1
+    for number in range(2):
+        burst.confirm({"messageIndex": 0, "success": True, "context": {"n": number}})
+    with pytest.raises(Violation, match="already confirmed otherwise"):
+        burst.confirm({"messageIndex": 0, "success": False, "context": {"n": 1}})

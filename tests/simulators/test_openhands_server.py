@@ -1,6 +1,7 @@
 """The simulated OpenHands server behaves as 0.62 was measured to, seen by a client that knows nothing of it."""
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
 import httpx
@@ -9,9 +10,12 @@ import pytest
 from gateway.simulators.openhands import Manners, OpenHandsServer
 from tests.simulators.raw_openhands import RawOpenHands, is_state, joined, kinds
 
+READY = Manners(loading=timedelta(0), stale_state=None)
+"""An agent that listens as soon as its client has joined, for what is not about its beginning."""
+
 
 async def test_a_new_conversation_warms_up_before_the_connection_stands() -> None:
-    async with OpenHandsServer() as server, joined(server.url, "c1") as client:
+    async with OpenHandsServer(manners=READY) as server, joined(server.url, "c1") as client:
         await client.until(is_state("awaiting_user_input"))
         assert kinds(client.events) == ["loading", "loading", "system", "awaiting_user_input"]
         assert client.numbers == [0, 0, 1, 3], "the environment's own order has an id and is never sent"
@@ -21,7 +25,7 @@ async def test_a_new_conversation_warms_up_before_the_connection_stands() -> Non
 
 
 async def test_a_message_is_echoed_with_a_new_id_and_wakes_the_agent() -> None:
-    async with OpenHandsServer() as server, joined(server.url, "c1") as client:
+    async with OpenHandsServer(manners=READY) as server, joined(server.url, "c1") as client:
         work = server.conversation("c1")
         await client.order("message", {"content": "hi", "image_urls": []})
         await client.until(lambda event: event.get("observation") == "recall")
@@ -41,7 +45,7 @@ async def test_a_message_is_echoed_with_a_new_id_and_wakes_the_agent() -> None:
 
 
 async def test_two_threads_of_the_server_swap_what_they_send() -> None:
-    async with OpenHandsServer(manners=Manners(reorders=True)) as server, joined(server.url, "c1") as client:
+    async with OpenHandsServer(manners=replace(READY, reorders=True)) as server, joined(server.url, "c1") as client:
         await client.order("message", {"content": "hi"})
         await client.until(is_state("running"))
         assert client.numbers[-2:] == [7, 6]
@@ -65,7 +69,7 @@ async def test_two_threads_of_the_server_swap_what_they_send() -> None:
     ],
 )
 async def test_what_the_server_does_not_take_is_never_acknowledged(payload: object) -> None:
-    async with OpenHandsServer() as server, joined(server.url, "c1") as client:
+    async with OpenHandsServer(manners=READY) as server, joined(server.url, "c1") as client:
         with pytest.raises(Exception, match=r"^$"):
             await client.send(payload, within=0.2)
         await client.order("message", {"content": "still here"}, channel="oh_action")
@@ -75,7 +79,7 @@ async def test_what_the_server_does_not_take_is_never_acknowledged(payload: obje
 
 @pytest.mark.parametrize(("answer", "ends"), [("user_confirmed", "running"), ("user_rejected", "awaiting_user_input")])
 async def test_a_gated_command_comes_again_after_the_answer(answer: str, ends: str) -> None:
-    async with OpenHandsServer() as server, joined(server.url, "c1") as client:
+    async with OpenHandsServer(manners=READY) as server, joined(server.url, "c1") as client:
         work = server.conversation("c1")
         command = {"command": "rm a", "thought": "Risky."}
         running = asyncio.create_task(work.agent_acts("run", command, gated=True))
@@ -97,13 +101,13 @@ async def test_a_gated_command_comes_again_after_the_answer(answer: str, ends: s
 
 
 async def test_an_answer_that_nothing_waits_for_is_a_breach() -> None:
-    async with OpenHandsServer() as server, joined(server.url, "c1") as client:
+    async with OpenHandsServer(manners=READY) as server, joined(server.url, "c1") as client:
         await client.order("change_agent_state", {"agent_state": "user_confirmed"})
         assert ["nothing waits" in line for line in server.conversation("c1").violations] == [True]
 
 
 async def test_a_gated_edit_is_carried_out_before_the_answer_and_again_after_it() -> None:
-    async with OpenHandsServer() as server, joined(server.url, "c1") as client:
+    async with OpenHandsServer(manners=READY) as server, joined(server.url, "c1") as client:
         work = server.conversation("c1")
         editing = asyncio.create_task(work.agent_edits("/a.txt", "a\n", gated=True))
         seen = await client.until(lambda event: event.get("observation") == "edit")
@@ -113,7 +117,7 @@ async def test_a_gated_edit_is_carried_out_before_the_answer_and_again_after_it(
 
 
 async def test_a_stop_ends_a_command_which_then_ends_a_second_time() -> None:
-    async with OpenHandsServer() as server, joined(server.url, "c1") as client:
+    async with OpenHandsServer(manners=READY) as server, joined(server.url, "c1") as client:
         work = server.conversation("c1")
         action = await work.agent_starts("sleep 9")
         await client.order("change_agent_state", {"agent_state": "stopped"})
@@ -126,7 +130,7 @@ async def test_a_stop_ends_a_command_which_then_ends_a_second_time() -> None:
 
 
 async def test_orders_of_a_client_are_carried_out_and_observed_as_its_own() -> None:
-    async with OpenHandsServer() as server, joined(server.url, "c1") as client:
+    async with OpenHandsServer(manners=READY) as server, joined(server.url, "c1") as client:
         work = server.conversation("c1")
         work.workspace.outputs["ls"] = ("a.txt\n", 0)
         await client.order("run", {"command": "ls"})
@@ -151,7 +155,7 @@ async def test_orders_of_a_client_are_carried_out_and_observed_as_its_own() -> N
 
 
 async def test_a_clients_write_poisons_the_conversation() -> None:
-    async with OpenHandsServer() as server, joined(server.url, "c1") as client:
+    async with OpenHandsServer(manners=READY) as server, joined(server.url, "c1") as client:
         work = server.conversation("c1")
         await client.order("write", {"path": "/a", "content": "x"})
         with pytest.raises(RuntimeError, match="poisoned"):
@@ -161,7 +165,7 @@ async def test_a_clients_write_poisons_the_conversation() -> None:
 
 
 async def test_a_replay_withholds_states_but_the_last_and_what_is_never_sent() -> None:
-    async with OpenHandsServer() as server:
+    async with OpenHandsServer(manners=READY) as server:
         async with joined(server.url, "c1") as client:
             await client.order("message", {"content": "hi"})
             await server.conversation("c1").agent_runs("ls", "a")
@@ -186,7 +190,7 @@ async def test_a_replay_withholds_states_but_the_last_and_what_is_never_sent() -
     ],
 )
 async def test_some_clients_are_refused_with_a_reason(query: str, message: str) -> None:
-    async with OpenHandsServer(session_api_key="right") as server:
+    async with OpenHandsServer(session_api_key="right", manners=READY) as server:
         client = RawOpenHands()
         with pytest.raises(Exception, match=r"[Cc]onnect|namespaces"):
             await client.connect(server.url, query)
@@ -205,7 +209,7 @@ async def test_some_clients_are_refused_with_a_reason(query: str, message: str) 
     ],
 )
 async def test_others_are_told_nothing_at_all(query: str) -> None:
-    async with OpenHandsServer(session_api_key="right") as server:
+    async with OpenHandsServer(session_api_key="right", manners=READY) as server:
         client = RawOpenHands()
         with pytest.raises(Exception, match=r"[Cc]onnect|namespaces"):
             await client.connect(server.url, query, within=1.0)
@@ -215,7 +219,7 @@ async def test_others_are_told_nothing_at_all(query: str) -> None:
 
 
 async def test_known_providers_and_empty_ones_are_welcome() -> None:
-    async with OpenHandsServer() as server:
+    async with OpenHandsServer(manners=READY) as server:
         for more in ("&providers_set=", "&providers_set=github,gitlab"):
             async with joined(server.url, "c1", more=more):
                 pass
@@ -223,7 +227,7 @@ async def test_known_providers_and_empty_ones_are_welcome() -> None:
 
 
 async def test_missing_settings_are_told_after_the_replay() -> None:
-    async with OpenHandsServer() as server:
+    async with OpenHandsServer(manners=READY) as server:
         async with joined(server.url, "c1"):
             pass
         server.has_settings = False
@@ -240,7 +244,10 @@ async def test_missing_settings_are_told_after_the_replay() -> None:
 
 async def test_rest_creates_conversations_and_pages_through_all_their_events() -> None:
     key = {"X-Session-API-Key": "k"}
-    async with OpenHandsServer(session_api_key="k") as server, httpx.AsyncClient(base_url=server.url) as http:
+    async with (
+        OpenHandsServer(session_api_key="k", manners=READY) as server,
+        httpx.AsyncClient(base_url=server.url) as http,
+    ):
         http.headers.update(key)
         assert (await http.post("/api/conversations", json={"strange": 1})).status_code == 422
         made = (await http.post("/api/conversations", json={"initial_user_msg": "go"})).json()
@@ -258,7 +265,7 @@ async def test_rest_creates_conversations_and_pages_through_all_their_events() -
 
 
 async def test_a_lost_connection_keeps_the_conversation_and_a_restart_begins_the_agent_anew() -> None:
-    async with OpenHandsServer() as server:
+    async with OpenHandsServer(manners=READY) as server:
         work = server.conversation("c1")
         async with joined(server.url, "c1") as client:
             assert await work.drop() == 1
@@ -283,7 +290,7 @@ async def test_a_lost_connection_keeps_the_conversation_and_a_restart_begins_the
 
 
 async def test_a_stop_by_rest_sends_the_clients_away_before_they_can_see_it() -> None:
-    async with OpenHandsServer() as server, joined(server.url, "c1") as client:
+    async with OpenHandsServer(manners=READY) as server, joined(server.url, "c1") as client:
         async with httpx.AsyncClient(base_url=server.url) as http:
             await http.post("/api/conversations/c1/stop")
         await client.until_left()
@@ -292,7 +299,7 @@ async def test_a_stop_by_rest_sends_the_clients_away_before_they_can_see_it() ->
 
 
 async def test_a_delegates_states_come_between_and_its_observation_has_no_cause() -> None:
-    async with OpenHandsServer() as server, joined(server.url, "c1") as client:
+    async with OpenHandsServer(manners=READY) as server, joined(server.url, "c1") as client:
         work = server.conversation("c1")
         seen = await work.delegate("BrowsingAgent", "look", {"found": "nothing"})
         await client.until(lambda event: event.get("observation") == "delegate")
@@ -301,7 +308,7 @@ async def test_a_delegates_states_come_between_and_its_observation_has_no_cause(
 
 
 async def test_things_that_are_no_events_are_sent_and_never_shown_again() -> None:
-    async with OpenHandsServer() as server:
+    async with OpenHandsServer(manners=READY) as server:
         async with joined(server.url, "c1") as client:
             work = server.conversation("c1")
             await work.title("Fishing")
@@ -314,7 +321,7 @@ async def test_things_that_are_no_events_are_sent_and_never_shown_again() -> Non
 
 
 async def test_actions_have_the_keys_of_the_recorded_ones() -> None:
-    async with OpenHandsServer() as server:
+    async with OpenHandsServer(manners=READY) as server:
         work = server.conversation("c1")
         await work.agent_runs("echo hello", "hello\n")
         await work.agent_edits("/b.py", "print('b')\n")
@@ -352,7 +359,7 @@ async def test_what_is_said_while_the_agent_loads_is_acknowledged_and_never_work
 
 
 async def test_a_fourth_conversation_ends_the_oldest() -> None:
-    async with OpenHandsServer() as server, joined(server.url, "c1") as oldest:
+    async with OpenHandsServer(manners=READY) as server, joined(server.url, "c1") as oldest:
         async with joined(server.url, "c2"), joined(server.url, "c3"), joined(server.url, "c4"):
             await oldest.until_left()
             evicted = [event for event in oldest.events if event.get("id") == "AGENT_ERROR$TOO_MANY_CONVERSATIONS"]
@@ -374,7 +381,7 @@ async def test_a_server_may_be_told_to_keep_more_conversations() -> None:
 
 
 async def test_a_stopped_conversation_is_stopped_until_somebody_joins_it() -> None:
-    async with OpenHandsServer() as server, httpx.AsyncClient() as rest:
+    async with OpenHandsServer(manners=READY) as server, httpx.AsyncClient() as rest:
         async with joined(server.url, "c1") as client:
             answer = await rest.post(f"{server.url}/api/conversations/c1/stop")
             assert answer.json()["conversation_status"] == "RUNNING"
