@@ -5,7 +5,6 @@ import json
 import re
 import sqlite3
 from contextlib import suppress
-from itertools import chain
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -157,11 +156,18 @@ class Scene(Ground):
         """
         assert self.agent.violations == [], self.agent.violations
         rows = await super().verify()
+        told = {one["native_id"]: await self._boards(one["session_id"]) for one in await self.rows("/v1/sessions")}
         for call in self.calls:
             if call.tool in UPDATED and call.call_id in rows:
-                self._check_order(call, strictly=strictly)
+                self._check_order(call, told[self._agent_of(call).agent_id], strictly=strictly)
                 self._check_words(call, rows[call.call_id])
         return rows
+
+    async def _boards(self, session_id: str) -> dict[str, int]:
+        """Find under which sequence each state of a session is on record."""
+        events = await self.rows(f"/v1/sessions/{session_id}/events")
+        told = [one for one in events if one["event"]["kind"] == "context.updated"]
+        return {_board_of(one["event"]["context"]): one["sequence"] for one in told}
 
     def _check_words(self, call: SimCall, row: dict[str, Any]) -> None:
         """A failure of what may not be repeated is an unknown outcome, and says so, unless the executor failed it."""
@@ -170,24 +176,21 @@ class Scene(Ground):
         if call.tool == "once" and call.reading.outcome == "failure":
             assert row["unknown"] is True
 
-    def _check_order(self, call: SimCall, *, strictly: bool) -> None:
-        """Updates come before their result, in repeats as well."""
+    def _check_order(self, call: SimCall, boards: dict[str, int], *, strictly: bool) -> None:
+        """The state that comes with a result, or a newer one, is told before it: `s`; `o` is an older one."""
         assert call.reading is not None
         if call.reading.outcome != "success":
             return
+        own = boards[_board_of({"board": call.arguments})]
         told = ""
-        for frame in chain.from_iterable(agent.received for agent in self.huma.agents.values()):
+        for frame in self._agent_of(call).received:
             said = frame.payload.get("content", frame.payload)
             if said.get("toolCallId") == call.call_id:
                 told += "r"
-            elif said.get("name") == "board" and said["context"].get("board") == call.arguments:
-                told += "u"
             elif "context" in said:
-                told += "n"
-        own = told.replace("n", "")
-        if strictly:
-            assert re.fullmatch("(u+r)+", own), told
-        else:
-            # A fresh link is told the newest state first, which stands for the updates before it.
-            assert re.fullmatch("(u*r)+", own), told
-            assert set(told.partition("r")[0]) & {"u", "n"}, told
+                told += "s" if boards.get(_board_of(said["context"]), 0) >= own else "o"
+        assert re.fullmatch("(o*s[so]*r)+[so]*" if strictly else "o*s[sor]*", told), told
+
+
+def _board_of(context: dict[str, Any]) -> str:
+    return json.dumps(context.get("board"), sort_keys=True)

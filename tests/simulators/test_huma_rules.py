@@ -8,7 +8,7 @@ import pytest
 
 from gateway.simulators.huma import HumaServer, SimAgent, SimCall
 from gateway.simulators.huma_calls import SimBurst
-from gateway.simulators.huma_rules import length_of_json
+from gateway.simulators.huma_rules import Violation, length_of_json
 from tests.simulators.raw_client import RawClient, connected
 
 Pair = tuple[SimAgent, RawClient]
