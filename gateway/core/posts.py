@@ -25,8 +25,8 @@ from gateway.ports.executor import Answered
 from gateway.ports.step import Lane
 
 
-def post(council: Council, build: Building, event: Event) -> int:
-    """Take an event of an API client; returns the sequence it is on record under.
+def post(council: Council, build: Building, event: Event, *, by: str) -> int:
+    """Take an event of an API client, `by` the name of its key; returns the sequence it is on record under.
 
     Raises:
         Inexpressible: this runtime cannot be told so.
@@ -47,7 +47,7 @@ def post(council: Council, build: Building, event: Event) -> int:
                     settle(council, build, call, canceled, tell_reason=reason, moot=native)
                 return sequence
             case ApprovalGiven() | QuestionAnswered() | SecretSupplied():
-                return give(council, build, event, by="client")
+                return give(council, build, event, by=by)
             case MessagePosted() | ContextUpdated(wakes_agent=True):
                 return _pass_on(council, build, event, lane="new_work")
             case _:

@@ -97,9 +97,9 @@ def _for_client(desk: Desk, build: Building, signal: s.ClientSignal) -> Any:
     """What an API client or operator asked for."""
     council = desk.council
     match signal:
-        case s.Post(events, _, keep):
+        case s.Post(events, _, by, keep):
             _refuse_too_many(desk, build, events)
-            sequences = [posts.post(council, build, event) for event in events]
+            sequences = [posts.post(council, build, event, by=by) for event in events]
             if keep is not None:
                 build.keep(keep, sequences)
             return sequences

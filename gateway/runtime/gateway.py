@@ -373,14 +373,14 @@ class Gateway:
             await self._engine.erase(session_id)
 
     async def post(
-        self, session_id: SessionId, events: Sequence[Event], *, keep: Keep | None = None
+        self, session_id: SessionId, events: Sequence[Event], *, by: str, keep: Keep | None = None
     ) -> Sequence[Envelope]:
         """Record client events and send them on; nothing is recorded where one cannot be expressed.
 
-        With `keep`, the answer is on record in the same moment as the events.
+        `by` names the API key. With `keep`, the answer is on record in the same moment as the events.
         """
         pump = await self._carriers.pump(session_id)
-        return await ask(pump, Post(events, reply_slot(), keep))
+        return await ask(pump, Post(events, reply_slot(), by, keep))
 
     async def read(self, session_id: SessionId, *, after: int, limit: int) -> Sequence[Envelope]:
         try:

@@ -129,6 +129,8 @@ class Recover:
 class Post:
     events: Sequence[Event]
     reply: "Future[Sequence[Envelope]]"
+    by: str
+    """The name of the API key that posts them."""
     keep: Keep | None = None
     """The answer's place under an Idempotency-Key, where the client gave one."""
 

@@ -238,8 +238,9 @@ class MemoryGateway(Gateway):
         self.rows[session_id] = replace(self.rows[session_id], state="closed")
 
     async def post(
-        self, session_id: SessionId, events: Sequence[Event], *, keep: Keep | None = None
+        self, session_id: SessionId, events: Sequence[Event], *, by: str, keep: Keep | None = None
     ) -> Sequence[Envelope]:
+        del by
         self._check("post")
         await self.session(session_id)
         await self.posting.wait()

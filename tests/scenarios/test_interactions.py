@@ -97,3 +97,15 @@ async def test_many_followers_see_the_same(plain: Plain) -> None:
         expected = [(f"q-{number}", "waiting") for number in range(20)]
         assert [await one.next() for _ in range(20)] == expected
         assert [await other.next() for _ in range(20)] == expected
+
+
+async def test_an_answer_names_the_key_that_gave_it_however_it_came(plain: Plain) -> None:
+    running, runtime = plain
+    for number in range(2):
+        runtime.say(QuestionAsked(id=f"q{number}", text="Which?"))
+    first, second = await waiting(running, 2)
+    await running.post(f"/v1/interactions/{first['interaction_id']}/answer", {"answer": "this"}, status=200)
+    answer = {"kind": "question.answered", "id": second["event"]["id"], "answer": "that"}
+    await running.post(f"/v1/sessions/{second['session_id']}/events", answer, status=202)
+    shown = (await running.get("/v1/interactions", state="answered"))["data"]
+    assert [one["answered_by"] for one in shown] == ["backend", "backend"]

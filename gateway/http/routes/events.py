@@ -33,10 +33,10 @@ class EventRoutes:
     async def post(self, request: Request) -> Response:
         events = read_events(await read_json(request))
 
-        session_id = SessionId(request.path_params["session_id"])
+        session_id, by = SessionId(request.path_params["session_id"]), request.state.caller.name
 
         async def act(keep: Keep | None = None) -> Reply:
-            return _written(await self._gateway.post(session_id, events, keep=keep))
+            return _written(await self._gateway.post(session_id, events, by=by, keep=keep))
 
         async def again(sequences: Sequence[int]) -> Reply:
             first, last = min(sequences), max(sequences)

@@ -145,7 +145,7 @@ class Table:
 
     def post(self, event: Event) -> int:
         """Let a client post an event."""
-        return self.decide(lambda build: posts.post(self.council, build, event))
+        return self.decide(lambda build: posts.post(self.council, build, event, by="backend"))
 
     def wait(self, seconds: float) -> None:
         """Let time pass, then tick."""
