@@ -191,3 +191,25 @@ async def test_a_second_process_on_the_same_file_is_turned_away_and_the_first_go
         assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"
         newer.port, first.log = port, log
         assert await first.stop() == 0
+
+
+async def test_a_reload_that_raises_what_nobody_foresaw_is_told_and_the_next_one_works(newer: Scene) -> None:
+    (newer.folder / "odd_tools.py").write_text("def __getattr__(name):\n    raise ValueError('no such thing')\n")
+    async with serving(newer, environment={"PYTHONPATH": str(newer.folder)}) as served, plain_http() as http:
+        await until(served.ready, within=START)
+        odd = {"executors": {"odd": {"type": "python", "call": "odd_tools:lend"}}}
+        newer.configure({**odd, "routes": [{"match": {"tool": "free"}, "to": "odd"}]})
+        served.process.send_signal(signal.SIGHUP)
+
+        async def counted() -> bool:
+            text = (await http.get(f"{served.url}/metrics", headers={"authorization": f"Bearer {API_KEY}"})).text
+            return 'dragoman_faults_total{part="reload"} 1.0' in text
+
+        await until(counted)
+        assert "no such thing" in served.log.read_text()
+        newer.configure({"executors": {"odd": None, "words": {"type": "static", "result": "new"}}})
+        newer.configure({"routes": [{"match": {"tool": "free"}, "to": "words"}]})
+        served.process.send_signal(signal.SIGHUP)
+        await served.wait_log("configuration reloaded")
+        assert (await ended(await newer.agent.call("free", {}))).result == "new"
+        assert await served.stop() == 0
