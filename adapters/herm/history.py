@@ -1,5 +1,6 @@
 """Reads the stored history of a session: every page, sorted, without what is known already."""
 
+import asyncio
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -12,6 +13,8 @@ from gateway.transports.rest_client import RestClient, refusal
 
 MOST_BYTES = 256 * 1024 * 1024
 """What the events of one history may take in memory; a longer one is told as a loss of the link."""
+_HEAVY = 256 * 1024
+"""Behind an event that takes more than this, others get their turn; to weigh it may take a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,11 @@ async def read_history(client: RestClient, path: str, *, options: HermOptions, a
             if not place.is_live and (after is None or place.sequence is None or place.sequence > after)
         ]
         found.extend(news)
-        size += sum(weight(event.payload) for event in news)
+        for event in news:
+            heavy = weight(event.payload)
+            size += heavy
+            if heavy > _HEAVY:
+                await asyncio.sleep(0)
         if size > MOST_BYTES:
             raise LinkLost(f"the history takes more than {MOST_BYTES} bytes")
         # A cursor that comes again would lead around for ever.

@@ -237,11 +237,8 @@ def _understand(text: str) -> Event | None:
 
 
 def _read(text: str) -> Any:
-    payload = json.loads(text)
-    if not isinstance(payload, Malformed):
-        return payload
     # A call with one unspeakable argument keeps its id and can be answered.
-    salvaged = json.salvage(text)
-    if not isinstance(salvaged, Malformed):
-        return salvaged
-    return Malformed(payload.reason) if any(word in text for word in wire.SECRET_WORDS) else payload
+    payload = json.read(text)
+    if isinstance(payload, Malformed) and any(word in text for word in wire.SECRET_WORDS):
+        return Malformed(payload.reason)
+    return payload

@@ -404,7 +404,7 @@ def read_page(answer: object) -> Page | None:
     cursor = next((str(members[name]) for name in _CURSORS if isinstance(members.get(name), str | int)), "")
     if more is True and not cursor and events:
         # Some of the family take the last event's id as the cursor of the next page.
-        cursor = event_id_of(events[-1]) or ""
+        cursor = next((known for event in reversed(events) if (known := event_id_of(event))), "")
     return Page(events, None if more is False else cursor or None)
 
 

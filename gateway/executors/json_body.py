@@ -25,14 +25,12 @@ def read_json(body: bytes) -> Any:
     Raises:
         ValueError: with a text that completes "a body ..." and never quotes the body.
     """
-    if (many := MEMBERS.surely_too_many(body)) is not None:
+    if (many := MEMBERS.too_many(body)) is not None:
         raise ValueError(f"with {many}")
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as exc:
         raise ValueError("that is not JSON") from exc
-    if (many := MEMBERS.too_many(body, value)) is not None:
-        raise ValueError(f"with {many}")
     if len(body) > LONG and is_simple(value):
         return value
     # Counting brackets is cheap and settles it for nearly every body.

@@ -51,13 +51,12 @@ def parse_json(raw: bytes) -> Any:
     """
     if not raw.strip():
         raise Refused("invalid-json", "the body is empty; a JSON value is expected")
-    many = MEMBERS.surely_too_many(raw)
+    if (many := MEMBERS.too_many(raw)) is not None:
+        raise Refused("invalid-json", f"the body has {many}; send less at once")
     try:
-        value = None if many else orjson.loads(raw)
+        value = orjson.loads(raw)
     except orjson.JSONDecodeError as exc:
         raise Refused("invalid-json", _explain(exc)) from exc
-    if many or (many := MEMBERS.too_many(raw, value)):
-        raise Refused("invalid-json", f"the body has {many} (limits.members); send less at once")
     # Fewer brackets than the limit cannot nest deeper than it, and is what nearly all bodies have.
     if raw.count(b"[") + raw.count(b"{") > DEPTH and _is_too_deep(value):
         raise Refused("invalid-json", f"the body nests deeper than {DEPTH} levels")

@@ -103,7 +103,7 @@ def find_fault(value: object, path: str = "", *, forbid_keys: bool = True, max_d
         raw = orjson.dumps(value, option=_STRICT)
     except TypeError:
         return _walk(value, path, forbid_keys, max_depth) or Fault("is not JSON", path)
-    if (many := MEMBERS.too_many(raw, value)) is not None:
+    if (many := MEMBERS.too_many(raw)) is not None:
         return Fault(f"has {many}", path)
     if len(raw) > LONG and max_depth >= FEW and is_simple(value):
         return None

@@ -3,13 +3,16 @@
 The module itself has the two functions that python-socketio asks of a `json=` module.
 """
 
+import asyncio
 import json as standard
 import re
+from collections.abc import Iterator
 from typing import Any, cast
 
 import orjson
 
 from gateway.errors import CannotExpress
+from gateway.ports.members import MEMBERS
 from gateway.ports.values import LONG, Malformed, is_simple
 
 EXCERPT = 256
@@ -20,6 +23,10 @@ CUT_LENGTH = 64 * 1024
 """The longest text of which the depths are cut off; looking through it takes some milliseconds."""
 
 _MARKS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
+_NEXT = re.compile(r'[^"\[\]{}]*+(?:"(?:[^"\\]++|\\.)*+"[^"\[\]{}]*+)*+([\[\]{}])', re.DOTALL)
+"""What leads to the next bracket that stands in no text, and the bracket."""
+_SLICE = 2_000
+"""Brackets that are looked at before others get their turn; it takes about a millisecond."""
 _LONG_INTEGER = re.compile(r"-\d{19}|\d{20}")
 _SAME_DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _RUN = b"0" * 19
@@ -30,9 +37,11 @@ _OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 def loads(text: str | bytes) -> Any:
     """Read JSON; what cannot be read comes back as `Malformed`.
 
-    Refused beside broken JSON: lone surrogates, nesting over `MAX_DEPTH`, infinities, and integers
-    beyond 64 bits, which would otherwise be rounded without a word.
+    Refused beside broken JSON: more members than `limits.members`, lone surrogates, nesting over `MAX_DEPTH`,
+    infinities, and integers beyond 64 bits, which would otherwise be rounded without a word.
     """
+    if (many := MEMBERS.too_many(text)) is not None:
+        return Malformed(f"has {many}", excerpt(text))
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as exc:
@@ -58,12 +67,82 @@ def salvage(text: str) -> Any:
     """
     if len(text) <= CUT_LENGTH:
         text = _without_depths(text)
+    if (many := MEMBERS.too_many(text)) is not None:
+        return Malformed(f"has {many}", excerpt(text))
     try:
         value = standard.loads(text)
     except (ValueError, RecursionError) as exc:
         reason = exc.msg if isinstance(exc, standard.JSONDecodeError) else "beyond all bounds"
         return Malformed(f"not readable as JSON: {reason}", excerpt(text))
     return value if _is_shallow(text, value) else Malformed(f"nested deeper than {MAX_DEPTH} levels", excerpt(text))
+
+
+def read(text: str) -> Any:
+    """Read JSON leniently: one bad value must not cost all that stands around it.
+
+    Whoever takes the value must find what is unspeakable in it, as for `salvage`.
+    """
+    value = loads(text)
+    if not isinstance(value, Malformed):
+        return value
+    salvaged = salvage(text)
+    return value if isinstance(salvaged, Malformed) else salvaged
+
+
+async def read_answer(content: bytes) -> Any:
+    """Read an answer leniently; it may hold a list of events.
+
+    Where there are more members than one value may have, each event of the list is one value, read by itself, and one
+    that cannot be read is `Malformed` in its place, without an excerpt. Others get their turn in between.
+    """
+    text = content.decode("utf-8", "replace")
+    if MEMBERS.too_many(content) is None:
+        return read(text)
+    # In a list the events stand below it, in an object below its lists.
+    level = 1 if text.lstrip().startswith("[") else 2
+    events: list[Any] = []
+    around: list[str] = []
+    depth = start = 0
+    for number, mark in enumerate(_brackets(text), start=1):
+        if mark[1] in "[{":
+            if depth == level:
+                around.append(f"{text[start : mark.start(1)]}[{len(events)}]")
+                start = mark.start(1)
+            depth += 1
+        else:
+            depth -= 1
+            if depth == level:
+                await asyncio.sleep(0)
+                event = read(text[start : mark.end()])
+                events.append(Malformed(event.reason) if isinstance(event, Malformed) else event)
+                start = mark.end()
+                await asyncio.sleep(0)
+        if number % _SLICE == 0:
+            await asyncio.sleep(0)
+    answer = read("".join((*around, text[start:])))
+    return answer if isinstance(answer, Malformed) else _put_in(answer, level, events)
+
+
+def _brackets(text: str) -> Iterator[re.Match[str]]:
+    """Find one after the other; a search would go through what has none again from each of its letters."""
+    mark = _NEXT.match(text)
+    while mark is not None:
+        yield mark
+        mark = _NEXT.match(text, mark.end())
+
+
+def _put_in(around: Any, level: int, events: list[Any]) -> Any:
+    """Put the events back; all containers at this level are places of them."""
+    match around:
+        case [int(place)] if level == 0:
+            return events[place]
+        case dict():
+            members = cast("dict[str, Any]", around)
+            return {name: _put_in(inner, level - 1, events) for name, inner in members.items()}
+        case list():
+            return [_put_in(inner, level - 1, events) for inner in cast("list[Any]", around)]
+        case _:
+            return around
 
 
 def dumps(value: object, **_options: object) -> str:

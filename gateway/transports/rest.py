@@ -70,14 +70,13 @@ async def _ask(
     failure: LinkLost | LinkRefused
     try:
         async with asyncio.timeout(within.total_seconds()), request as response:
-            text = await _read(response, most)
+            answer = await json.read_answer(await _read(response, most))
             status = response.status
     except TimeoutError:
         failure = LinkLost(f"no answer within {within.total_seconds():g} s")
     except (aiohttp.ClientError, OSError, ValueError) as exc:
         failure = refusal_of(exc) or LinkLost(mask(f"{type(exc).__name__}: {exc}")[:300])
     else:
-        answer = json.loads(text)
         return _judge(status, {} if answer is None and or_null else answer, mask)
     # Outside the handlers, so that no chained exception quotes the request and its key.
     raise failure
@@ -96,12 +95,13 @@ def _judge(status: int, answer: object, mask: Mask) -> dict[str, Any]:
     if status in {200, 201}:
         if isinstance(answer, dict):
             return cast("dict[str, Any]", answer)
-        raise LinkLost(f"HTTP {status} without a JSON object")
-    detail = mask(_detail(answer))[:300]
+        reason = f": {answer.reason}" if isinstance(answer, Malformed) else ""
+        raise LinkLost(f"HTTP {status} without a JSON object{reason}")
+    detail = mask(json.excerpt(_detail(answer)))
     if status >= 500 or status in _AGAIN:
         raise LinkLost(f"HTTP {status}: {detail}")
     code = "UNAUTHORIZED" if status in {401, 403} else (_code(answer) or f"HTTP_{status}")
-    raise LinkRefused(mask(code), detail, terminal=True)
+    raise LinkRefused(mask(json.excerpt(code)), detail, terminal=True)
 
 
 def _code(answer: object) -> str | None:

@@ -111,7 +111,7 @@ class RestClient:
         try:
             async with asyncio.timeout(within.total_seconds()):
                 response = await self._client.send(request, stream=True)
-                body = _read_json(await read_whole(response, MAX_ANSWER))
+                body = await _read_json(await read_whole(response, MAX_ANSWER))
         except TimeoutError:
             failure = f"no answer within {within.total_seconds():g} s"
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError, ValueError) as exc:
@@ -158,7 +158,7 @@ class RestClient:
                     response = await self._client.send(request, stream=True)
                     self._note(path, response)
                     if not response.is_success:
-                        content = _read_json(await read_whole(response, MAX_ERROR))
+                        content = await _read_json(await read_whole(response, MAX_ERROR))
                         answer = Answer(response.status_code, content, response.headers.get("Retry-After"))
                         failure = refusal(answer, self.mask)
             except TimeoutError:
@@ -232,13 +232,5 @@ def refusal(answer: Answer, mask: Mask) -> LinkLost | LinkRefused:
     return LinkRefused(code, detail, terminal=answer.status not in _LATER)
 
 
-def _read_json(content: bytes) -> Any:
-    if not content.strip():
-        return None
-    text = content.decode("utf-8", "replace")
-    read = json.loads(text)
-    if not isinstance(read, Malformed):
-        return read
-    # One bad value in one event must not cost the whole answer; whoever takes it looks for what is unspeakable.
-    salvaged = json.salvage(text)
-    return read if isinstance(salvaged, Malformed) else salvaged
+async def _read_json(content: bytes) -> Any:
+    return await json.read_answer(content) if content.strip() else None

@@ -46,9 +46,7 @@ def read_event(packet: str | bytes) -> Arrival:
 
 
 def _read_body(packet: str, body: str, *, namespace: str | None = None, ack: str | None = None) -> Arrival:
-    said = json.loads(body)
-    if isinstance(said, Malformed):
-        said = json.salvage(body)
+    said = json.read(body)
     match said:
         case Malformed():
             return Arrival((Frame(_channel(body), said),), ack)

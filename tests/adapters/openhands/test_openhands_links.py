@@ -11,7 +11,7 @@ import pytest
 
 from adapters.openhands import ADAPTER
 from gateway.conformance.link import Collector, LinkSuite, Peer, enter, within
-from gateway.errors import LinkLost, LinkRefused
+from gateway.errors import LinkLost, LinkRefused, MalformedFrame
 from gateway.ports.adapter import Connector, Frame, Resting, RestTimes, Tool
 from tests.adapters.openhands.raw_openhands import (
     CONVERSATION,
@@ -425,6 +425,18 @@ async def test_a_store_that_cannot_be_read_leaves_the_session_behind(answer: tup
             await enter(connector.connect(CONVERSATION, collector))
         assert not collector.is_caught_up
         await within(server.disconnected())
+
+
+@pytest.mark.requirement("OH63")
+async def test_one_unspeakable_event_of_the_store_does_not_cost_the_others() -> None:
+    server, collector = RawOpenHands(), Collector()
+    first = {**thought(0), "message": "?"}
+    page = json.dumps({"events": [first, thought(1)], "has_more": False}).replace('"?"', '"\\ud800"')
+    server.answers[f"/api/conversations/{CONVERSATION}/events"] = (200, page.encode())
+    async with server.serve(), linked(server, collector):
+        assert ids(collector) == [0, 1]
+        with pytest.raises(MalformedFrame):
+            ADAPTER.codec().decode(collector.frames[0])
 
 
 @pytest.mark.requirement("OH21", "OH65")
