@@ -25,10 +25,12 @@ DragomanError
 │   ├── Elsewhere            another instance carries the session, or none yet
 │   └── Overloaded           a queue or limit is full
 ├── Stale                    a step's expectation failed: decide again on fresh state
+│   ├── Repeated             events of a step are on record already: decide again without them
 │   └── Fenced               another instance owns the session by now: stop speaking for it
 └── Truncated                a reader asked for events that retention removed
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -208,6 +210,14 @@ class Stale(DragomanError):
     """A step's expectation did not hold, so nothing of it was written."""
 
     retryable = True
+
+
+class Repeated(Stale):
+    """Events of a step are on record already, or twice in the step; a decision without them has to be made."""
+
+    def __init__(self, session_id: str, keys: Iterable[str]) -> None:
+        self.keys = frozenset(keys)
+        super().__init__(f"session {session_id!r} has {len(self.keys)} of the step's events already")
 
 
 class Fenced(Stale):

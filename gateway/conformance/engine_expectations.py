@@ -1,6 +1,7 @@
 """What every engine must do when a step contradicts what is kept, or repeats it."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,8 @@ from gateway.conformance.engine_words import (
     ALICE,
     ALL,
     BOB,
+    DAY,
+    START,
     answered,
     asked,
     call,
@@ -22,14 +25,25 @@ from gateway.envelope import (
     CallId,
     InteractionId,
 )
-from gateway.errors import Stale
+from gateway.errors import Fenced, Repeated, Stale
 from gateway.ports.engine import Engine
 from gateway.ports.rows import CallFilter
-from gateway.ports.step import RUNTIME, CallOpen, Claim, Expectation, Fence, InteractionChange, LastSequence, Send, Step
+from gateway.ports.step import (
+    RUNTIME,
+    CallOpen,
+    Claim,
+    Expectation,
+    Fence,
+    InteractionChange,
+    Keep,
+    LastSequence,
+    Send,
+    Step,
+)
 
 
 class ExpectationSuite:
-    """Steps that fail whole, and repeats that are left out."""
+    """Steps that fail whole, those with repeats among them."""
 
     @pytest.mark.parametrize(
         "expectation",
@@ -122,30 +136,64 @@ class ExpectationSuite:
         assert row.outcome_sha == str(next(n for n, result in enumerate(results) if not isinstance(result, Stale)))
         assert (await row_of(engine)).last_sequence == row.outcome_sequence == 3
 
-    async def test_repeats_of_a_key_are_left_out_without_a_gap(self, engine: Engine) -> None:
+    async def test_of_a_step_with_repeats_nothing_is_written_and_they_are_named(self, engine: Engine) -> None:
         await open_session(engine)
-        await engine.commit(Step(ALICE, (said("a", dedupe_key="k-1"),)))
+        await engine.commit(Step(ALICE, (asked(dedupe_key="k-\x00🂡"),), calls=(call("open"),)))
+        await engine.commit(Step(ALICE, (answered(dedupe_key="o"),)))
+        before = await row_of(engine)
+        question = InteractionChange(InteractionId("i-1"), "waiting", "question.asked", 1)
+        keep = Keep("k", "s", "sha", START + DAY, events=(1,))
         step = Step(
             ALICE,
-            (
-                said("a again", dedupe_key="k-1"),
-                said("b", dedupe_key="k-\x00🂡"),
-                said("b again", dedupe_key="k-\x00🂡"),
-                said("c"),
-            ),
+            (asked(dedupe_key="k-\x00🂡"), asked(dedupe_key="new"), answered(dedupe_key="o")),
+            calls=(call("other", native_call_id="n-3", request_index=1), settled("open", outcome_index=2)),
+            sends=(Send(1, RUNTIME),),
+            interactions=(question,),
+            keeps=(keep,),
+            cursor="c",
+            snapshot=b"s",
+            state="running",
         )
-        done = await engine.commit(step)
-        assert done.dropped == (0, 2)
-        assert [e.sequence for e in done.envelopes] == [3, 4]
-        again = await engine.commit(step)
-        assert (again.dropped, again.last_sequence) == ((0, 1, 2), 5)
-        assert await texts(engine) == ["a", "b", "c", "c"]
+        with pytest.raises(Repeated) as told:
+            await engine.commit(step)
+        assert told.value.keys == {"k-\x00🂡", "o"}
+        assert await row_of(engine) == before
+        row = await engine.call(CallId("open"))
+        assert row is not None
+        assert row.state == "dispatched"
+        assert await engine.call(CallId("other")) is None
+        assert await engine.pending_sends(target=RUNTIME) == []
+        assert await engine.interaction(InteractionId("i-1")) is None
+        assert await engine.recall(key="k", scope="s") is None
+        # What was turned away has left no key behind.
+        again = replace(step, events=(said(), asked(dedupe_key="new"), answered(dedupe_key="o-2")))
+        assert [e.sequence for e in (await engine.commit(again)).envelopes] == [4, 5, 6]
+        found, _ = await engine.interactions(ALL)
+        assert [(one.interaction_id, one.request_sequence) for one in found] == [("i-1", 5)]
 
-    async def test_repeats_that_arrive_together_are_one(self, engine: Engine) -> None:
+    async def test_a_key_that_comes_twice_in_a_step_is_a_repeat(self, engine: Engine) -> None:
         await open_session(engine)
-        done = await asyncio.gather(*(engine.commit(Step(ALICE, (said(dedupe_key="k"),))) for _ in range(20)))
-        assert sum(len(one.envelopes) for one in done) == 1
-        assert (await row_of(engine)).last_sequence == 2
+        with pytest.raises(Repeated) as told:
+            await engine.commit(Step(ALICE, (said("a", dedupe_key="k"), said("b"), said("c", dedupe_key="k"))))
+        assert told.value.keys == {"k"}
+        await engine.commit(Step(ALICE, (said("a", dedupe_key="k"),)))
+        assert await texts(engine) == ["a"]
+
+    async def test_of_repeats_that_arrive_together_one_is_written(self, engine: Engine) -> None:
+        await open_session(engine)
+        steps = [Step(ALICE, (said(str(n), dedupe_key="k"), said("beside"))) for n in range(20)]
+        done = await asyncio.gather(*(engine.commit(step) for step in steps), return_exceptions=True)
+        assert [type(one) for one in done].count(Repeated) == 19
+        assert (await row_of(engine)).last_sequence == 3
+
+    async def test_an_expectation_is_looked_at_before_repeats(self, engine: Engine) -> None:
+        await open_session(engine)
+        await engine.commit(Step(ALICE, (said(dedupe_key="k"),)))
+        with pytest.raises(Stale) as told:
+            await engine.commit(Step(ALICE, (said(dedupe_key="k"),), expects=(LastSequence(1),)))
+        assert type(told.value) is Stale
+        with pytest.raises(Fenced):
+            await engine.commit(Step(ALICE, (said(dedupe_key="k"),), expects=(Fence(7),)))
 
     async def test_a_key_counts_per_session_and_direction(self, engine: Engine) -> None:
         await open_session(engine)
@@ -153,35 +201,7 @@ class ExpectationSuite:
         await engine.commit(Step(ALICE, (said(dedupe_key="k"),)))
         other = await engine.commit(Step(ALICE, (said(direction="to_runtime", dedupe_key="k"),)))
         elsewhere = await engine.commit(Step(BOB, (said(dedupe_key="k"),)))
-        assert (other.dropped, elsewhere.dropped) == ((), ())
-
-    async def test_what_points_at_a_repeat_is_left_out(self, engine: Engine) -> None:
-        await open_session(engine)
-        await engine.commit(Step(ALICE, (said("a", dedupe_key="k"),)))
-        await engine.commit(
-            Step(
-                ALICE,
-                (said("a again", dedupe_key="k"), said("b")),
-                sends=(Send(0, RUNTIME), Send(1, RUNTIME), Send(1, RUNTIME)),
-                interactions=(
-                    InteractionChange(InteractionId("i-0"), "waiting", "question.asked", 0),
-                    InteractionChange(InteractionId("i-1"), "waiting", "question.asked", 1),
-                ),
-            )
-        )
-        assert [send.sequence for send in await engine.pending_sends(target=RUNTIME)] == [3]
-        found, _ = await engine.interactions(ALL)
-        assert [(one.interaction_id, one.request_sequence) for one in found] == [("i-1", 3)]
-
-    async def test_a_call_whose_request_or_outcome_is_a_repeat_is_stale(self, engine: Engine) -> None:
-        await open_session(engine)
-        await engine.commit(Step(ALICE, (asked(dedupe_key="q"),), calls=(call(),)))
-        with pytest.raises(Stale):
-            await engine.commit(Step(ALICE, (asked(dedupe_key="q"), said()), calls=(call("other"),)))
-        await engine.commit(Step(ALICE, (said(direction="to_runtime", dedupe_key="o"),)))
-        with pytest.raises(Stale):
-            await engine.commit(Step(ALICE, (answered(dedupe_key="o"),), calls=(settled(),)))
-        assert (await row_of(engine)).last_sequence == 3
+        assert (other.last_sequence, elsewhere.last_sequence) == (3, 2)
 
     async def test_a_step_can_be_repeated_when_its_end_is_unknown(self, engine: Engine) -> None:
         await open_session(engine)

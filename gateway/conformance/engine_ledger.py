@@ -311,15 +311,6 @@ class MemorySuite:
             await engine.commit(Step(ALICE, (said(),), keeps=(keep,), expects=(LastSequence(7),)))
         assert await engine.recall(key="k", scope="s") is None
 
-    async def test_an_answer_shows_no_event_that_was_a_repeat(self, engine: Engine) -> None:
-        await open_session(engine)
-        await engine.commit(Step(ALICE, (new(said().event, dedupe_key="d"),)))
-        keep = Keep("k", "s", "sha", START + DAY, events=(0, 1))
-        await engine.commit(Step(ALICE, (new(said().event, dedupe_key="d"), said()), keeps=(keep,)))
-        kept = await engine.recall(key="k", scope="s")
-        assert kept is not None
-        assert json.loads(kept.response)["sequences"] == [3]
-
     async def test_a_note_is_kept_replaced_and_removed(self, engine: Engine) -> None:
         assert await engine.note("destination:x") is None
         await engine.set_note("destination:x", "off")

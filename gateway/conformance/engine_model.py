@@ -15,10 +15,21 @@ from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 from gateway.conformance.engine_model_leases import LeaseRules, Lives, Owned
 from gateway.conformance.engine_words import DAY, FakeClock, answered, asked, call, open_session, said, settled
 from gateway.envelope import CallId, SessionId
-from gateway.errors import Stale
+from gateway.errors import Repeated, Stale
 from gateway.ports.engine import Engine
 from gateway.ports.rows import RetentionPolicy
-from gateway.ports.step import RUNTIME, CallChange, CallOpen, Fence, LastSequence, NewEvent, Send, SendChange, Step
+from gateway.ports.step import (
+    RUNTIME,
+    CallChange,
+    CallOpen,
+    Committed,
+    Fence,
+    LastSequence,
+    NewEvent,
+    Send,
+    SendChange,
+    Step,
+)
 
 SESSIONS = [SessionId(name) for name in ("a", "b", "c")]
 CALLS = [CallId(f"call-{n}") for n in range(4)]
@@ -74,21 +85,25 @@ class EngineMachine(LeaseRules):
     def commit(self, session_id: SessionId, step: Step) -> bool:
         """Commit, keep the model in step with what should happen; False where it is Stale."""
         told = self.told[session_id]
+        keys = [new.dedupe_key for new in step.events if new.dedupe_key is not None]
+        repeats = {key for place, key in enumerate(keys) if key in told.keys or key in keys[:place]}
+        done: Committed | None = None
+        named: frozenset[str] = frozenset()
         try:
             done = self.run(self.engine.commit(step))
+        except Repeated as exc:
+            named = exc.keys
         except Stale:
             return False
-        dropped: list[int] = []
+        assert named == repeats
+        if done is None:
+            return False
         for index, new in enumerate(step.events):
-            if new.dedupe_key is not None and new.dedupe_key in told.keys:
-                dropped.append(index)
-                continue
             told.ids.append(new.event_id)
             if new.dedupe_key is not None:
                 told.keys[new.dedupe_key] = len(told.ids)
             if any(send.event_index == index for send in step.sends):
                 told.pending.add(len(told.ids))
-        assert done.dropped == tuple(dropped)
         assert done.last_sequence == len(told.ids)
         assert [e.sequence for e in done.envelopes] == [
             *range(len(told.ids) - len(done.envelopes) + 1, len(told.ids) + 1)
@@ -101,7 +116,7 @@ class EngineMachine(LeaseRules):
             said(text.encode("utf-8", "replace").decode(), dedupe_key=key) for text, key, _ in given
         )
         sends = tuple(Send(index, RUNTIME) for index, (_, _, send) in enumerate(given) if send)
-        assert self.commit(session_id, Step(session_id, events, sends=sends))
+        self.commit(session_id, Step(session_id, events, sends=sends))
 
     @rule(session_id=sessions, call_id=calls)
     def ask(self, session_id: SessionId, call_id: CallId) -> None:

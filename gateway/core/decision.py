@@ -3,7 +3,7 @@
 The memory already shows what was recorded here, so that one step can carry many decisions in a row.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -72,6 +72,7 @@ class Building:
         refusal: Callable[[str], str | None],
         routes: Routes,
         known: Mapping[str, CallRow] | None = None,
+        repeats: Collection[str] = (),
     ) -> None:
         self.base = view
         self.memory = view.memory
@@ -98,6 +99,8 @@ class Building:
         self._expects: list[Expectation] = []
         self._interactions: list[InteractionChange] = []
         self._keeps: list[Keep] = []
+        self._taken = set(repeats)
+        """Native ids on record that the memory may no longer hold, and those of this step."""
         self._before: list[tuple[CallId, OpenCall | None]] = []
         """What each change of a call replaced, for going back."""
         self._open_bytes: int | None = None
@@ -124,6 +127,8 @@ class Building:
             dedupe_key=dedupe_key,
         )
         self.events.append(new)
+        if dedupe_key is not None:
+            self._taken.add(dedupe_key)
         self.last_sequence += 1
         self.memory = fold(self.memory, new, self.last_sequence)
         if self._routes.copies_anything:
@@ -133,6 +138,10 @@ class Building:
             ):
                 self._sends.append(Send(len(self.events) - 1, f"destination:{name}"))
         return new
+
+    def has_taken(self, native_id: str) -> bool:
+        """Whether a native message is on record, or part of this step, as far as is known here."""
+        return native_id in self._taken or native_id in self.memory.recent
 
     def add_losses(self, sequence: int, losses: Iterable[Loss]) -> None:
         """List with an event recorded here what was lost by what is said in its place."""
@@ -224,6 +233,7 @@ class Building:
         self.memory, self.last_sequence, self.cursor = mark.memory, mark.last_sequence, mark.cursor
         self.partial, self.live, self.start = mark.partial, mark.live, mark.start
         self._open_bytes = None
+        self._taken -= {new.dedupe_key for new in self.events[mark.last_sequence - self.base.last_sequence :]}
         for call_id, before in reversed(self._before[mark.sizes[0] :]):
             if before is None:
                 self.calls.pop(call_id, None)

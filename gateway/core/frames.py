@@ -69,7 +69,7 @@ def take(
 def _draft(council: Council, build: Building, draft: Draft, *, overloaded: bool) -> None:
     if council.capabilities.starts_deaf:
         build.start = starting.told(build.start, draft, build.now)
-    if draft.native_id is not None and draft.native_id in build.memory.recent:
+    if draft.native_id is not None and build.has_taken(draft.native_id):
         return
     if draft.live:
         _show(build, draft.event)

@@ -27,7 +27,7 @@ from gateway.engines.rows import (
     micros_or_none,
 )
 from gateway.envelope import CallId, Direction, Envelope, SessionId
-from gateway.errors import Fenced, InvalidRequest, NotFound, Stale
+from gateway.errors import Fenced, InvalidRequest, NotFound, Repeated, Stale
 from gateway.ports.step import (
     OPEN_STATES,
     Accept,
@@ -99,6 +99,7 @@ def decide(step: Step, events: Sequence[Encoded], *, now: int, known: Known, wri
     Raises:
         NotFound: no such session.
         Stale: an expectation fails (Fenced where it is the fence), a call to open exists, or one to change is not open.
+        Repeated: an event's dedupe_key is on record already, or twice in the step.
         InvalidRequest: an index points at no event of the step.
     """
     session_id = step.session_id
@@ -106,7 +107,8 @@ def decide(step: Step, events: Sequence[Encoded], *, now: int, known: Known, wri
     if head is None:
         raise NotFound(f"no session {session_id!r}")
     _expect(step, head, known=known, writes=writes)
-    numbers, kept, keys = _number(events, head, known=known, writes=writes)
+    keys = _keys(events, session_id, known=known, writes=writes)
+    numbers = range(head.last_seq + 1, head.last_seq + 1 + len(events))
     # Most steps have only some of these, and this is the writer's busiest path.
     calls, opened = _change_calls(step, head, numbers, now=now, known=known, writes=writes) if step.calls else _NO_CALLS
     sends = _sends(step.sends, session_id, numbers, now=now) if step.sends else ()
@@ -121,7 +123,7 @@ def decide(step: Step, events: Sequence[Encoded], *, now: int, known: Known, wri
     size = head.size
     sequence = head.last_seq
     envelopes: list[Envelope] = []
-    for new, recorded_at, body, about in kept:
+    for new, recorded_at, body, about in events:
         sequence += 1
         size += len(body) + (len(about) if about else 0)
         event, event_id, direction = new.event, new.event_id, new.direction
@@ -158,8 +160,7 @@ def decide(step: Step, events: Sequence[Encoded], *, now: int, known: Known, wri
     writes.interactions += interactions
     writes.send_moves += moves
     writes.answers += answers
-    dropped = () if len(kept) == len(events) else tuple(i for i, number in enumerate(numbers) if number is None)
-    return Committed(tuple(envelopes), sequence, dropped)
+    return Committed(tuple(envelopes), sequence)
 
 
 def begin(first: NewEvent, session_id: SessionId, state: str) -> Step:
@@ -187,29 +188,23 @@ def _expect(step: Step, head: Head, *, known: Known, writes: Writes) -> None:
                     raise Fenced(f"session {head.session_id!r} has fence {head.fence}, not {expectation.fence}")
 
 
-def _number(
-    events: Sequence[Encoded], head: Head, *, known: Known, writes: Writes
-) -> tuple[list[int | None], list[Encoded], set[DedupeKey]]:
-    numbers: list[int | None] = []
-    kept: list[Encoded] = []
+def _keys(events: Sequence[Encoded], session_id: SessionId, *, known: Known, writes: Writes) -> set[DedupeKey]:
     keys: set[DedupeKey] = set()
-    sequence = head.last_seq
+    repeats: list[str] = []
     for encoded in events:
         new = encoded.new
         if new.dedupe_key is not None:
-            key = (head.session_id, new.direction, new.dedupe_key)
+            key = (session_id, new.direction, new.dedupe_key)
             if key in keys or key in writes.keys or known.seen(key):
-                numbers.append(None)
-                continue
+                repeats.append(new.dedupe_key)
             keys.add(key)
-        sequence += 1
-        numbers.append(sequence)
-        kept.append(encoded)
-    return numbers, kept, keys
+    if repeats:
+        raise Repeated(session_id, repeats)
+    return keys
 
 
 def _change_calls(
-    step: Step, head: Head, numbers: Sequence[int | None], *, now: int, known: Known, writes: Writes
+    step: Step, head: Head, numbers: Sequence[int], *, now: int, known: Known, writes: Writes
 ) -> tuple[dict[CallId, CallRecord], list[CallId]]:
     calls: dict[CallId, CallRecord] = {}
     opened: list[CallId] = []
@@ -231,11 +226,9 @@ def _change_calls(
     return calls, opened
 
 
-def _open(change: Open, head: Head, numbers: Sequence[int | None], *, now: int) -> CallRecord:
+def _open(change: Open, head: Head, numbers: Sequence[int], *, now: int) -> CallRecord:
     if change.request_index is not None:
         request_seq = _sequence_of(change.request_index, numbers)
-        if request_seq is None:
-            raise Stale(f"the request of call {change.call_id!r} is a repeat")
     elif change.request_sequence is not None:
         request_seq = change.request_sequence
     else:
@@ -270,14 +263,10 @@ def _open(change: Open, head: Head, numbers: Sequence[int | None], *, now: int) 
     )
 
 
-def _change(
-    call: CallRecord, change: CallChange, state: CallState, numbers: Sequence[int | None], *, now: int
-) -> CallRecord:
+def _change(call: CallRecord, change: CallChange, state: CallState, numbers: Sequence[int], *, now: int) -> CallRecord:
     match change:
         case Settle():
             outcome_seq = None if change.outcome_index is None else _sequence_of(change.outcome_index, numbers)
-            if change.outcome_index is not None and outcome_seq is None:
-                raise Stale(f"the outcome of call {change.call_id!r} is a repeat")
             return call._replace(
                 state=state,
                 due_at=None,
@@ -307,41 +296,36 @@ def _change(
             raise AssertionError("an Open is no change of a known call")
 
 
-def _answer(keep: Keep, session_id: SessionId, numbers: Sequence[int | None]) -> AnswerRecord:
-    sequences = [_sequence_of(index, numbers) for index in keep.events]
-    shown = {"session_id": session_id, "sequences": [sequence for sequence in sequences if sequence is not None]}
+def _answer(keep: Keep, session_id: SessionId, numbers: Sequence[int]) -> AnswerRecord:
+    shown = {"session_id": session_id, "sequences": [_sequence_of(index, numbers) for index in keep.events]}
     return AnswerRecord(keep.scope, keep.key, keep.request_sha, orjson.dumps(shown), micros(keep.expires_at))
 
 
-def _sends(
-    sends: Sequence[Send], session_id: SessionId, numbers: Sequence[int | None], *, now: int
-) -> list[SendRecord]:
+def _sends(sends: Sequence[Send], session_id: SessionId, numbers: Sequence[int], *, now: int) -> list[SendRecord]:
     records: dict[tuple[int, str], SendRecord] = {}
     for send in sends:
         sequence = _sequence_of(send.event_index, numbers)
-        if sequence is not None:
-            records.setdefault(
-                (sequence, send.target),
-                SendRecord(session_id, sequence, send.target, send.lane, "pending", 0, None, None, now),
-            )
+        records.setdefault(
+            (sequence, send.target),
+            SendRecord(session_id, sequence, send.target, send.lane, "pending", 0, None, None, now),
+        )
     return list(records.values())
 
 
 def _interactions(
-    changes: Sequence[InteractionChange], session_id: SessionId, numbers: Sequence[int | None]
+    changes: Sequence[InteractionChange], session_id: SessionId, numbers: Sequence[int]
 ) -> list[InteractionRecord | InteractionMove]:
     records: list[InteractionRecord | InteractionMove] = []
     for change in changes:
         expires_at = micros_or_none(change.expires_at)
-        if change.request_index is None and change.request_sequence is None:
-            records.append(
-                InteractionMove(change.state, expires_at, change.answered_by, change.interaction_id, session_id)
-            )
-            continue
         sequence = change.request_sequence
         if change.request_index is not None:
             sequence = _sequence_of(change.request_index, numbers)
-        if sequence is not None:
+        if sequence is None:
+            records.append(
+                InteractionMove(change.state, expires_at, change.answered_by, change.interaction_id, session_id)
+            )
+        else:
             records.append(
                 InteractionRecord(
                     change.interaction_id,
@@ -356,7 +340,7 @@ def _interactions(
     return records
 
 
-def _sequence_of(index: int, numbers: Sequence[int | None]) -> int | None:
+def _sequence_of(index: int, numbers: Sequence[int]) -> int:
     if not 0 <= index < len(numbers):
         raise InvalidRequest(f"index {index} points at none of the step's {len(numbers)} events")
     return numbers[index]

@@ -36,6 +36,7 @@ class Journal(Protocol):
 
         Raises:
             Stale: an expectation did not hold (Fenced: it was the fence), or an opened call exists.
+            Repeated: events of the step are on record already.
             NotFound: no such session.
             EngineUnavailable: nothing was written (disk full, closed).
         """

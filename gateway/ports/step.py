@@ -37,7 +37,7 @@ class NewEvent:
     caused_by: int | None = None
     losses: tuple[Loss, ...] = ()
     dedupe_key: str | None = None
-    """A repeat of (session, direction, key) is left out of the commit."""
+    """With a repeat of (session, direction, key) nothing of a step is written: it is Repeated."""
     raw: Any = None
 
 
@@ -254,9 +254,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What is now durable: the envelopes in order, without those left out as repeats."""
+    """What is now durable: the envelopes in order."""
 
     envelopes: tuple[Envelope, ...]
     last_sequence: int
-    dropped: tuple[int, ...] = ()
-    """Indexes of the step's events that were repeats of a dedupe_key. Sends of a dropped event are left out too."""

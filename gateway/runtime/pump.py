@@ -6,7 +6,7 @@ What queues up meanwhile is the next batch, so that a busy session shares its di
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import count
@@ -32,7 +32,7 @@ from gateway.envelope import (
     SessionMoved,
     ToolRequested,
 )
-from gateway.errors import DragomanError, Elsewhere, EngineUnavailable, Fenced, MalformedFrame, Stale
+from gateway.errors import DragomanError, Elsewhere, EngineUnavailable, Fenced, MalformedFrame, Repeated, Stale
 from gateway.guard import FAULTS, guard_call, is_fault, pause_after
 from gateway.ports.adapter import Frame
 from gateway.ports.executor import Answered
@@ -64,6 +64,8 @@ FAULTS_AN_INPUT = 3
 """How often one input may make a session fail in ways that nobody foresaw, until it is put aside."""
 _EXCERPT = 500
 
+Decided = tuple[Building, Committed | None, list[tuple[s.Signal, Any]]]
+"""A decision, what is on record of it, and what is answered to each signal."""
 Tried = tuple[s.Signal, int]
 """An input, and how often the session has failed on it."""
 
@@ -429,20 +431,16 @@ class Pump:
             except EngineUnavailable as exc:
                 await self._wait_for_engine(batch, exc)
                 return
-        build, done = self._decide_all(batch, {})
         try:
-            committed = await self._commit(build)
+            decided = await self._decide_and_commit(batch, {})
         except EngineUnavailable as exc:
-            self._give_back(build)
             await self._wait_for_engine(batch, exc)
-            return
-        except BaseException as exc:
-            self._give_back(build)
-            if isinstance(exc, Fenced) or not isinstance(exc, Stale):
-                raise
+        except Fenced:
+            raise
+        except Stale:
             await self._carry_one_by_one(batch)
-            return
-        self._act(build, committed, done)
+        else:
+            self._act(*decided)
 
     async def _read_for(self, batch: Sequence[s.Signal]) -> None:
         """Read what some signals are decided on.
@@ -481,25 +479,46 @@ class Pump:
         """
         for tries in count(1):
             known = {} if aside else await self._known(signal)
-            build, done = self._decide_all([] if aside else [signal], known)
-            if aside:
-                self._put_aside(build, signal, f"it made the session fail {FAULTS_AN_INPUT} times")
             try:
-                committed = await self._commit(build)
-            except BaseException as exc:
-                self._give_back(build)
-                if isinstance(exc, Fenced) or not isinstance(exc, Stale):
-                    raise
+                decided = await self._decide_and_commit([signal], known, aside=aside)
+            except Fenced:
+                raise
+            except Stale as exc:
                 if tries >= STALE_PATIENCE:
                     self.log.warning("a decision stays stale", signal=type(signal).__name__, reason=str(exc))
                     await asyncio.sleep(RETRY_AFTER)
                 await self._reload()
             else:
-                self._act(build, committed, done)
+                self._act(*decided)
                 return
 
+    async def _decide_and_commit(
+        self, batch: Sequence[s.Signal], known: Mapping[str, CallRow], *, aside: bool = False
+    ) -> Decided:
+        """Decide and commit; where a native id turns out to be on record that the memory no longer holds, decide anew.
+
+        Raises:
+            Stale, EngineUnavailable: nothing was written, and the slots it took are free again.
+        """
+        repeats: set[str] = set()
+        while True:
+            build, done = self._decide_all([] if aside else batch, known, repeats)
+            if aside:
+                for signal in batch:
+                    self._put_aside(build, signal, f"it made the session fail {FAULTS_AN_INPUT} times")
+            try:
+                return build, await self._commit(build), done
+            except Repeated as exc:
+                self._give_back(build)
+                repeats |= exc.keys
+                # A slot that went back with the step is queued for again.
+                batch = [signal for signal in batch if not self._requeued(signal)]
+            except BaseException:
+                self._give_back(build)
+                raise
+
     def _decide_all(
-        self, batch: Sequence[s.Signal], known: Mapping[str, CallRow]
+        self, batch: Sequence[s.Signal], known: Mapping[str, CallRow], repeats: Collection[str]
     ) -> tuple[Building, list[tuple[s.Signal, Any]]]:
         shared = self._shared
         taken: list[str] = []
@@ -519,6 +538,7 @@ class Pump:
             refusal=shared.slots.refusal,
             routes=self.council.policy.routes,
             known=known,
+            repeats=repeats,
         )
         done: list[tuple[s.Signal, Any]] = []
         for signal in batch:
@@ -538,6 +558,7 @@ class Pump:
                     if reply_of(signal) is None and tries < FAULTS_AN_INPUT:
                         continue
                     self._decision_failed(build, signal, exc)
+                    done.append((signal, exc))
                 else:
                     if isinstance(signal, s.Tick):
                         self._tick_faults = 0
@@ -557,7 +578,7 @@ class Pump:
             case s.Tick():
                 self._tick_faults += 1
             case _:
-                fail(signal, exc)
+                pass
         if not isinstance(exc, DragomanError) or reply_of(signal) is None:
             self._put_aside(build, signal, f"the gateway failed on it ({type(exc).__name__})")
 
@@ -603,12 +624,7 @@ class Pump:
         """Everything that may only happen now that the step is on disk."""
         before, self.view = self.view, build.view
         envelopes = committed.envelopes if committed is not None else ()
-        effects: Sequence[Effect] = build.effects
-        if committed is not None and committed.dropped:
-            # Repeats older than the memory goes were left out, so what was planned by sequence fits no longer.
-            effects = [effect for effect in effects if not isinstance(effect, Transmit | Ask)]
-            self._inbox.put(s.Reread())
-        self._show(envelopes, [effect for effect in effects if isinstance(effect, Tell)])
+        self._show(envelopes, [effect for effect in build.effects if isinstance(effect, Tell)])
         if envelopes:
             if self.council.policy.routes.copies_anything:
                 self._shared.copied()
@@ -616,14 +632,9 @@ class Pump:
             for fault in note(envelopes, before, adapter=adapter, metrics=metrics, log=self.log):
                 self._outbox.fault(fault.code, fault.message)
         self._shared.bulletin.tell(build.interactions_changed)
-        for effect in effects:
+        for effect in build.effects:
             self._perform(effect)
         for signal, answer in done:
-            if committed is not None and committed.dropped and isinstance(signal, s.Post):
-                # What stands behind a repeat that was left out has moved up.
-                gone = [before.last_sequence + 1 + index for index in committed.dropped]
-                self._finish(signal, [n - sum(one < n for one in gone) for n in answer], envelopes)
-                continue
             self._finish(signal, answer, envelopes)
         if any(isinstance(envelope.event, SessionMoved) for envelope in envelopes):
             self._outbox.turn_moved()
@@ -680,6 +691,9 @@ class Pump:
             self._shared.slots.wait(executor, self, call_id)
 
     def _finish(self, signal: s.Signal, answer: Any, envelopes: Sequence[Envelope]) -> None:
+        if isinstance(answer, BaseException):
+            fail(signal, answer)
+            return
         match signal:
             case s.LinkUp(link):
                 self._outbox.link_up(link)

@@ -31,7 +31,7 @@ from gateway.engines.sqlite.backup import back_up, migrate
 from gateway.engines.sqlite.lock import file_system_of
 from gateway.engines.sqlite.schema import MIGRATIONS
 from gateway.envelope import CallId, SessionId
-from gateway.errors import EngineLocked, EngineUnavailable, EngineUnusable, InvalidRequest, SchemaTooNew
+from gateway.errors import EngineLocked, EngineUnavailable, EngineUnusable, InvalidRequest, Repeated, SchemaTooNew
 from gateway.ports.rows import CallFilter, Page, RetentionPolicy
 from gateway.ports.step import RUNTIME, Claim, Send, Settle, Step
 from gateway.runtime.clock import SystemClock
@@ -298,7 +298,7 @@ async def test_a_disk_that_fails_is_told_and_forgotten_when_it_works_again(path:
             assert await texts(engine) == ["before"]
         assert (await engine.health()).writable
         done = await engine.commit(Step(ALICE, (said("after", dedupe_key="k"),)))
-        assert (done.dropped, done.last_sequence) == ((), 3)
+        assert done.last_sequence == 3
     async with SqliteEngine(path, FakeClock()) as engine:
         assert await texts(engine) == ["before", "after"]
 
@@ -405,8 +405,8 @@ async def test_a_file_of_the_first_schema_opens_with_all_it_holds(path: Path) ->
         answer = await engine.recall(key="key", scope="scope")
         assert answer is not None
         assert (answer.response, await engine.note("name")) == (b"kept", "value")
-        repeat = await engine.commit(Step(ALICE, (said("a word", dedupe_key="k-1"),)))
-        assert repeat.dropped == (0,)
+        with pytest.raises(Repeated):
+            await engine.commit(Step(ALICE, (said("a word", dedupe_key="k-1"),)))
         # It can be shared now: the closed session is nobody's, the open one is taken.
         await engine.beat("new", url="http://new", ttl=timedelta(seconds=6))
         assert [row.session_id for row in await engine.adopt("new", runtimes={"finn"}, limit=10)] == [ALICE]

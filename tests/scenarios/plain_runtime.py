@@ -49,14 +49,15 @@ class PlainOptions(RuntimeOptions):
 
 
 class PlainCodec:
-    """Frames are events; nothing is ever lost."""
+    """Frames are events, whose native ids stand behind the channel; nothing is ever lost."""
 
     def decode(self, frame: Frame) -> tuple[Draft, ...]:
         try:
             event = EVENT.validate_python(frame.payload)
         except ValidationError as exc:
             raise MalformedFrame("not an event") from exc
-        return (Draft(event, live=event.kind in {"typing.changed", "message.streamed"}),)
+        native_id = frame.channel.partition("/")[2] or None
+        return (Draft(event, native_id=native_id, live=event.kind in {"typing.changed", "message.streamed"}),)
 
     def encode(self, item: Draft | Envelope) -> Encoded:
         payload = dump_event(item.event)
@@ -124,9 +125,10 @@ class PlainRuntime:
 
     # What tests do ---------------------------------------------------------------------------------------
 
-    def say(self, event: Event) -> None:
+    def say(self, event: Event, native_id: str = "") -> None:
+        """Say something; what is said without a pause is decided in one step."""
         assert self._receiver is not None
-        self._receiver.frame(Frame("event", dump_event(event)))
+        self._receiver.frame(Frame(f"event/{native_id}", dump_event(event)))
 
     async def hears(self, kind: str) -> dict[str, Any]:
         """Wait for the first event of a kind."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.core import frames, interactions, session
+from gateway.core.decision import Building
 from gateway.core.effects import Ask
 from gateway.core.routing import Route
 from gateway.envelope import (
@@ -23,6 +24,7 @@ from gateway.envelope import (
     text_of,
 )
 from gateway.errors import Conflict, Inexpressible
+from gateway.ports.adapter import Frame
 from gateway.ports.executor import Replied
 from tests.unit.core.table import OPENHANDS, Table
 
@@ -57,6 +59,17 @@ def _state(number: int, state: str) -> dict[str, Any]:
         "observation": "agent_state_changed",
         "content": "",
         "extras": {"agent_state": state, "reason": ""},
+    }
+
+
+def _message(number: int) -> dict[str, Any]:
+    return {
+        "id": number,
+        "timestamp": "2026-11-20T20:00:00.000000",
+        "source": "agent",
+        "message": f"word {number}",
+        "action": "message",
+        "args": {"content": f"word {number}"},
     }
 
 
@@ -371,3 +384,21 @@ def test_history_asks_nothing_until_the_link_has_caught_up():
     assert [effect for effect in table.effects if isinstance(effect, Ask)]
     table.decide(lambda b: session.link(table.council, b, LinkChanged(state="up")))
     assert table.sent == []
+
+
+def test_one_step_takes_a_native_message_once_however_much_stands_between_and_again_after_going_back():
+    table = Table(OPENHANDS)
+    numbers = [*range(1, 400), 1]
+
+    def take(build: Building, *chosen: int) -> None:
+        for number in chosen:
+            frames.take(table.council, build, Frame("oh_event", _message(number)))
+
+    def decide(build: Building) -> None:
+        mark = build.mark()
+        take(build, *numbers)
+        build.back_to(mark)
+        take(build, *numbers)
+
+    table.decide(decide)
+    assert [recorded.origin.native_sequence for recorded, _ in table.journal] == list(range(1, 400))
