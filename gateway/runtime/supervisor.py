@@ -68,10 +68,8 @@ class Supervisor:
             # A link to a session that cannot decide about what is there already would only be cut again.
             await self._pump.has_room()
             try:
-                if self._rest is not None:
-                    await self._rest.wait()
-                if self._pump.closed.is_set():
-                    return
+                if not await self._rested():
+                    continue
                 self._move("connecting", self.reason)
                 started = self._clock.monotonic()
                 reason = await self._live()
@@ -104,6 +102,12 @@ class Supervisor:
                 self._metrics.reconnected(self._pump.view.runtime)
             tries += 1
             await self._wait(wait)
+
+    async def _rested(self) -> bool:
+        """Wait until there is a reason for a link; says whether one may be made: the lease may run out meanwhile."""
+        if self._rest is not None:
+            await self._rest.wait()
+        return self._pump.leased and not self._pump.closed.is_set()
 
     async def _live(self) -> str:
         self._dropped = Once()

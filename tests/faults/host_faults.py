@@ -18,6 +18,7 @@ from gateway.bootstrap import parts_for
 from gateway.engines.memory import MemoryEngine
 from gateway.engines.memory_tables import SharedMemory
 from gateway.envelope import Draft, Envelope, Outcome, SessionId, ToolRequested
+from gateway.errors import LinkLost
 from gateway.guard import FAULTS
 from gateway.http.app import build_app
 from gateway.http.server import make_server
@@ -113,6 +114,8 @@ class FaultyRuntime(PlainRuntime):
     open: int = 0
     """How many connectors and links are open."""
     created: int = 0
+    stands: bool = False
+    """Whether its own session has a link: over one that was left, nothing is heard."""
 
     def codec(self, options: Any = None) -> Codec:
         del options
@@ -145,13 +148,15 @@ class FaultyRuntime(PlainRuntime):
     @asynccontextmanager
     async def _linked(self, native_id: str, receiver: Receiver) -> AsyncGenerator[Link]:
         self.traps.step_on("link.enter")
-        if native_id == f"room-{self.name}":
-            # Other sessions only come and go.
-            self._receiver = receiver
+        # Other sessions only come and go.
+        own = native_id == f"room-{self.name}"
+        if own:
+            self._receiver, self.stands = receiver, True
         try:
             with self._opened():
                 yield self
         finally:
+            self.stands = self.stands and not own
             self.traps.step_on("link.close")
 
     @contextmanager
@@ -164,6 +169,8 @@ class FaultyRuntime(PlainRuntime):
 
     async def send(self, frame: Frame) -> Receipt:
         self.traps.step_on("link.send")
+        if not self.stands:
+            raise LinkLost("the link was left")
         receipt = await super().send(frame)
         return Receipt("sent") if self.capabilities.delivery == "silence" else receipt
 

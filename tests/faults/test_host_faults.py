@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,6 +16,9 @@ from tests.scenarios.hooks import SECRET
 from tests.scenarios.house import until
 
 pytestmark = pytest.mark.slow
+
+_SOON = 5.0
+"""Seconds within which something is so that should be at once, on a busy machine too."""
 
 Drive = Callable[[Host], Awaitable[object]]
 
@@ -62,6 +66,23 @@ async def test_an_adapter_that_raises_costs_its_own_link_a_pause(running: Host, 
 
 async def _has_event(one: Host, kind: str) -> bool:
     return bool(await one.events((await one.ids())["finn"], kind))
+
+
+async def test_a_link_whose_end_cannot_be_waited_for_is_not_shown_as_up(running: Host) -> None:
+    running.traps.set("connector.connect", 1_000)
+    running.traps.set("link.wait_closed")
+    await running.traps.springs("link.wait_closed")
+    link = await until(lambda: _left(running), within=_SOON)
+    assert "Unforeseen" in link["reason"]
+    assert (await running.metrics())['dragoman_link_up{runtime="finn"}'] == 0
+    await running.others_go_on()
+    running.traps.set("connector.connect", 0)
+    await running.is_well()
+
+
+async def _left(one: Host) -> dict[str, Any] | None:
+    link = await one.link("finn")
+    return link if link is not None and link["state"] != "up" else None
 
 
 async def test_what_a_link_raises_lets_nothing_overtake_and_the_metric_is_right(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from gateway.runtime.clock import SystemClock
 from gateway.runtime.gateway import Gateway
 from gateway.settings.load import load
 from gateway.settings.model import Settings
+from tests.scenarios.fleet import Stage
 from tests.scenarios.hooks import PATIENCE
 from tests.scenarios.house import API_KEY, Running, Scene, plain_http, until
 
@@ -104,7 +105,7 @@ class Replica(Running):
 class Cluster:
     """A store in memory and the gateways on it."""
 
-    scene: Scene
+    scene: Scene | Stage
     shared: SharedMemory
     adapters: Mapping[str, Adapter] | None = None
     """Instead of those that are installed."""
@@ -150,7 +151,7 @@ class Cluster:
                             await serving
 
 
-def cluster(scene: Scene) -> Cluster:
+def cluster(scene: Scene | Stage) -> Cluster:
     """Make an empty store for gateways of a scene; all of them know the same callback address."""
     scene.configure({"public_url": "http://127.0.0.1:9"})
     return Cluster(scene, SharedMemory(SystemClock()))

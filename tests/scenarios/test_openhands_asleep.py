@@ -23,6 +23,7 @@ from tests.scenarios.fleet import (
     send,
 )
 from tests.scenarios.house import API_KEY, Running, until
+from tests.scenarios.replicas import LEASE, cluster
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +100,26 @@ async def test_a_conversation_that_an_operator_stops_stays_stopped_until_somebod
         await gateway.wait_link("up")
         assert (await gateway.metrics())['dragoman_links_asleep{runtime="work"}'] == 0
         assert work.unheard == []
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("OH21")
+async def test_a_takeover_is_no_reason_to_begin_it_again(stage: OpenHandsStage) -> None:
+    store, work = cluster(stage), stage.agent
+    async with store.replica() as one:
+        one.runtime = "work"
+        await ready(stage, one)
+        await stop(stage)
+        await one.wait_link("asleep")
+        async with store.replica() as other:
+            other.runtime = "work"
+            one.faults.cut_off = True
+            await other.wait_link("asleep", within=4 * LEASE)
+            await looked_at(stage)
+            assert (work.connections, work.status_name) == (1, "STOPPED")
+            [sent] = await send(other, message("Go on."))
+            assert (await fate(other, sent["sequence"]))["state"] == "delivered"
+            assert work.connections == 2
 
 
 @pytest.mark.requirement("OH21")
