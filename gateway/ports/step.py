@@ -22,7 +22,10 @@ BEHIND = "waits behind an event of a newer release"
 """The reason on a pending row that was not sent, because one with `NEWER` stands before it in its lane."""
 
 RUNTIME = "runtime"
-"""The outbound target that is the session's own runtime; the others are `destination:NAME`."""
+"""The outbound target that is the session's own runtime; the others are `HANDOVER` and `destination:NAME`."""
+
+HANDOVER = "handover"
+"""The outbound target that is whoever carries the session: frames that another instance heard and may not write."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from gateway.core.decision import Building
 from gateway.core.effects import Transmit
 from gateway.envelope import ContextUpdated, Event, LinkChanged, MessagePosted
 from gateway.errors import Overloaded
+from gateway.ports.step import HANDOVER, SendChange
 from gateway.runtime import signals as s
 
 MOST_WAITING = 16
@@ -43,6 +44,9 @@ def decide(desk: Desk, build: Building, signal: s.Signal) -> Any:
             _about_work(desk, build, signal)
         case s.FrameArrived(frame, cursor, _, overloaded):
             frames.take(desk.council, build, frame, cursor=cursor, overloaded=overloaded)
+        case s.HandedOver(frame, sequence, overloaded):
+            frames.take(desk.council, build, frame, overloaded=overloaded)
+            build.change_send(SendChange(sequence, HANDOVER, "delivered"))
         case s.Delivered(sequences, target, state, reason, overdue, fault):
             for sequence in sequences:
                 session.delivery(build, sequence, target, state, reason=reason, fault=fault)

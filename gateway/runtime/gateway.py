@@ -42,6 +42,7 @@ from gateway.runtime.carriers import REPLY, Carriers, ask, reply_slot
 from gateway.runtime.dead_letters import DeadLetters
 from gateway.runtime.dispatcher import Dispatcher
 from gateway.runtime.follow import PAGES, follow
+from gateway.runtime.handover import Handover
 from gateway.runtime.hands import Hands
 from gateway.runtime.limits import Slots
 from gateway.runtime.log import configure
@@ -165,6 +166,7 @@ class Gateway:
             tenure=self._tenure,
             rings=self._rings,
         )
+        self._handover = Handover(parts.engine, parts.clock, parts.ids, self._rings)
         self._sessions = Sessions(
             Shared(
                 engine=parts.engine,
@@ -181,6 +183,7 @@ class Gateway:
             ),
             tenure=self._tenure,
             rings=self._rings,
+            handover=self._handover,
             tasks=self._tasks,
             inbound_frames=settings.limits.inbound_frames,
             inbound_bytes=settings.limits.inbound_bytes,
@@ -201,6 +204,7 @@ class Gateway:
             tenure=self._tenure,
             rings=self._rings,
             sessions=self._sessions,
+            handover=self._handover,
             bulletin=self._bulletin,
             tasks=self._tasks,
             dice=self._dice,

@@ -92,8 +92,8 @@ class Inbox:
             )
         self._add(signal)
 
-    def put_frame(self, frame: Frame, cursor: str | None) -> None:
-        """Add a frame; one past the bound is marked, one far past it costs the link."""
+    def put_frame(self, frame: Frame, cursor: str | None, *, alone: bool = False) -> None:
+        """Add a frame; one past the bound is marked, one far past it costs the link. `alone` goes with it."""
         if self._shut:
             return
         size = _size_of(frame)
@@ -111,7 +111,7 @@ class Inbox:
             self._overflow("the inbox is full")
             return
         self._weigh(1, size)
-        self._add(FrameArrived(frame, cursor, size, overloaded=crowded))
+        self._add(FrameArrived(frame, cursor, size, overloaded=crowded, alone=alone))
 
     def reopen(self, cursor: str | None = None) -> None:
         """A new link is being made: take its frames; there is room for more where the last one got nowhere."""

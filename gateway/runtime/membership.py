@@ -14,8 +14,10 @@ from gateway.ports.engine import Engine
 from gateway.runtime.adoption import Adoption
 from gateway.runtime.bulletin import Bulletin, watch_others
 from gateway.runtime.feed import Feed
+from gateway.runtime.handover import Handover
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.mirrors import Mirrors
+from gateway.runtime.pump import Pump
 from gateway.runtime.relay import Relay
 from gateway.runtime.rings import Rings
 from gateway.runtime.sessions import Sessions
@@ -36,6 +38,7 @@ class Membership:
         tenure: Tenure,
         rings: Rings,
         sessions: Sessions,
+        handover: Handover,
         bulletin: Bulletin,
         tasks: Tasks,
         dice: Callable[[], float],
@@ -44,9 +47,11 @@ class Membership:
         self._tenure = tenure
         self._rings = rings
         self._sessions = sessions
+        self._handover = handover
         self._bulletin = bulletin
         self._tasks = tasks
         self._watching: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self.adoption = Adoption(engine, tenure, sessions, rings, metrics=metrics, dice=dice)
         self.mirrors = Mirrors(engine, _Here(sessions), rings, tasks)
         self.relay = Relay(engine, clock, tenure, sessions, metrics)
@@ -70,8 +75,13 @@ class Membership:
         """Take up what nobody carries, now and from now on; the runtimes are known."""
         await self.adoption.take_all()
         self.adoption.start(self._tasks)
+        look = partial(self._handover.keep_looking, self._pumps, shared=self._tenure.shared)
+        self._looking = guard("handover", look, self._tasks)
         if self._tenure.shared:
             self._watching = guard("bulletin", partial(watch_others, self._engine, self._bulletin), self._tasks)
+
+    def _pumps(self) -> dict[SessionId, Pump]:
+        return {carried.pump.view.session_id: carried.pump for carried in self._sessions.all()}
 
     async def hands_over(self) -> bool:
         """Take up nothing more; says whether another instance lives that can go on with what is carried here."""
@@ -94,8 +104,9 @@ class Membership:
     async def stop(self) -> None:
         """End what still runs."""
         self.mirrors.stop()
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in (self._watching, self._looking):
+            if task is not None:
+                task.cancel()
         self._rings.stop()
         await self._tenure.resign()
         await self.relay.__aexit__(None, None, None)

@@ -34,10 +34,10 @@ from gateway.envelope import (
 )
 from gateway.errors import DragomanError, Elsewhere, EngineUnavailable, Fenced, MalformedFrame, Repeated, Stale
 from gateway.guard import FAULTS, guard_call, is_fault, pause_after
-from gateway.ports.adapter import Frame
+from gateway.ports.adapter import Codec, Frame
 from gateway.ports.executor import Answered
 from gateway.ports.rows import CallRow, Regained
-from gateway.ports.step import RUNTIME, Committed
+from gateway.ports.step import HANDOVER, RUNTIME, Committed, SendChange
 from gateway.runtime import signals as s
 from gateway.runtime.deciding import decide
 from gateway.runtime.feed import Feed
@@ -79,6 +79,15 @@ class Left:
     under_way: tuple[Tried, ...]
     """Whose step may have been written, or not."""
     waiting: tuple[Tried, ...]
+    unsure: bool = False
+    """Whether it is not known what became of the step of what was under way; else it was surely not written."""
+    codec: Codec | None = None
+    """What reads its frames, where the protocol does not send them again."""
+
+    @property
+    def frames(self) -> list[s.FrameArrived]:
+        """What the runtime has said, in its order."""
+        return [signal for signal, _ in (*self.under_way, *self.waiting) if isinstance(signal, s.FrameArrived)]
 
 
 _OWN = (s.Attempted, s.AnsweredLate, s.Replied, s.Delivered)
@@ -107,7 +116,7 @@ class Pump:
         self.lost = False
         """Whether the session was given up here while it goes on elsewhere, or here anew."""
         self.left: Left | None = None
-        """What it had before it when it failed."""
+        """What it had before it when it failed, or was given up here."""
         self.feed = Feed(view.last_sequence)
         self.closed = Once()
         self.state_waits = False
@@ -146,6 +155,10 @@ class Pump:
         self._under_way: Sequence[s.Signal] = ()
         self._written = False
         """Whether the step of what is under way is surely on record."""
+        self._unsure = False
+        """Whether it may be on record."""
+        self._handed = 0
+        """Up to where what other instances have heard is in the inbox already."""
         self._tick_faults = 0
         self._late: list[tuple[CallId, Answered]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -170,7 +183,25 @@ class Pump:
         self._shared.metrics.frame(self.view.runtime, "from_runtime")
         if self.log.is_enabled_for(DEBUG):
             self.log.debug("frame <", channel=frame.channel, payload=excerpt(frame.payload))
-        self._inbox.put_frame(frame, cursor)
+        self._inbox.put_frame(frame, cursor, alone=self.leased)
+
+    def hand_over(self, frames: Sequence[s.HandedOver]) -> int:
+        """Take frames that another instance has heard; returns how many were not here yet."""
+        fresh = [one for one in frames if one.sequence > self._handed]
+        if fresh and not self.closed.is_set():
+            self._handed = fresh[-1].sequence
+            # They stand in the journal behind what is known here.
+            for signal in (s.Reread(), *fresh):
+                self._inbox.put(signal)
+        return len(fresh)
+
+    def take_what_is_left(self) -> Left | None:
+        """Take out what was to be decided about; once the session was given up here, and its link has ended."""
+        if self.left is None:
+            return None
+        later = tuple((signal, 0) for signal in self._inbox.empty_out() if isinstance(signal, s.FrameArrived))
+        left, self.left = self.left, None
+        return replace(left, waiting=(*left.waiting, *later))
 
     def caught_up(self, *, starting: bool | None = None) -> None:
         """Take note that a replay is over, unless a part of it was turned away."""
@@ -344,6 +375,7 @@ class Pump:
                 batch = self._under_way = await self._inbox.take(BATCH)
                 self._busy, self._written = True, False
                 await self._carry(batch)
+                self._under_way = ()
                 if self._late:
                     await self._look_up_late()
                 self._busy = False
@@ -358,21 +390,26 @@ class Pump:
                 self.left = self._what_is_left()
             raise
         finally:
-            self._outbox.link_down()
-            for timer in (self._timer, self._review):
-                if timer is not None:
-                    timer.cancel()
-            self._shared.slots.forget(self)
-            for signal in self._inbox.empty_out():
-                if isinstance(signal, s.SlotFree):
-                    self._shared.slots.release(signal.executor, self)
-                if self.lost:
-                    fail(signal, self._elsewhere())
+            self._end()
+
+    def _end(self) -> None:
+        if self.lost and self.left is None:
+            self.left = self._what_is_left()
+        self._outbox.link_down()
+        for timer in (self._timer, self._review):
+            if timer is not None:
+                timer.cancel()
+        self._shared.slots.forget(self)
+        for signal in self._inbox.empty_out():
+            if isinstance(signal, s.SlotFree):
+                self._shared.slots.release(signal.executor, self)
             if self.lost:
-                for signal in self._under_way:
-                    fail(signal, self._elsewhere(unsure=True))
-            self.feed.close()
-            self.closed.set()
+                fail(signal, self._elsewhere())
+        if self.lost:
+            for signal in self._under_way:
+                fail(signal, self._elsewhere(unsure=True))
+        self.feed.close()
+        self.closed.set()
 
     def _elsewhere(self, *, unsure: bool = False) -> Elsewhere:
         what = "; the request may be on record or not" if unsure else ""
@@ -385,11 +422,14 @@ class Pump:
         now = {id(signal) for signal in self._under_way}
         waiting = [*(one for one in self._kept if id(one[0]) not in now), *((one, 0) for one in self._inbox.waiting)]
         # A link that replays sends again what is not on record.
-        kinds = _OWN if self.council.capabilities.resumes else (*_OWN, s.FrameArrived)
+        resumes = self.council.capabilities.resumes
+        kinds = _OWN if resumes else (*_OWN, s.FrameArrived)
         return Left(
             self.view.last_sequence,
             tuple(one for one in under_way if isinstance(one[0], kinds)),
             tuple(one for one in waiting if isinstance(one[0], kinds)),
+            unsure=self._unsure,
+            codec=None if resumes else self.council.codec,
         )
 
     async def _carry_kept(self) -> None:
@@ -589,6 +629,10 @@ class Pump:
                 build.cursor = cursor or build.cursor
                 excerpt_of = repr(frame.payload)[:_EXCERPT]
                 event = FrameRejected(channel=frame.channel[:64], reason=reason, excerpt=excerpt_of)
+            case s.HandedOver(frame, sequence):
+                excerpt_of = repr(frame.payload)[:_EXCERPT]
+                event = FrameRejected(channel=frame.channel[:64], reason=reason, excerpt=excerpt_of)
+                build.change_send(SendChange(sequence, HANDOVER, "moot", reason=reason))
             case s.Tick() if self._tick_faults > 1:
                 # Each try would be another line on record; the log and the metric have them all.
                 return
@@ -605,14 +649,18 @@ class Pump:
             snapshot = to_snapshot(build.last_sequence, build.memory, build.base.complete)
         started, fence = self._shared.clock.monotonic(), self.fence
         try:
+            self._unsure = True
             committed = await self._shared.engine.commit(build.step(fence=fence, snapshot=snapshot))
-        except Fenced as exc:
+        except (Stale, EngineUnavailable) as exc:
+            self._unsure = False
+            if not isinstance(exc, Fenced):
+                raise
             await self._until_leased()
             if self.fence == fence:
                 raise
             self._check_regained(self.view.last_sequence)
             raise Stale("the session goes on under a new fence") from exc
-        self._written = True
+        self._written, self._unsure = True, False
         self._shared.metrics.commit(self._shared.clock.monotonic() - started)
         await self._until_leased()
         self._check_regained(committed.last_sequence)
@@ -744,7 +792,7 @@ class Pump:
         if isinstance(signal, s.RedriveOrdered | s.DismissOrdered | s.OutcomeLate | s.AnsweredLate):
             row = await self._shared.engine.call(signal.row.call_id)
             return {} if row is None else {row.call_id: row}
-        if not isinstance(signal, s.FrameArrived):
+        if not isinstance(signal, s.FrameArrived | s.HandedOver):
             return {}
         try:
             drafts = self.council.codec.decode(signal.frame)
@@ -764,6 +812,9 @@ class Pump:
         live = self.view
         if fresh.complete is not None and live.complete is None:
             self._snapshot_at = fresh.last_sequence - SNAPSHOT_EVERY
+        if fresh.last_sequence > self.feed.last_sequence:
+            # Followers have not been shown what somebody else has written.
+            self.feed.skip_to(fresh.last_sequence)
         self.view = replace(
             fresh,
             first_state=live.first_state,

@@ -11,7 +11,7 @@ from typing import Literal
 from gateway.guard import guard_call
 from gateway.ports.engine import Bell
 
-Kind = Literal["orphans", "session", "follow", "interaction", "copies"]
+Kind = Literal["orphans", "session", "follow", "interaction", "copies", "handover"]
 LIVE = "live"
 """Rings that carry what is only live: they are the only ones that carry anything, and lost they stay lost."""
 

@@ -17,6 +17,7 @@ from gateway.ports.adapter import Adapter, Connector, RuntimeOptions, Tool
 from gateway.ports.rows import Page, Regained, SessionRow
 from gateway.ports.step import NewEvent
 from gateway.runtime.codec import CheckedCodec
+from gateway.runtime.handover import Handover
 from gateway.runtime.pump import Left, Pump, Tried
 from gateway.runtime.recovery import load_view, read_unconfirmed
 from gateway.runtime.rings import Rings
@@ -30,6 +31,8 @@ log = structlog.get_logger(__name__)
 _AT_ONCE = 16
 """Sessions that are read from the store side by side."""
 _STOP = 5.0
+_END = 30.0
+"""Seconds in which a session's tasks have ended, also where the store does not answer."""
 _PAUSE = 1.0
 _CREATIONS = 3
 """How often creating a session at start may fail in ways that nobody foresaw; each may have made one."""
@@ -67,6 +70,7 @@ class Sessions:
         *,
         tenure: Tenure,
         rings: Rings,
+        handover: Handover,
         tasks: Tasks,
         inbound_frames: int,
         inbound_bytes: int,
@@ -76,6 +80,7 @@ class Sessions:
         self._shared = shared
         self._tenure = tenure
         self._rings = rings
+        self._handover = handover
         self._tasks = tasks
         self._inbound_frames = inbound_frames
         self._inbound_bytes = inbound_bytes
@@ -321,6 +326,7 @@ class Sessions:
         working = guard("session", partial(self._work, pump), self._tasks, session_id=session_id)
         self._carried[session_id] = Carried(pump, supervisor, runtime, (working, self._keep_linked(supervisor, pump)))
         working.add_done_callback(guard_call("session", lambda _: self._ended(pump)))
+        self._handover.wake()
 
     def _drop_link(self, session_id: SessionId, reason: str) -> None:
         # Looked up when it is needed: the supervisor is made after the pump, and again with new options.
@@ -382,7 +388,7 @@ class Sessions:
                 log.warning("a session cannot be taken up yet", session_id=session_id, reason=str(exc))
             else:
                 if row is None:
-                    self._left.pop(session_id, None)
+                    self._leave(session_id)
                     return
         await self._take_up_or_later(row, self._tenure.term)
 
@@ -403,6 +409,22 @@ class Sessions:
         log.warning("a session is let go", session_id=session_id, runtime=carried.runtime.name, reason=reason)
         self._drop(carried)
         self._changed(carried.runtime.name)
+        hand_over = partial(self._hand_over_heard, carried)
+        guard("handover", hand_over, self._tasks, again=False, session_id=session_id)
+
+    def _leave(self, session_id: SessionId) -> None:
+        """A session that failed here goes on elsewhere: what it had before it is for whoever carries it."""
+        left = self._left.pop(session_id, None)
+        if left is not None:
+            leave = partial(self._handover.leave, session_id, left)
+            guard("handover", leave, self._tasks, again=False, session_id=session_id)
+
+    async def _hand_over_heard(self, carried: Carried) -> None:
+        """Leave to the session's owner what its runtime has said here until the link was closed."""
+        await asyncio.wait(carried.tasks, timeout=_END)
+        left = carried.pump.take_what_is_left()
+        if left is not None:
+            await self._handover.leave(carried.pump.view.session_id, left)
 
     def suspend_all(self) -> None:
         """Let every session fall silent at once: the lease is lost, and somebody else may take them over."""
@@ -412,7 +434,7 @@ class Sessions:
     def resume_all(self, mine: Mapping[SessionId, Regained]) -> None:
         """Let these sessions go on under their new fences; the others have been taken over, and are let go."""
         for session_id in self._left.keys() - mine.keys():
-            del self._left[session_id]
+            self._leave(session_id)
         for carried in self.all():
             # Each goes on or is let go, whatever becomes of another.
             guard_call("session", self._resume)(carried, mine.get(carried.pump.view.session_id))
@@ -460,6 +482,12 @@ class Sessions:
             self._changed(carried.runtime.name)
         if ready:
             await asyncio.wait({carried.tasks[0] for carried in ready}, timeout=_STOP)
+            try:
+                async with asyncio.timeout(_STOP):
+                    for carried in ready:
+                        await self._hand_over_heard(carried)
+            except TimeoutError:
+                log.warning("not all that was heard could be handed over", sessions=len(ready))
             await self._release([carried.pump.view.session_id for carried in ready])
         return len(ready)
 

@@ -19,6 +19,17 @@ class FrameArrived:
     cursor: str | None
     size: int
     overloaded: bool = False
+    alone: bool = False
+    """Whether a lease ran when it was heard, so that no other instance can have heard it as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """A frame that another instance has heard; its outbound row is `sequence`."""
+
+    frame: Frame
+    sequence: int
+    overloaded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +221,7 @@ ClientSignal = (
 LinkSignal = Connecting | CaughtUp | Reread | LinkUp | LinkDown
 Signal = (
     FrameArrived
+    | HandedOver
     | LinkSignal
     | Attempted
     | AnsweredLate

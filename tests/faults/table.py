@@ -31,8 +31,8 @@ another call is found.
 - **lost**: a call that is not on record, has no outcome, or whose outcome never reached the runtime.
 - **different outcomes**: a call with more than one outcome, or with another one than its executor gave.
 - **lost on the wire**: HUMA has no acknowledgement. A call that the agent wrote while its link was already dead, while
-  the gateway stood still or was cut off from a store through which another took its sessions over, or within a second
-  before, may never have reached the gateway, or not its record; n of m such calls did not.
+  the gateway stood still, or within a second before, may never have reached the gateway, or not its record; n of m such
+  calls did not.
   The agents ask once and never again, except in the row that says so. A call that is missing though its link stood a
   second longer counts as lost.
 - **repeats**: results told and requests made more than once, the same to the byte.

@@ -1,0 +1,229 @@
+"""What an instance has heard and may not write any more is decided about by the one that carries the session."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from adapters.huma_v0_2.codec import HumaCodec
+from gateway.conformance.engine_words import ALICE, FakeClock, close_session, open_session
+from gateway.engines.memory import MemoryEngine
+from gateway.engines.memory_tables import SharedMemory
+from gateway.envelope import SessionId
+from gateway.ports.adapter import Frame
+from gateway.ports.engine import Engine
+from gateway.ports.step import HANDOVER
+from gateway.runtime.clock import SystemClock, SystemIds
+from gateway.runtime.handover import KEPT, Handover, worth_handing_over
+from gateway.runtime.inbox import Inbox
+from gateway.runtime.pump import Left
+from gateway.runtime.rings import Rings
+from gateway.runtime.signals import FrameArrived, Signal
+from tests.scenarios.house import GOOD, Scene, ended, until
+from tests.scenarios.replicas import Replica, carrier, cluster
+
+STATUS: dict[str, Any] = {"type": "status", "status": "idle"}
+
+
+def word(text: str, **more: Any) -> dict[str, Any]:
+    return {"type": "messaging", "event": "message_sent", "message": text, **more}
+
+
+def tool_call(call_id: str, **arguments: Any) -> dict[str, Any]:
+    return {"type": "tool-call", "toolCallId": call_id, "toolName": "free", "arguments": arguments}
+
+
+def heard(payload: Any, channel: str = "event", **more: Any) -> FrameArrived:
+    return FrameArrived(Frame(channel, payload), None, 10, **more)
+
+
+def left(signals: Sequence[Signal], *, under_way: Sequence[Signal] = (), unsure: bool = False) -> Left:
+    waiting, before = ((signal, 0) for signal in signals), ((signal, 0) for signal in under_way)
+    return Left(0, tuple(before), tuple(waiting), unsure=unsure, codec=HumaCodec())
+
+
+async def unheard(scene: Scene, count: int) -> list[dict[str, Any]]:
+    """Calls that the agent makes while no gateway is there, as a stranger may hear them."""
+    calls = [await scene.agent.call("free", {"n": n}, f"far-{n}") for n in range(count)]
+    return [tool_call(call.call_id, n=n) for n, call in enumerate(calls)]
+
+
+def stranger(engine: Engine, clock: Any = None) -> Handover:
+    """An instance that has lost a session."""
+    clock = clock or SystemClock()
+    return Handover(engine, clock, SystemIds(clock), Rings(engine))
+
+
+async def steal(one: Replica, session_id: SessionId) -> None:
+    """Let others take a session over, without a word to its owner."""
+    owner = await one.owner(session_id)
+    assert owner is not None
+    await MemoryEngine.release(one.faults, owner, [session_id])
+
+
+async def test_what_an_owner_hears_while_it_is_cut_off_is_decided_about_by_the_next_one(newer: Scene) -> None:
+    agent = newer.agent
+    store = cluster(newer)
+    async with store.replica() as a, store.replica() as b:
+        session_id = SessionId(await a.session())
+        one, other = await carrier(session_id, [a, b])
+        one.faults.cut_off = True
+        alone = [await agent.call("free", {"n": n}) for n in range(3)]
+        withdrawn = await agent.call("free", {"n": "withdrawn"})
+        await agent.cancel(withdrawn, "never mind")
+        await agent.emit("event", word("Only once!"))
+        await agent.emit("event", STATUS)
+
+        async def is_heard() -> bool:
+            return (await one.metrics()).get('dragoman_frames_total{direction="from_runtime",runtime="finn"}', 0) >= 7
+
+        await until(is_heard)
+        await steal(one, session_id)
+        await other.wait_carries(session_id)
+        # Both have a link now, and hear this one.
+        both = await agent.call("ask", GOOD)
+        assert (await ended(both)).outcome == "success"
+        assert not any(call.results for call in alone)
+        one.faults.cut_off = False
+        assert [(await ended(call)).outcome for call in alone] == ["success"] * 3
+        assert (await ended(withdrawn)).outcome == "canceled"
+        assert (await other.wait_call(withdrawn.call_id, "canceled"))["state"] == "canceled"
+        await until(lambda: _settled(other, session_id))
+        assert [text_of(event) for event in await other.events(session_id, kind="message.posted")] == ["Only once!"]
+        rows = (await other.get("/v1/calls"))["data"]
+        assert len(rows) == len({row["native_call_id"] for row in rows}) == 5
+        keys = [asked.key for asked in newer.hooks.asked if asked.kind == "tool.requested"]
+        assert len(keys) == len(set(keys))
+        moved = [event["event"] for event in await other.events(session_id, kind="session.moved")]
+        assert not any(event.get("native_state") == STATUS["status"] for event in moved)
+        numbers = [event["sequence"] for event in await other.events(session_id)]
+        assert numbers == list(range(1, len(numbers) + 1))
+
+
+def text_of(event: dict[str, Any]) -> str:
+    return event["event"]["content"][0]["text"]
+
+
+async def _settled(one: Replica, session_id: SessionId) -> bool:
+    handed = await one.faults.pending_sends(target=HANDOVER)
+    return not handed and bool(await one.events(session_id, kind="opaque"))
+
+
+async def test_a_follower_sees_what_was_handed_over(newer: Scene) -> None:
+    [payload] = await unheard(newer, 1)
+    async with cluster(newer).replica() as one:
+        session_id = SessionId(await one.session())
+        await one.wait_carries(session_id)
+        async with one.stream(session_id) as stream:
+            await stranger(one.faults).leave(session_id, left([heard(payload)]))
+            shown = await stream.until("tool.requested")
+        assert "opaque" in [item["event"] for item in shown]
+
+
+async def test_two_that_have_heard_the_same_hand_it_over_and_it_is_done_once(newer: Scene) -> None:
+    signals = [heard(payload) for payload in await unheard(newer, 120)]
+    async with cluster(newer).replica() as one:
+        session_id = SessionId(await one.session())
+        await one.wait_carries(session_id)
+        first, second = stranger(one.faults), stranger(one.faults)
+        await asyncio.gather(first.leave(session_id, left(signals)), second.leave(session_id, left(signals)))
+        for call in list(newer.agent.calls.values()):
+            assert (await ended(call)).outcome == "success"
+        await until(lambda: _settled(one, session_id))
+        asked = [each.key for each in newer.hooks.asked]
+        assert len(asked) == len(set(asked)) == len(signals)
+        assert len(await one.events(session_id, kind="tool.requested")) == len(signals)
+
+
+async def test_what_was_beyond_the_bounds_of_an_inbox_is_told_overloaded_by_the_next_owner(newer: Scene) -> None:
+    payloads = await unheard(newer, 3)
+    async with cluster(newer).replica() as one:
+        session_id = SessionId(await one.session())
+        await one.wait_carries(session_id)
+        inbox = Inbox(
+            frames=2, size=10_000, resumes=False, is_live=lambda _: False, overflow=print, weighed=lambda _: None
+        )
+        for payload in payloads:
+            inbox.put_frame(Frame("event", payload), None)
+        await stranger(one.faults).leave(session_id, left(await inbox.take(10)))
+        states = [(await one.wait_call(f"far-{n}", "succeeded", "failed"))["state"] for n in range(3)]
+        assert states == ["succeeded", "succeeded", "failed"]
+        assert "overloaded" in (await one.call_of("far-2"))["error"]
+
+
+async def test_frames_for_a_session_that_was_closed_are_dropped_and_nothing_breaks(newer: Scene) -> None:
+    async with cluster(newer).replica() as one:
+        session_id = SessionId(await one.session())
+        await one.wait_carries(session_id)
+        assert (await one.http.delete(f"/v1/sessions/{session_id}", params={"erase": "true"})).status_code == 204
+        before = await one.events(session_id)
+        with capture_logs() as logs:
+            await stranger(one.faults).leave(session_id, left([heard(tool_call("far"))]))
+        assert [entry["event"] for entry in logs] == ["frames heard here are dropped: the session was closed meanwhile"]
+        assert await one.events(session_id) == before
+        newer.huma.agent("gill")
+        opened = await one.post("/v1/sessions", {"runtime": "finn", "native_id": "gill"}, status=201)
+        await one.wait_carries(opened["session_id"])
+
+
+@asynccontextmanager
+async def looking(engine: Engine, clock: FakeClock) -> AsyncGenerator[None]:
+    """An instance that carries nothing, and looks for what was left."""
+    looker = stranger(engine, clock)
+    looker.wake()
+    task = asyncio.create_task(looker.keep_looking(dict, shared=False))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def _nothing_pending(engine: Engine) -> bool:
+    return not await engine.pending_sends(target=HANDOVER)
+
+
+@pytest.mark.parametrize("end", ["closed", "erased", "late"])
+async def test_what_nobody_takes_up_goes_with_the_session_or_in_time(end: str) -> None:
+    clock = FakeClock()
+    async with MemoryEngine(SystemClock(), SharedMemory(SystemClock())) as engine:
+        await open_session(engine)
+        await stranger(engine, clock).leave(ALICE, left([heard(tool_call("far")), heard(tool_call("further"))]))
+        async with looking(engine, clock):
+            await asyncio.sleep(0.05)
+        assert len(await engine.pending_sends(target=HANDOVER)) == 2
+        if end == "late":
+            clock.turn(KEPT + timedelta(seconds=1))
+        else:
+            await close_session(engine)
+        if end == "erased":
+            await engine.erase(ALICE)
+        with capture_logs() as logs:
+            async with looking(engine, clock):
+                await until(lambda: _nothing_pending(engine))
+        [dropped] = [entry for entry in logs if entry["event"] == "frames heard by another instance are dropped"]
+        assert dropped["count"] == 2
+        states = [row.state for sequence in (2, 3) for row in await engine.sends_of(ALICE, sequence)]
+        assert states == ["moot", "moot"]
+
+
+def test_what_may_not_come_twice_is_handed_over_only_where_nobody_else_can_have_it() -> None:
+    burst = word("one", toolCallId="burst", messageIndex=0, messageCount=1)
+    cancel: dict[str, Any] = {"type": "cancel-tool-call", "toolCallId": "c"}
+    typing: dict[str, Any] = {"type": "messaging", "event": "typing_start"}
+    report: dict[str, Any] = {"type": "error", "message": "no"}
+    all_kinds = [tool_call("c"), cancel, burst, word("plain"), {"type": "news"}, typing, STATUS, report, {"type": 1}]
+
+    def chosen(found: Left) -> list[str]:
+        return [one.text for one in worth_handing_over(found, HumaCodec())]
+
+    texts = chosen(left([heard(payload) for payload in all_kinds]))
+    assert [text[:14] for text in texts] == ['{"type": "tool', '{"type": "canc', '{"type": "mess']
+    alone = [heard(payload, alone=True) for payload in all_kinds]
+    assert len(chosen(left(alone))) == len(chosen(left([], under_way=alone))) == 5
+    assert chosen(left([], under_way=alone, unsure=True)) == texts
+    assert len(chosen(left([heard(tool_call("c", text="\ud800"))]))) == 1
