@@ -67,7 +67,7 @@ def take(
 
 
 def _draft(council: Council, build: Building, draft: Draft, *, overloaded: bool) -> None:
-    if council.capabilities.starts_deaf:
+    if council.capabilities.starts_deaf and not _is_gone_by(build, draft):
         build.start = starting.told(build.start, draft, build.now)
     if draft.native_id is not None and build.has_taken(draft.native_id):
         return
@@ -133,10 +133,15 @@ def _show(build: Building, event: Event) -> None:
     build.effects.append(Tell(event, after=build.last_sequence))
 
 
+def _is_gone_by(build: Building, draft: Draft) -> bool:
+    """Whether the runtime has said a newer state than this."""
+    said, newest = where(draft), build.memory.stated
+    return said is not None and newest is not None and said.is_before(newest)
+
+
 def _moved(council: Council, build: Building, draft: Draft, event: SessionMoved) -> None:
     """The runtime says how its turn goes; where the turn has ended, nothing of it may hang."""
-    said, newest = where(draft), build.memory.stated
-    if said is not None and newest is not None and said.is_before(newest):
+    if _is_gone_by(build, draft):
         note = "a state gone by: the runtime has said a newer one already"
         gone_by = Opaque(channel=event.kind, payload=event.model_dump(mode="json", exclude_none=True))
         witness(

@@ -17,7 +17,7 @@ class Manners:
     """Whether live events of one moment swap places, as those of two threads do: states come behind the next event."""
     loading: timedelta | None = timedelta(milliseconds=50)
     """How long a beginning agent loop takes until it listens; None where only `end_loading` ends it."""
-    stale_state: timedelta | None = None
+    stale_state: timedelta | None = timedelta(milliseconds=100)
     """How long after a join the conversation's first state is sent once more; None where it is not."""
     heartbeat: timedelta = timedelta(seconds=25)
     """How often the server pings; a connection that has not answered within nearly as long again is dropped."""

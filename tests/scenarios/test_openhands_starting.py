@@ -1,6 +1,8 @@
 """An OpenHands agent hears nothing while it loads: what is said to it waits until it listens."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,14 @@ from gateway.simulators.openhands_progress import Manners
 from tests.scenarios.fleet import OpenHandsStage, condition, fate, message, openhands_stage, send
 from tests.scenarios.house import Running, until
 
+STALE = 0.1
 RUN: dict[str, Any] = {"kind": "action.ordered", "action": "run", "arguments": {"command": "ls"}}
 
 
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[OpenHandsStage]:
     """A stage whose agents load until a test lets them listen."""
-    async with openhands_stage(tmp_path, manners=Manners(loading=None)) as made:
+    async with openhands_stage(tmp_path, manners=Manners(loading=None, stale_state=timedelta(seconds=STALE))) as made:
         made.options(ack_timeout="10s")
         yield made
         assert made.server.violations == []
@@ -157,5 +160,7 @@ async def test_one_that_shows_no_state_because_nothing_is_new_is_asked_how_it_st
         await work.wait_connections(2)
         assert int(work.handshakes[-1]["latest_event_id"]) >= last
         await gateway.wait_link("up")
+        # By then the server has said its first state once more, which is long gone by.
+        await asyncio.sleep(2 * STALE)
         [sent] = await send(gateway, message("Go on."))
         assert "reason" not in await fate(gateway, sent["sequence"], "delivered")

@@ -10,7 +10,7 @@ import pytest
 from gateway.simulators.openhands import Manners, OpenHandsServer
 from tests.simulators.raw_openhands import RawOpenHands, is_state, joined, kinds
 
-READY = Manners(loading=timedelta(0))
+READY = Manners(loading=timedelta(0), stale_state=None)
 """An agent that listens as soon as its client has joined, for what is not about its beginning."""
 
 

@@ -56,6 +56,14 @@ def test_a_repeat_of_what_an_earlier_link_brought_counts_and_a_state_gone_by_doe
     assert _hear(table, _state(7, "loading")) == "starting"
 
 
+def test_a_state_gone_by_does_not_count_on_a_link_that_was_shown_no_newer_one(table: Table):
+    _hear(table, _state(0, "loading"), _state(3, "awaiting_user_input"))
+    table.decide(lambda build: frames.connecting(table.council, build))
+    _linked(table, is_starting=False)
+    assert _hear(table, _state(0, "loading")) == "ready"
+    assert _hear(table, _state(7, "loading")) == "starting"
+
+
 def test_a_runtime_that_begins_anew_makes_the_states_before_it_count_for_nothing(table: Table):
     _hear(table, _state(3, "awaiting_user_input"))
     _linked(table, is_starting=True)
