@@ -92,12 +92,13 @@ class Followers:
     def __len__(self) -> int:
         return len(self._streams)
 
-    def admit(self, about: str, *, most: int, most_each: int) -> None:
-        """Check that there is room for one more stream about something.
+    def admit(self, about: str, *, most: int, most_each: int, memory: int) -> None:
+        """Check that there is room for one more stream about something; `memory` holds for all from now on.
 
         Raises:
             Overloaded: there is not.
         """
+        self.room.most = memory
         if len(self._streams) >= most:
             raise Overloaded(f"{most} event streams are open already; close some, or share one")
         if self._of[about] >= most_each:

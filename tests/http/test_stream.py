@@ -11,10 +11,11 @@ from starlette.types import Message
 
 from gateway.envelope import Live, TurnSteered, TypingChanged
 from gateway.errors import EngineUnavailable
+from gateway.http.app import build_app, followers_of
 from gateway.http.room import Room
 from gateway.http.sse import WIRE, EventStream, Followers, Frames
 from gateway.runtime.gateway import Gap, Heartbeat
-from tests.http.conftest import plain_client, serving
+from tests.http.conftest import bearer, plain_client, serving
 from tests.http.fake_gateway import MemoryGateway
 
 
@@ -368,6 +369,22 @@ class Follower:
             while self.sent.count(b"event: ") < count:
                 self.came.clear()
                 await self.came.wait()
+
+
+@pytest.mark.parametrize("path", ["/v1/sessions/{session_id}/events/stream", "/v1/interactions/stream"])
+async def test_what_may_wait_for_all_of_them_is_what_the_settings_say(
+    gateway: MemoryGateway, session_id: str, path: str
+) -> None:
+    app = build_app(gateway)
+    room = followers_of(app).room
+    assert room.most == gateway.settings.api.followers_memory == 64 * 1024**2
+    assert gateway.settings.api.follower_buffer == 128 * 1024
+    api = gateway.settings.api.model_copy(update={"followers_memory": 300_000})
+    gateway.settings = gateway.settings.model_copy(update={"api": api})
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://x", headers=bearer("all-of-it")) as http:
+        assert (await http.head(path.format(session_id=session_id))).status_code == 200
+    assert room.most == 300_000
 
 
 async def test_what_several_wait_for_counts_once() -> None:

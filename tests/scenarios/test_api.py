@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from gateway.ports.members import MEMBERS
 from gateway.runtime import rounds
 from tests.scenarios.hooks import Gate, success
 from tests.scenarios.house import GOOD, Scene, ended, until
@@ -383,3 +384,18 @@ async def test_history_that_retention_removed_is_a_gap_for_followers_and_gone_fo
         assert (gap["event"], gap["data"]) == ("gap", {"first_sequence": first})
         assert int(following["id"]) == first
         assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"
+
+
+async def test_how_many_members_a_body_may_have_is_an_option_that_a_reload_changes(
+    newer: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MEMBERS, "most", MEMBERS.most)
+    event = {"kind": "context.updated", "name": "n", "context": {f"k{number}": 1 for number in range(1_500)}}
+    newer.configure({"limits": {"members": 1_000}})
+    async with newer.running() as gateway:
+        path = f"/v1/sessions/{await gateway.session()}/events"
+        refused = await gateway.http.post(path, json=event)
+        assert (refused.status_code, "limits.members" in refused.text) == (400, True)
+        newer.configure({"limits": {"members": 2_000}})
+        await gateway.post("/v1/reload", status=200)
+        await gateway.post(path, event, status=202)

@@ -67,10 +67,9 @@ class EventRoutes:
             after = _sequence(given)
         session_id = SessionId(request.path_params["session_id"])
         await self._gateway.session(session_id)
-        limits = self._gateway.settings.limits
-        self._followers.admit(session_id, most=limits.followers, most_each=limits.session_followers)
-        api = self._gateway.settings.api
-        self._followers.room.most = int(api.followers_memory)
+        api, limits = self._gateway.settings.api, self._gateway.settings.limits
+        memory = int(api.followers_memory)
+        self._followers.admit(session_id, most=limits.followers, most_each=limits.session_followers, memory=memory)
         items = self._gateway.follow(session_id, after=after)
         return EventStream(
             items,

@@ -34,8 +34,9 @@ class InteractionRoutes:
     async def stream(self, request: Request) -> Response:
         del request
         most = self._gateway.settings.limits.followers
-        self._followers.admit("interactions", most=most, most_each=most)
-        buffer = int(self._gateway.settings.api.follower_buffer)
+        api = self._gateway.settings.api
+        self._followers.admit("interactions", most=most, most_each=most, memory=int(api.followers_memory))
+        buffer = int(api.follower_buffer)
         return EventStream(self._gateway.follow_interactions(), self._followers, about="interactions", buffer=buffer)
 
     async def answer(self, request: Request) -> Response:

@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from adapters.openhands import ADAPTER
 from adapters.openhands.options import OpenHandsOptions
+from gateway.envelope import Opaque
+from gateway.ports.adapter import Frame
 
 
 def options(**given: Any) -> OpenHandsOptions:
@@ -67,3 +70,12 @@ def test_the_rest_interface_is_found_from_the_sockets_address(given: dict[str, A
 def test_an_attached_runtime_names_its_conversation_and_creates_none() -> None:
     attached = options()
     assert (attached.native_id, attached.creates, attached.action_event) == ("abc", False, "oh_user_action")
+
+
+@pytest.mark.parametrize(("given", "kept"), [({}, False), ({"keep_system_prompt": True}, True)])
+def test_a_system_prompt_is_kept_whole_only_where_the_option_says_so(given: dict[str, Any], *, kept: bool) -> None:
+    args: dict[str, Any] = {"content": "You are an agent. " * 1_500, "tools": []}
+    payload = {"id": 1, "timestamp": "2026-11-20T19:52:36.455772", "source": "agent", "action": "system", "args": args}
+    (draft,) = ADAPTER.codec(options(**given)).decode(Frame("oh_event", payload))
+    assert isinstance(draft.event, Opaque)
+    assert (draft.event.payload["args"] == args) is kept

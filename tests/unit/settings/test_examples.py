@@ -56,6 +56,15 @@ def test_a_file_loads_and_fits_the_schema(path: Path, schema: dict[str, Any]) ->
     jsonschema_rs.validator_for(schema).validate(yaml.safe_load(text))
 
 
+def test_there_is_an_example_for_every_adapter() -> None:
+    shown = {
+        runtime["adapter"]
+        for path in EXAMPLES
+        for runtime in yaml.safe_load(path.read_text(encoding="utf-8")).get("runtimes", {}).values()
+    }
+    assert shown == set(installed_adapters())
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_begins_with_its_schema_and_what_it_shows(path: Path) -> None:
     first, second = path.read_text(encoding="utf-8").splitlines()[:2]
