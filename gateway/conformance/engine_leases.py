@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
@@ -13,16 +14,17 @@ from gateway.conformance.engine_words import (
     BOB,
     FakeClock,
     close_session,
+    new,
     open_session,
     row_of,
     said,
     texts,
 )
-from gateway.envelope import SessionId
-from gateway.errors import Fenced
+from gateway.envelope import Opaque, SessionId
+from gateway.errors import Fenced, Stale
 from gateway.ports.engine import Engine
 from gateway.ports.rows import Instance, Page, RetentionPolicy, SessionRow
-from gateway.ports.step import Fence, Step
+from gateway.ports.step import HANDOVER, Fence, LastSequence, Send, SendChange, Step
 
 LONG = timedelta(hours=1)
 """A lease that outlives the test."""
@@ -176,6 +178,36 @@ class LeaseSuite:
         with pytest.raises(Fenced):
             await engine.commit(Step(ALICE, (said("too late"),), expects=(Fence(2),)))
         assert (await row_of(engine)).last_sequence == 3
+
+    async def test_who_is_fenced_out_may_leave_what_it_has_heard_and_only_the_owner_takes_it(
+        self, engine: Engine, clock: FakeClock
+    ) -> None:
+        await open_session(engine)
+        await live(engine, A)
+        await engine.take(A, ALICE)
+        await self.lapse(engine, clock, A)
+        await live(engine, B)
+        await engine.take(B, ALICE)
+        heard = [Opaque(channel="handed-over", payload={"json": letter * 2**20}) for letter in "xy"]
+        step = Step(ALICE, tuple(new(event) for event in heard), sends=(Send(0, HANDOVER), Send(1, HANDOVER)))
+        with pytest.raises(Fenced):
+            await engine.commit(replace(step, expects=(Fence(1),)))
+        assert await engine.pending_sends(target=HANDOVER) == []
+        await engine.commit(step)
+        rows = await engine.pending_sends(target=HANDOVER)
+        assert [(row.session_id, row.sequence, row.envelope.event) for row in rows] == [
+            (ALICE, 2, heard[0]),
+            (ALICE, 3, heard[1]),
+        ]
+        taken = Step(ALICE, (said("decided"),), send_changes=(SendChange(2, HANDOVER, "delivered"),))
+        with pytest.raises(Fenced):
+            await engine.commit(replace(taken, expects=(Fence(1),)))
+        with pytest.raises(Stale):
+            # The owner finds that its history has gone on.
+            await engine.commit(replace(taken, expects=(Fence(2), LastSequence(1))))
+        assert len(await engine.pending_sends(target=HANDOVER)) == 2
+        await engine.commit(replace(taken, expects=(Fence(2), LastSequence(3))))
+        assert [row.sequence for row in await engine.pending_sends(session_id=ALICE, target=HANDOVER)] == [3]
 
     async def test_commits_and_takings_at_once_never_mix_fences(self, engine: Engine) -> None:
         await open_session(engine)

@@ -36,6 +36,7 @@ class Faulty(MemoryEngine):
     def __init__(self, clock: SystemClock, shared: SharedMemory) -> None:
         super().__init__(clock, shared)
         self.cut_off = False
+        self.broken = False
         self.deaf = False
         self.stale = 0
         """So many steps fail as if somebody else had written just before."""
@@ -50,6 +51,8 @@ class Faulty(MemoryEngine):
 
     async def commit(self, step: Step) -> Committed:
         self._reach()
+        if self.broken:
+            raise ValueError("the engine fails in a way that nobody foresaw")
         if self.stale:
             self.stale -= 1
             raise Stale("somebody else was faster")

@@ -104,6 +104,31 @@ async def test_what_an_owner_hears_while_it_is_cut_off_is_decided_about_by_the_n
         assert numbers == list(range(1, len(numbers) + 1))
 
 
+async def test_what_a_session_had_before_it_that_failed_and_goes_on_elsewhere_is_handed_over(newer: Scene) -> None:
+    store = cluster(newer)
+    async with store.replica() as a, store.replica() as b:
+        session_id = SessionId(await a.session())
+        one, other = await carrier(session_id, [a, b])
+        await steal(one, session_id)
+        among = (await other.get("/v1/instances"))["data"]
+        [instance] = [each["instance_id"] for each in among if each["url"] == other.url]
+        assert await MemoryEngine.take(other.faults, instance, session_id) is not None
+        one.faults.broken = True
+        call = await newer.agent.call("free", {"n": 1})
+        connections = newer.agent.connections
+        # It fails, and finds that the session is not its own any more; only then the other one makes its link.
+        await until(lambda: _let_go(newer))
+        MemoryEngine.ring(one.faults, f"orphans:{session_id}")
+        await newer.agent.wait_connections(connections + 1)
+        assert not call.results
+        one.faults.broken = False
+        assert (await ended(call)).outcome == "success"
+
+
+async def _let_go(scene: Scene) -> bool:
+    return not scene.agent.connected
+
+
 def text_of(event: dict[str, Any]) -> str:
     return event["event"]["content"][0]["text"]
 
