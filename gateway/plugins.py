@@ -89,8 +89,10 @@ def _load(point: EntryPoint, distribution: str) -> tuple[Adapter | None, str | N
 
 
 def _fault_of(loaded: Any, name: str) -> str | None:
+    kind = cast("type[object]", type(loaded))
     lacking = [part for part in ("name", "protocol", "ports", "options", "capabilities", "codec", "connector")
-               if not hasattr(loaded, part)]  # fmt: skip
+               # What its class has is not computed here: it may load modules that only a link needs.
+               if not hasattr(kind, part) and not hasattr(loaded, part)]  # fmt: skip
     if lacking:
         return f"{type(loaded).__name__} is not an adapter, it lacks {', '.join(lacking)}"
     if loaded.ports != PORTS_VERSION:

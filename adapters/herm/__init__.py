@@ -4,51 +4,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from adapters.herm import wire
-from adapters.herm.codec import HermCodec
 from adapters.herm.options import HermOptions
 from gateway.ports.adapter import PORTS_VERSION, Capabilities, Codec, Connector, Tool
-from gateway.ports.values import MAX_DEPTH
-
-_CAPABILITIES = Capabilities(
-    accepts=frozenset(
-        {
-            "message.posted",
-            "tool.finished",
-            "approval.given",
-            "question.answered",
-            "secret.supplied",
-            "turn.steered",
-            "turn.interrupted",
-            "opaque",
-        }
-    ),
-    emits=frozenset(
-        {
-            "message.posted",
-            "message.streamed",
-            "thought.shared",
-            "tool.requested",
-            "tool.finished",
-            "approval.asked",
-            "question.asked",
-            "secret.asked",
-            "session.moved",
-            "session.titled",
-            "thread.sent",
-            "thread.received",
-        }
-    ),
-    turns="signalled",
-    delivery="response",
-    one_message_per_turn=True,
-    resumes=True,
-    echoes=True,
-    names_awaited=True,
-    approvals="by_id",
-    creates_sessions=True,
-    limits={"blocks": wire.BLOCKS, "text_utf16": wire.TEXT_LENGTH, "arguments_depth": MAX_DEPTH},
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +16,18 @@ class HermAdapter:
     protocol: str = "herm/2"
     ports: int = PORTS_VERSION
     options: type[HermOptions] = HermOptions
-    capabilities: Capabilities = _CAPABILITIES
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What Herm can do."""
+        from adapters.herm.capabilities import CAPABILITIES
+
+        return CAPABILITIES
 
     def codec(self, options: Any = None) -> Codec:
         """Make the codec; no option changes what the words mean."""
+        from adapters.herm.codec import HermCodec
+
         del options
         return HermCodec()
 

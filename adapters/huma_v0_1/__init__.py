@@ -4,29 +4,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from adapters.huma_v0_1 import wire
-from adapters.huma_v0_1.codec import HumaCodec
 from adapters.huma_v0_1.options import HumaOptions
 from gateway.ports.adapter import PORTS_VERSION, Capabilities, Codec, Connector, Tool
-from gateway.ports.values import MAX_DEPTH
-
-_CAPABILITIES = Capabilities(
-    accepts=frozenset({"context.updated", "message.posted", "tool.finished", "opaque"}),
-    emits=frozenset({"tool.requested", "tool.canceled", "message.posted", "typing.changed", "session.moved"}),
-    turns="inferred",
-    delivery="silence",
-    rejects_with=frozenset({wire.REJECTED}),
-    replaces_context=True,
-    hydrates=False,
-    answers_cancel=True,
-    creates_sessions=True,
-    limits={
-        "name": wire.NAME_LENGTH,
-        "frame_bytes": wire.MAX_FRAME,
-        "arguments_depth": MAX_DEPTH,
-        "image_bytes": wire.IMAGE_BYTES,
-    },
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +16,20 @@ class HumaAdapter:
     protocol: str = "huma/0.1"
     ports: int = PORTS_VERSION
     options: type[HumaOptions] = HumaOptions
-    capabilities: Capabilities = _CAPABILITIES
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What HUMA 0.1 can do."""
+        from adapters.huma_v0_1.capabilities import CAPABILITIES
+
+        return CAPABILITIES
 
     def codec(self, options: Any = None) -> Codec:
         """Make the codec; the options say how much the wire takes."""
-        return HumaCodec(options.max_frame if isinstance(options, HumaOptions) else wire.MAX_FRAME)
+        from adapters.huma_v0_1.codec import HumaCodec
+        from adapters.huma_v0_1.wire import MAX_FRAME
+
+        return HumaCodec(options.max_frame if isinstance(options, HumaOptions) else MAX_FRAME)
 
     def connector(self, options: HumaOptions, tools: tuple[Tool, ...]) -> AbstractAsyncContextManager[Connector]:
         """Make the connector of one runtime."""

@@ -14,7 +14,7 @@ from gateway.ports.duration import Duration
 class AgentOptions(BaseModel):
     """The agent to create, where none exists yet."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     name: str = Field(min_length=1, description="Name of the agent in HUMA.")
     agent_type: str = Field(default="HUMA-0.1", description="HUMA's agent type.")

@@ -2,33 +2,10 @@
 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
-from adapters.huma_v0_2 import wire
-from adapters.huma_v0_2.codec import HumaCodec
 from adapters.huma_v0_2.options import HumaOptions
 from gateway.ports.adapter import PORTS_VERSION, Capabilities, Codec, Connector, Tool
-from gateway.ports.values import MAX_DEPTH
-
-_CAPABILITIES = Capabilities(
-    accepts=frozenset({"context.updated", "message.confirmed", "addon.answered", "tool.finished", "opaque"}),
-    emits=frozenset({"tool.requested", "tool.canceled", "message.posted", "typing.changed", "session.moved"}),
-    turns="inferred",
-    delivery="silence",
-    rejects_with=frozenset({wire.REJECTED}),
-    replaces_context=True,
-    hydrates=True,
-    confirms_messages=timedelta(seconds=wire.CONFIRMATION_SECONDS),
-    answers_cancel=True,
-    creates_sessions=True,
-    limits={
-        "name": wire.NAME_LENGTH,
-        "result_utf16": wire.RESULT_LENGTH,
-        "arguments_depth": MAX_DEPTH,
-        "image_bytes": wire.IMAGE_BYTES,
-    },
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +16,18 @@ class HumaAdapter:
     protocol: str = "huma/0.2.0"
     ports: int = PORTS_VERSION
     options: type[HumaOptions] = HumaOptions
-    capabilities: Capabilities = _CAPABILITIES
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What HUMA 0.2.0 can do."""
+        from adapters.huma_v0_2.capabilities import CAPABILITIES
+
+        return CAPABILITIES
 
     def codec(self, options: Any = None) -> Codec:
         """Make the codec; no option changes what the words mean."""
+        from adapters.huma_v0_2.codec import HumaCodec
+
         del options
         return HumaCodec()
 

@@ -13,7 +13,7 @@ from gateway.ports.duration import Duration
 class ConversationOptions(BaseModel):
     """The conversation to create, where none exists yet; every part is optional."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     repository: str | None = Field(default=None, description="Repository to work on, e.g. owner/name.")
     git_provider: str | None = Field(default=None, description="Where it lives: github, gitlab, bitbucket.")

@@ -2,13 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 from rich.console import Console
 from rich.text import Text
 
-from gateway.cli.client import Api
 from gateway.cli.faults import Misused
 from gateway.cli.lines import clean
 from gateway.cli.talking import WORDED
@@ -16,6 +15,9 @@ from gateway.envelope import CLIENT_KINDS
 from gateway.errors import OperatorError
 from gateway.http.body import parse_json
 from gateway.http.errors import Refused
+
+if TYPE_CHECKING:
+    from gateway.cli.client import Api
 
 MOST_BYTES = 4 * 1024**2
 
@@ -99,7 +101,7 @@ def object_of(text: str, option: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-def send(api: Api, session: str, body: Any) -> None:
+def send(api: "Api", session: str, body: Any) -> None:
     """Post, and print the sequence and kind of each event that is now on record.
 
     Raises:

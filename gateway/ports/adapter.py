@@ -109,7 +109,7 @@ class Capabilities:
 class RuntimeOptions(BaseModel):
     """The options that every runtime in the YAML has; an adapter adds its own in a subclass."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     adapter: str = Field(description="Which protocol the runtime speaks; `dragoman doctor` lists the names.")
     url: str = Field(description="Base URL of the runtime.", examples=["https://runtime.example.com"])

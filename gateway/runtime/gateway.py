@@ -35,6 +35,7 @@ from gateway.ports.members import MEMBERS
 from gateway.ports.rows import CallFilter, CallRow, Instance, InteractionRow, Page, SessionRow, StoredAnswer
 from gateway.ports.step import InteractionState, Keep
 from gateway.runtime.bell import Ending
+from gateway.runtime.bounds import breaker_rules, executor_limits, session_limit
 from gateway.runtime.breaker import Breakers
 from gateway.runtime.bulletin import Bulletin, follow_interactions, show
 from gateway.runtime.callbacks import Addresses, Callbacks, keep_key
@@ -48,14 +49,7 @@ from gateway.runtime.limits import Slots
 from gateway.runtime.log import configure
 from gateway.runtime.membership import Membership
 from gateway.runtime.metrics import Metrics
-from gateway.runtime.policy import (
-    breaker_rules,
-    changed_paths,
-    declared_tools,
-    executor_limits,
-    policy_of,
-    session_limit,
-)
+from gateway.runtime.policy import changed_paths, declared_tools, policy_of
 from gateway.runtime.quotes import Quotes
 from gateway.runtime.redriving import Redriving
 from gateway.runtime.rings import Rings

@@ -1,6 +1,5 @@
-"""What a configuration means for the core and the shell: routes, retry rules, slots."""
+"""What a configuration means for decisions: routes, tools, retry rules."""
 
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, cast
 
@@ -9,8 +8,6 @@ from gateway.core.council import Policy
 from gateway.core.routing import Route, Routes
 from gateway.core.screening import Screen
 from gateway.ports.adapter import Tool
-from gateway.runtime.breaker import Rule
-from gateway.runtime.limits import Limit
 from gateway.settings.model import DestinationSpec, ExecutorSpec, PythonSpec, Settings, StaticSpec, WebhookSpec
 
 _MARGIN = timedelta(seconds=20)
@@ -81,28 +78,6 @@ def copying_of(spec: DestinationSpec) -> RetryPolicy:
         initial=spec.backoff.initial,
         maximum=spec.backoff.maximum,
     )
-
-
-def executor_limits(settings: Settings) -> Mapping[str, Limit]:
-    """Say how many calls each executor takes at once and per second."""
-    return {
-        name: (spec.concurrency, spec.rate if isinstance(spec, WebhookSpec) else None)
-        for name, spec in settings.executors.items()
-    }
-
-
-def session_limit(settings: Settings) -> Limit:
-    """Say how many calls of one session may be at work at once, and begin per second."""
-    return settings.limits.session_concurrency, settings.limits.session_rate
-
-
-def breaker_rules(settings: Settings) -> Mapping[str, Rule | None]:
-    """Say when each executor is left alone; None where never."""
-    rules: dict[str, Rule | None] = {}
-    for name, spec in settings.executors.items():
-        breaker = "off" if isinstance(spec, StaticSpec) else spec.breaker
-        rules[name] = None if breaker == "off" else Rule(breaker.failures, breaker.open_for)
-    return rules
 
 
 def changed_paths(old: Settings, new: Settings) -> tuple[str, ...]:

@@ -144,7 +144,14 @@ FunctionPath = Annotated[
 class Section(BaseModel):
     """The base of all sections: frozen, unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        validate_default=True,
+        # Built when first used: a part of a larger section never is, by itself.
+        defer_build=True,
+    )
 
 
 class ApiKey(Section):

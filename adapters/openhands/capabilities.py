@@ -1,0 +1,36 @@
+"""What OpenHands can do, as data. Pure."""
+
+from adapters.openhands import wire
+from gateway.ports.adapter import Capabilities
+from gateway.ports.values import MAX_DEPTH
+
+CAPABILITIES = Capabilities(
+    accepts=frozenset({"message.posted", "approval.given", "turn.interrupted", "action.ordered", "opaque"}),
+    emits=frozenset(
+        {
+            "message.posted",
+            "thought.shared",
+            "tool.requested",
+            "tool.finished",
+            "thread.sent",
+            "thread.received",
+            "session.moved",
+            "session.titled",
+            "action.ordered",
+            "approval.given",
+            "turn.interrupted",
+        }
+    ),
+    turns="signalled",
+    delivery="ack",
+    resumes=True,
+    echoes=True,
+    approvals="by_state",
+    delegates=True,
+    # OH44: these wait for a confirmation without a `confirmation_state` of their own.
+    silent_gates=frozenset({"edit", "read", "browse_interactive"}),
+    # OH40: what is said while the agent loads is acknowledged and never worked on.
+    starts_deaf=True,
+    creates_sessions=True,
+    limits={"message_bytes": wire.MESSAGE_BYTES, "arguments_depth": MAX_DEPTH},
+)
