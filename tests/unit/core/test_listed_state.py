@@ -63,7 +63,7 @@ def test_states_that_come_in_one_step_leave_the_last():
         build.record(SessionMoved(state="running"), "from_runtime")
         build.record(SessionMoved(state="idle"), "from_runtime")
 
-    table.view = replace(table.view, listed="starting")
+    table.view, table.listed = replace(table.view, listed="starting"), "starting"
     table.decide(both)
     assert table.listed == "idle" == _last_moved(table)
 
