@@ -10,6 +10,7 @@ from datetime import datetime
 from inspect import iscoroutinefunction
 from io import StringIO
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import yaml
@@ -49,6 +50,8 @@ class Traps:
     def __init__(self) -> None:
         self._left: Counter[str] = Counter()
         self.sprung: Counter[str] = Counter()
+        self.at: dict[str, float] = {}
+        """When each place first raised."""
         self.change = Change()
 
     def set(self, place: str, times: int = 1) -> None:
@@ -65,6 +68,7 @@ class Traps:
             return
         self._left[place] -= 1
         self.sprung[place] += 1
+        self.at.setdefault(place, monotonic())
         self.change.tell()
         raise Unforeseen(place)
 
@@ -284,14 +288,15 @@ class Host(Running):
         """How many faults each part has had since the start."""
         return Counter(FAULTS.total) - self.before
 
-    async def noticed(self) -> None:
-        """Wait until a fault is in the log, and on the page of metrics."""
+    async def noticed(self) -> float:
+        """Wait until a fault is in the log, and on the page of metrics; returns when it was."""
 
         async def look() -> bool | None:
             shown = {name: value for name, value in (await self.metrics()).items() if "dragoman_faults_total" in name}
             return bool(shown and self.faults() and "Unforeseen" in self.logged.getvalue()) or None
 
         await until(look)
+        return monotonic()
 
     async def post(self, path: str, body: Any = None, *, status: int | None = None, **headers: str) -> Any:
         answer = await self.http.post(path, json=body, headers=headers)

@@ -12,6 +12,7 @@ from gateway.envelope import QuestionAsked, ToolRequested
 from gateway.ports.step import RUNTIME
 from gateway.runtime import rounds
 from tests.faults.host_faults import ENGINE_METHODS, Host, Unforeseen, configuration, host, made
+from tests.pace import within
 from tests.scenarios.hooks import SECRET
 from tests.scenarios.house import until
 
@@ -276,6 +277,29 @@ async def test_what_raises_while_the_gateway_leaves_keeps_it_from_nothing(tmp_pa
         assert one.traps.sprung[place]
         assert (one.finn.open, one.sound.open) == (0, 0)
         assert asyncio.all_tasks() == before
+
+
+# How soon somebody is told
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize(
+    "place",
+    ["link.send", "codec.decode", "executor.execute", "destination.copy", "engine.commit", "engine.read",
+     "engine.beat"],
+)  # fmt: skip
+async def test_a_fault_is_in_the_log_and_the_metrics_within_a_second(running: Host, place: str) -> None:
+    await running.ids()
+    noticing = asyncio.create_task(running.noticed())
+    running.traps.set(place)
+    if place == "engine.read":
+        await running.http.get(f"/v1/sessions/{(await running.ids())['finn']}/events")
+    else:
+        await running.say("finn", "finn says something")
+        await running.asks(running.finn)
+    await running.traps.springs(place)
+    assert await noticing - running.traps.at[place] <= within(1.0)
+    await running.is_well()
 
 
 # Reloading, and what is taken
