@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 
+from gateway.adapter.port import PORTS_VERSION, Adapter, RuntimeOptions
 from gateway.errors import OperatorError
-from gateway.ports.adapter import PORTS_VERSION, Adapter, RuntimeOptions
 
 ADAPTER_GROUP = "dragoman.adapters"
 
@@ -98,7 +98,7 @@ def _fault_of(loaded: Any, name: str) -> str | None:
     if loaded.ports != PORTS_VERSION:
         return f"it is made for ports version {loaded.ports!r}, this gateway has {PORTS_VERSION}"
     if not (isinstance(loaded.options, type) and issubclass(loaded.options, RuntimeOptions)):
-        return "its `options` is not a subclass of gateway.ports.adapter.RuntimeOptions"
+        return "its `options` is not a subclass of gateway.adapter.port.RuntimeOptions"
     if loaded.name != name:
         return f"it calls itself {loaded.name!r}, its entry point {name!r}"
     return None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adapters.herm.options import HermOptions
-from gateway.ports.adapter import PORTS_VERSION, Capabilities, Codec, Connector, Tool
+from gateway.adapter.port import PORTS_VERSION, Capabilities, Codec, Connector, Tool
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """What Herm can do, as data. Pure."""
 
 from adapters.herm import wire
-from gateway.ports.adapter import Capabilities
-from gateway.ports.values import MAX_DEPTH
+from gateway.adapter.port import Capabilities
+from gateway.json_values import MAX_DEPTH
 
 CAPABILITIES = Capabilities(
     accepts=frozenset(

@@ -6,10 +6,10 @@ from adapters.herm import wire
 from adapters.herm.reading import read_envelope
 from adapters.herm.reading_user import read_user_event
 from adapters.herm.writing import write_event
-from gateway.envelope import Draft, Envelope, Opaque
+from gateway.adapter.port import Encoded, Frame
 from gateway.errors import MalformedFrame
-from gateway.ports.adapter import Encoded, Frame
-from gateway.ports.values import Malformed, find_fault, json_type
+from gateway.events import Draft, Envelope, Opaque
+from gateway.json_values import Malformed, find_fault, json_type
 
 
 class HermCodec:

@@ -7,11 +7,11 @@ from urllib.parse import quote
 from adapters.herm import wire
 from adapters.herm.link import open_link
 from adapters.herm.options import HermOptions
-from gateway.envelope import Loss
+from gateway.adapter.port import Created, Link, Receiver, Tool
 from gateway.errors import LinkLost, LinkRefused
-from gateway.ports.adapter import Created, Link, Receiver, Tool
-from gateway.transports.masking import Mask
-from gateway.transports.rest_client import RestClient, refusal
+from gateway.events import Loss
+from gateway.links.masking import Mask
+from gateway.links.rest_client import RestClient, refusal
 
 _SHORTEST_SECRET = 8
 """Header values shorter than this are versions and flags; masking them would make every text unreadable."""

@@ -6,9 +6,9 @@ from typing import Any, cast
 import orjson
 
 from adapters.herm import wire
-from gateway.envelope import Content, Data, Image, Loss, Text
 from gateway.errors import CannotExpress, MalformedFrame
-from gateway.ports.values import find_fault, json_type, pointer, unknown_fields, utf16_length
+from gateway.events import Content, Data, Image, Loss, Text
+from gateway.json_values import find_fault, json_type, pointer, unknown_fields, utf16_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenContent:
     """A list of blocks, and what it leaves out."""
 
     blocks: list[dict[str, Any]]
@@ -69,7 +69,7 @@ def join_texts(read: Read, path: str, *, between: str) -> tuple[str, tuple[Loss,
     return between.join(texts), losses
 
 
-def write_content(content: tuple[Content, ...], path: str) -> Written:
+def write_content(content: tuple[Content, ...], path: str) -> WrittenContent:
     """Write content as text blocks; images and data are told in words as far as they have any.
 
     Raises:
@@ -98,7 +98,7 @@ def write_content(content: tuple[Content, ...], path: str) -> Written:
     if not blocks:
         raise CannotExpress("Herm takes text only, and there is none", path=path)
     check_count(blocks, path)
-    return Written(blocks, losses)
+    return WrittenContent(blocks, losses)
 
 
 def _words_for(image: Image) -> str:
@@ -108,19 +108,19 @@ def _words_for(image: Image) -> str:
     return f"[image: {words}]" if words else ""
 
 
-def write_text(text: str, path: str) -> Written:
+def write_text(text: str, path: str) -> WrittenContent:
     """Write a text as blocks, split where it is too long for one.
 
     Raises:
         CannotExpress: it is too long for all blocks there are.
     """
     if (length := utf16_length(text)) <= wire.TEXT_LENGTH:
-        return Written([wire.text_block(text)])
+        return WrittenContent([wire.text_block(text)])
     if length > wire.BLOCKS * wire.TEXT_LENGTH:
         raise CannotExpress(f"Herm takes at most {wire.BLOCKS} blocks of {wire.TEXT_LENGTH} characters", path=path)
     pieces = split_text(text)
     loss = Loss(how="narrowed", path=path, note=f"split into {len(pieces)} blocks")
-    return Written([wire.text_block(piece) for piece in pieces], (loss,))
+    return WrittenContent([wire.text_block(piece) for piece in pieces], (loss,))
 
 
 def split_text(text: str, length: int = wire.TEXT_LENGTH) -> list[str]:

@@ -7,9 +7,9 @@ from typing import Any
 
 from adapters.herm import wire
 from adapters.herm.options import HermOptions
-from gateway.envelope.weight import weight
 from gateway.errors import LinkLost
-from gateway.transports.rest_client import RestClient, refusal
+from gateway.events.weight import weight
+from gateway.links.rest_client import RestClient, refusal
 
 MOST_BYTES = 256 * 1024 * 1024
 """What the events of one history may take in memory; a longer one is told as a loss of the link."""

@@ -10,13 +10,13 @@ from adapters.herm import wire
 from adapters.herm.history import Event, read_history
 from adapters.herm.options import HermOptions
 from adapters.herm.posting import body_of, receipt_for
+from gateway.adapter.port import Frame, Receipt, Receiver
 from gateway.errors import LinkLost, LinkRefused
 from gateway.guard import FAULTS, Tasks, awaited, guard_call
-from gateway.ports.adapter import Frame, Receipt, Receiver
-from gateway.ports.values import Malformed
-from gateway.transports import json
-from gateway.transports.rest_client import RestClient
-from gateway.transports.sse_client import EventStream, open_events
+from gateway.json_values import Malformed
+from gateway.links import json
+from gateway.links.rest_client import RestClient
+from gateway.links.sse import SseStream, open_events
 
 MOST_BUFFERED = 1_000
 """Events that wait while the history is read; the server's own buffers hold the rest."""
@@ -54,7 +54,7 @@ async def open_link(
 
 
 class HermLink:
-    """Implements `gateway.ports.adapter.Link`."""
+    """Implements `gateway.adapter.port.Link`."""
 
     def __init__(
         self, client: RestClient, receiver: Receiver, *, events_path: str, options: HermOptions, after: int | None
@@ -101,7 +101,7 @@ class HermLink:
             await self._take(self._early.popleft())
         self._is_live.set()
 
-    async def read(self, stream: EventStream) -> None:
+    async def read(self, stream: SseStream) -> None:
         """Read the stream to its end."""
         async with aclosing(stream.texts()) as texts:
             async for text in texts:

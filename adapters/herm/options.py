@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from gateway.ports.adapter import RuntimeOptions
-from gateway.ports.duration import Duration
+from gateway.adapter.duration import Duration
+from gateway.adapter.port import RuntimeOptions
 
 
 class HermOptions(RuntimeOptions):

@@ -6,7 +6,7 @@ import orjson
 
 from adapters.herm.content import check_text, check_value
 from adapters.herm.wrapping import dropped
-from gateway.envelope import ContextUpdate, Loss, ToolFinished
+from gateway.events import ContextUpdate, Loss, ToolFinished
 
 NOTHING = "The tool finished without a result."
 _WITHOUT_WORDS = {

@@ -3,10 +3,10 @@
 from typing import Any, Literal
 
 from adapters.herm import wire
+from gateway.adapter.port import Receipt
 from gateway.errors import LinkLost
-from gateway.ports.adapter import Receipt
-from gateway.transports.masking import Mask
-from gateway.transports.rest_client import Answer
+from gateway.links.masking import Mask
+from gateway.links.rest_client import RestAnswer
 
 _SETTLED = frozenset({404, 409, 410})
 _LATER = frozenset({401, 402, 403, 425, 429})
@@ -27,7 +27,7 @@ def body_of(event: Any, form: Literal["events", "single", "list"]) -> Any:
 
 
 def receipt_for(
-    kind: str, answer: Answer, *, busy_statuses: tuple[int, ...], busy_codes: tuple[str, ...], mask: Mask
+    kind: str, answer: RestAnswer, *, busy_statuses: tuple[int, ...], busy_codes: tuple[str, ...], mask: Mask
 ) -> Receipt:
     """Judge an answer by its status and code, and by what was posted.
 
@@ -53,7 +53,7 @@ def receipt_for(
     return Receipt("refused", reason)
 
 
-def _reason(kind: str, answer: Answer, mask: Mask) -> str:
+def _reason(kind: str, answer: RestAnswer, mask: Mask) -> str:
     again = f" (Retry-After: {answer.retry_after[:40]})" if answer.retry_after else ""
     # An error message may quote what was sent, which no text of ours may hold.
     said = [] if kind in wire.SECRETS else [answer.code, answer.message]

@@ -7,7 +7,8 @@ from adapters.herm import wire
 from adapters.herm.content import join_texts, read_blocks
 from adapters.herm.reading_tools import read_custom_use, read_tool_result, read_tool_use
 from adapters.herm.reading_user import read_user_event
-from gateway.envelope import (
+from gateway.errors import MalformedFrame
+from gateway.events import (
     Author,
     Draft,
     FaultReported,
@@ -23,8 +24,7 @@ from gateway.envelope import (
     ThreadReceived,
     ThreadSent,
 )
-from gateway.errors import MalformedFrame
-from gateway.ports.values import find_fault, json_type, read_model, unknown_fields
+from gateway.json_values import find_fault, json_type, read_model, unknown_fields
 
 INSIDE = "/payload"
 FAULT_KEY = "#fault"

@@ -6,7 +6,8 @@ from pydantic import SecretStr
 
 from adapters.herm import wire
 from adapters.herm.content import join_texts, read_blocks
-from gateway.envelope import (
+from gateway.errors import MalformedFrame
+from gateway.events import (
     ApprovalGiven,
     Draft,
     Loss,
@@ -17,8 +18,7 @@ from gateway.envelope import (
     TurnInterrupted,
     TurnSteered,
 )
-from gateway.errors import MalformedFrame
-from gateway.ports.values import find_fault, read_model, unknown_fields
+from gateway.json_values import find_fault, read_model, unknown_fields
 
 
 def read_user_event(payload: dict[str, Any], path: str = "", *, strict: bool = True) -> Draft | None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.envelope import SessionState
+from gateway.events import SessionState
 
 STREAM = "stream"
 EVENTS = "events"

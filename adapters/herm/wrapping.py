@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from adapters.herm import wire
-from gateway.envelope import Draft, Envelope, Loss
-from gateway.ports.adapter import Encoded, Frame
+from gateway.adapter.port import Encoded, Frame
+from gateway.events import Draft, Envelope, Loss
 
 
 @dataclass(frozen=True, slots=True)

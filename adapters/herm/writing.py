@@ -8,7 +8,9 @@ from adapters.herm.reading import FAULT_KEY
 from adapters.herm.wrapping import Said, comes_from_runtime, dropped, wrap
 from adapters.herm.writing_tools import write_tool_finished, write_tool_requested
 from adapters.herm.writing_user import write_user_event
-from gateway.envelope import (
+from gateway.adapter.port import Encoded, Frame
+from gateway.errors import CannotExpress
+from gateway.events import (
     ApprovalAsked,
     ApprovalGiven,
     Draft,
@@ -32,8 +34,6 @@ from gateway.envelope import (
     TurnInterrupted,
     TurnSteered,
 )
-from gateway.errors import CannotExpress
-from gateway.ports.adapter import Encoded, Frame
 
 
 def write_event(item: Draft | Envelope) -> Encoded:

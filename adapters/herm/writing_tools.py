@@ -4,7 +4,7 @@ from adapters.herm import wire
 from adapters.herm.content import check_count, check_id, check_text, check_value, write_text
 from adapters.herm.outcome import outcome_text
 from adapters.herm.wrapping import Said, dropped
-from gateway.envelope import Loss, ToolFinished, ToolRequested
+from gateway.events import Loss, ToolFinished, ToolRequested
 
 
 def write_tool_requested(event: ToolRequested) -> Said:

@@ -6,7 +6,8 @@ from adapters.herm import wire
 from adapters.herm.content import check_count, check_id, check_text, write_content, write_text
 from adapters.herm.outcome import outcome_text, updates_text
 from adapters.herm.wrapping import Said, dropped
-from gateway.envelope import (
+from gateway.errors import CannotExpress
+from gateway.events import (
     ApprovalGiven,
     Loss,
     MessagePosted,
@@ -16,8 +17,7 @@ from gateway.envelope import (
     TurnInterrupted,
     TurnSteered,
 )
-from gateway.errors import CannotExpress
-from gateway.ports.values import find_fault
+from gateway.json_values import find_fault
 
 UserEvent = (
     MessagePosted | ToolFinished | ApprovalGiven | QuestionAnswered | SecretSupplied | TurnSteered | TurnInterrupted

@@ -1,8 +1,8 @@
 """What HUMA 0.1 can do, as data. Pure."""
 
 from adapters.huma_v0_1 import wire
-from gateway.ports.adapter import Capabilities
-from gateway.ports.values import MAX_DEPTH
+from gateway.adapter.port import Capabilities
+from gateway.json_values import MAX_DEPTH
 
 CAPABILITIES = Capabilities(
     accepts=frozenset({"context.updated", "message.posted", "tool.finished", "opaque"}),

@@ -6,9 +6,9 @@ from hashlib import sha256
 from typing import Any
 
 from adapters.huma_v0_1 import wire
-from gateway.envelope import Author, Draft, Envelope, Image, Loss, MessagePosted, Text
 from gateway.errors import CannotExpress, MalformedFrame
-from gateway.ports.values import find_fault, read_model, unknown_fields
+from gateway.events import Author, Draft, Envelope, Image, Loss, MessagePosted, Text
+from gateway.json_values import find_fault, read_model, unknown_fields
 
 
 @dataclass(frozen=True, slots=True)

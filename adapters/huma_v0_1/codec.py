@@ -7,10 +7,10 @@ import orjson
 from adapters.huma_v0_1 import wire
 from adapters.huma_v0_1.reading import read_client_message, read_server_message
 from adapters.huma_v0_1.writing import write_event
-from gateway.envelope import Draft, Envelope, Opaque, ToolFinished
+from gateway.adapter.port import Encoded, Frame
 from gateway.errors import CannotExpress, MalformedFrame
-from gateway.ports.adapter import Encoded, Frame
-from gateway.ports.values import Malformed, find_fault, json_type
+from gateway.events import Draft, Envelope, Opaque, ToolFinished
+from gateway.json_values import Malformed, find_fault, json_type
 
 
 class HumaCodec:

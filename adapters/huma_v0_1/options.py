@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from adapters.huma_v0_1.wire import MAX_FRAME
-from gateway.ports.adapter import RuntimeOptions
-from gateway.ports.duration import Duration
+from gateway.adapter.duration import Duration
+from gateway.adapter.port import RuntimeOptions
 
 
 class AgentOptions(BaseModel):

@@ -5,7 +5,8 @@ from typing import Any
 
 from adapters.huma_v0_1 import wire
 from adapters.huma_v0_1.chat import read_chat_message
-from gateway.envelope import (
+from gateway.errors import MalformedFrame
+from gateway.events import (
     Author,
     Burst,
     ContextUpdated,
@@ -21,8 +22,7 @@ from gateway.envelope import (
     ToolRequested,
     TypingChanged,
 )
-from gateway.errors import MalformedFrame
-from gateway.ports.values import find_fault, json_type, read_model, unknown_fields
+from gateway.json_values import find_fault, json_type, read_model, unknown_fields
 
 
 def read_client_message(payload: dict[str, Any]) -> Draft | None:

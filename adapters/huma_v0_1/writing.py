@@ -4,7 +4,9 @@ from typing import Any
 
 from adapters.huma_v0_1 import wire
 from adapters.huma_v0_1.chat import write_chat_message
-from gateway.envelope import (
+from gateway.adapter.port import Encoded, Frame
+from gateway.errors import CannotExpress
+from gateway.events import (
     ContextUpdated,
     Draft,
     Envelope,
@@ -20,9 +22,7 @@ from gateway.envelope import (
     TypingChanged,
     text_of,
 )
-from gateway.errors import CannotExpress
-from gateway.ports.adapter import Encoded, Frame
-from gateway.ports.values import find_fault, utf16_length
+from gateway.json_values import find_fault, utf16_length
 
 _TYPES = {
     wire.FROM_CLIENT: wire.CLIENT_TYPES,

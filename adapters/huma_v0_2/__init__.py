@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adapters.huma_v0_2.options import HumaOptions
-from gateway.ports.adapter import PORTS_VERSION, Capabilities, Codec, Connector, Tool
+from gateway.adapter.port import PORTS_VERSION, Capabilities, Codec, Connector, Tool
 
 
 @dataclass(frozen=True, slots=True)

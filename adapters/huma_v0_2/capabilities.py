@@ -3,8 +3,8 @@
 from datetime import timedelta
 
 from adapters.huma_v0_2 import wire
-from gateway.ports.adapter import Capabilities
-from gateway.ports.values import MAX_DEPTH
+from gateway.adapter.port import Capabilities
+from gateway.json_values import MAX_DEPTH
 
 CAPABILITIES = Capabilities(
     accepts=frozenset({"context.updated", "message.confirmed", "addon.answered", "tool.finished", "opaque"}),

@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from adapters.huma_v0_2 import wire
-from gateway.envelope import Author, Draft, Envelope, Image, Loss, MessagePosted, Text
 from gateway.errors import CannotExpress
-from gateway.ports.values import find_fault
+from gateway.events import Author, Draft, Envelope, Image, Loss, MessagePosted, Text
+from gateway.json_values import find_fault
 
 
 @dataclass(frozen=True, slots=True)

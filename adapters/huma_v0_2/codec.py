@@ -5,10 +5,10 @@ from typing import Any, cast
 from adapters.huma_v0_2 import wire
 from adapters.huma_v0_2.reading import read_client_message, read_server_message
 from adapters.huma_v0_2.writing import write_event
-from gateway.envelope import Draft, Envelope, Opaque
+from gateway.adapter.port import Encoded, Frame
 from gateway.errors import MalformedFrame
-from gateway.ports.adapter import Encoded, Frame
-from gateway.ports.values import Malformed, find_fault, json_type
+from gateway.events import Draft, Envelope, Opaque
+from gateway.json_values import Malformed, find_fault, json_type
 
 
 class HumaCodec:

@@ -7,13 +7,13 @@ import aiohttp
 
 from adapters.huma_v0_2 import wire
 from adapters.huma_v0_2.options import AgentOptions, HumaOptions
-from gateway.envelope import Loss
+from gateway.adapter.port import Created, Link, Receiver, Tool
 from gateway.errors import LinkLost, LinkRefused
-from gateway.ports.adapter import Created, Link, Receiver, Tool
-from gateway.transports.flat_tools import flatten
-from gateway.transports.masking import Mask
-from gateway.transports.rest import post_json
-from gateway.transports.socketio_client import Target, open_link, shared_session
+from gateway.events import Loss
+from gateway.links.flat_tools import flatten
+from gateway.links.masking import Mask
+from gateway.links.rest import post_json
+from gateway.links.socketio.client import Target, open_link, shared_session
 
 
 @asynccontextmanager

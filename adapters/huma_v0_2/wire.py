@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from gateway.envelope import SessionState
+from gateway.events import SessionState
 
 FROM_CLIENT = "message"
 FROM_SERVER = "event"

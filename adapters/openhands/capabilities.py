@@ -1,8 +1,8 @@
 """What OpenHands can do, as data. Pure."""
 
 from adapters.openhands import wire
-from gateway.ports.adapter import Capabilities
-from gateway.ports.values import MAX_DEPTH
+from gateway.adapter.port import Capabilities
+from gateway.json_values import MAX_DEPTH
 
 CAPABILITIES = Capabilities(
     accepts=frozenset({"message.posted", "approval.given", "turn.interrupted", "action.ordered", "opaque"}),

@@ -11,9 +11,9 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from adapters.openhands import wire
-from gateway.envelope.weight import weight
+from gateway.adapter.port import Frame, Receiver
 from gateway.errors import LinkLost
-from gateway.ports.adapter import Frame, Receiver
+from gateway.events.weight import weight
 
 REMEMBERED = 10_000
 """Events whose repeats are known; replay and live overlap by far less (OH17)."""
@@ -25,14 +25,14 @@ MOST_PAGES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class HistoryPage:
     """One answer of the event store."""
 
     events: tuple[Any, ...]
     has_more: bool
 
 
-class Held(NamedTuple):
+class HeldEvent(NamedTuple):
     """An event that waits for those numbered below it; of one number, the first to come goes first."""
 
     number: int
@@ -42,7 +42,7 @@ class Held(NamedTuple):
 
 
 class Tracker:
-    """Stands between a link and its session; implements `gateway.ports.adapter.Receiver`."""
+    """Stands between a link and its session; implements `gateway.adapter.port.Receiver`."""
 
     def __init__(self, receiver: Receiver, resume: int | None) -> None:
         self._receiver = receiver
@@ -55,7 +55,7 @@ class Tracker:
         self.is_evicted = False
         """Whether the server has told that it ends the conversation to make room for another."""
         self._is_caught_up = False
-        self._held: list[Held] = []
+        self._held: list[HeldEvent] = []
         self._held_bytes = 0
         self._turn = 0
         self._handed = -1
@@ -120,7 +120,7 @@ class Tracker:
 
     def _hold(self, number: int, frame: Frame) -> None:
         size = weight(frame.payload)
-        heappush(self._held, Held(number, self._turn, frame, size))
+        heappush(self._held, HeldEvent(number, self._turn, frame, size))
         self._turn += 1
         self._held_bytes += size
         while len(self._held) > LOOKED_BACK or self._held_bytes > MOST_HELD:
@@ -137,7 +137,9 @@ class Tracker:
         self._receiver.frame(frame, str(max(self._handed, known)))
 
 
-async def fill(tracker: Tracker, ask: Callable[[int], Awaitable[Page]], *, since: int, resume: int | None) -> None:
+async def fill(
+    tracker: Tracker, ask: Callable[[int], Awaitable[HistoryPage]], *, since: int, resume: int | None
+) -> None:
     """Ask the store for the events that fell between replay and live, or between two threads of the server.
 
     Raises:
@@ -149,7 +151,7 @@ async def fill(tracker: Tracker, ask: Callable[[int], Awaitable[Page]], *, since
         await _read_on(tracker, ask, 0)
 
 
-async def _read_on(tracker: Tracker, ask: Callable[[int], Awaitable[Page]], start: int) -> int:
+async def _read_on(tracker: Tracker, ask: Callable[[int], Awaitable[HistoryPage]], start: int) -> int:
     newest = -1
     for _ in range(MOST_PAGES):
         page = await ask(start)

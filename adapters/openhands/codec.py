@@ -10,10 +10,10 @@ from adapters.openhands.writing import (
     write_client_action,
     write_server_message,
 )
-from gateway.envelope import Draft, Envelope, Opaque
+from gateway.adapter.port import Encoded, Frame
 from gateway.errors import CannotExpress, MalformedFrame
-from gateway.ports.adapter import Encoded, Frame
-from gateway.ports.values import Malformed, find_fault, json_type
+from gateway.events import Draft, Envelope, Opaque
+from gateway.json_values import Malformed, find_fault, json_type
 
 
 class OpenHandsCodec:

@@ -9,14 +9,14 @@ from urllib.parse import quote
 import aiohttp
 
 from adapters.openhands import wire
-from adapters.openhands.catchup import Page, Tracker, fill
+from adapters.openhands.catchup import HistoryPage, Tracker, fill
 from adapters.openhands.options import OpenHandsOptions, is_conversation_id
-from gateway.envelope import Loss
+from gateway.adapter.port import Created, Frame, Link, Receipt, Receiver, RestTimes, Tool
 from gateway.errors import LinkCrowded, LinkLost, LinkRefused
-from gateway.ports.adapter import Created, Frame, Link, Receipt, Receiver, RestTimes, Tool
-from gateway.transports.masking import Mask
-from gateway.transports.rest import get_json, post_json
-from gateway.transports.socketio_client import SocketLink, Target, open_link, shared_session
+from gateway.events import Loss
+from gateway.links.masking import Mask
+from gateway.links.rest import get_json, post_json
+from gateway.links.socketio.client import SocketLink, Target, open_link, shared_session
 
 MOST_BYTES = 64 * 1024 * 1024
 """Largest page of events taken; a screenshot alone may have megabytes."""
@@ -175,7 +175,7 @@ class OpenHandsConnector:
         status = answer.get("status")
         return status if isinstance(status, str) else None
 
-    async def _ask(self, native_id: str, start: int) -> Page:
+    async def _ask(self, native_id: str, start: int) -> HistoryPage:
         answer = await get_json(
             self._session,
             f"{self._options.rest_base}{wire.CONVERSATIONS_PATH}/{quote(native_id, safe='')}/events",
@@ -187,7 +187,7 @@ class OpenHandsConnector:
         )
         match answer:
             case {"events": list(), "has_more": bool(has_more)}:
-                return Page(tuple(cast("list[object]", answer["events"])), has_more)
+                return HistoryPage(tuple(cast("list[object]", answer["events"])), has_more)
             case _:
                 raise LinkLost("the event store's answer has no events")
 

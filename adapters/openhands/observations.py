@@ -4,7 +4,7 @@ import json
 from typing import Any, cast
 
 from adapters.openhands import wire
-from gateway.envelope import (
+from gateway.events import (
     Content,
     Data,
     Event,
@@ -17,7 +17,7 @@ from gateway.envelope import (
     ThreadReceived,
     ToolFinished,
 )
-from gateway.ports.values import read_model, unknown_fields
+from gateway.json_values import read_model, unknown_fields
 
 _EXIT_UNKNOWN = -1
 

@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from adapters.openhands import wire
-from gateway.envelope import ActionOrdered, ApprovalGiven, Event, Loss, TurnInterrupted
 from gateway.errors import CannotExpress
-from gateway.ports.values import pointer, read_model, unknown_fields
+from gateway.events import ActionOrdered, ApprovalGiven, Event, Loss, TurnInterrupted
+from gateway.json_values import pointer, read_model, unknown_fields
 
 Risk = Annotated[int, Field(ge=-1, le=2)]
 

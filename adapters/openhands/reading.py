@@ -9,7 +9,8 @@ from typing import Any, Literal
 from adapters.openhands import wire
 from adapters.openhands.observations import read_observation, state_moved
 from adapters.openhands.orders import read_order
-from gateway.envelope import (
+from gateway.errors import MalformedFrame
+from gateway.events import (
     ActionOrdered,
     Author,
     Content,
@@ -27,8 +28,7 @@ from gateway.envelope import (
     ThreadSent,
     ToolRequested,
 )
-from gateway.errors import MalformedFrame
-from gateway.ports.values import find_fault, read_model, unknown_fields
+from gateway.json_values import find_fault, read_model, unknown_fields
 
 PROMPT_NOTE = "kept as size and hash; keep_system_prompt keeps it whole"
 Reading = tuple[Event, tuple[Loss, ...]]

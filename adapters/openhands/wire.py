@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.envelope import SessionState
+from gateway.events import SessionState
 
 PROTOCOL = "openhands/0.62"
 EVENTS = "oh_event"

@@ -7,7 +7,8 @@ import orjson
 
 from adapters.openhands import wire
 from adapters.openhands.orders import check_order, write_decision, write_interrupt
-from gateway.envelope import (
+from gateway.errors import CannotExpress, MalformedFrame
+from gateway.events import (
     ActionOrdered,
     ApprovalGiven,
     Data,
@@ -30,8 +31,7 @@ from gateway.envelope import (
     TurnInterrupted,
     text_of,
 )
-from gateway.errors import CannotExpress, MalformedFrame
-from gateway.ports.values import find_fault, pointer, read_model
+from gateway.json_values import find_fault, pointer, read_model
 
 Source = Literal["agent", "user", "environment"]
 _SOURCES: dict[str, Source] = {"agent": "agent", "user": "user", "system": "environment"}

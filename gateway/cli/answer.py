@@ -10,7 +10,7 @@ from urllib.parse import quote
 from rich.console import Console
 from rich.text import Text
 
-from gateway.cli.client import Api
+from gateway.cli.client import ApiClient
 from gateway.cli.faults import Misused
 from gateway.cli.lines import clean, facts_of
 from gateway.cli.send import MOST_BYTES, read_text
@@ -50,7 +50,7 @@ def _ask_secret() -> str:
     return value
 
 
-def give(api: Api, interaction: str, body: dict[str, Any]) -> None:
+def give(api: ApiClient, interaction: str, body: dict[str, Any]) -> None:
     """Answer a question.
 
     Raises:
@@ -61,7 +61,7 @@ def give(api: Api, interaction: str, body: dict[str, Any]) -> None:
     Console(highlight=False).print(Text(text), soft_wrap=True)
 
 
-def show_waiting(api: Api, *, as_json: bool) -> None:
+def show_waiting(api: ApiClient, *, as_json: bool) -> None:
     """List what waits, oldest first, each with the way to answer it."""
     console = Console(highlight=False)
     rows = list(api.pages("/v1/interactions", state="waiting"))

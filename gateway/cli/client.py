@@ -28,7 +28,7 @@ _LONGEST = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class StreamItem:
     """One server-sent event; `sequence` is None for what is only live."""
 
     kind: str
@@ -36,7 +36,7 @@ class Item:
     sequence: int | None
 
 
-class Api:
+class ApiClient:
     """One gateway; a context manager that owns its connections."""
 
     def __init__(self, url: str, key: str | None) -> None:
@@ -54,7 +54,7 @@ class Api:
             verify=self.url.lower().startswith("https:"),
         )
 
-    def __enter__(self) -> "Api":
+    def __enter__(self) -> "ApiClient":
         return self
 
     def __exit__(
@@ -101,7 +101,7 @@ class Api:
         mend = f"there are: {clean(names)}" if names else "GET /v1/sessions lists all; POST /v1/sessions opens one"
         raise Refusal(f"no session {given!r}", mend)
 
-    def follow(self, path: str, *, after: int | None = None) -> Iterator[Item]:
+    def follow(self, path: str, *, after: int | None = None) -> Iterator[StreamItem]:
         """Read a stream until it ends."""
         headers = {"accept": "text/event-stream"} | ({} if after is None else {"last-event-id": str(after)})
         with (
@@ -168,14 +168,14 @@ class Api:
             raise Refusal(f"{self.url} answers like no Dragoman gateway", "check --url, or DRAGOMAN_URL") from exc
 
 
-def _item(event: ServerSentEvent) -> Item:
+def _item(event: ServerSentEvent) -> StreamItem:
     value: Any = json.loads(event.data)
     if not isinstance(value, dict):
         raise ValueError("not an object")
     data = cast("dict[str, Any]", value)
     # The library repeats the last id on events that have none of their own.
     numbered = event.id.isascii() and event.id.isdigit() and not data.get("live") and event.event != "gap"
-    return Item(event.event, data, int(event.id) if numbered else None)
+    return StreamItem(event.event, data, int(event.id) if numbered else None)
 
 
 def _is_here(url: str) -> bool:

@@ -70,11 +70,11 @@ def serve(
     port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Port; 0 takes a free one.")] = 8080,
 ) -> None:
     """Run the gateway until it is told to stop."""
-    from gateway import bootstrap
+    from gateway import serve
 
     with explained():
         path = choose(config)
-        code = _run(lambda: bootstrap.serve(path, host=host, port=port, stopping=_leave_within))
+        code = _run(lambda: serve.serve(path, host=host, port=port, stopping=_leave_within))
     raise typer.Exit(code)
 
 
@@ -149,7 +149,7 @@ def demo(
     *, keep: Annotated[bool, typer.Option("--keep", help="Leave everything running until Ctrl-C.")] = False
 ) -> None:
     """Play a scripted game through a real gateway."""
-    from gateway.simulators import demo as scripted
+    from gateway.testing.demo import game as scripted
 
     with explained():
         code = int(scripted.main(keep))

@@ -57,10 +57,10 @@ def list_letters(
     key: KeyOption = None,
 ) -> None:
     """List what did not get through, calls first, newest first."""
-    from gateway.cli.client import Api
+    from gateway.cli.client import ApiClient
     from gateway.cli.letters import filters, show_rows
 
-    with explained(), Api(url, key) as api:
+    with explained(), ApiClient(url, key) as api:
         which = filters(kind=kind, runtime=runtime, executor=executor, target=target, since=since)
         letters = api.pages("/v1/dead-letters", **which)
         shown = list(islice(letters, limit))
@@ -84,10 +84,10 @@ def show(
     key: KeyOption = None,
 ) -> None:
     """Show one dead letter: what is known, and what to do."""
-    from gateway.cli.client import Api
+    from gateway.cli.client import ApiClient
     from gateway.cli.letters import path_of, show_one
 
-    with explained(), Api(url, key) as api:
+    with explained(), ApiClient(url, key) as api:
         found = api.get(path_of(letter))
         if as_json:
             typer.echo(json.dumps(found))
@@ -124,10 +124,10 @@ def redrive(
     key: KeyOption = None,
 ) -> None:
     """Try dead letters again: one by its id, or many by filters."""
-    from gateway.cli.client import Api
+    from gateway.cli.client import ApiClient
     from gateway.cli.letters import Many, check_choice, filters, redrive_one
 
-    with explained(), Api(url, key) as api:
+    with explained(), ApiClient(url, key) as api:
         which = filters(kind=kind, runtime=runtime, executor=executor, target=target, since=since)
         check_choice(letter, which, everything=everything, dry_run=dry_run)
         how = {"new_key": new_key, "deliver": deliver}
@@ -164,10 +164,10 @@ def dismiss(
     key: KeyOption = None,
 ) -> None:
     """Leave dead letters as they are: one by its id, or many by filters."""
-    from gateway.cli.client import Api
+    from gateway.cli.client import ApiClient
     from gateway.cli.letters import Many, check_choice, filters, path_of
 
-    with explained(), Api(url, key) as api:
+    with explained(), ApiClient(url, key) as api:
         which = filters(kind=kind, runtime=runtime, executor=executor, target=target, since=since)
         check_choice(letter, which, everything=everything, dry_run=dry_run)
         if letter is not None:

@@ -8,15 +8,15 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from gateway.adapter.port import PORTS_VERSION
 from gateway.cli.checks import Check
-from gateway.cli.probes import Target, free_bytes, probe, target_of, write_bytes
+from gateway.cli.probes import ProbeTarget, free_bytes, probe, target_of, write_bytes
 from gateway.cli.terminal import count_problems, show_check, show_heading, show_problems
-from gateway.engines.sqlite.lock import check_place
 from gateway.errors import InvalidConfiguration, OperatorError
 from gateway.plugins import ADAPTER_GROUP, FoundAdapter, find_adapters
-from gateway.ports.adapter import PORTS_VERSION
 from gateway.settings.load import Loaded, load
 from gateway.settings.model import PostgresStore, Settings, SqliteStore, WebhookSpec
+from gateway.store.sqlite.lock import check_place
 
 LIBRARIES = (
     "aiohttp", "fastapi", "httptools", "httpx", "httpx-sse", "jsonschema-rs", "orjson", "prometheus-client",
@@ -185,7 +185,7 @@ def _network(settings: Settings) -> Iterator[Check]:
         ),
         *(target_of(f"destination {name}", str(spec.url)) for name, spec in settings.destinations.items()),
     ]
-    targets: list[Target] = [target for target in wanted if target is not None]
+    targets: list[ProbeTarget] = [target for target in wanted if target is not None]
     if not targets:
         yield Check("note", "nothing to connect to")
     for reached in probe(targets):

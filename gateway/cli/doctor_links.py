@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from gateway.cli.checks import Check
-from gateway.cli.client import Api, Refusal
+from gateway.cli.client import ApiClient, Refusal
 from gateway.cli.lines import clean
 from gateway.cli.talking import DEFAULT_URL
 
@@ -14,7 +14,7 @@ def look_at_links(env: Mapping[str, str]) -> Iterator[Check]:
     """Say which sessions have no link, and why; the gateway is found as by the other commands."""
     url = env.get("DRAGOMAN_URL") or DEFAULT_URL
     try:
-        with Api(url, env.get("DRAGOMAN_KEY")) as api:
+        with ApiClient(url, env.get("DRAGOMAN_KEY")) as api:
             runtimes = api.get("/v1/runtimes")["data"]
     except Refusal as exc:
         yield Check("note", f"not looked at: {exc}", exc.mend)

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Iterator
 
 from gateway.cli.checks import Check
-from gateway.engines.postgres.link import Address
-from gateway.engines.postgres.operations import Examined, examine
-from gateway.engines.postgres.tables import MIGRATIONS
 from gateway.errors import DragomanError
 from gateway.settings.model import PostgresStore
+from gateway.store.postgres.connection import Address
+from gateway.store.postgres.operations import Examined, examine
+from gateway.store.postgres.tables import MIGRATIONS
 
 _PATIENCE = 15.0
 _WARNING = "warning "

@@ -10,17 +10,17 @@ from pydantic import SecretStr, ValidationError
 from gateway.cli.faults import Misused
 from gateway.cli.reasons import Case, Reasons, reasons_for_call, reasons_for_event
 from gateway.cli.send import object_of, read_source
-from gateway.envelope import ApprovalAsked, Event, QuestionAsked, SecretAsked, SecretSupplied, ToolRequested
 from gateway.errors import OperatorError
+from gateway.events import ApprovalAsked, Event, QuestionAsked, SecretAsked, SecretSupplied, ToolRequested
 from gateway.http.body import misfit
 from gateway.http.client_events import read_events
 from gateway.http.errors import Refused
+from gateway.links.masking import Mask
 from gateway.plugins import installed_adapters
 from gateway.runtime.policy import policy_of
 from gateway.settings.load import load
 from gateway.settings.place import suggest
 from gateway.settings.source import read_source as read_yaml
-from gateway.transports.masking import Mask
 
 _SHORTEST_SECRET = 4
 """Shorter ones would turn ordinary words into asterisks."""

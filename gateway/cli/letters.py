@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway.cli.client import Api
+from gateway.adapter.duration import Duration
+from gateway.cli.client import ApiClient
 from gateway.cli.faults import Misused, Refusal
 from gateway.cli.lines import clean, event_line
 from gateway.errors import OperatorError
-from gateway.ports.duration import Duration
 
 _SPAN: TypeAdapter[timedelta] = TypeAdapter(Duration)
 _COLUMNS = ("id", "what", "state", "when", "tries", "why")
@@ -69,7 +69,7 @@ class Many:
     limit: int
     dry_run: bool
 
-    def order(self, api: Api, how: dict[str, Any], *, confirmed: bool, as_json: bool) -> None:
+    def order(self, api: ApiClient, how: dict[str, Any], *, confirmed: bool, as_json: bool) -> None:
         """Look, ask the person, do it, and say what became of it; exit code 1 where some could not be done."""
         path, body = f"/v1/dead-letters/{self.verb}", {**self.which, "limit": self.limit}
         done = api.post(path, {**body, "dry_run": True})
@@ -82,7 +82,7 @@ class Many:
             raise typer.Exit(1)
 
 
-def redrive_one(api: Api, letter: str, how: dict[str, Any], *, as_json: bool) -> None:
+def redrive_one(api: ApiClient, letter: str, how: dict[str, Any], *, as_json: bool) -> None:
     done = api.post(f"{path_of(letter)}/redrive", how)
     if as_json:
         typer.echo(json.dumps(done))

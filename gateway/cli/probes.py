@@ -15,7 +15,7 @@ MAX_PROBES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ProbeTarget:
     """A host and port that should accept connections."""
 
     label: str
@@ -27,29 +27,29 @@ class Target:
 class Reached:
     """What became of one probe; `fault` is None where a connection was accepted."""
 
-    target: Target
+    target: ProbeTarget
     fault: str | None
     mend: str = ""
 
 
-def target_of(label: str, url: str) -> Target | None:
+def target_of(label: str, url: str) -> ProbeTarget | None:
     """Read host and port out of a URL; None where it has no host."""
     try:
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme in ("https", "wss") else 80)
     except ValueError:
         return None
-    return Target(label, parts.hostname, port) if parts.hostname else None
+    return ProbeTarget(label, parts.hostname, port) if parts.hostname else None
 
 
-def probe(targets: Sequence[Target]) -> tuple[Reached, ...]:
+def probe(targets: Sequence[ProbeTarget]) -> tuple[Reached, ...]:
     """Try all targets at once and report in their order."""
     answers: queue.SimpleQueue[Reached] = queue.SimpleQueue()
     asked = targets[:MAX_PROBES]
     for target in asked:
         # Name resolution cannot be interrupted; a daemon thread at least keeps nobody waiting for it.
         threading.Thread(target=_ask, args=(target, answers), daemon=True).start()
-    found: dict[Target, Reached] = {}
+    found: dict[ProbeTarget, Reached] = {}
     end = monotonic() + PATIENCE
     try:
         while len(found) < len(set(asked)):
@@ -64,11 +64,11 @@ def probe(targets: Sequence[Target]) -> tuple[Reached, ...]:
     )
 
 
-def _ask(target: Target, answers: "queue.SimpleQueue[Reached]") -> None:
+def _ask(target: ProbeTarget, answers: "queue.SimpleQueue[Reached]") -> None:
     answers.put(_knock(target))
 
 
-def _knock(target: Target) -> Reached:
+def _knock(target: ProbeTarget) -> Reached:
     try:
         with socket.create_connection((target.host, target.port), timeout=PATIENCE):
             return Reached(target, None)

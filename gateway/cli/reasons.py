@@ -7,14 +7,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
+from gateway.adapter.port import Adapter, Codec, RuntimeOptions
 from gateway.core.adapt import adapt, expressible_outcome
-from gateway.core.council import Council, Policy
-from gateway.core.frames import refusal_of
+from gateway.core.inbound import refusal_of
 from gateway.core.memory import Remembered
-from gateway.core.requests import ask_data, call_data
 from gateway.core.routing import Matched
+from gateway.core.runtime_context import Policy, RuntimeContext
 from gateway.core.state import OpenCall, SessionView
-from gateway.envelope import (
+from gateway.core.webhook_data import ask_data, call_data
+from gateway.errors import CannotExpress
+from gateway.events import (
     CLIENT_KINDS,
     CallId,
     Draft,
@@ -26,8 +28,6 @@ from gateway.envelope import (
     ToolFinished,
     ToolRequested,
 )
-from gateway.errors import CannotExpress
-from gateway.ports.adapter import Adapter, Codec, RuntimeOptions
 from gateway.settings.model import ExecutorSpec, PythonSpec, Settings, StaticSpec, WebhookSpec
 from gateway.settings.place import Place, line_of
 
@@ -79,11 +79,11 @@ class Case:
         return self.adapter.codec(self.options)
 
     @property
-    def council(self) -> Council:
-        return Council(
+    def runtime_context(self) -> RuntimeContext:
+        return RuntimeContext(
             adapter=self.adapter.name,
             protocol=self.adapter.protocol,
-            runtime=self.runtime,
+            name=self.runtime,
             capabilities=self.adapter.capabilities,
             codec=self.codec,
             options=self.options,
@@ -115,7 +115,7 @@ def reasons_for_call(case: Case, request: ToolRequested) -> Reasons:
         return reasons
     if request.tool not in case.policy.declared:
         reasons.say("tool", "is not declared under `tools`, so its arguments are not checked", "doubtful")
-    refusal = refusal_of(case.council, request, executor)
+    refusal = refusal_of(case.runtime_context, request, executor)
     if refusal is not None:
         reasons.say("refused", "nobody is asked; the agent is told", "bad", block=refusal)
         failed = ToolFinished(

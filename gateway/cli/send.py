@@ -11,13 +11,13 @@ from rich.text import Text
 from gateway.cli.faults import Misused
 from gateway.cli.lines import clean
 from gateway.cli.talking import WORDED
-from gateway.envelope import CLIENT_KINDS
 from gateway.errors import OperatorError
+from gateway.events import CLIENT_KINDS
 from gateway.http.body import parse_json
 from gateway.http.errors import Refused
 
 if TYPE_CHECKING:
-    from gateway.cli.client import Api
+    from gateway.cli.client import ApiClient
 
 MOST_BYTES = 4 * 1024**2
 
@@ -101,7 +101,7 @@ def object_of(text: str, option: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-def send(api: "Api", session: str, body: Any) -> None:
+def send(api: "ApiClient", session: str, body: Any) -> None:
     """Post, and print the sequence and kind of each event that is now on record.
 
     Raises:

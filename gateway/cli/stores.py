@@ -15,18 +15,18 @@ from gateway.cli.config_file import choose
 from gateway.cli.faults import Misused
 from gateway.cli.probes import write_bytes
 from gateway.cli.terminal import complain, plural
-from gateway.engines.postgres import operations as postgres
-from gateway.engines.postgres.link import Address
-from gateway.engines.postgres.tables import MIGRATIONS as POSTGRES_MIGRATIONS
-from gateway.engines.sqlite import backup as sqlite
-from gateway.engines.sqlite.lock import locate
-from gateway.engines.sqlite.schema import MIGRATIONS as SQLITE_MIGRATIONS
-from gateway.engines.sqlite.transfer import sqlite_source, sqlite_target
-from gateway.engines.transfer import Moved, Side, move
 from gateway.errors import OperatorError
 from gateway.plugins import installed_adapters
 from gateway.settings.load import load
 from gateway.settings.model import MemoryStore, PostgresStore, SqliteStore, Store
+from gateway.store.copy import Moved, TransferSide, move
+from gateway.store.postgres import operations as postgres
+from gateway.store.postgres.connection import Address
+from gateway.store.postgres.tables import MIGRATIONS as POSTGRES_MIGRATIONS
+from gateway.store.sqlite import backup as sqlite
+from gateway.store.sqlite.lock import locate
+from gateway.store.sqlite.schema import MIGRATIONS as SQLITE_MIGRATIONS
+from gateway.store.sqlite.transfer import sqlite_source, sqlite_target
 
 
 def migrate(config: Path | None, *, check: bool) -> bool:
@@ -113,7 +113,9 @@ def _show_bumped(place: str, sessions: int) -> None:
     typer.echo(f"{place}: {plural(sessions, 'session') or 'no session'} under new fences, owned by nobody")
 
 
-async def _copy(source: AbstractAsyncContextManager[Side], target: AbstractAsyncContextManager[Side]) -> list[Moved]:
+async def _copy(
+    source: AbstractAsyncContextManager[TransferSide], target: AbstractAsyncContextManager[TransferSide]
+) -> list[Moved]:
     status = _patience("opening both databases")
 
     def tell(what: str, done: int, total: int) -> None:
@@ -124,7 +126,7 @@ async def _copy(source: AbstractAsyncContextManager[Side], target: AbstractAsync
             return await move(old, new, tell=tell)
 
 
-def _side(store: Store, *, filled: bool) -> AbstractAsyncContextManager[Side]:
+def _side(store: Store, *, filled: bool) -> AbstractAsyncContextManager[TransferSide]:
     match store:
         case SqliteStore(path=path):
             return sqlite_source(locate(path)) if filled else sqlite_target(locate(path))

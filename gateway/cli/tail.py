@@ -12,7 +12,7 @@ from urllib.parse import quote
 from rich.console import Console
 from rich.text import Text
 
-from gateway.cli.client import Api, Item
+from gateway.cli.client import ApiClient, StreamItem
 from gateway.cli.faults import Refusal
 from gateway.cli.lines import clean, event_line
 
@@ -29,7 +29,7 @@ class Output(Console):
         raise SystemExit(0)
 
 
-def tail(api: Api, session: str, *, after: int | None, as_json: bool) -> None:
+def tail(api: ApiClient, session: str, *, after: int | None, as_json: bool) -> None:
     """Print what happens until the session is closed or somebody presses Ctrl-C.
 
     Raises:
@@ -58,7 +58,7 @@ def tail(api: Api, session: str, *, after: int | None, as_json: bool) -> None:
         wait = min(2 * wait, _LONGEST_WAIT)
 
 
-def _lines(found: dict[str, Any], place: int) -> Callable[[Item], None]:
+def _lines(found: dict[str, Any], place: int) -> Callable[[StreamItem], None]:
     console = Output(highlight=False)
     plain = not console.encoding.lower().startswith("utf")
     name = f"{clean(found['runtime'])}/{clean(found['native_id'])}"
@@ -66,7 +66,7 @@ def _lines(found: dict[str, Any], place: int) -> Callable[[Item], None]:
         behind = f"; {place} events came before (--after 0 shows them)" if place else ""
         _note(f"following {name}, {clean(found['state'])}{behind}; Ctrl-C ends")
 
-    def show(item: Item) -> None:
+    def show(item: StreamItem) -> None:
         if item.kind == "gap":
             line = Text(f"history before {item.data.get('first_sequence')} is gone", "yellow")
         else:
@@ -79,10 +79,10 @@ def _lines(found: dict[str, Any], place: int) -> Callable[[Item], None]:
     return show
 
 
-def _json_lines() -> Callable[[Item], None]:
+def _json_lines() -> Callable[[StreamItem], None]:
     console = Output(highlight=False)
 
-    def show(item: Item) -> None:
+    def show(item: StreamItem) -> None:
         # ASCII, so that no character in an event can steer a terminal.
         console.print(Text(json.dumps(item.data)), soft_wrap=True)
 

@@ -80,9 +80,9 @@ def tail(
 ) -> None:
     """Follow a session, one line an event."""
     from gateway.cli import tail as tailing
-    from gateway.cli.client import Api
+    from gateway.cli.client import ApiClient
 
-    with explained(), Api(url, key) as api:
+    with explained(), ApiClient(url, key) as api:
         try:
             tailing.tail(api, session, after=after, as_json=as_json)
         except KeyboardInterrupt:
@@ -114,7 +114,7 @@ def send(
 ) -> None:
     """Post a message, or another event, to a session."""
     from gateway.cli import send as sending
-    from gateway.cli.client import Api
+    from gateway.cli.client import ApiClient
 
     with explained():
         if json_file is None:
@@ -124,7 +124,7 @@ def send(
             raise Misused("--json stands alone: the file says all of the event")
         else:
             body = sending.read_json(json_file)
-        with Api(url, key) as api:
+        with ApiClient(url, key) as api:
             sending.send(api, session, body)
 
 
@@ -151,9 +151,9 @@ def answer(
 ) -> None:
     """Show the questions that wait for a person, or answer one."""
     from gateway.cli import answer as answering
-    from gateway.cli.client import Api
+    from gateway.cli.client import ApiClient
 
-    with explained(), Api(url, key) as api:
+    with explained(), ApiClient(url, key) as api:
         if interaction is None:
             if allow or deny or secret or scope is not None or text is not None:
                 raise Misused("name the interaction to answer; `dragoman answer` lists those that wait")

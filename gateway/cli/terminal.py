@@ -11,7 +11,7 @@ from gateway.errors import Problem
 
 if TYPE_CHECKING:
     from gateway.cli.reasons import Part
-    from gateway.transports.masking import Mask
+    from gateway.links.masking import Mask
 
 State = Literal["ok", "note", "warning", "broken"]
 

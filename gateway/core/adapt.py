@@ -6,8 +6,10 @@ from typing import Any
 
 import orjson
 
+from gateway.adapter.port import Capabilities, Codec, Frame
 from gateway.core.memory import HELD, HISTORY_KEY, Remembered
-from gateway.envelope import (
+from gateway.errors import CannotExpress
+from gateway.events import (
     ContextUpdated,
     Draft,
     Event,
@@ -19,9 +21,7 @@ from gateway.envelope import (
     TurnSteered,
     text_of,
 )
-from gateway.envelope.values import dataclass
-from gateway.errors import CannotExpress
-from gateway.ports.adapter import Capabilities, Codec, Frame
+from gateway.events.frozen import frozen
 
 _ERROR_LIMIT = 8_000
 _RESULT_LIMITS = (800_000, 400_000, 200_000, 60_000)
@@ -32,7 +32,7 @@ STEER_UPDATE = "steer"
 INTERRUPT_UPDATE = "interrupt"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Adapted:
     """An event that the runtime has a word for, and what it lost on the way there."""
 

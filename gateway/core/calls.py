@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 import orjson
 
-from gateway.envelope import Outcome, OutcomeKind
-from gateway.envelope.values import dataclass
 from gateway.errors import Stale
-from gateway.ports.executor import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain
-from gateway.ports.step import (
+from gateway.events import Outcome, OutcomeKind
+from gateway.events.frozen import frozen
+from gateway.executors.port import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain
+from gateway.store.step import (
     OPEN_STATES,
     Accept,
     CallChange,
@@ -153,7 +153,7 @@ def _digest(value: object) -> str:
     return sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RetryPolicy:
     """How an executor is asked again, and how long all of it may take."""
 
@@ -165,13 +165,13 @@ class RetryPolicy:
     initial: timedelta = timedelta(milliseconds=500)
     maximum: timedelta = timedelta(seconds=10)
 
-    def delay(self, attempt: int, dice: float) -> timedelta:
+    def delay(self, attempt: int, jitter: float) -> timedelta:
         """Wait before the next attempt: exponential, full jitter; `dice` is uniform in [0, 1)."""
         ceiling = min(self.maximum, self.initial * 2 ** min(attempt - 1, 20))
-        return ceiling * dice
+        return ceiling * jitter
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class End:
     """The call ends with this."""
 
@@ -180,7 +180,7 @@ class End:
     """Whether that is for want of an answer, so that an operator may want to try it again."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Retry:
     """The call is tried again."""
 
@@ -190,7 +190,7 @@ class Retry:
     """Whether this attempt may have done the work."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Wait:
     """The executor accepted; its outcome comes by callback."""
 
@@ -215,7 +215,7 @@ def judge(
     attempt: int,
     deadline_at: datetime,
     now: datetime,
-    dice: float,
+    jitter: float,
     unsure: bool = False,
 ) -> End | Retry | Wait:
     """Decide what an executor's answer to one attempt leads to (the table of DESIGN.md 7).
@@ -230,11 +230,11 @@ def judge(
         case Accepted():
             return Wait(now + policy.accepted_deadline)
         case NeverSent(reason):
-            wait, unknown, again = policy.delay(attempt, dice), False, True
+            wait, unknown, again = policy.delay(attempt, jitter), False, True
         case NotProcessed(reason, retry_after):
-            wait, unknown, again = retry_after or policy.delay(attempt, dice), False, True
+            wait, unknown, again = retry_after or policy.delay(attempt, jitter), False, True
         case Uncertain(reason):
-            wait, unknown, again = policy.delay(attempt, dice), True, policy.idempotent
+            wait, unknown, again = policy.delay(attempt, jitter), True, policy.idempotent
     if not again:
         text = f"outcome unknown: {reason}; the tool may have run and was not tried again"
         return End(failure(text, unknown=True), dead=True)

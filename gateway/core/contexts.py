@@ -3,12 +3,12 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from gateway.adapter.port import Capabilities, Codec
 from gateway.core.adapt import HYDRATION, full_context
 from gateway.core.effects import Place, Transmit
 from gateway.core.memory import Remembered
-from gateway.envelope import ContextUpdated, Event, MessageConfirmed, MessagePosted
-from gateway.ports.adapter import Capabilities, Codec
-from gateway.ports.rows import SendRow
+from gateway.events import ContextUpdated, Event, MessageConfirmed, MessagePosted
+from gateway.store.rows import SendRow
 
 CORRECTION = "message-correction"
 RENEWED = "told with the newest state, since its own was older"

@@ -6,11 +6,12 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Literal
 
+from gateway.adapter.port import Capabilities
 from gateway.core.contexts import REPLACED, place_of, replaced
 from gateway.core.effects import Place, Transmit
 from gateway.core.memory import Remembered
 from gateway.core.starting import NEVER_SENT, Start
-from gateway.envelope import (
+from gateway.events import (
     ApprovalAsked,
     ApprovalGiven,
     ContextUpdated,
@@ -19,9 +20,8 @@ from gateway.envelope import (
     ToolFinished,
     TurnInterrupted,
 )
-from gateway.ports.adapter import Capabilities
-from gateway.ports.rows import SendRow
-from gateway.ports.step import BEHIND, NEWER
+from gateway.store.rows import SendRow
+from gateway.store.step import BEHIND, NEWER
 
 OVERDUE = "the runtime no longer waits for this confirmation"
 TURN_OVER = "the turn that asked for it has ended at the runtime"

@@ -1,9 +1,9 @@
 """Our own words coming back: an echo confirms the oldest thing it can be; the rest is another client. Pure."""
 
-from gateway.core.decision import Building
 from gateway.core.memory import Unechoed
 from gateway.core.starting import said_unstarted
-from gateway.envelope import (
+from gateway.core.step_builder import StepBuilder
+from gateway.events import (
     ActionOrdered,
     ApprovalGiven,
     DeliverySettled,
@@ -16,36 +16,36 @@ from gateway.envelope import (
     TurnSteered,
     text_of,
 )
-from gateway.ports.step import RUNTIME, SendChange
+from gateway.store.step import RUNTIME, SendChange
 
 HAS_ANSWER = "the runtime's history has an answer to this call"
 
 
-def confirm_echo(build: Building, draft: Draft, origin: Origin) -> bool:
+def confirm_echo(builder: StepBuilder, draft: Draft, origin: Origin) -> bool:
     """Take a frame as our own words, if it can be; False where somebody else spoke."""
     if isinstance(draft.event, ToolFinished):
         # Answered calls are no longer wanted: this is our own answer, or a repeat of somebody's.
-        if draft.event.native_call_id in build.memory.wanted:
+        if draft.event.native_call_id in builder.memory.wanted:
             return False
-        call = build.memory.hosted.get(draft.event.native_call_id)
+        call = builder.memory.hosted.get(draft.event.native_call_id)
         if call is not None and call.answer is not None:
             # Should the answer to our own request never come, this has told its fate.
-            reason = None if build.live else HAS_ANSWER
-            build.change_send(SendChange(call.answer, RUNTIME, "delivered", reason=reason))
+            reason = None if builder.live else HAS_ANSWER
+            builder.change_send(SendChange(call.answer, RUNTIME, "delivered", reason=reason))
         return True
-    known = next((said for said in build.memory.unechoed if _same(said, draft.event)), None)
+    known = next((said for said in builder.memory.unechoed if _same(said, draft.event)), None)
     if known is None:
         return False
     native = str(draft.native_sequence) if draft.native_sequence is not None else draft.native_id
-    reason = said_unstarted(build.start, known.event)
-    build.record(
+    reason = said_unstarted(builder.start, known.event)
+    builder.record(
         DeliverySettled(sequence=known.sequence, target=RUNTIME, state="delivered", reason=reason, native_id=native),
         "to_runtime",
         origin=origin,
         caused_by=known.sequence,
         dedupe_key=draft.native_id,
     )
-    build.change_send(SendChange(sequence=known.sequence, target=RUNTIME, state="delivered", reason=reason))
+    builder.change_send(SendChange(sequence=known.sequence, target=RUNTIME, state="delivered", reason=reason))
     return True
 
 

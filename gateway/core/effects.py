@@ -3,21 +3,21 @@
 from datetime import datetime
 from typing import Any, Literal
 
+from gateway.adapter.port import Frame
 from gateway.core.state import OpenCall
-from gateway.envelope import CallId, Draft, Envelope, Event
-from gateway.envelope.values import dataclass
-from gateway.ports.adapter import Frame
-from gateway.ports.step import Lane, Step
+from gateway.events import CallId, Draft, Envelope, Event
+from gateway.events.frozen import frozen
+from gateway.store.step import Lane, Step
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dispatch:
     """Send one attempt of a call to its executor."""
 
     call: OpenCall
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Queue:
     """A call waits for a free slot of its executor or session, or for its due time."""
 
@@ -26,7 +26,7 @@ class Queue:
     due_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Release:
     """A call has ended: stop its attempt, and tell the executor where it may still work on it."""
 
@@ -44,7 +44,7 @@ Place = Literal["first", "before_wakes", "wakes", "in_order"]
 the first three places, what comes while it stands the last."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Transmit:
     """Send a recorded event to the runtime."""
 
@@ -66,7 +66,7 @@ class Transmit:
     place: Place = "in_order"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ask:
     """Ask an executor about a message, approval or question."""
 
@@ -78,7 +78,7 @@ class Ask:
     deadline_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tell:
     """Show followers something that is only live, behind the event it came after."""
 
@@ -86,7 +86,7 @@ class Tell:
     after: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Resend:
     """The outcome on record under this sequence is wanted again."""
 
@@ -96,7 +96,7 @@ class Resend:
 Effect = Dispatch | Queue | Release | Transmit | Ask | Tell | Resend
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Decision:
     """A step to commit and what follows from it."""
 

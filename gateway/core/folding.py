@@ -25,7 +25,7 @@ from gateway.core.memory import (
     Unechoed,
     Wanted,
 )
-from gateway.envelope import (
+from gateway.events import (
     ActionOrdered,
     ApprovalAsked,
     ApprovalGiven,
@@ -54,7 +54,7 @@ from gateway.envelope import (
     ToolRequested,
     text_of,
 )
-from gateway.envelope.weight import weight
+from gateway.events.weight import weight
 
 HISTORY_LINES = 200
 HISTORY_BYTES = 32 * 1024

@@ -3,14 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.core.council import Council
-from gateway.core.decision import Building
 from gateway.core.effects import Ask
 from gateway.core.memory import KEPT_BYTES, MOST_ASKED, Asked, Question
-from gateway.core.requests import ask_data
+from gateway.core.recording import send
 from gateway.core.routing import Matched
-from gateway.core.saying import say
-from gateway.envelope import (
+from gateway.core.runtime_context import RuntimeContext
+from gateway.core.step_builder import StepBuilder
+from gateway.core.webhook_data import ask_data
+from gateway.errors import CannotExpress, Conflict, Inexpressible, InvalidRequest
+from gateway.events import (
     ApprovalAsked,
     ApprovalGiven,
     Event,
@@ -22,10 +23,9 @@ from gateway.envelope import (
     SessionId,
     interaction_id as name_interaction,
 )
-from gateway.envelope.weight import weight
-from gateway.errors import CannotExpress, Conflict, Inexpressible, InvalidRequest
-from gateway.ports.executor import Answer, Replied
-from gateway.ports.step import InteractionChange
+from gateway.events.weight import weight
+from gateway.executors.port import Answer, Replied
+from gateway.store.step import InteractionChange
 
 Given = ApprovalGiven | QuestionAnswered | SecretSupplied
 
@@ -35,11 +35,11 @@ def id_of(session_id: SessionId, asked: Asked) -> InteractionId:
     return name_interaction(session=session_id, native_id=asked.event.id, n=asked.sequence)
 
 
-def open_asked(council: Council, build: Building, asked: Asked) -> None:
+def open_asked(runtime: RuntimeContext, builder: StepBuilder, asked: Asked) -> None:
     """Let people see a question, and ask the executor it is routed to; secrets are never routed."""
-    expires_at = asked.asked_at + council.policy.interaction_timeout
-    interaction = id_of(build.base.session_id, asked)
-    build.change_interaction(
+    expires_at = asked.asked_at + runtime.policy.interaction_timeout
+    interaction = id_of(builder.base.session_id, asked)
+    builder.change_interaction(
         InteractionChange(
             interaction_id=interaction,
             state="waiting",
@@ -50,18 +50,18 @@ def open_asked(council: Council, build: Building, asked: Asked) -> None:
     )
     if isinstance(asked.event, SecretAsked):
         return
-    route = council.policy.routes.executor_for(
-        runtime=council.runtime,
+    route = runtime.policy.routes.executor_for(
+        runtime=runtime.name,
         kind=asked.event.kind,
         tool=asked.event.tool if isinstance(asked.event, ApprovalAsked) else None,
-        labels=build.memory.labels,
+        labels=builder.memory.labels,
     )
     if not isinstance(route, Matched):
         return
     data = ask_data(
-        build.base, asked.event, protocol=council.protocol, labels=build.memory.labels, deadline_at=expires_at
+        builder.base, asked.event, protocol=runtime.protocol, labels=builder.memory.labels, deadline_at=expires_at
     )
-    build.effects.append(
+    builder.effects.append(
         Ask(
             sequence=asked.sequence,
             key=asked.event_id,
@@ -73,81 +73,83 @@ def open_asked(council: Council, build: Building, asked: Asked) -> None:
     )
 
 
-def close_gone(build: Building, before: tuple[Asked, ...]) -> None:
+def close_gone(builder: StepBuilder, before: tuple[Asked, ...]) -> None:
     """Whatever is no longer asked, and was not answered by us, is moot."""
-    kept = {asked.sequence for asked in build.memory.asked}
+    kept = {asked.sequence for asked in builder.memory.asked}
     for asked in before:
         if asked.sequence not in kept:
-            build.change_interaction(InteractionChange(id_of(build.base.session_id, asked), "moot"))
+            builder.change_interaction(InteractionChange(id_of(builder.base.session_id, asked), "moot"))
 
 
-def give(council: Council, build: Building, event: Given, *, by: str) -> int:
+def give(runtime: RuntimeContext, builder: StepBuilder, event: Given, *, by: str) -> int:
     """Pass an answer on, while it is still waited for.
 
     Raises:
         Conflict: nothing waits for it (any more).
         Inexpressible: a scope was not offered, or the runtime cannot be told.
     """
-    if event.kind not in council.capabilities.accepts:
+    if event.kind not in runtime.capabilities.accepts:
         raise Inexpressible(f"the runtime has no way to be told {event.kind!r}")
-    asked = _find(build, event)
+    asked = _find(builder, event)
     if asked is None and not isinstance(event, SecretSupplied):
         raise Conflict(f"nothing waits for an answer to {event.id!r}")
     if isinstance(event, ApprovalGiven) and asked is not None:
         event = _completed(event, asked)
     caused_by = asked.sequence if asked is not None else None
     try:
-        sequence = say(council, build, event, caused_by=caused_by, lane="turn")
+        sequence = send(runtime, builder, event, caused_by=caused_by, lane="turn")
     except CannotExpress as exc:
         raise Inexpressible(exc.reason) from exc
     if asked is not None:
-        change = InteractionChange(id_of(build.base.session_id, asked), "answered", answered_by=by)
-        build.change_interaction(change)
+        change = InteractionChange(id_of(builder.base.session_id, asked), "answered", answered_by=by)
+        builder.change_interaction(change)
     return sequence
 
 
-def answer(council: Council, build: Building, wanted: InteractionId, body: Mapping[str, Any], *, by: str) -> None:
+def answer(
+    runtime: RuntimeContext, builder: StepBuilder, wanted: InteractionId, body: Mapping[str, Any], *, by: str
+) -> None:
     """Take a person's answer: `{"decision", "scope"}`, `{"answer"}` or `{"value"}`.
 
     Raises:
         Conflict: the question is answered, expired or moot.
         InvalidRequest: the body does not fit the question.
     """
-    asked = next((a for a in build.memory.asked if id_of(build.base.session_id, a) == wanted), None)
+    asked = next((a for a in builder.memory.asked if id_of(builder.base.session_id, a) == wanted), None)
     if asked is None:
         raise Conflict("this question no longer waits for an answer")
-    give(council, build, read_answer(asked, body), by=by)
+    give(runtime, builder, read_answer(asked, body), by=by)
 
 
-def replied(council: Council, build: Building, asked: Asked, reply: Answer) -> None:
+def replied(runtime: RuntimeContext, builder: StepBuilder, asked: Asked, reply: Answer) -> None:
     """Take an executor's reply; anything unusable leaves the question to people and its deadline."""
     if not isinstance(reply, Replied) or not reply.reply:
         return
     try:
         given = read_answer(asked, reply.reply)
-        give(council, build, given, by="executor")
+        give(runtime, builder, given, by="executor")
     except (InvalidRequest, Inexpressible):
         return
 
 
-def expire(council: Council, build: Building) -> None:
+def expire(runtime: RuntimeContext, builder: StepBuilder) -> None:
     """End what nobody has answered in time."""
-    for asked in build.memory.asked:
-        if asked.asked_at + council.policy.interaction_timeout <= build.now:
-            _give_up(council, build, asked)
+    for asked in builder.memory.asked:
+        if asked.asked_at + runtime.policy.interaction_timeout <= builder.now:
+            _give_up(runtime, builder, asked)
 
 
-def make_room(council: Council, build: Building, event: Question) -> None:
+def make_room(runtime: RuntimeContext, builder: StepBuilder, event: Question) -> None:
     """End the oldest questions where a new one would be too many, so that none is forgotten without an answer."""
     room = KEPT_BYTES - weight(event)
-    for asked in build.memory.asked:
-        waiting = build.memory.asked
+    for asked in builder.memory.asked:
+        waiting = builder.memory.asked
         if len(waiting) < MOST_ASKED and sum(one.size for one in waiting) <= room:
             return
-        _give_up(council, build, asked)
+        _give_up(runtime, builder, asked)
 
 
-def _give_up(council: Council, build: Building, asked: Asked) -> None:
+def _give_up(runtime: RuntimeContext, builder: StepBuilder, asked: Asked) -> None:
     """Answer in nobody's place: deny, skip; a secret is simply not supplied."""
     match asked.event:
         case ApprovalAsked(id=native):
@@ -158,10 +160,10 @@ def _give_up(council: Council, build: Building, asked: Asked) -> None:
             # An empty secret is how these runtimes are told to go on without one.
             given = SecretSupplied.model_validate({"id": native, "purpose": _purpose(asked), "value": ""})
     try:
-        say(council, build, _for(asked, given), caused_by=asked.sequence, lane="turn")
+        send(runtime, builder, _for(asked, given), caused_by=asked.sequence, lane="turn")
     except CannotExpress:
-        build.record(_for(asked, given), "to_runtime", caused_by=asked.sequence)
-    build.change_interaction(InteractionChange(id_of(build.base.session_id, asked), "expired"))
+        builder.record(_for(asked, given), "to_runtime", caused_by=asked.sequence)
+    builder.change_interaction(InteractionChange(id_of(builder.base.session_id, asked), "expired"))
 
 
 def read_answer(asked: Asked, body: Mapping[str, Any]) -> Given:
@@ -194,10 +196,10 @@ def _purpose(asked: Asked) -> str:
     return asked.event.purpose if isinstance(asked.event, SecretAsked) else "secret"
 
 
-def _find(build: Building, event: Given) -> Asked | None:
+def _find(builder: StepBuilder, event: Given) -> Asked | None:
     kinds = {"approval.given": "approval.asked", "question.answered": "question.asked"}
     wanted = kinds.get(event.kind, "secret.asked")
-    return next((a for a in build.memory.asked if a.event.kind == wanted and a.event.id == event.id), None)
+    return next((a for a in builder.memory.asked if a.event.kind == wanted and a.event.id == event.id), None)
 
 
 def _completed(event: ApprovalGiven, asked: Asked) -> ApprovalGiven:
@@ -212,22 +214,22 @@ def _for(asked: Asked, given: Event) -> Event:
     return _completed(given, asked) if isinstance(given, ApprovalGiven) else given
 
 
-def ask_again(council: Council, build: Building) -> None:
+def ask_again(runtime: RuntimeContext, builder: StepBuilder) -> None:
     """After a catch-up or a restart: everything still asked is shown, and asked of its executor, again."""
-    for asked in build.memory.asked:
-        open_asked(council, build, asked)
+    for asked in builder.memory.asked:
+        open_asked(runtime, builder, asked)
 
 
-def derive_approval(council: Council, build: Building) -> None:
+def derive_approval(runtime: RuntimeContext, builder: StepBuilder) -> None:
     """Where a runtime asks by its state, it asks about the newest unfinished action that can wait for an approval.
 
     The state may come before the action it is about, while an older one still runs: an action that should
     say that it waits, and does not, is never taken for the one that does.
     """
-    if council.capabilities.approvals != "by_state" or build.memory.state != "awaiting_approval":
+    if runtime.capabilities.approvals != "by_state" or builder.memory.state != "awaiting_approval":
         return
-    pending = build.memory.gated_action(council.capabilities.silent_gates)
-    if pending is None or any(a.event.id == pending.native_call_id for a in build.memory.asked):
+    pending = builder.memory.gated_action(runtime.capabilities.silent_gates)
+    if pending is None or any(a.event.id == pending.native_call_id for a in builder.memory.asked):
         return
     asked = ApprovalAsked(
         id=pending.native_call_id,
@@ -235,6 +237,6 @@ def derive_approval(council: Council, build: Building) -> None:
         tool=pending.tool,
         arguments=dict(pending.arguments),
     )
-    build.record(asked, "from_runtime", caused_by=pending.sequence)
-    if build.live:
-        open_asked(council, build, build.memory.asked[-1])
+    builder.record(asked, "from_runtime", caused_by=pending.sequence)
+    if builder.live:
+        open_asked(runtime, builder, builder.memory.asked[-1])

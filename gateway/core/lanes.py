@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import get_args
 
 from gateway.core.effects import Place, Transmit
-from gateway.ports.step import Lane
+from gateway.store.step import Lane
 
 LANES: tuple[Lane, ...] = ("urgent", "turn", "new_work")
 _PLACES: tuple[Place, ...] = get_args(Place)

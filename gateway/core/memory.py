@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from gateway.envelope import (
+from gateway.events import (
     ActionOrdered,
     ApprovalAsked,
     ApprovalGiven,
@@ -23,7 +23,7 @@ from gateway.envelope import (
     TurnInterrupted,
     TurnSteered,
 )
-from gateway.envelope.values import dataclass
+from gateway.events.frozen import frozen
 
 HISTORY_KEY = "conversationHistory"
 HELD = "held"
@@ -36,7 +36,7 @@ KEPT_BYTES = 4 * 1024 * 1024
 """What questions, actions, unanswered calls and unechoed words may each take; the oldest gives way, never the last."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Confirmation:
     """An agent message of a burst that the runtime waits to see confirmed."""
 
@@ -58,7 +58,7 @@ Question = ApprovalAsked | QuestionAsked | SecretAsked
 Reply = MessagePosted | ActionOrdered | ApprovalGiven | QuestionAnswered | TurnSteered | TurnInterrupted
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Asked:
     """A question to a person that waits for its answer."""
 
@@ -71,7 +71,7 @@ class Asked:
     """Asked for by a state, and not by name."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unechoed:
     """Something we said that the runtime has not sent back yet."""
 
@@ -80,7 +80,7 @@ class Unechoed:
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Action:
     """Something the runtime does itself."""
 
@@ -101,7 +101,7 @@ class Action:
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gate:
     """The state by which a runtime said that it waits for an approval."""
 
@@ -110,7 +110,7 @@ class Gate:
     """Its number in the runtime's own order."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Wanted:
     """A host call on record that nobody has answered yet, on protocols with history."""
 
@@ -119,7 +119,7 @@ class Wanted:
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hosted:
     """A host call of this turn, and what the runtime has shown of waiting for it, on protocols with history."""
 
@@ -131,7 +131,7 @@ class Hosted:
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stated:
     """Where a state stands in the runtime's own order."""
 
@@ -143,7 +143,7 @@ class Stated:
         return self.number < other.number and self.time < other.time
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Remembered:
     """All of a session's memory."""
 

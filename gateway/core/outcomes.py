@@ -4,14 +4,15 @@ from typing import Any
 
 from gateway.core import calls as life
 from gateway.core.adapt import expressible_outcome
-from gateway.core.council import Council
-from gateway.core.decision import Building
 from gateway.core.effects import Dispatch, Queue, Release, Transmit
-from gateway.core.requests import canceled_data
+from gateway.core.recording import send
 from gateway.core.routing import Matched
-from gateway.core.saying import say
+from gateway.core.runtime_context import RuntimeContext
 from gateway.core.state import OpenCall
-from gateway.envelope import (
+from gateway.core.step_builder import StepBuilder
+from gateway.core.webhook_data import canceled_data
+from gateway.errors import CannotExpress, Conflict, Overloaded, TooLarge
+from gateway.events import (
     CallId,
     CallProgressed,
     ContextUpdated,
@@ -22,11 +23,10 @@ from gateway.envelope import (
     ToolRequested,
     call_id as name_call,
 )
-from gateway.envelope.weight import weight
-from gateway.errors import CannotExpress, Conflict, Overloaded, TooLarge
-from gateway.ports.executor import Answer, Answered
-from gateway.ports.rows import CallRow
-from gateway.ports.step import (
+from gateway.events.weight import weight
+from gateway.executors.port import Answer, Answered
+from gateway.store.rows import CallRow
+from gateway.store.step import (
     RUNTIME,
     Accept,
     CameLate,
@@ -48,50 +48,52 @@ PROGRESS_COST = 1024
 NO_LONGER_DEAD = "the call was redriven or dismissed meanwhile"
 
 
-def answered(council: Council, build: Building, call_id: CallId, attempt: int, answer: Answer, *, dice: float) -> bool:
+def answered(
+    runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, attempt: int, answer: Answer, *, jitter: float
+) -> bool:
     """Take the answer of one attempt; False where the call has ended already."""
-    call = build.calls.get(call_id)
+    call = builder.calls.get(call_id)
     if call is None:
         return False
     if call.attempt != attempt or call.state != "dispatched":
         if isinstance(answer, Answered) and answer.outcome.outcome == "success":
-            settle(council, build, call, answer)
+            settle(runtime, builder, call, answer)
         return True
-    policy = council.policy.executors.get(call.executor or "", life.RetryPolicy())
+    policy = runtime.policy.executors.get(call.executor or "", life.RetryPolicy())
     verdict = life.judge(
         answer,
         policy=policy,
         attempt=attempt,
         deadline_at=call.deadline_at,
-        now=build.now,
-        dice=dice,
+        now=builder.now,
+        jitter=jitter,
         unsure=call.unsure,
     )
     match verdict:
         case life.End(result, dead):
-            settle(council, build, call, result, dead=dead)
+            settle(runtime, builder, call, result, dead=dead)
         case life.Wait(deadline_at):
-            build.change_call(Accept(call_id, deadline_at))
+            builder.change_call(Accept(call_id, deadline_at))
         case life.Retry() if call.canceling_until is not None:
-            settle(council, build, call, Answered(Outcome(outcome="canceled", error="Canceled by an operator.")))
+            settle(runtime, builder, call, Answered(Outcome(outcome="canceled", error="Canceled by an operator.")))
         case life.Retry(due_at, reason, unsure):
-            build.change_call(Requeue(call_id, due_at, reason, unsure=unsure))
-            build.effects.append(Queue(call_id, call.executor or "", due_at))
+            builder.change_call(Requeue(call_id, due_at, reason, unsure=unsure))
+            builder.effects.append(Queue(call_id, call.executor or "", due_at))
     return True
 
 
-def outcome(council: Council, build: Building, call_id: CallId, answered: Answered) -> bool:
+def outcome(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, answered: Answered) -> bool:
     """Take an outcome that came by callback or API; False where the call is no longer open."""
-    call = build.calls.get(call_id)
+    call = builder.calls.get(call_id)
     if call is None:
         return False
-    settle(council, build, call, answered)
+    settle(runtime, builder, call, answered)
     return True
 
 
-def late_outcome(build: Building, row: CallRow, answered: Answered) -> None:
+def late_outcome(builder: StepBuilder, row: CallRow, answered: Answered) -> None:
     """Put an outcome on record that came after the call had ended: one for each call, of a large one only the hash."""
-    if build.known.get(row.call_id, row).late:
+    if builder.known.get(row.call_id, row).late:
         return
     outcome = answered.outcome
     size = weight([outcome.result, outcome.error])
@@ -106,93 +108,93 @@ def late_outcome(build: Building, row: CallRow, answered: Answered) -> None:
         size=None if small else size,
         sha256=None if small else life.outcome_digest(outcome),
     )
-    build.record(ignored, "to_runtime", caused_by=row.request_sequence)
-    build.change_call(CameLate(row.call_id))
+    builder.record(ignored, "to_runtime", caused_by=row.request_sequence)
+    builder.change_call(CameLate(row.call_id))
 
 
-def progressed(council: Council, build: Building, call_id: CallId, data: dict[str, Any]) -> bool:
+def progressed(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, data: dict[str, Any]) -> bool:
     """Take word of an executor on how far a call is; False where it is no longer open.
 
     Raises:
         TooLarge: the call has said as much as it may.
     """
-    call = build.calls.get(call_id)
+    call = builder.calls.get(call_id)
     if call is None:
         return False
     size = max(weight(data), PROGRESS_COST)
-    if call.progressed + size > council.policy.progress:
-        raise TooLarge(f"one call may report {council.policy.progress} bytes of progress in all (limits.progress)")
-    build.expect_open(call_id)
-    build.change_call(Progressed(call_id, size))
+    if call.progressed + size > runtime.policy.progress:
+        raise TooLarge(f"one call may report {runtime.policy.progress} bytes of progress in all (limits.progress)")
+    builder.expect_open(call_id)
+    builder.change_call(Progressed(call_id, size))
     event = CallProgressed(native_call_id=call.native_call_id, call_id=call_id, data=data)
-    build.record(event, "to_runtime", caused_by=call.request_sequence)
+    builder.record(event, "to_runtime", caused_by=call.request_sequence)
     return True
 
 
-def claim(build: Building, call_id: CallId) -> bool:
+def claim(builder: StepBuilder, call_id: CallId) -> bool:
     """A slot is free for a queued call; False where it no longer wants it."""
-    call = build.calls.get(call_id)
+    call = builder.calls.get(call_id)
     if call is None or call.state != "queued":
         return False
-    build.change_call(Claim(call_id, call.attempt + 1))
-    build.effects.append(Dispatch(build.calls[call_id]))
+    builder.change_call(Claim(call_id, call.attempt + 1))
+    builder.effects.append(Dispatch(builder.calls[call_id]))
     return True
 
 
-def turn_away(council: Council, build: Building, call_id: CallId, reason: str) -> None:
+def turn_away(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, reason: str) -> None:
     """End a call that waits for an executor which is not there."""
-    call = build.calls.get(call_id)
+    call = builder.calls.get(call_id)
     if call is not None and call.state == "queued":
         told = life.turned_away(reason, tried=call.attempt > 0, unsure=call.unsure)
-        settle(council, build, call, told, dead=True)
+        settle(runtime, builder, call, told, dead=True)
 
 
-def cancel(council: Council, build: Building, call_id: CallId, *, reason: str | None) -> bool:
+def cancel(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, *, reason: str | None) -> bool:
     """An operator gives a call up: the executor is told and may still answer for a while."""
-    call = build.calls.get(call_id)
+    call = builder.calls.get(call_id)
     if call is None:
         return False
     text = reason or "Canceled by an operator."
     if call.state == "queued":
-        settle(council, build, call, Answered(Outcome(outcome="canceled", error=text)), tell_reason=text)
+        settle(runtime, builder, call, Answered(Outcome(outcome="canceled", error=text)), tell_reason=text)
     elif call.canceling_until is None:
-        build.change_call(MarkCanceling(call_id, build.now + council.policy.cancel_grace))
-        tell = canceled_data(build.base, call, reason=text)
-        build.effects.append(Release(call_id, call.executor, tell=tell, key=call.idempotency_key, stop=False))
+        builder.change_call(MarkCanceling(call_id, builder.now + runtime.policy.cancel_grace))
+        tell = canceled_data(builder.base, call, reason=text)
+        builder.effects.append(Release(call_id, call.executor, tell=tell, key=call.idempotency_key, stop=False))
     return True
 
 
 def redrive(
-    council: Council, build: Building, row: CallRow, request: ToolRequested, *, new_key: bool, deliver: bool
+    runtime: RuntimeContext, builder: StepBuilder, row: CallRow, request: ToolRequested, *, new_key: bool, deliver: bool
 ) -> CallId:
     """Try an ended call again, as a call of its own with the same idempotency key.
 
     Raises:
         Conflict: no route takes it, or the dead call was redriven meanwhile. Overloaded: too many calls are open.
     """
-    if row.dead and not build.known.get(row.call_id, row).dead:
+    if row.dead and not builder.known.get(row.call_id, row).dead:
         raise Conflict(NO_LONGER_DEAD)
-    route = council.policy.routes.executor_for(
-        runtime=council.runtime, kind=request.kind, tool=row.tool, labels=build.memory.labels
+    route = runtime.policy.routes.executor_for(
+        runtime=runtime.name, kind=request.kind, tool=row.tool, labels=builder.memory.labels
     )
     if not isinstance(route, Matched):
         raise Conflict(f"no route takes the tool {row.tool!r} any more, so there is no executor to try again")
     call_id = name_call(
-        runtime=council.runtime,
-        native_session_id=build.base.native_id,
+        runtime=runtime.name,
+        native_session_id=builder.base.native_id,
         native_call_id=f"redrive:{row.call_id}",
-        n=build.last_sequence,
+        n=builder.last_sequence,
     )
     size = weight(request.arguments)
-    if has_no_room(council, build, size):
+    if has_no_room(runtime, builder, size):
         raise Overloaded("the session has too many open calls; try again when some have ended")
-    policy = council.policy.executors.get(route.executor, life.RetryPolicy())
+    policy = runtime.policy.executors.get(route.executor, life.RetryPolicy())
     note = CallProgressed(
         native_call_id=row.native_call_id, call_id=row.call_id, data={"redriven_as": call_id, "new_key": new_key}
     )
-    build.record(note, "to_runtime", caused_by=row.request_sequence)
+    builder.record(note, "to_runtime", caused_by=row.request_sequence)
     if row.dead:
-        build.change_call(Redriven(row.call_id))
+        builder.change_call(Redriven(row.call_id))
     call = OpenCall(
         call_id=call_id,
         native_call_id=row.native_call_id,
@@ -202,8 +204,8 @@ def redrive(
         args_sha=row.args_sha,
         state="queued",
         attempt=0,
-        created_at=build.now,
-        deadline_at=build.now + policy.deadline,
+        created_at=builder.now,
+        deadline_at=builder.now + policy.deadline,
         request_sequence=row.request_sequence,
         executor=route.executor,
         key=None if new_key else (row.key or row.call_id),
@@ -211,8 +213,8 @@ def redrive(
         deliver=deliver,
         size=size,
     )
-    open_call(build, call, recorded_here=False)
-    build.effects.append(Queue(call_id, route.executor))
+    open_call(builder, call, recorded_here=False)
+    builder.effects.append(Queue(call_id, route.executor))
     return call_id
 
 
@@ -221,21 +223,21 @@ def dismissal(row: CallRow, *, by: str) -> CallProgressed:
     return CallProgressed(native_call_id=row.native_call_id, call_id=row.call_id, data={"dismissed_by": by})
 
 
-def dismiss(build: Building, row: CallRow, *, by: str) -> None:
+def dismiss(builder: StepBuilder, row: CallRow, *, by: str) -> None:
     """Take a call off the dead letters, with a record of who did.
 
     Raises:
         Conflict: it was redriven or dismissed meanwhile.
     """
-    if not build.known.get(row.call_id, row).dead:
+    if not builder.known.get(row.call_id, row).dead:
         raise Conflict(NO_LONGER_DEAD)
-    build.record(dismissal(row, by=by), "to_runtime", caused_by=row.request_sequence)
-    build.change_call(Dismissed(row.call_id))
+    builder.record(dismissal(row, by=by), "to_runtime", caused_by=row.request_sequence)
+    builder.change_call(Dismissed(row.call_id))
 
 
 def settle(
-    council: Council,
-    build: Building,
+    runtime: RuntimeContext,
+    builder: StepBuilder,
     call: OpenCall,
     answered: Answered,
     *,
@@ -252,13 +254,13 @@ def settle(
         outcome = outcome.model_copy(update={"error": "The tool failed and gave no reason."})
     sends = call.deliver and not moot
     losses: list[Loss] = []
-    inside = answered.updates if "context.updated" not in council.capabilities.accepts else ()
+    inside = answered.updates if "context.updated" not in runtime.capabilities.accepts else ()
     for place, update in enumerate(() if inside else answered.updates):
         event = ContextUpdated(
             name=update.name, context=update.context, description=update.description, call_id=call.call_id
         )
         try:
-            say(council, build, event, caused_by=call.request_sequence, lane="turn", sends=sends)
+            send(runtime, builder, event, caused_by=call.request_sequence, lane="turn", sends=sends)
         except CannotExpress as exc:
             losses.append(Loss(how="dropped", path=f"/updates/{place}{exc.path}", note=exc.reason))
     wakes = outcome.outcome != "canceled" if answered.wakes_agent is None else answered.wakes_agent
@@ -273,13 +275,13 @@ def settle(
         call_id=call.call_id,
         updates=inside,
     )
-    adapted = expressible_outcome(finished, council.codec)
+    adapted = expressible_outcome(finished, runtime.codec)
     told = adapted.event
     assert isinstance(told, ToolFinished)
-    build.record(told, "to_runtime", caused_by=call.request_sequence, losses=(*losses, *adapted.losses))
-    index = len(build.events) - 1
-    build.expect_open(call.call_id)
-    build.change_call(
+    builder.record(told, "to_runtime", caused_by=call.request_sequence, losses=(*losses, *adapted.losses))
+    index = len(builder.events) - 1
+    builder.expect_open(call.call_id)
+    builder.change_call(
         Settle(
             call_id=call.call_id,
             state=life.settled_state(outcome.outcome),
@@ -291,39 +293,41 @@ def settle(
         )
     )
     if sends:
-        build.add_send(Send(index, RUNTIME, "turn"))
-        build.effects.append(Transmit(build.last_sequence, "turn", told.kind, adapted.frames, call.request_sequence))
-    told_off = canceled_data(build.base, call, reason=tell_reason) if tell_reason and call.attempt > 0 else None
-    build.effects.append(Release(call.call_id, call.executor, tell=told_off, key=call.idempotency_key))
+        builder.add_send(Send(index, RUNTIME, "turn"))
+        builder.effects.append(
+            Transmit(builder.last_sequence, "turn", told.kind, adapted.frames, call.request_sequence)
+        )
+    told_off = canceled_data(builder.base, call, reason=tell_reason) if tell_reason and call.attempt > 0 else None
+    builder.effects.append(Release(call.call_id, call.executor, tell=told_off, key=call.idempotency_key))
 
 
-def has_no_room(council: Council, build: Building, size: int) -> bool:
+def has_no_room(runtime: RuntimeContext, builder: StepBuilder, size: int) -> bool:
     """Whether the session has as many open calls as it may have; the only one may be of any size."""
-    if len(build.calls) >= council.policy.open_calls:
+    if len(builder.calls) >= runtime.policy.open_calls:
         return True
-    return bool(build.calls) and size + build.open_bytes > council.policy.open_bytes
+    return bool(builder.calls) and size + builder.open_bytes > runtime.policy.open_bytes
 
 
-def end_elsewhere(build: Building, call: OpenCall, event: ToolFinished) -> None:
+def end_elsewhere(builder: StepBuilder, call: OpenCall, event: ToolFinished) -> None:
     """End a call that somebody else has answered; the last event on record is that answer."""
     outcome = event.as_outcome()
-    build.expect_open(call.call_id)
-    build.change_call(
+    builder.expect_open(call.call_id)
+    builder.change_call(
         Settle(
             call_id=call.call_id,
             state=life.settled_state(outcome.outcome),
             outcome_sha=life.outcome_fingerprint(outcome),
-            outcome_index=len(build.events) - 1,
+            outcome_index=len(builder.events) - 1,
             error=outcome.error,
         )
     )
-    tell = canceled_data(build.base, call, reason="Another client has answered this call.")
-    build.effects.append(Release(call.call_id, call.executor, tell=tell, key=call.idempotency_key))
+    tell = canceled_data(builder.base, call, reason="Another client has answered this call.")
+    builder.effects.append(Release(call.call_id, call.executor, tell=tell, key=call.idempotency_key))
 
 
-def open_call(build: Building, call: OpenCall, *, recorded_here: bool = True) -> None:
+def open_call(builder: StepBuilder, call: OpenCall, *, recorded_here: bool = True) -> None:
     """Open a call; its request is the last event of this step, or one of an earlier step."""
-    build.change_call(
+    builder.change_call(
         Open(
             call_id=call.call_id,
             native_call_id=call.native_call_id,
@@ -333,7 +337,7 @@ def open_call(build: Building, call: OpenCall, *, recorded_here: bool = True) ->
             state=call.state,
             attempt=call.attempt,
             deadline_at=call.deadline_at,
-            request_index=len(build.events) - 1 if recorded_here else None,
+            request_index=len(builder.events) - 1 if recorded_here else None,
             request_sequence=None if recorded_here else call.request_sequence,
             executor=call.executor,
             key=call.key,

@@ -5,10 +5,10 @@ from dataclasses import field
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from gateway.envelope.values import dataclass
+from gateway.events.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Route:
     """One rule; all given globs must match."""
 
@@ -33,7 +33,7 @@ class Route:
         return all(name in labels and fnmatchcase(labels[name], glob) for name, glob in self.labels.items())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Matched:
     """An executor answers; `index` is the place of the route in the YAML."""
 
@@ -41,12 +41,12 @@ class Matched:
     index: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unmatched:
     """No route takes it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Routes:
     """All rules, in the order of the YAML."""
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from gateway.envelope import ActionOrdered, Draft, Event, FaultReported, MessagePosted, SessionMoved, TurnSteered
-from gateway.envelope.values import dataclass
+from gateway.events import ActionOrdered, Draft, Event, FaultReported, MessagePosted, SessionMoved, TurnSteered
+from gateway.events.frozen import frozen
 
 NEVER_SENT = "held: the runtime has not started yet"
 """Reason of a pending row that was never sent: whoever finds it later need not wonder."""
@@ -13,7 +13,7 @@ UNSTARTED = "sent although the runtime had not said that it has started"
 """What the delivery of new work says that could not wait any longer."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Start:
     """How far a runtime is, by what the link that stands or is being made has told."""
 

@@ -5,17 +5,17 @@ from dataclasses import field
 from datetime import datetime, timedelta
 from typing import Any
 
+from gateway.adapter.port import Capabilities
 from gateway.core.memory import Remembered
 from gateway.core.starting import Start
-from gateway.envelope import CallId, SessionId, ToolRequested
-from gateway.envelope.values import dataclass
-from gateway.envelope.weight import weight
-from gateway.ports.adapter import Capabilities
-from gateway.ports.rows import CallRow
-from gateway.ports.step import CallState
+from gateway.events import CallId, SessionId, ToolRequested
+from gateway.events.frozen import frozen
+from gateway.events.weight import weight
+from gateway.store.rows import CallRow
+from gateway.store.step import CallState
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpenCall:
     """A host call that waits for its outcome."""
 
@@ -78,7 +78,7 @@ class OpenCall:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Complete:
     """A snapshot from which a newer release folds anew; events behind it are kept for that."""
 
@@ -86,7 +86,7 @@ class Complete:
     snapshot: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionView:
     """All that decisions about a session rest on: its identity, its memory and its open calls."""
 

@@ -13,11 +13,11 @@ from typing import Any, cast
 
 import structlog
 
-from gateway.envelope import Outcome
-from gateway.executors.answers import clean, failure
-from gateway.executors.json_body import read_json
+from gateway.events import Outcome
+from gateway.executors.port import Answer, Answered, Cancellation, Replied, Request, Uncertain, outcome_from
+from gateway.executors.webhook.answers import clean, failure
+from gateway.executors.webhook.json_body import read_json
 from gateway.guard import Tasks, awaited
-from gateway.ports.executor import Answer, Answered, Cancellation, Replied, Request, Uncertain, outcome_from
 from gateway.settings.functions import find_function
 from gateway.settings.model import PythonSpec
 

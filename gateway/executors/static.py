@@ -4,10 +4,10 @@ import asyncio
 import json
 from typing import Any, cast
 
-from gateway.envelope import Outcome
 from gateway.errors import OperatorError
-from gateway.executors.answers import failure
-from gateway.ports.executor import Answer, Answered, Cancellation, Replied, Request, Uncertain
+from gateway.events import Outcome
+from gateway.executors.port import Answer, Answered, Cancellation, Replied, Request, Uncertain
+from gateway.executors.webhook.answers import failure
 from gateway.settings.model import StaticSpec
 
 

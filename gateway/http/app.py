@@ -9,16 +9,16 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from gateway.errors import DragomanError
-from gateway.http.auth import Gate
+from gateway.http.auth import Authenticator
 from gateway.http.docs import write_openapi
 from gateway.http.edge import Edge
 from gateway.http.errors import Refused, problem_of, problem_reply
+from gateway.http.forward import Forwarding
 from gateway.http.operation import Answer, Operation, routes_of
-from gateway.http.relay import Forwarding
 from gateway.http.reply import dump
 from gateway.http.routes import all_operations
 from gateway.http.sse import Followers
-from gateway.runtime.gateway import Gateway
+from gateway.runtime.app import Gateway
 
 
 def build_app(gateway: Gateway) -> FastAPI:
@@ -34,7 +34,7 @@ def build_app(gateway: Gateway) -> FastAPI:
     )
     app.state.followers = Followers()
     operations = (*all_operations(gateway, app.state.followers), _document(app))
-    gate, forwarding = Gate(gateway), Forwarding(gateway)
+    gate, forwarding = Authenticator(gateway), Forwarding(gateway)
     for operation in operations:
         app.router.routes.extend(routes_of(operation, gate.admit, forwarding.run))
     app.state.operations = operations

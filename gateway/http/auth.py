@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from gateway.envelope import CallId
 from gateway.errors import Unauthorized
+from gateway.events import CallId
 from gateway.http.errors import Refused
-from gateway.runtime.gateway import Gateway
+from gateway.runtime.app import Gateway
 from gateway.settings.model import Api, ApiKey
 
 Scope = Literal["read", "drive", "operate", "answer"]
@@ -115,7 +115,7 @@ class Keyring:
         return found
 
 
-class Gate:
+class Authenticator:
     """Lets requests in, or says why not."""
 
     def __init__(self, gateway: Gateway) -> None:

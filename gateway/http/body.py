@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from gateway.http.errors import Refused
 from gateway.http.wording import word
-from gateway.ports.members import MEMBERS
+from gateway.json_members import MEMBERS
 
 DEPTH = 64
 """How deep a body may nest."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, cast, get_args
 
 from pydantic import Field, ValidationError
 
-from gateway.envelope import (
+from gateway.events import (
     CLIENT_KINDS,
     KINDS,
     ActionOrdered,

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.errors import Overloaded, TooLarge
 from gateway.guard import FAULTS, is_fault
 from gateway.http.errors import PROBLEMS, ProblemKind, problem_reply
-from gateway.runtime.gateway import Gateway
+from gateway.runtime.app import Gateway
 
 REQUEST_ID = b"x-request-id"
 """Names one request in answers and log lines, here and where it is passed on to."""

@@ -14,8 +14,8 @@ from starlette.requests import Request
 from gateway.errors import EngineUnavailable
 from gateway.http.errors import Refused
 from gateway.http.reply import Reply, dump
-from gateway.ports.step import Keep
-from gateway.runtime.gateway import Gateway
+from gateway.runtime.app import Gateway
+from gateway.store.step import Keep
 
 KEEP = timedelta(hours=24)
 _PATIENCE = timedelta(seconds=30)
@@ -27,7 +27,7 @@ _BUSY = "the first request with this Idempotency-Key is still being worked on"
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
-class Once:
+class IdempotentRequests:
     """Carries requests with a key out once."""
 
     def __init__(self, gateway: Gateway) -> None:

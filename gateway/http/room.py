@@ -1,6 +1,6 @@
 """How many bytes may wait for all followers of event streams together."""
 
-from gateway.runtime.bell import Bell, heard
+from gateway.runtime.feeds.wakeup import Wakeup, woken
 
 
 class Room:
@@ -10,7 +10,7 @@ class Room:
         self.most = most
         self.bytes = 0
         self._holders: dict[int, int] = {}
-        self._freed = Bell()
+        self._freed = Wakeup()
 
     def try_hold(self, piece: bytes) -> bool:
         """Keep a piece for one follower more; False where there is no room for it now.
@@ -36,8 +36,8 @@ class Room:
         """Count what is one follower's alone."""
         self.bytes += size
         if size < 0:
-            self._freed.ring()
+            self._freed.wake()
 
     async def freed(self, *, within: float) -> None:
         """Wait until there may be room."""
-        await heard(self._freed, within=within)
+        await woken(self._freed, within=within)

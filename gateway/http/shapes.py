@@ -8,9 +8,9 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.envelope import Direction, Event, Loss, SessionState
+from gateway.events import Direction, Event, Loss, SessionState
 from gateway.http.client_events import MOST_EVENTS, ClientEvent
-from gateway.ports.step import CallState, InteractionState, Lane, SendState
+from gateway.store.step import CallState, InteractionState, Lane, SendState
 
 Row = TypeVar("Row")
 

@@ -12,13 +12,13 @@ import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.envelope import Envelope, Live, dump_event, to_json
 from gateway.errors import DragomanError, Overloaded
+from gateway.events import Envelope, Live, dump_event, to_json
 from gateway.guard import Tasks, guard
 from gateway.http.reply import dump
 from gateway.http.room import Room
 from gateway.http.views import interaction_view
-from gateway.runtime.gateway import Gap, Heartbeat, InteractionItem, InteractionShown, Missed, StreamItem
+from gateway.runtime.app import Gap, Heartbeat, InteractionItem, InteractionShown, Missed, StreamItem
 
 _RETRY = b"retry: 1000\n"
 """A line of the first event's block: a block of its own would be an empty event to some clients (httpx-sse)."""
@@ -137,7 +137,7 @@ class _Closable(Protocol):
     async def aclose(self) -> None: ...
 
 
-class Wire(Protocol):
+class StreamWriter(Protocol):
     """The connection behind a stream, where the server shows it (`extensions` of the ASGI scope)."""
 
     async def drained(self) -> None:
@@ -200,7 +200,7 @@ class EventStream(Response):
         self._ended = False
         self._cut = False
         self._deadline: asyncio.Timeout | None = None
-        self._wire: Wire | None = None
+        self._wire: StreamWriter | None = None
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
 

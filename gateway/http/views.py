@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, cast
 
+from gateway.adapter.port import Capabilities
 from gateway.core.adapt import said_as
-from gateway.envelope import CLIENT_KINDS, Envelope, dump_event, to_json
-from gateway.ports.adapter import Capabilities
-from gateway.ports.rows import CallRow, Instance, InteractionRow, SendRow, SessionRow
-from gateway.runtime.dead_letters import advise, id_of
-from gateway.runtime.gateway import CallStory, LinkStatus, RuntimeStatus
+from gateway.events import CLIENT_KINDS, Envelope, dump_event, to_json
+from gateway.runtime.app import CallHistory, LinkStatus, RuntimeStatus
+from gateway.runtime.calls.dead_letters import advise, id_of
+from gateway.store.rows import CallRow, Instance, InteractionRow, SendRow, SessionRow
 
 
 def session_view(row: SessionRow) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def call_view(row: CallRow) -> dict[str, Any]:
     }
 
 
-def story_view(story: CallStory) -> dict[str, Any]:
+def story_view(story: CallHistory) -> dict[str, Any]:
     """Show a call with all that happened to it."""
     return {
         **call_view(story.row),
@@ -94,7 +94,7 @@ def dead_letter_view(row: CallRow | SendRow) -> dict[str, Any]:
             return {"type": "delivery", **known, **delivery_view(row), "envelope": to_json(row.envelope)}
 
 
-def dead_letter_story_view(found: CallStory | SendRow) -> dict[str, Any]:
+def dead_letter_story_view(found: CallHistory | SendRow) -> dict[str, Any]:
     """Show one dead letter, a call with all that happened to it."""
     if isinstance(found, SendRow):
         return dead_letter_view(found)
@@ -149,7 +149,7 @@ def _link_view(link: LinkStatus) -> dict[str, Any]:
 
 
 def _capabilities(what: Capabilities) -> dict[str, Any]:
-    return {name: _plain(getattr(what, name)) for name in Capabilities.__slots__}
+    return {name: _plain(getattr(what, name)) for name in Capabilities.__annotations__}
 
 
 def _plain(value: Any) -> Any:

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from gateway.runtime.breaker import Rule
-from gateway.runtime.limits import Limit
+from gateway.runtime.calls.breaker import Rule
+from gateway.runtime.calls.slots import Limit
 from gateway.settings.model import Settings, StaticSpec, WebhookSpec
 
 

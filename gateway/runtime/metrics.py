@@ -10,14 +10,14 @@ from typing import Literal
 
 from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics, generate_latest
 
-from gateway.envelope import OutcomeKind
+from gateway.events import OutcomeKind
 from gateway.guard import FAULTS
-from gateway.runtime.tallies import Buckets, KeptElsewhere, Tally
+from gateway.runtime.counters import Buckets, Counter, KeptElsewhere
 
 OTHER = "other"
 
 AttemptResult = Literal["answered", "accepted", "never_sent", "not_processed", "uncertain", "canceled"]
-"""How one attempt at an executor ended; the first five are the answers of `gateway.ports.executor`."""
+"""How one attempt at an executor ended; the first five are the answers of `gateway.executors.port`."""
 FrameDirection = Literal["from_runtime", "to_runtime"]
 BreakerState = Literal["closed", "half_open", "open"]
 ForwardResult = Literal["answered", "unreachable", "unsure", "nobody"]
@@ -55,17 +55,17 @@ class Metrics:
 
     def _make(self) -> None:
         here = self.registry
-        self._calls = Tally(
+        self._calls = Counter(
             "dragoman_calls", "Tool calls that have their outcome.", ("runtime", "tool", "outcome"), registry=here
         )
         self._call_seconds = Buckets(
             "dragoman_call_seconds", "From a call's arrival to its outcome.", _CALL_SECONDS, registry=here
         )
-        self._attempts = Tally(
+        self._attempts = Counter(
             "dragoman_executor_attempts", "Requests to executors, by how they ended.", ("executor", "result"),
             registry=here,
         )  # fmt: skip
-        self._secrets_in_results = Tally(
+        self._secrets_in_results = Counter(
             "dragoman_secrets_in_results", "Outcomes that told a secret which was sent to their executor, passed on.",
             ("executor",), registry=here,
         )  # fmt: skip
@@ -74,10 +74,10 @@ class Metrics:
             registry=here,
         )  # fmt: skip
         self._dead_letters = Gauge("dragoman_dead_letters", "What will not be tried again by itself.", registry=here)
-        self._unknown = Tally(
+        self._unknown = Counter(
             "dragoman_unknown_outcomes", "Calls of which nobody knows whether they were done.", registry=here
         )
-        self._late = Tally("dragoman_late_outcomes", "Outcomes that came after the call had ended.", registry=here)
+        self._late = Counter("dragoman_late_outcomes", "Outcomes that came after the call had ended.", registry=here)
         self._link_up = Gauge(
             "dragoman_link_up", "1 while every link of the runtime is up or asleep.", ("runtime",), registry=here
         )
@@ -92,13 +92,13 @@ class Metrics:
         self._queued = 0
         queued = Gauge("dragoman_queue_bytes", "Frames that wait to be decided about.", registry=here)
         queued.set_function(lambda: self._queued)
-        self._losses = Tally(
+        self._losses = Counter(
             "dragoman_losses", "Parts that a translation could not carry.", ("adapter", "how"), registry=here
         )
-        self._repeats = Tally(
+        self._repeats = Counter(
             "dragoman_repeats", "Frames sent again after a crash or the loss of a link.", registry=here
         )
-        self._copies_lost = Tally(
+        self._copies_lost = Counter(
             "dragoman_copies_lost", "Copies that retention removed undelivered, together with their events.",
             ("destination",), registry=here,
         )  # fmt: skip
@@ -112,11 +112,11 @@ class Metrics:
             ("executor",), registry=here,
         )  # fmt: skip
         self._sessions = Gauge("dragoman_sessions", "Open sessions.", ("runtime",), registry=here)
-        self._frames = Tally("dragoman_frames", "Native messages.", ("runtime", "direction"), registry=here)
-        self._rejected = Tally(
+        self._frames = Counter("dragoman_frames", "Native messages.", ("runtime", "direction"), registry=here)
+        self._rejected = Counter(
             "dragoman_frames_rejected", "Native messages that could not be read.", ("runtime",), registry=here
         )
-        self._reconnects = Tally(
+        self._reconnects = Counter(
             "dragoman_links_reconnects", "Links that came back after a loss.", ("runtime",), registry=here
         )
         KeptElsewhere(
@@ -133,11 +133,15 @@ class Metrics:
         )  # fmt: skip
         self._lease.set(nan)
         self._owned = Gauge("dragoman_sessions_owned", "Sessions that this instance carries.", registry=here)
-        self._adopted = Tally("dragoman_adoptions", "Sessions that nobody carried, taken up here.", registry=here)
-        self._takeovers = Tally("dragoman_takeovers", "Of those, the ones that had been carried before.", registry=here)
-        self._leases_lost = Tally("dragoman_leases_lost", "Leases that ended before they were given up.", registry=here)
-        self._fenced = Tally("dragoman_fenced", "Sessions let go because they had changed hands.", registry=here)
-        self._forwards = Tally(
+        self._adopted = Counter("dragoman_adoptions", "Sessions that nobody carried, taken up here.", registry=here)
+        self._takeovers = Counter(
+            "dragoman_takeovers", "Of those, the ones that had been carried before.", registry=here
+        )
+        self._leases_lost = Counter(
+            "dragoman_leases_lost", "Leases that ended before they were given up.", registry=here
+        )
+        self._fenced = Counter("dragoman_fenced", "Sessions let go because they had changed hands.", registry=here)
+        self._forwards = Counter(
             "dragoman_forwards", "Requests for sessions of other instances, by how they ended.", ("result",),
             registry=here,
         )  # fmt: skip

@@ -3,11 +3,11 @@
 from datetime import timedelta
 from typing import Any, cast
 
+from gateway.adapter.port import Tool
+from gateway.core.arguments import ArgumentValidator
 from gateway.core.calls import RetryPolicy
-from gateway.core.council import Policy
 from gateway.core.routing import Route, Routes
-from gateway.core.screening import Screen
-from gateway.ports.adapter import Tool
+from gateway.core.runtime_context import Policy
 from gateway.settings.model import DestinationSpec, ExecutorSpec, PythonSpec, Settings, StaticSpec, WebhookSpec
 
 _MARGIN = timedelta(seconds=20)
@@ -15,7 +15,7 @@ _MARGIN = timedelta(seconds=20)
 
 def policy_of(settings: Settings) -> Policy:
     """Say what the configuration means for decisions."""
-    screen = Screen({tool.name: tool for tool in declared_tools(settings)})
+    validator = ArgumentValidator({tool.name: tool for tool in declared_tools(settings)})
     routes = tuple(
         Route(
             runtime=route.match.runtime,
@@ -30,7 +30,7 @@ def policy_of(settings: Settings) -> Policy:
     return Policy(
         routes=Routes(routes, settings.unrouted),
         executors={name: retry_of(spec) for name, spec in settings.executors.items()},
-        check_arguments=screen.check,
+        check_arguments=validator.check,
         declared=frozenset(settings.tools),
         cancel_grace=settings.limits.cancel_grace,
         interaction_timeout=settings.limits.interaction_timeout,

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from gateway.envelope import Envelope, Live, SessionId
-from gateway.ports.adapter import Capabilities
-from gateway.ports.rows import CallRow, InteractionRow, SendRow
+from gateway.adapter.port import Capabilities
+from gateway.events import Envelope, Live, SessionId
+from gateway.store.rows import CallRow, InteractionRow, SendRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ InteractionItem = InteractionShown | Missed | Heartbeat
 
 
 @dataclass(frozen=True, slots=True)
-class CallStory:
+class CallHistory:
     """Everything on record about one call, oldest first."""
 
     row: CallRow

@@ -44,7 +44,7 @@ _BOUNDS = frozenset({"greater_than", "greater_than_equal", "less_than", "less_th
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class SettingFault:
     """One pydantic error at the place it belongs to in the file."""
 
     place: Place
@@ -53,10 +53,10 @@ class Fault:
     context: Mapping[str, Any]
 
 
-def faults(error: ValidationError, values: Any, *, under: Place = ()) -> list[Fault]:
+def faults(error: ValidationError, values: Any, *, under: Place = ()) -> list[SettingFault]:
     """List what a validation found; `values` is the whole file, `under` where the model stands in it."""
     return [
-        Fault(
+        SettingFault(
             _place_in_file((*under, *entry["loc"]), entry["type"], values),
             "name" if "[key]" in entry["loc"] else entry["type"],
             entry["msg"],
@@ -85,12 +85,12 @@ def _place_in_file(location: Place, kind: str, values: Any) -> Place:
 
 
 def explain(
-    found: list[Fault],
+    found: list[SettingFault],
     *,
     written: Any,
     outside: Collection[Place],
     empty: Mapping[Place, Sequence[str]],
-    unexpanded: Callable[[], list[Fault]],
+    unexpanded: Callable[[], list[SettingFault]],
     schema: Schema,
 ) -> list[Finding]:
     """Word each fault; one of a value that variables have left empty is about them.
@@ -111,7 +111,7 @@ def explain(
     return findings
 
 
-def _of_empty(names: Sequence[str], fault: Fault) -> str | None:
+def _of_empty(names: Sequence[str], fault: SettingFault) -> str | None:
     if not names:
         return None
     make = f" ({fault.context['make']})" if "make" in fault.context else ""
@@ -119,7 +119,7 @@ def _of_empty(names: Sequence[str], fault: Fault) -> str | None:
     return f"the environment {which} empty; set {'it' if len(names) == 1 else 'them'}{make}"
 
 
-def _word(fault: Fault, written: Any, schema: Schema) -> str | None:
+def _word(fault: SettingFault, written: Any, schema: Schema) -> str | None:
     """Word a fault from the file and the schema alone; None leaves it to the validator's text."""
     here = find(schema, fault.place, written)
     parent = find(schema, fault.place[:-1], written)
@@ -210,7 +210,7 @@ def _list(words: list[str], last: str = "or") -> str:
     return f" {last} ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
-def _tidy(fault: Fault) -> str:
+def _tidy(fault: SettingFault) -> str:
     if fault.type in ("value_error", "assertion_error"):
         return str(fault.context.get("error", fault.message))
     return fault.message.replace("Input should", "this must", 1).replace("String should", "this must", 1)

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from gateway.ports.addresses import why_refused
+from gateway.addresses import why_refused
 from gateway.settings.lint_routes import lint_routes
 from gateway.settings.lint_tools import lint_tools
 from gateway.settings.model import PythonSpec, Settings, StaticSpec, WebhookSpec

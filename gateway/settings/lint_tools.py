@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gateway.core.screening import problems_in_schema
+from gateway.core.arguments import problems_in_schema
 from gateway.settings.model import Settings
 from gateway.settings.place import Finding, Place
 

@@ -11,10 +11,10 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
+from gateway.adapter.port import Adapter, RuntimeOptions
 from gateway.errors import InvalidConfiguration, OperatorError, Problem
-from gateway.ports.adapter import Adapter, RuntimeOptions
 from gateway.settings.expand import expand
-from gateway.settings.explain import Fault, explain, faults
+from gateway.settings.explain import SettingFault, explain, faults
 from gateway.settings.functions import find_function
 from gateway.settings.lint import lint
 from gateway.settings.model import PythonSpec, Settings
@@ -42,7 +42,7 @@ class Loaded:
 class _Validated:
     settings: Settings | None
     findings: tuple[Finding, ...]
-    faults: list[Fault]
+    faults: list[SettingFault]
 
 
 def load(path: Path, *, adapters: Mapping[str, Adapter], env: Mapping[str, str]) -> Loaded:
@@ -97,7 +97,7 @@ def _validate(values: Any, adapters: Mapping[str, Adapter]) -> _Validated:
         return _Validated(None, (Finding((), wrong),), [])
     given = cast("dict[str, Any]", values)
     findings: list[Finding] = []
-    found: list[Fault] = []
+    found: list[SettingFault] = []
     runtimes: dict[str, RuntimeOptions] = {}
     sections = dict(given)
     if isinstance(given.get("runtimes"), dict):

@@ -25,8 +25,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from gateway.ports.adapter import RuntimeOptions
-from gateway.ports.duration import Duration
+from gateway.adapter.duration import Duration
+from gateway.adapter.port import RuntimeOptions
 from gateway.settings.functions import PATH
 from gateway.settings.webhook_secret import decode_secret
 

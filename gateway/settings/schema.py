@@ -7,7 +7,7 @@ from typing import Any, cast
 from pydantic import BaseModel, ByteSize
 from pydantic.json_schema import GenerateJsonSchema
 
-from gateway.ports.adapter import Adapter
+from gateway.adapter.port import Adapter
 from gateway.settings.model import Settings
 from gateway.settings.place import Place
 

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 import uvicorn
 
-from gateway.ports.adapter import Frame
+from gateway.adapter.port import Frame
 
 # Untyped library.
 socketio: Any = import_module("socketio")

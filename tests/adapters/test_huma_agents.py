@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from adapters.huma_v0_1 import ADAPTER as HUMA_0_1
 from adapters.huma_v0_2 import ADAPTER as HUMA_0_2
-from gateway.conformance.link import within
+from gateway.adapter.port import Adapter, Created, Tool
 from gateway.errors import LinkLost, LinkRefused
-from gateway.ports.adapter import Adapter, Created, Tool
-from gateway.transports.flat_tools import flatten
+from gateway.links.flat_tools import flatten
+from gateway.testing.conformance.link import within
 from tests.adapters.raw_huma import KEY, RawHuma
 
 ADAPTERS = (HUMA_0_1, HUMA_0_2)
@@ -37,7 +37,7 @@ ASK = Tool(
 )
 AGENT = {"name": "Finn", "class_name": "Finn", "personality": "Calm.", "instructions": "Play cards."}
 
-Answer = Callable[[dict[str, Any], bytes], Awaitable[tuple[int, Any]]]
+RestAnswer = Callable[[dict[str, Any], bytes], Awaitable[tuple[int, Any]]]
 
 
 def options_for(adapter: Adapter, server: RawHuma, **more: Any) -> Any:
@@ -46,7 +46,7 @@ def options_for(adapter: Adapter, server: RawHuma, **more: Any) -> Any:
 
 
 async def create(
-    answer: Answer, *, adapter: Adapter = HUMA_0_2, tools: tuple[Tool, ...] = (), **options: Any
+    answer: RestAnswer, *, adapter: Adapter = HUMA_0_2, tools: tuple[Tool, ...] = (), **options: Any
 ) -> Created:
     server = RawHuma()
     server.rest = answer
@@ -54,7 +54,7 @@ async def create(
         return cast("Created", await within(connector.create({"table": "4"})))
 
 
-def always(status: int, answer: Any) -> Answer:
+def always(status: int, answer: Any) -> RestAnswer:
     async def reply(_scope: dict[str, Any], _body: bytes) -> tuple[int, Any]:
         return status, answer
 

@@ -10,10 +10,10 @@ import pytest
 
 from adapters.huma_v0_1 import ADAPTER as HUMA_0_1
 from adapters.huma_v0_2 import ADAPTER as HUMA_0_2
-from gateway.conformance.link import Collector, LinkSuite, Peer, enter, within
+from gateway.adapter.port import Adapter, Connector, Frame
 from gateway.errors import CannotExpress, LinkLost, LinkRefused
-from gateway.ports.adapter import Adapter, Connector, Frame
-from gateway.ports.values import Malformed, find_fault
+from gateway.json_values import Malformed, find_fault
+from gateway.testing.conformance.link import Collector, LinkSuite, Peer, enter, within
 from tests.adapters.raw_huma import AGENT, KEY, RawHuma, socketio
 
 ADAPTERS = (HUMA_0_1, HUMA_0_2)

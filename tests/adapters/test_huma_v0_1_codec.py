@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from adapters.huma_v0_1 import ADAPTER
-from gateway.conformance.codec import CodecSuite, nested
-from gateway.envelope import (
+from gateway.adapter.port import Frame
+from gateway.events import (
     ContextUpdated,
     Draft,
     Envelope,
@@ -20,7 +20,7 @@ from gateway.envelope import (
     ToolFinished,
     ToolRequested,
 )
-from gateway.ports.adapter import Frame
+from gateway.testing.conformance.codec import CodecSuite, nested
 
 CODEC = ADAPTER.codec()
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from adapters.huma_v0_2 import ADAPTER
-from gateway.conformance.codec import CodecSuite, nested
-from gateway.envelope import (
+from gateway.adapter.port import Frame
+from gateway.errors import CannotExpress, MalformedFrame
+from gateway.events import (
     ContextUpdated,
     Draft,
     Envelope,
@@ -22,9 +23,8 @@ from gateway.envelope import (
     ToolFinished,
     ToolRequested,
 )
-from gateway.errors import CannotExpress, MalformedFrame
-from gateway.ports.adapter import Frame
-from gateway.ports.values import Malformed
+from gateway.json_values import Malformed
+from gateway.testing.conformance.codec import CodecSuite, nested
 
 CODEC = ADAPTER.codec()
 

@@ -11,12 +11,12 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.conformance.link import Collector
-from gateway.ports.members import MOST
-from gateway.ports.values import Malformed
+from gateway.json_members import MOST
+from gateway.json_values import Malformed
+from gateway.testing.conformance.link import Collector
 from tests.adapters import test_huma_links as huma
 from tests.adapters.herm import links as herm
-from tests.adapters.herm.raw_herm import Answer, RawHerm
+from tests.adapters.herm.raw_herm import RawHerm, RestAnswer
 from tests.adapters.openhands import test_openhands_links as openhands
 from tests.adapters.openhands.raw_openhands import CONVERSATION, RawOpenHands, thought
 from tests.adapters.raw_huma import RawHuma
@@ -73,7 +73,7 @@ async def test_a_frame_of_too_many_members_is_rejected_and_the_next_one_is_read(
 
 
 async def test_an_event_of_too_many_members_is_rejected_and_the_stream_goes_on() -> None:
-    witness = herm.Witness()
+    witness = herm.RecordingBackend()
     async with RawHerm().serve() as server, herm.linked(server, witness):
         await server.connected()
         async with loop_is_held_no_longer_than(within(HOLD)):
@@ -84,12 +84,12 @@ async def test_an_event_of_too_many_members_is_rejected_and_the_stream_goes_on()
 
 
 async def test_a_history_of_many_large_events_is_read_but_for_one_that_is_too_large() -> None:
-    witness = herm.Witness()
+    witness = herm.RecordingBackend()
     events: list[Any] = [{"id": f"evt_{number}", "sequence": number, **members(MOST - 2)} for number in range(20)]
     page = b",".join([OVER, *map(orjson.dumps, events), OVER])
     async with RawHerm().serve() as server:
-        server.lists.append(Answer(200, b'{"hasMore": true, "data": [' + page + b"]}"))
-        server.lists.append(Answer(200, {"hasMore": False, "data": [{"id": "evt_last", "sequence": 20}]}))
+        server.lists.append(RestAnswer(200, b'{"hasMore": true, "data": [' + page + b"]}"))
+        server.lists.append(RestAnswer(200, {"hasMore": False, "data": [{"id": "evt_last", "sequence": 20}]}))
         async with loop_is_held_no_longer_than(within(HOLD)), herm.linked(server, witness):
             frames = await witness.wait_for(23)
     strange = [frame.payload for frame in frames if isinstance(frame.payload, Malformed)]

@@ -12,9 +12,9 @@ from adapters.herm import ADAPTER as HERM
 from adapters.huma_v0_1 import ADAPTER as HUMA_1
 from adapters.huma_v0_2 import ADAPTER as HUMA_2
 from adapters.openhands import ADAPTER as OPENHANDS
-from gateway.conformance.link import Collector, enter
+from gateway.adapter.port import Adapter
 from gateway.errors import LinkRefused
-from gateway.ports.adapter import Adapter
+from gateway.testing.conformance.link import Collector, enter
 
 CONVERSATION = "42ecbe9af07a4b3f925f0223b213814c"
 AGENT = {"name": "f", "class_name": "Finn", "personality": "p", "instructions": "i"}

@@ -7,9 +7,9 @@ import orjson
 import pytest
 from hypothesis import given, strategies as st
 
+from gateway.adapter.port import Frame
 from gateway.errors import CannotExpress
-from gateway.ports.adapter import Frame
-from gateway.ports.values import (
+from gateway.json_values import (
     Fault,
     Malformed,
     find_fault,
@@ -18,9 +18,9 @@ from gateway.ports.values import (
     pointer,
     utf16_length,
 )
-from gateway.transports import json
-from gateway.transports.masking import Mask, masked_logger
-from gateway.transports.socketio_packet import ACK, CONNECT, CONNECT_ERROR, DISCONNECT, SafePacket, read_event
+from gateway.links import json
+from gateway.links.masking import Mask, masked_logger
+from gateway.links.socketio.packet import ACK, CONNECT, CONNECT_ERROR, DISCONNECT, SafePacket, read_event
 
 
 @pytest.mark.requirement("A37")

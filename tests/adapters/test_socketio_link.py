@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from aiohttp import WSMsgType, web
 
-from gateway.conformance.link import Collector, enter, within
+from gateway.adapter.port import Frame
 from gateway.errors import LinkLost, LinkRefused
-from gateway.ports.adapter import Frame
-from gateway.transports.socketio_client import MAX_MESSAGE, Target, open_link, shared_session
-from gateway.transports.socketio_refusal import find_code
+from gateway.links.socketio.client import MAX_MESSAGE, Target, open_link, shared_session
+from gateway.links.socketio.refusal import find_code
+from gateway.testing.conformance.link import Collector, enter, within
 
 OPEN = '0{"sid":"s","upgrades":[],"pingInterval":25000,"pingTimeout":20000}'
 CODES = frozenset({"UNAUTHORIZED", "AGENT_EXPIRED"})

@@ -91,15 +91,15 @@ async def _watch(
     samples: list[dict[str, Any]] = []
     drops = 0
     async with httpx.AsyncClient(base_url=subject.url, trust_env=False, timeout=10) as http:
-        while (passed := time.perf_counter() - begun) < seconds:
-            if passed > (drops + 1) * min(drop_every, seconds / 3):
+        while (answered := time.perf_counter() - begun) < seconds:
+            if answered > (drops + 1) * min(drop_every, seconds / 3):
                 await bench.peers.ask("drop", agent=subject.agents[drops % AGENTS])
                 drops += 1
             counts = await bench.peers.ask("look")
-            sample = {"at": passed, **_look(subject), **_gauges((await http.get("/metrics")).text), **counts}
+            sample = {"at": answered, **_look(subject), **_gauges((await http.get("/metrics")).text), **counts}
             samples.append(sample)
             tell(
-                f"{passed:.0f} of {seconds:.0f} s: {sample['made']:,} calls, RSS {sample['rss_mib']:.1f} MiB,"
+                f"{answered:.0f} of {seconds:.0f} s: {sample['made']:,} calls, RSS {sample['rss_mib']:.1f} MiB,"
                 f" {sample['sockets']} sockets, {sample['events']:,} events, repeated {sample['repeated']},"
                 f" doubled {sample['doubled']}, different {sample['different']}, overdue {sample['overdue']}"
             )

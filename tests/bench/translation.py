@@ -12,9 +12,9 @@ from adapters.herm import ADAPTER as HERM
 from adapters.huma_v0_1 import ADAPTER as HUMA_0_1
 from adapters.huma_v0_2 import ADAPTER as HUMA_0_2
 from adapters.openhands import ADAPTER as OPENHANDS
-from gateway.envelope import Draft, MessagePosted, Text, ToolFinished
-from gateway.ports.adapter import Adapter, Frame
-from gateway.transports import json
+from gateway.adapter.port import Adapter, Frame
+from gateway.events import Draft, MessagePosted, Text, ToolFinished
+from gateway.links import json
 
 _ROUND = 200
 _ID = "550e8400-e29b-41d4-a716-446655440000"

@@ -5,12 +5,12 @@ import sys
 from itertools import count
 from pathlib import Path
 
-from gateway.conformance.engine_words import FakeClock, answered, asked, call, open_session, settled
-from gateway.engines.sqlite import SqliteEngine
-from gateway.envelope import SessionId
 from gateway.errors import EngineLocked
-from gateway.ports.engine import Engine
-from gateway.ports.step import RUNTIME, Send, SendChange, Step
+from gateway.events import SessionId
+from gateway.store.port import Engine
+from gateway.store.sqlite import SqliteEngine
+from gateway.store.step import RUNTIME, Send, SendChange, Step
+from gateway.testing.conformance.engine_words import FakeClock, answered, asked, call, open_session, settled
 
 
 def tell(session_id: SessionId, sequence: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.engines.sqlite import schema as sqlite_schema
+from gateway.store.sqlite import schema as sqlite_schema
 
 
 @contextmanager

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from gateway.conformance.engine import EngineSuite
-from gateway.conformance.engine_words import FakeClock
-from gateway.engines.memory import MemoryEngine
-from gateway.engines.memory_tables import SharedMemory
-from gateway.ports.engine import Engine
+from gateway.store.memory import MemoryEngine
+from gateway.store.memory_tables import SharedMemory
+from gateway.store.port import Engine
+from gateway.testing.conformance.engine import EngineSuite
+from gateway.testing.conformance.engine_words import FakeClock
 
 
 class TestMemoryEngine(EngineSuite):

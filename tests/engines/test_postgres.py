@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.conformance.engine import EngineSuite
-from gateway.conformance.engine_words import ALICE, FakeClock, answered, open_call, open_session, settled
-from gateway.engines.postgres import PostgresEngine
-from gateway.envelope import CallId
-from gateway.ports.engine import Engine
-from gateway.ports.step import Step
+from gateway.events import CallId
+from gateway.store.port import Engine
+from gateway.store.postgres import PostgresEngine
+from gateway.store.step import Step
+from gateway.testing.conformance.engine import EngineSuite
+from gateway.testing.conformance.engine_words import ALICE, FakeClock, answered, open_call, open_session, settled
 from tests.engines import postgres_server
 
 pytestmark = pytest.mark.slow

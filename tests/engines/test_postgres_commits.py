@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.conformance.engine_words import (
+from gateway.errors import EngineUnavailable
+from gateway.events import SessionId
+from gateway.store.postgres import PostgresEngine, once
+from gateway.store.rows import StoredAnswer
+from gateway.store.step import Step
+from gateway.testing.conformance.engine_words import (
     ALICE,
     DAY,
     START,
@@ -20,14 +25,6 @@ from gateway.conformance.engine_words import (
     said,
     texts,
 )
-from gateway.engines.postgres import (
-    PostgresEngine,
-    once,
-)
-from gateway.envelope import SessionId
-from gateway.errors import EngineUnavailable
-from gateway.ports.rows import StoredAnswer
-from gateway.ports.step import Step
 from tests.engines import postgres_server
 from tests.engines.postgres_proxy import Cut, Proxy, between
 
@@ -117,7 +114,7 @@ async def test_what_is_written_beside_steps_is_certain_too(proxy: Proxy, schema:
         row, is_new = await once(begin)
         assert (row.last_sequence, is_new) == (1, True)
         await engine.beat("a", url="http://a", ttl=LONG)
-        (adopted,) = await once(lambda: engine.adopt("a", runtimes={"finn"}, limit=5))
+        (adopted,) = await once(lambda: engine.take_over("a", runtimes={"finn"}, limit=5))
         assert (adopted.owner, adopted.fence) == ("a", 1)
         answer = StoredAnswer("sha", b"r", START + DAY)
         assert await once(lambda: engine.remember(key="k", scope="s", answer=answer))
@@ -132,13 +129,13 @@ async def test_what_is_written_beside_steps_is_certain_too(proxy: Proxy, schema:
 
 
 async def test_connections_that_break_at_random_lose_and_double_nothing(proxy: Proxy, schema: str) -> None:
-    dice = random.Random(7)
+    jitter = random.Random(7)
     async with engine_at(proxy.dsn, schema) as engine:
 
         async def disturb() -> None:
-            proxy.choose = lambda: dice.choice(["never", "never", "before", "after"])
+            proxy.choose = lambda: jitter.choice(["never", "never", "before", "after"])
             while True:
-                await asyncio.sleep(dice.uniform(0.1, 0.4))
+                await asyncio.sleep(jitter.uniform(0.1, 0.4))
                 proxy.cut_all()
 
         await check_commits(engine, proxy, disturb)
@@ -148,14 +145,14 @@ async def test_connections_that_break_at_random_lose_and_double_nothing(proxy: P
 async def test_a_caller_that_goes_away_leaves_a_whole_step_or_none(schema: str) -> None:
     async with engine_at(postgres_server.dsn(), schema) as engine:
         await open_session(engine)
-        dice = random.Random(3)
+        jitter = random.Random(3)
         for number in range(30):
             tasks: list[asyncio.Task[Any]] = [
                 asyncio.create_task(engine.commit(Step(ALICE, (said(f"{number}"), said(f"{number}"))))),
                 asyncio.create_task(engine.set_note("n", str(number))),
                 asyncio.create_task(engine.read(ALICE, limit=5)),
             ]
-            await asyncio.sleep(dice.uniform(0, 0.01))
+            await asyncio.sleep(jitter.uniform(0, 0.01))
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import asyncpg
 import pytest
 
-from gateway.conformance.engine_words import ALICE, FakeClock, open_session, said, texts
-from gateway.engines.postgres import PostgresEngine
 from gateway.errors import EngineUnavailable
-from gateway.ports.step import Step
+from gateway.store.postgres import PostgresEngine
+from gateway.store.step import Step
+from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, said, texts
 from tests.engines.postgres_proxy import between
 from tests.engines.postgres_server import OwnServer, start_own_server
 

@@ -11,7 +11,20 @@ from typing import Any
 import asyncpg
 import pytest
 
-from gateway.conformance.engine_words import (
+from gateway.errors import EngineUnavailable, EngineUnusable, InvalidRequest, Repeated, SchemaTooNew
+from gateway.events import SessionId
+from gateway.guard import FAULTS
+from gateway.store.postgres import (
+    PostgresEngine,
+    commits as postgres_lanes,
+    notifier as postgres_bell,
+    pool as postgres_pool,
+)
+from gateway.store.postgres.connection import Address
+from gateway.store.postgres.operations import bring_up_to_date
+from gateway.store.postgres.tables import MIGRATIONS
+from gateway.store.step import Step
+from gateway.testing.conformance.engine_words import (
     ALICE,
     ALL,
     BOB,
@@ -23,19 +36,6 @@ from gateway.conformance.engine_words import (
     said,
     texts,
 )
-from gateway.engines.postgres import (
-    PostgresEngine,
-    bell as postgres_bell,
-    lanes as postgres_lanes,
-    pool as postgres_pool,
-)
-from gateway.engines.postgres.link import Address
-from gateway.engines.postgres.operations import bring_up_to_date
-from gateway.engines.postgres.tables import MIGRATIONS
-from gateway.envelope import SessionId
-from gateway.errors import EngineUnavailable, EngineUnusable, InvalidRequest, Repeated, SchemaTooNew
-from gateway.guard import FAULTS
-from gateway.ports.step import Step
 from tests.engines import postgres_server
 from tests.engines.postgres_proxy import Proxy, between
 
@@ -188,7 +188,7 @@ async def test_a_server_that_answers_no_more_is_told_in_time_and_found_again(
         await open_session(engine)
         monkeypatch.setattr(postgres_pool, "PATIENCE", 1.0)
         monkeypatch.setattr(postgres_lanes, "PATIENCE", 1.0)
-        monkeypatch.setattr("gateway.engines.postgres.link.ANSWER_SECONDS", 1.0)
+        monkeypatch.setattr("gateway.store.postgres.connection.ANSWER_SECONDS", 1.0)
         own.freeze()
         try:
             asking: list[Coroutine[Any, Any, object]] = [engine.read(ALICE), engine.commit(Step(ALICE, (said("a"),)))]
@@ -303,7 +303,7 @@ async def test_what_is_doubtful_about_a_server_is_reported(own: postgres_server.
 
 
 async def test_a_server_that_is_not_there_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.engines.postgres.engine.PATIENCE", 0.2)
+    monkeypatch.setattr("gateway.store.postgres.engine.PATIENCE", 0.2)
     with pytest.raises(EngineUnusable) as caught:
         async with engine_at("postgresql://gail:SECRET@127.0.0.1:1/shop", "dragoman"):
             pass
@@ -484,7 +484,7 @@ async def test_more_topics_than_a_payload_holds_are_told_as_anything(schema: str
             while await heard.get() is not None:
                 pass
             for number in range(900):
-                one.ring(f"session:{number:020}")
+                one.notify(f"session:{number:020}")
             assert await heard.get() is None
 
 
@@ -496,11 +496,11 @@ async def test_live_items_give_way_where_a_payload_has_no_room_for_all(schema: s
             while await heard.get() is not None:
                 pass
             for number in range(20):
-                one.ring(f"live:alice:{number:012}:{'x' * 500}")
-            one.ring("session:alice")
+                one.notify(f"live:alice:{number:012}:{'x' * 500}")
+            one.notify("session:alice")
             assert await heard.get() == "session:alice"
             for number in range(3):
-                one.ring(f"live:alice:{number:012}:piece {number}")
+                one.notify(f"live:alice:{number:012}:piece {number}")
             assert [await heard.get() for _ in range(3)] == [f"live:alice:{n:012}:piece {n}" for n in range(3)]
 
 
@@ -516,7 +516,7 @@ async def test_a_bell_whose_listener_raises_tells_the_others_and_goes_on(schema:
         other.listen(heard.put_nowait)
         async with asyncio.timeout(30):
             assert await heard.get() is None
-            one.ring("session:alice")
+            one.notify("session:alice")
             assert await heard.get() == "session:alice"
     assert FAULTS.total["postgres bell"] - before == 2
 
@@ -524,7 +524,7 @@ async def test_a_bell_whose_listener_raises_tells_the_others_and_goes_on(schema:
 async def test_a_bell_that_failed_is_begun_again(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before, connect, faults = FAULTS.total["postgres bell"], postgres_bell.connect, [KeyError("unforeseen")]
 
-    async def connect_or_fail(address: postgres_bell.Address) -> postgres_bell.Link:
+    async def connect_or_fail(address: postgres_bell.Address) -> postgres_bell.Connection:
         if faults:
             raise faults.pop()
         return await connect(address)
@@ -559,12 +559,12 @@ async def test_a_bell_that_went_deaf_is_replaced_and_everybody_told(
             if how == "only rings are lost, and it rings":
                 # It never has 0.2 s without something to say.
                 while heard.empty():
-                    other.ring("session:bob")
+                    other.notify("session:bob")
                     await asyncio.sleep(0.02)
             assert await heard.get() is None
             proxy.drop_rings = False
-            one.ring("session:alice")
+            one.notify("session:alice")
             while (topic := await heard.get()) is None:
                 # So short a patience takes a stall for deafness, and whoever is told rings are lost asks again.
-                one.ring("session:alice")
+                one.notify("session:alice")
             assert topic == "session:alice"

@@ -7,10 +7,10 @@ from itertools import count
 
 import pytest
 
-from gateway.conformance.engine_words import FakeClock, answered, asked, call, open_session, settled
-from gateway.engines.postgres import PostgresEngine, lanes as postgres_lanes
-from gateway.envelope import SessionId
-from gateway.ports.step import RUNTIME, Send, Step
+from gateway.events import SessionId
+from gateway.store.postgres import PostgresEngine, commits as postgres_lanes
+from gateway.store.step import RUNTIME, Send, Step
+from gateway.testing.conformance.engine_words import FakeClock, answered, asked, call, open_session, settled
 from tests.engines import postgres_server
 
 pytestmark = pytest.mark.slow

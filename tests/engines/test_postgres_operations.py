@@ -10,10 +10,11 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from gateway.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said, texts
-from gateway.engines.postgres import PostgresEngine
-from gateway.engines.postgres.link import Address
-from gateway.engines.postgres.operations import (
+from gateway.errors import EngineUnavailable, EngineUnusable, Fenced, OperatorError
+from gateway.store.copy import TABLES, move
+from gateway.store.postgres import PostgresEngine
+from gateway.store.postgres.connection import Address
+from gateway.store.postgres.operations import (
     bring_up_to_date,
     bump_fences,
     dump_command,
@@ -21,13 +22,12 @@ from gateway.engines.postgres.operations import (
     restore_command,
     schema_of,
 )
-from gateway.engines.postgres.tables import MIGRATIONS
-from gateway.engines.roster import RESTORED
-from gateway.engines.sqlite import SqliteEngine
-from gateway.engines.sqlite.transfer import sqlite_source, sqlite_target
-from gateway.engines.transfer import TABLES, move
-from gateway.errors import EngineUnavailable, EngineUnusable, Fenced, OperatorError
-from gateway.ports.step import Fence, Step
+from gateway.store.postgres.tables import MIGRATIONS
+from gateway.store.roster import RESTORED
+from gateway.store.sqlite import SqliteEngine
+from gateway.store.sqlite.transfer import sqlite_source, sqlite_target
+from gateway.store.step import Fence, Step
+from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said, texts
 from tests.engines import postgres_server
 from tests.engines.test_transfer import LEFT_BEHIND, everything, fill, goes_on, quiet
 
@@ -160,7 +160,7 @@ async def test_fences_of_a_restored_schema_are_made_new(address: Address) -> Non
         assert not await engine.beat("before", url="http://before", ttl=HOUR)
         await engine.beat("after", url="http://after", ttl=HOUR)
         assert await engine.hold("after", "sweep")
-        assert [one.session_id for one in await engine.adopt("after", runtimes={"finn"}, limit=10)] == [ALICE]
+        assert [one.session_id for one in await engine.take_over("after", runtimes={"finn"}, limit=10)] == [ALICE]
 
 
 async def _open(address: Address) -> None:

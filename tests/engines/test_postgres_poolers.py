@@ -11,10 +11,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from gateway.conformance.engine_words import ALICE, BOB, FakeClock, open_session, row_of, said, texts
-from gateway.engines.postgres import PostgresEngine, link as postgres_link, once as postgres_once
-from gateway.engines.postgres.link import Address, Link
-from gateway.ports.step import Step
+from gateway.store.postgres import PostgresEngine, connection as postgres_link, once as postgres_once
+from gateway.store.postgres.connection import Address, Connection
+from gateway.store.step import Step
+from gateway.testing.conformance.engine_words import ALICE, BOB, FakeClock, open_session, row_of, said, texts
 from tests.engines import postgres_server
 
 pytestmark = pytest.mark.slow
@@ -74,7 +74,7 @@ async def test_engines_share_two_connections_of_a_pooler(
 ) -> None:
     opened: list[Address] = []
 
-    async def connect(address: Address) -> Link:
+    async def connect(address: Address) -> Connection:
         opened.append(address)
         return await postgres_link.connect(address)
 
@@ -113,8 +113,8 @@ async def test_rings_come_through_where_there_is_a_direct_way(pooler: str, schem
         async with asyncio.timeout(10):
             assert await heard.get() is None
             # A pooler cannot be listened through, but rung through.
-            deaf.ring("session:alice")
+            deaf.notify("session:alice")
             assert await heard.get() == "session:alice"
-        hearing.ring("session:bob")
+        hearing.notify("session:bob")
         await asyncio.sleep(0.1)
         assert unheard == []

@@ -11,9 +11,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.cli.doctor_postgres import look_at_postgres
-from gateway.conformance.engine_words import FakeClock, open_session
-from gateway.engines.postgres import PostgresEngine, schema as postgres_schema
 from gateway.settings.model import PostgresStore
+from gateway.store.postgres import PostgresEngine, schema as postgres_schema
+from gateway.testing.conformance.engine_words import FakeClock, open_session
 from tests.engines import postgres_server
 from tests.engines.postgres_server import OwnServer, start_own_server
 

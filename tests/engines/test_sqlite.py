@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from gateway.conformance.engine import EngineSuite
-from gateway.conformance.engine_words import FakeClock
-from gateway.engines.sqlite import SqliteEngine
-from gateway.ports.engine import Engine
+from gateway.store.port import Engine
+from gateway.store.sqlite import SqliteEngine
+from gateway.testing.conformance.engine import EngineSuite
+from gateway.testing.conformance.engine_words import FakeClock
 
 
 class TestSqliteEngine(EngineSuite):

@@ -16,14 +16,23 @@ from time import monotonic, sleep
 
 import pytest
 
-from gateway.conformance.engine_words import ALICE, BOB, FakeClock, close_session, open_session, row_of, said, texts
-from gateway.engines.roster import RESTORED
-from gateway.engines.sqlite import SqliteEngine
-from gateway.engines.sqlite.backup import back_up, bump_fences, migrate, restore, schema_of
-from gateway.engines.sqlite.schema import MIGRATIONS
-from gateway.envelope import SessionId
 from gateway.errors import EngineLocked, EngineUnusable, Fenced, OperatorError, SchemaTooNew
-from gateway.ports.step import Fence, Step
+from gateway.events import SessionId
+from gateway.store.roster import RESTORED
+from gateway.store.sqlite import SqliteEngine
+from gateway.store.sqlite.backup import back_up, bump_fences, migrate, restore, schema_of
+from gateway.store.sqlite.schema import MIGRATIONS
+from gateway.store.step import Fence, Step
+from gateway.testing.conformance.engine_words import (
+    ALICE,
+    BOB,
+    FakeClock,
+    close_session,
+    open_session,
+    row_of,
+    said,
+    texts,
+)
 
 HERE = Path(__file__).parent
 HOUR = timedelta(hours=1)
@@ -164,7 +173,7 @@ def _make_large(path: Path) -> None:
 def _end_half_way(work: str, first: Path, second: Path, partial: Path, number: signal.Signals) -> None:
     """Run something in a process of its own and send it a signal while the partial file grows."""
     code = (
-        "import signal, sys; from pathlib import Path; from gateway.engines.sqlite import backup\n"
+        "import signal, sys; from pathlib import Path; from gateway.store.sqlite import backup\n"
         "look = backup.examine\n"
         # A copy that is whole waits for the signal, which may come late to a quick one.
         "def examine(path, **more): return signal.pause() if path.suffix == '.partial' else look(path, **more)\n"

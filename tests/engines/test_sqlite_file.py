@@ -15,7 +15,16 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.conformance.engine_words import (
+from gateway.errors import EngineLocked, EngineUnavailable, EngineUnusable, InvalidRequest, Repeated, SchemaTooNew
+from gateway.events import CallId, SessionId
+from gateway.runtime.system_clock import SystemClock
+from gateway.store.rows import CallFilter, Page, RetentionPolicy
+from gateway.store.sqlite import SqliteEngine, engine as sqlite_engine
+from gateway.store.sqlite.backup import back_up, migrate
+from gateway.store.sqlite.lock import file_system_of
+from gateway.store.sqlite.schema import MIGRATIONS
+from gateway.store.step import RUNTIME, Claim, Send, Settle, Step
+from gateway.testing.conformance.engine_words import (
     ALICE,
     BOB,
     FakeClock,
@@ -26,15 +35,6 @@ from gateway.conformance.engine_words import (
     said,
     texts,
 )
-from gateway.engines.sqlite import SqliteEngine, engine as sqlite_engine
-from gateway.engines.sqlite.backup import back_up, migrate
-from gateway.engines.sqlite.lock import file_system_of
-from gateway.engines.sqlite.schema import MIGRATIONS
-from gateway.envelope import CallId, SessionId
-from gateway.errors import EngineLocked, EngineUnavailable, EngineUnusable, InvalidRequest, Repeated, SchemaTooNew
-from gateway.ports.rows import CallFilter, Page, RetentionPolicy
-from gateway.ports.step import RUNTIME, Claim, Send, Settle, Step
-from gateway.runtime.clock import SystemClock
 
 HERE = Path(__file__).parent
 
@@ -409,7 +409,7 @@ async def test_a_file_of_the_first_schema_opens_with_all_it_holds(path: Path) ->
             await engine.commit(Step(ALICE, (said("a word", dedupe_key="k-1"),)))
         # It can be shared now: the closed session is nobody's, the open one is taken.
         await engine.beat("new", url="http://new", ttl=timedelta(seconds=6))
-        assert [row.session_id for row in await engine.adopt("new", runtimes={"finn"}, limit=10)] == [ALICE]
+        assert [row.session_id for row in await engine.take_over("new", runtimes={"finn"}, limit=10)] == [ALICE]
 
 
 async def test_no_lease_outlives_the_process(path: Path) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.conformance.engine_words import ALICE, FakeClock, open_session, said, texts
-from gateway.engines.sqlite import SqliteEngine, engine as sqlite_engine, upkeep as sqlite_upkeep
-from gateway.engines.sqlite.writer import WAITING, Turn
-from gateway.ports.step import Step
+from gateway.store.sqlite import SqliteEngine, engine as sqlite_engine, upkeep as sqlite_upkeep
+from gateway.store.sqlite.writer import WAITING, Turn
+from gateway.store.step import Step
+from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, said, texts
 from tests.engines.sqlite_held import held, wait_for_ever
 from tests.pace import within
 

@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said, texts
-from gateway.engines.sqlite import SqliteEngine, lock as sqlite_lock
-from gateway.engines.sqlite.place import Place
-from gateway.engines.sqlite.queries import read_session
-from gateway.engines.sqlite.readers import Readers
-from gateway.envelope import SessionId
 from gateway.errors import EngineLocked, EngineUnavailable, EngineUnusable
-from gateway.ports.step import Step
+from gateway.events import SessionId
+from gateway.store.sqlite import SqliteEngine, lock as sqlite_lock
+from gateway.store.sqlite.place import FilePlace
+from gateway.store.sqlite.queries import read_session
+from gateway.store.sqlite.readers import Readers
+from gateway.store.step import Step
+from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said, texts
 from tests.engines.sqlite_looker import look_and_close
 
 ROOT = Path(__file__).parents[2]
@@ -141,7 +141,7 @@ async def test_nothing_is_written_while_the_database_is_away_and_all_goes_on_whe
 
 async def test_a_write_that_comes_just_after_the_first_look_waits_for_the_second(path: Path) -> None:
     path.touch()
-    place = Place(path)
+    place = FilePlace(path)
     place.remember()
     for back in (True, False):
         put_back = _rename_file(path)
@@ -160,7 +160,7 @@ async def test_a_write_that_comes_just_after_the_first_look_waits_for_the_second
 async def test_a_reader_that_opens_the_database_late_makes_none(path: Path) -> None:
     async with SqliteEngine(path, FakeClock()) as engine:
         await open_session(engine)
-        place = Place(path)
+        place = FilePlace(path)
         place.remember()
         late = Readers(path, place)
         for take_away in (_rename_file, _rename_log, _replace_file, _link_instead):
@@ -369,7 +369,7 @@ ALLOWED = {
 
 def test_nothing_in_the_process_opens_the_database_besides_sqlite() -> None:
     found: list[str] = []
-    for file in sorted((ROOT / "gateway" / "engines" / "sqlite").glob("*.py")):
+    for file in sorted((ROOT / "gateway" / "store" / "sqlite").glob("*.py")):
         allowed = ALLOWED.get(file.name, set())
         if allowed is None:
             continue
@@ -385,10 +385,10 @@ def test_nothing_in_the_process_opens_the_database_besides_sqlite() -> None:
 
 
 def test_only_commands_use_what_opens_a_database_as_a_file() -> None:
-    words = ("engines.sqlite.backup", "engines.sqlite import backup")
+    words = ("store.sqlite.backup", "store.sqlite import backup")
     using = {
         str(file.relative_to(ROOT / "gateway"))
         for file in (ROOT / "gateway").rglob("*.py")
         if any(word in file.read_text() for word in words)
     }
-    assert {one for one in using if not one.startswith("cli/")} == {"engines/sqlite/transfer.py"}, using
+    assert {one for one in using if not one.startswith("cli/")} == {"store/sqlite/transfer.py"}, using

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from gateway.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said
-from gateway.engines.sqlite import SqliteEngine
-from gateway.engines.sqlite.place import Place
-from gateway.engines.sqlite.upkeep import cut, set_note
-from gateway.engines.sqlite.writer import BATCH, WAITING, Turn, Writer
 from gateway.errors import EngineUnavailable
 from gateway.guard import FAULTS
-from gateway.ports.step import RUNTIME, Send, SendChange, Step
+from gateway.store.sqlite import SqliteEngine
+from gateway.store.sqlite.place import FilePlace
+from gateway.store.sqlite.upkeep import cut, set_note
+from gateway.store.sqlite.writer import BATCH, WAITING, Turn, Writer
+from gateway.store.step import RUNTIME, Send, SendChange, Step
+from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said
 
 
 class Fatal(BaseException):
@@ -35,7 +35,7 @@ def read_note(turn: Turn) -> list[tuple[str, str]]:
 
 
 async def test_a_lost_connection_is_opened_again(path: Path) -> None:
-    writer = Writer(path, FakeClock(), Place(path))
+    writer = Writer(path, FakeClock(), FilePlace(path))
     await writer.start()
     await writer.run(set_note("a", "1"))
     with pytest.raises(EngineUnavailable):
@@ -46,7 +46,7 @@ async def test_a_lost_connection_is_opened_again(path: Path) -> None:
 
 
 async def test_a_file_that_cannot_be_opened_again_is_told_until_it_can(path: Path) -> None:
-    writer = Writer(path, FakeClock(), Place(path))
+    writer = Writer(path, FakeClock(), FilePlace(path))
     await writer.start()
     away = path.with_name("away.db")
 
@@ -68,7 +68,7 @@ async def test_a_file_that_cannot_be_opened_again_is_told_until_it_can(path: Pat
 
 
 async def test_what_one_job_raises_that_nobody_foresaw_costs_that_job_alone(path: Path) -> None:
-    writer = Writer(path, FakeClock(), Place(path))
+    writer = Writer(path, FakeClock(), FilePlace(path))
     await writer.start()
     before = FAULTS.total["sqlite writer"]
 
@@ -87,7 +87,7 @@ async def test_what_one_job_raises_that_nobody_foresaw_costs_that_job_alone(path
 async def test_a_thread_that_dies_leaves_nobody_waiting(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[threading.ExceptHookArgs] = []
     monkeypatch.setattr(threading, "excepthook", told.append)
-    writer = Writer(path, FakeClock(), Place(path))
+    writer = Writer(path, FakeClock(), FilePlace(path))
     await writer.start()
 
     def fail(turn: Turn) -> None:
@@ -104,7 +104,7 @@ async def test_a_thread_that_dies_leaves_nobody_waiting(path: Path, monkeypatch:
 
 
 async def test_more_jobs_than_may_wait_are_all_done_in_batches(path: Path) -> None:
-    writer = Writer(path, FakeClock(), Place(path))
+    writer = Writer(path, FakeClock(), FilePlace(path))
     await writer.start()
     turns: list[Turn] = []
     await asyncio.wait_for(asyncio.gather(*(writer.run(turns.append) for _ in range(WAITING + 500))), 30)
@@ -120,7 +120,7 @@ async def test_what_became_needed_after_a_sweep_chose_is_not_cut(path: Path) -> 
         await open_session(engine)
         await engine.commit(Step(ALICE, (said(), said(), said()), sends=(Send(0, "destination:x"), Send(1, RUNTIME))))
         await engine.commit(Step(ALICE, send_changes=(SendChange(2, "destination:x", "dead"),)))
-    writer = Writer(path, FakeClock(), Place(path))
+    writer = Writer(path, FakeClock(), FilePlace(path))
     await writer.start()
     assert (await writer.run(cut({ALICE: 5}, 0), how="alone")).events == 2
     assert (await writer.run(cut({ALICE: 5}, 0), how="alone")).events == 0

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from gateway.conformance.engine_words import (
+from gateway.errors import EngineLocked, EngineUnavailable, EngineUnusable, Repeated, Stale
+from gateway.events import CallId, InteractionId, SessionId
+from gateway.store.copy import PAGE, TABLES, Row, Sum, Table, move
+from gateway.store.port import Engine
+from gateway.store.rows import CallFilter, RetentionPolicy, StoredAnswer
+from gateway.store.sqlite import SqliteEngine
+from gateway.store.sqlite.schema import MIGRATIONS
+from gateway.store.sqlite.transfer import SqliteSide, sqlite_source, sqlite_target
+from gateway.store.step import RUNTIME, InteractionChange, Send, Step
+from gateway.testing.conformance.engine_words import (
     ALICE,
     ALL,
     BOB,
@@ -23,15 +32,6 @@ from gateway.conformance.engine_words import (
     said,
     settled,
 )
-from gateway.engines.sqlite import SqliteEngine
-from gateway.engines.sqlite.schema import MIGRATIONS
-from gateway.engines.sqlite.transfer import SqliteSide, sqlite_source, sqlite_target
-from gateway.engines.transfer import PAGE, TABLES, Row, Sum, Table, move
-from gateway.envelope import CallId, InteractionId, SessionId
-from gateway.errors import EngineLocked, EngineUnavailable, EngineUnusable, Repeated, Stale
-from gateway.ports.engine import Engine
-from gateway.ports.rows import CallFilter, RetentionPolicy, StoredAnswer
-from gateway.ports.step import RUNTIME, InteractionChange, Send, Step
 from tests.engines.test_sqlite_file import files_limited_to
 
 HERE = Path(__file__).parent
@@ -106,7 +106,7 @@ async def goes_on(engine: Engine) -> None:
     assert rows[-1].session_id == "later"
     assert (await engine.calls(CallFilter(), ALL))[0][0].call_id == CallId("call-3")
     await engine.beat("new-owner", url="http://new", ttl=timedelta(hours=1))
-    assert ALICE in {row.session_id for row in await engine.adopt("new-owner", runtimes={"finn", "odd"}, limit=100)}
+    assert ALICE in {row.session_id for row in await engine.take_over("new-owner", runtimes={"finn", "odd"}, limit=100)}
 
 
 async def test_everything_arrives_as_it_was(old: Path, new: Path) -> None:

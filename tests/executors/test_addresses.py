@@ -4,9 +4,9 @@ import socket
 
 import pytest
 
+from gateway.addresses import why_refused
 from gateway.errors import OperatorError
-from gateway.ports.addresses import why_refused
-from gateway.transports.addresses import AddressRefused, check_url, guarded_socket
+from gateway.links.addresses import AddressRefused, check_url, guarded_socket
 
 REFUSED = [
     "169.254.169.254",

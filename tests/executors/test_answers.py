@@ -7,10 +7,10 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.executors.answers import MAX_TEXT, read_answer, read_copied, read_retry_after
-from gateway.ports.executor import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain, outcome_from
-from gateway.transports.http_client import Forbidden, Lost, NotSent, Received
-from gateway.transports.http_reader import Unread
+from gateway.executors.port import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain, outcome_from
+from gateway.executors.webhook.answers import MAX_TEXT, read_answer, read_copied, read_retry_after
+from gateway.executors.webhook.client import AddressForbidden, ConnectionBroken, HttpAnswer, NotSent
+from gateway.executors.webhook.reader import Unread
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 CALL = "tool.requested"
@@ -19,9 +19,9 @@ REPLY_KINDS = ["message.posted", "approval.asked", "question.asked"]
 
 def received(
     status: int, body: Any = b"", *, content_type: str = "application/json", retry_after: str | None = None
-) -> Received:
+) -> HttpAnswer:
     content = body if isinstance(body, bytes | Unread) else orjson.dumps(body)
-    return Received(status=status, content_type=content_type, retry_after=retry_after, body=content)
+    return HttpAnswer(status=status, content_type=content_type, retry_after=retry_after, body=content)
 
 
 def read(exchange: Any, kind: str = CALL, *, raw: bool = False, hidden: tuple[str, ...] = ()) -> Answer:
@@ -71,7 +71,7 @@ def test_a_failure_without_a_text_gets_one() -> None:
 
 @pytest.mark.parametrize("raw", [True, False])
 @pytest.mark.parametrize("exchange", [received(204), received(200), received(200, b" \r\n")])
-def test_204_and_an_empty_200_are_success_without_a_result(exchange: Received, *, raw: bool) -> None:
+def test_204_and_an_empty_200_are_success_without_a_result(exchange: HttpAnswer, *, raw: bool) -> None:
     answer = read(exchange, raw=raw)
     assert isinstance(answer, Answered)
     assert (answer.outcome.outcome, answer.outcome.result) == ("success", None)
@@ -115,7 +115,7 @@ def test_202_is_accepted_for_a_call_only() -> None:
         (received(302), "302 Found; redirects"),
         (received(304), "304 Not Modified; redirects"),
         (received(308), "308 Permanent Redirect; redirects"),
-        (Forbidden("its address is link-local"), "cannot be reached: its address is link-local"),
+        (AddressForbidden("its address is link-local"), "cannot be reached: its address is link-local"),
     ],
 )
 def test_an_answer_without_a_usable_outcome_is_a_final_failure_that_quotes_no_body(exchange: Any, said: str) -> None:
@@ -144,7 +144,7 @@ def test_other_4xx_are_final_failures(status: int, kind: str) -> None:
         (received(404, Unread.TOO_LARGE, content_type="application/problem+json"), "404 Not Found"),
     ],
 )
-def test_the_text_of_a_4xx_comes_from_problem_json_where_there_is_some(exchange: Received, said: str) -> None:
+def test_the_text_of_a_4xx_comes_from_problem_json_where_there_is_some(exchange: HttpAnswer, said: str) -> None:
     text = failed(read(exchange))
     # HTTPStatus renamed 422 in Python 3.13.
     assert text.endswith((said, said.replace("Entity", "Content")))
@@ -185,7 +185,7 @@ def test_a_member_name_that_is_a_secret_or_endless_is_not_quoted() -> None:
         (received(503, retry_after="Fri, 20 Nov 2026 12:00:30 GMT"), 30),
     ],
 )
-def test_425_429_and_503_with_retry_after_were_not_processed(exchange: Received, wait: int | None, kind: str) -> None:
+def test_425_429_and_503_with_retry_after_were_not_processed(exchange: HttpAnswer, wait: int | None, kind: str) -> None:
     answer = read(exchange, kind)
     assert isinstance(answer, NotProcessed)
     assert answer.retry_after == (None if wait is None else timedelta(seconds=wait))
@@ -206,7 +206,7 @@ def test_425_429_and_503_with_retry_after_were_not_processed(exchange: Received,
         received(999),
         received(101),
         received(200, Unread.LOST),
-        Lost("the connection was lost before an answer came"),
+        ConnectionBroken("the connection was lost before an answer came"),
     ],
 )
 def test_what_may_have_been_carried_out_is_uncertain(exchange: Any, kind: str) -> None:
@@ -280,8 +280,8 @@ def test_retry_after_is_seconds_or_a_date_and_bounded(header: str | None, second
         (received(500), "again"),
         (received(503), "again"),
         (NotSent("no connection"), "again"),
-        (Lost("lost"), "again"),
-        (Forbidden("its address is link-local"), "refused"),
+        (ConnectionBroken("lost"), "again"),
+        (AddressForbidden("its address is link-local"), "refused"),
     ],
 )
 def test_a_copy_is_delivered_gone_refused_or_tried_again(exchange: Any, state: str) -> None:
@@ -301,7 +301,7 @@ def test_secrets_that_were_sent_are_masked_in_an_error_and_left_alone_in_a_resul
         (b'{"outcome": "failure", "error": "bad key header-canary-1"}', "bad key ***"),
         (b'{"outcome": "success", "result": "header-canary-1"}', secret),
     ):
-        received = Received(200, "application/json", None, body)
+        received = HttpAnswer(200, "application/json", None, body)
         answer = read_answer(received, "tool.requested", now=datetime(2026, 1, 1, tzinfo=UTC), hidden=(secret,))
         assert isinstance(answer, Answered)
         assert (answer.outcome.error or answer.outcome.result) == shown

@@ -1,4 +1,4 @@
-"""The executors of the house in front of the suite, with peers of every temper."""
+"""The executors in front of the suite, with peers of every temper."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -7,11 +7,11 @@ from datetime import timedelta
 
 from pydantic import TypeAdapter
 
-from gateway.conformance.executor import BOUND, ExecutorSuite, HangingExecutorSuite
+from gateway.executors.port import Answer, Executor
 from gateway.executors.python import PythonExecutor
 from gateway.executors.static import StaticExecutor
-from gateway.ports.executor import Answer, Executor
 from gateway.settings.model import PythonSpec, StaticSpec
+from gateway.testing.conformance.executor import BOUND, ExecutorSuite, HangingExecutorSuite
 from tests.executors.peers import Peer, Seen, hang, http, http_json, send, serve, serve_bytes
 from tests.executors.test_webhook import make_executor
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.transports import http_client
-from gateway.transports.http_client import HttpClient, Received
-from gateway.transports.http_reader import Unread
+from gateway.executors.webhook import client as webhook_client
+from gateway.executors.webhook.client import HttpAnswer, HttpClient
+from gateway.executors.webhook.reader import Unread
 from tests.executors.peers import Seen, http, listen, send, serve
 
 LONG = timedelta(seconds=10)
@@ -23,7 +23,7 @@ CERTIFICATE = Path(__file__).parent / "localhost.pem"
 
 @pytest.fixture(autouse=True)
 def idle_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_client, "_IDLE_SECONDS", IDLE)
+    monkeypatch.setattr(webhook_client, "_IDLE_SECONDS", IDLE)
 
 
 async def answer_ok(_seen: Seen, writer: asyncio.StreamWriter) -> None:
@@ -33,13 +33,13 @@ async def answer_ok(_seen: Seen, writer: asyncio.StreamWriter) -> None:
 async def post(client: HttpClient) -> bytes:
     async with asyncio.timeout(15):
         exchange = await client.post(b"{}", {"x-key": "1"}, within=LONG)
-    assert isinstance(exchange, Received)
+    assert isinstance(exchange, HttpAnswer)
     assert isinstance(exchange.body, bytes)
     return exchange.body
 
 
 async def test_of_several_idle_connections_only_those_needed_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_client, "_IDLE_SECONDS", 1.5)
+    monkeypatch.setattr(webhook_client, "_IDLE_SECONDS", 1.5)
     async with serve(answer_ok) as peer, HttpClient(peer.url, concurrency=4, max_response=100) as client:
         await asyncio.gather(*[post(client) for _ in range(4)])
         assert peer.connections == 4
@@ -92,7 +92,7 @@ async def test_a_connection_with_an_exchange_that_is_not_whole_is_closed_at_once
 
     async with serve(break_off) as peer, HttpClient(peer.url, concurrency=1, max_response=100) as client:
         exchange = await client.post(b"{}", {}, within=timedelta(seconds=1))
-        assert isinstance(exchange, Received)
+        assert isinstance(exchange, HttpAnswer)
         assert exchange.body is Unread.LOST
         async with asyncio.timeout(SOON):
             await peer.left.wait()
@@ -107,7 +107,7 @@ async def test_a_connection_whose_request_was_not_read_to_its_end_is_not_used_ag
     async with listen(answer_the_head) as peer, HttpClient(peer.url, concurrency=1, max_response=100) as client:
         for _ in range(2):
             exchange = await client.post(b" " * 32 * 1024 * 1024, {}, within=LONG)
-            assert isinstance(exchange, Received)
+            assert isinstance(exchange, HttpAnswer)
             assert exchange.body == b"ok"
         assert peer.connections == 2
 
@@ -125,9 +125,9 @@ async def test_an_answer_that_ends_with_the_connection_is_whole() -> None:
 def trusted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let the system trust the certificate of the tests."""
     monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
-    http_client.system_trust.cache_clear()
+    webhook_client.system_trust.cache_clear()
     yield
-    http_client.system_trust.cache_clear()
+    webhook_client.system_trust.cache_clear()
 
 
 @pytest.mark.usefixtures("trusted")

@@ -9,8 +9,8 @@ import structlog
 from standardwebhooks.webhooks import Webhook
 
 from gateway.errors import OperatorError
-from gateway.executors.destination import WebhookDestination
-from gateway.ports.executor import Copied
+from gateway.executors.port import Copied
+from gateway.executors.webhook.destination import WebhookDestination
 from gateway.settings.model import DestinationSpec
 from tests.executors.peers import SystemClock, hang, http, serve, serve_bytes
 

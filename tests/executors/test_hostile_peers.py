@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import structlog
 
-from gateway.conformance.executor import check_answer, make_request
-from gateway.ports.executor import Answer, Answered, NeverSent, NotProcessed, Uncertain
+from gateway.executors.port import Answer, Answered, NeverSent, NotProcessed, Uncertain
+from gateway.testing.conformance.executor import check_answer, make_request
 from tests.executors.peers import Seen, hang, http, http_json, listen, send, serve, serve_bytes
 from tests.executors.test_webhook import make_executor
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.executors.json_body import MAX_DEPTH, read_json
+from gateway.executors.webhook.json_body import MAX_DEPTH, read_json
 
 
 @pytest.mark.parametrize(

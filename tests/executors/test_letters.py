@@ -8,14 +8,14 @@ import pytest
 from pydantic import AnyHttpUrl, SecretStr
 
 from gateway.errors import OperatorError
-from gateway.executors.letters import Letters
+from gateway.executors.webhook.request import RequestWriter
 from tests.executors.peers import SystemClock
 
 URL = AnyHttpUrl("http://cards/tools")
 
 
-def make_letters(url: str = "http://cards/tools", **headers: str) -> Letters:
-    return Letters(
+def make_writer(url: str = "http://cards/tools", **headers: str) -> RequestWriter:
+    return RequestWriter(
         AnyHttpUrl(url),
         secrets=[SecretStr("whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0")],
         headers=headers,
@@ -24,7 +24,7 @@ def make_letters(url: str = "http://cards/tools", **headers: str) -> Letters:
 
 
 def test_the_body_is_compact_json_with_type_timestamp_and_data() -> None:
-    letter = make_letters().write("call-1", "tool.requested", data={"tool": "é"}, attempt=1)
+    letter = make_writer().write("call-1", "tool.requested", data={"tool": "é"}, attempt=1)
     body = orjson.loads(letter.body)
     assert list(body) == ["type", "timestamp", "data"]
     assert body["type"] == "tool.requested"
@@ -36,15 +36,15 @@ def test_the_body_is_compact_json_with_type_timestamp_and_data() -> None:
 
 def test_an_event_keeps_its_own_time_in_utc_while_the_signature_is_of_now() -> None:
     at = datetime(2020, 1, 2, 5, 4, 5, tzinfo=timezone(timedelta(hours=2)))
-    letter = make_letters().write("evt-1", "message.posted", data={}, at=at, attempt=1)
+    letter = make_writer().write("evt-1", "message.posted", data={}, at=at, attempt=1)
     assert orjson.loads(letter.body)["timestamp"] == "2020-01-02T03:04:05Z"
     assert abs(int(letter.headers["webhook-timestamp"]) - datetime.now(UTC).timestamp()) < 60
 
 
 def test_every_attempt_has_the_same_key_and_trace_and_its_own_span() -> None:
-    letters = make_letters()
-    one, two = (letters.write("call-1", "tool.requested", data={}, attempt=number).headers for number in (1, 2))
-    other = letters.write("call-2", "tool.requested", data={}, attempt=1).headers
+    writer = make_writer()
+    one, two = (writer.write("call-1", "tool.requested", data={}, attempt=number).headers for number in (1, 2))
+    other = writer.write("call-2", "tool.requested", data={}, attempt=1).headers
     assert one["webhook-id"] == one["idempotency-key"] == two["webhook-id"] == two["idempotency-key"] == "call-1"
     assert (one["dragoman-attempt"], two["dragoman-attempt"]) == ("1", "2")
     version, trace, span, flags = one["traceparent"].split("-")
@@ -65,7 +65,7 @@ def test_extra_headers_are_sent_and_those_of_the_contract_win() -> None:
         "traceparent": "forged",
         "dragoman-attempt": "forged",
     }
-    letter = make_letters(**extra).write("call-1", "tool.requested", data={}, attempt=1)
+    letter = make_writer(**extra).write("call-1", "tool.requested", data={}, attempt=1)
     assert letter.headers["x-tenant"] == "acme"
     assert letter.headers["content-type"] == "application/json"
     assert "forged" not in letter.headers.values()
@@ -73,31 +73,31 @@ def test_extra_headers_are_sent_and_those_of_the_contract_win() -> None:
 
 
 def test_the_user_agent_is_dragoman_unless_another_is_configured() -> None:
-    assert make_letters().write("k", "x", data={}).headers["user-agent"].startswith("dragoman/")
-    assert make_letters(**{"User-Agent": "acme/1"}).write("k", "x", data={}).headers["user-agent"] == "acme/1"
+    assert make_writer().write("k", "x", data={}).headers["user-agent"].startswith("dragoman/")
+    assert make_writer(**{"User-Agent": "acme/1"}).write("k", "x", data={}).headers["user-agent"] == "acme/1"
 
 
 @pytest.mark.parametrize("name", ["Content-Length", "Transfer-Encoding", "Connection", "Expect", "Accept-Encoding"])
 def test_a_header_that_would_spoil_the_exchange_is_an_operator_error(name: str) -> None:
     with pytest.raises(OperatorError, match=name.lower()) as caught:
-        make_letters(**{name: "canary"})
+        make_writer(**{name: "canary"})
     assert "canary" not in str(caught.value)
 
 
 def test_credentials_in_the_url_and_in_a_header_contradict_each_other() -> None:
     with pytest.raises(OperatorError, match="authorization"):
-        make_letters("http://user:canary@cards/tools", Authorization="Bearer canary")
+        make_writer("http://user:canary@cards/tools", Authorization="Bearer canary")
 
 
 @pytest.mark.parametrize("odd", [2**80, "\ud800", {1: 2}, object(), float])
 def test_what_json_cannot_hold_is_a_value_error_that_does_not_quote_it(odd: Any) -> None:
     with pytest.raises(ValueError, match="cannot be written as JSON"):
-        make_letters().write("call-1", "tool.requested", data={"odd": odd})
+        make_writer().write("call-1", "tool.requested", data={"odd": odd})
 
 
 def test_secrets_header_values_credentials_and_query_values_are_known_as_hidden() -> None:
     url = "http://user:p%40ssword-canary@cards/tools?token=query-canary&v=2"
-    hidden = make_letters(url, **{"X-Key": "Bearer token-canary", "X-Tenant": "acme"}).hidden
+    hidden = make_writer(url, **{"X-Key": "Bearer token-canary", "X-Tenant": "acme"}).hidden
     assert {"whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0", "p@ssword-canary", "token-canary", "query-canary"} <= set(hidden)
     assert "dXNlcjpwQHNzd29yZC1jYW5hcnk=" in hidden
     assert "acme" not in hidden

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.conformance.executor import make_request
-from gateway.envelope import ContextUpdate, Outcome
 from gateway.errors import OperatorError
+from gateway.events import ContextUpdate, Outcome
+from gateway.executors.port import Answer, Answered, Replied, Uncertain
 from gateway.executors.python import PythonExecutor
-from gateway.ports.executor import Answer, Answered, Replied, Uncertain
 from gateway.settings.functions import find_function
 from gateway.settings.model import PythonSpec
+from gateway.testing.conformance.executor import make_request
 
 ROOT = Path(__file__).parents[2]
 TOOLS = Path(__file__).parent / "python_tools.py"

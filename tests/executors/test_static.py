@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from gateway.conformance.executor import make_request
-from gateway.envelope import Outcome
 from gateway.errors import OperatorError
+from gateway.events import Outcome
+from gateway.executors.port import Answered, Replied, Uncertain
 from gateway.executors.static import StaticExecutor
-from gateway.ports.executor import Answered, Replied, Uncertain
 from gateway.settings.model import StaticSpec
+from gateway.testing.conformance.executor import make_request
 
 
 def make_executor(**options: Any) -> StaticExecutor:

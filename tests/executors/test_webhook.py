@@ -9,11 +9,11 @@ import structlog
 from pydantic import TypeAdapter
 from standardwebhooks.webhooks import Webhook
 
-from gateway.conformance.executor import make_request
 from gateway.errors import OperatorError
-from gateway.executors.webhook import WebhookExecutor
-from gateway.ports.executor import Accepted, Answered, Cancellation, NeverSent, Replied, Uncertain
+from gateway.executors.port import Accepted, Answered, Cancellation, NeverSent, Replied, Uncertain
+from gateway.executors.webhook.executor import WebhookExecutor
 from gateway.settings.model import WebhookSpec
+from gateway.testing.conformance.executor import make_request
 from tests.executors.peers import Seen, SystemClock, hang, http, http_json, send, serve, serve_bytes
 
 NEW = "whsec_bmV3IHNlY3JldCBjYW5hcnkgd2l0aCAzMiBieXRlcyE="

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Callable, Mapping
 from itertools import count
 
-from gateway import bootstrap
+from gateway import serve
 from gateway.cli import main as dragoman
 from gateway.core.snapshots import Taken, from_snapshot
-from gateway.executors.webhook import WebhookExecutor
-from gateway.ports.executor import Answer, Request
-from gateway.runtime import recovery
+from gateway.executors.port import Answer, Request
+from gateway.executors.webhook.executor import WebhookExecutor
 from gateway.runtime.log import register_secret
+from gateway.runtime.session import load
 
 EVERY = 20
 
@@ -38,8 +38,8 @@ def register_no_secret() -> None:
     def forget(_value: str) -> None:
         """Register nothing."""
 
-    assert bootstrap.log_setup.register_secret is register_secret
-    bootstrap.log_setup.register_secret = forget
+    assert serve.log_setup.register_secret is register_secret
+    serve.log_setup.register_secret = forget
 
 
 def fold_twice() -> None:
@@ -49,8 +49,8 @@ def fold_twice() -> None:
         taken = from_snapshot(snapshot)
         return taken._replace(sequence=max(0, taken.sequence - 1))
 
-    assert recovery.from_snapshot is from_snapshot
-    recovery.from_snapshot = behind
+    assert load.from_snapshot is from_snapshot
+    load.from_snapshot = behind
 
 
 BUILDS: Mapping[str, Callable[[], None]] = {

@@ -19,17 +19,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
-from gateway.bootstrap import own_url, parts_for, read_configuration
-from gateway.envelope import ContextUpdated, MessageConfirmed, MessagePosted
+from gateway.adapter.port import Adapter, Connector, Frame, Link, Receipt, Receiver
+from gateway.events import ContextUpdated, MessageConfirmed, MessagePosted
+from gateway.executors.port import Answer, Copied, Destination, Executor, Request
 from gateway.http.app import build_app
 from gateway.http.server import make_server
-from gateway.ports.adapter import Adapter, Connector, Frame, Link, Receipt, Receiver
-from gateway.ports.engine import Engine
-from gateway.ports.executor import Answer, Copied, Destination, Executor, Request
-from gateway.ports.step import RUNTIME, Accept, Claim, Committed, Open, Settle, Step
-from gateway.runtime.gateway import Gateway, Parts
+from gateway.runtime.app import Gateway, Parts
 from gateway.runtime.log import configure
+from gateway.serve import own_url, parts_for, read_configuration
 from gateway.settings.model import DestinationSpec, ExecutorSpec
+from gateway.store.port import Engine
+from gateway.store.step import RUNTIME, Accept, Claim, Committed, Open, Settle, Step
 
 _PORT_TAKEN = 10.0
 """Seconds in which a port that somebody else was given may be free again."""

@@ -4,16 +4,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gateway.simulators.herm import Asked, HermServer, Manners as HermManners, SimSession
-from gateway.simulators.openhands import OpenHandsServer, SimConversation
-from gateway.simulators.openhands_progress import Manners as OpenHandsManners
-from tests.faults.ground import Ground
+from gateway.testing.runtimes.herm.server import Asked, HermServer, Manners as HermManners, SimSession
+from gateway.testing.runtimes.openhands.progress import Manners as OpenHandsManners
+from gateway.testing.runtimes.openhands.server import OpenHandsServer, SimConversation
+from tests.faults.environment import FaultEnvironment
 from tests.faults.judge import Told, Wanted, new_nonce
 
 WORK = "c0ffee"
 
 
-class HermScene(Ground):
+class HermScene(FaultEnvironment):
     """The ground with one Herm session, `ada`."""
 
     runtime = "ada"
@@ -70,7 +70,7 @@ class HermScene(Ground):
         return asked
 
 
-class OpenHandsScene(Ground):
+class OpenHandsScene(FaultEnvironment):
     """The ground with one OpenHands conversation, whose agent runs its tools itself."""
 
     runtime = "work"

@@ -15,25 +15,25 @@ from typing import Any
 
 import yaml
 
-from gateway.bootstrap import parts_for
-from gateway.engines.memory import MemoryEngine
-from gateway.engines.memory_tables import SharedMemory
-from gateway.envelope import Draft, Envelope, Outcome, SessionId, ToolRequested
+from gateway.adapter.port import Codec, Connector, Created, Encoded, Frame, Link, Receipt, Receiver, Tool
 from gateway.errors import LinkLost
+from gateway.events import Draft, Envelope, Outcome, SessionId, ToolRequested
+from gateway.executors.port import Answer, Answered, Cancellation, Copied, Destination, Executor, Request
 from gateway.guard import FAULTS
 from gateway.http.app import build_app
 from gateway.http.server import make_server
-from gateway.ports.adapter import Codec, Connector, Created, Encoded, Frame, Link, Receipt, Receiver, Tool
-from gateway.ports.engine import Engine
-from gateway.ports.executor import Answer, Answered, Cancellation, Copied, Destination, Executor, Request
 from gateway.runtime import log
-from gateway.runtime.clock import SystemClock
-from gateway.runtime.gateway import Gateway
+from gateway.runtime.app import Gateway
+from gateway.runtime.system_clock import SystemClock
+from gateway.serve import parts_for
 from gateway.settings.load import load
 from gateway.settings.model import DestinationSpec, ExecutorSpec
-from gateway.simulators.change import Change
+from gateway.store.memory import MemoryEngine
+from gateway.store.memory_tables import SharedMemory
+from gateway.store.port import Engine
+from gateway.testing.change import Change
+from tests.scenarios.environment import API_KEY, Running, plain_http, until
 from tests.scenarios.hooks import PATIENCE, SECRET
-from tests.scenarios.house import API_KEY, Running, plain_http, until
 from tests.scenarios.plain_runtime import PlainCodec, PlainOptions, PlainRuntime
 
 ENGINE_METHODS = tuple(sorted(name for name in dir(Engine) if not name.startswith("_")))

@@ -7,7 +7,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any
 
-from tests.faults.ground import until
+from tests.faults.environment import until
 from tests.faults.observed import observed
 from tests.faults.scene import Scene
 

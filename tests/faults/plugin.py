@@ -33,9 +33,9 @@ class _Writer:
         if report.failed:
             self._failed.add(report.nodeid)
         if report.when == "teardown":
-            passed = report.nodeid not in self._failed
+            answered = report.nodeid not in self._failed
             seen = (json.loads(str(value)) for name, value in report.user_properties if name == PROPERTY)
-            self._seen += [{**one, "passed": passed} for one in seen]
+            self._seen += [{**one, "passed": answered} for one in seen]
 
     def pytest_sessionfinish(self) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)

@@ -12,16 +12,16 @@ from typing import Any
 
 import asyncpg
 
-from gateway.simulators.huma import Confirmation, HumaServer, Manners, SimAgent, SimCall
-from gateway.simulators.huma_rules import Dialect, ResultFrame, read_frame
-from tests.faults.ground import Ground
+from gateway.testing.runtimes.huma.rules import Dialect, ResultFrame, read_frame
+from gateway.testing.runtimes.huma.server import Confirmation, HumaServer, Manners, SimAgent, SimCall
+from tests.faults.environment import FaultEnvironment
 from tests.faults.judge import Span, Told, Wanted, new_nonce, outages
 
 UPDATED = frozenset({"again", "once", "later"})
 """Tools whose success comes with an update."""
 
 
-class Scene(Ground):
+class Scene(FaultEnvironment):
     """The ground with one HUMA agent, `finn`."""
 
     runtime = "finn"
@@ -167,7 +167,7 @@ class Scene(Ground):
         """Find under which sequence each state of a session is on record."""
         events = await self.rows(f"/v1/sessions/{session_id}/events")
         told = [one for one in events if one["event"]["kind"] == "context.updated"]
-        return {_board_of(one["event"]["context"]): one["sequence"] for one in told}
+        return {_report_of(one["event"]["context"]): one["sequence"] for one in told}
 
     def _check_words(self, call: SimCall, row: dict[str, Any]) -> None:
         """A failure of what may not be repeated is an unknown outcome, and says so, unless the executor failed it."""
@@ -181,16 +181,16 @@ class Scene(Ground):
         assert call.reading is not None
         if call.reading.outcome != "success":
             return
-        own = boards[_board_of({"board": call.arguments})]
+        own = boards[_report_of({"board": call.arguments})]
         told = ""
         for frame in self._agent_of(call).received:
             said = frame.payload.get("content", frame.payload)
             if said.get("toolCallId") == call.call_id:
                 told += "r"
             elif "context" in said:
-                told += "s" if boards.get(_board_of(said["context"]), 0) >= own else "o"
+                told += "s" if boards.get(_report_of(said["context"]), 0) >= own else "o"
         assert re.fullmatch("(o*s[so]*r)+[so]*" if strictly else "o*s[sor]*", told), told
 
 
-def _board_of(context: dict[str, Any]) -> str:
+def _report_of(context: dict[str, Any]) -> str:
     return json.dumps(context.get("board"), sort_keys=True)

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import asyncpg
 import pytest
 
-from gateway.engines.postgres import PostgresEngine
-from gateway.engines.sqlite import SqliteEngine
-from gateway.ports.engine import Engine
-from gateway.runtime.clock import SystemClock
+from gateway.runtime.system_clock import SystemClock
+from gateway.store.port import Engine
+from gateway.store.postgres import PostgresEngine
+from gateway.store.sqlite import SqliteEngine
 from tests.engines import postgres_server
 from tests.faults.proxy import Proxy
 

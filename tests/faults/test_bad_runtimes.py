@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.simulators.herm import Manners as HermManners
-from gateway.simulators.huma_rules import Dialect
+from gateway.testing.runtimes.herm.server import Manners as HermManners
+from gateway.testing.runtimes.huma.rules import Dialect
+from tests.faults.environment import until
 from tests.faults.fleet import HermScene
-from tests.faults.ground import until
 from tests.faults.scene import Scene
 
 pytestmark = pytest.mark.faults
@@ -31,20 +31,20 @@ async def test_a_call_that_is_asked_three_times_is_carried_out_once(
 ) -> None:
     async with Scene(tmp_path, dialect, store=store) as scene:
         await scene.run()
-        scene.witness.close("tools")
+        scene.backend.close("tools")
         calls = [await scene.call(tool) for tool in ("once", "again", "once")]
         for _ in range(2):
             for call in calls:
                 await scene.agent.call(call.tool, call.arguments, call.call_id)
-        await scene.witness.wait(lambda _: True, count=3)
-        scene.witness.open()
+        await scene.backend.wait(lambda _: True, count=3)
+        scene.backend.open()
         for call in calls:
             await call.result()
         await scene.settled()
         for call in calls:
             await scene.agent.call(call.tool, call.arguments, call.call_id)
             await call.wait_results(2)
-        assert len(scene.witness.seen) == 3
+        assert len(scene.backend.seen) == 3
         await finish(scene)
 
 
@@ -75,19 +75,19 @@ async def test_a_link_that_breaks_again_and_again_loses_no_call(tmp_path: Path, 
     async with Scene(tmp_path, dialect, store=store) as scene:
         await scene.run()
         for number in range(4):
-            scene.witness.close("tools")
+            scene.backend.close("tools")
             for tool in ("again", "once", "once"):
                 await scene.call(tool)
-            await scene.witness.wait(lambda _: True, count=3 * (number + 1))
+            await scene.backend.wait(lambda _: True, count=3 * (number + 1))
             links = scene.agent.connections
             # In the middle of the results, which leave at the same moment.
-            scene.witness.open()
+            scene.backend.open()
             await asyncio.sleep(0.01 * number)
             await scene.agent.drop()
             await scene.relinked(links)
         for call in scene.calls:
             await call.result()
-        assert len(scene.witness.seen) == len(scene.calls)
+        assert len(scene.backend.seen) == len(scene.calls)
         await finish(scene)
 
 
@@ -102,16 +102,16 @@ async def test_a_storm_of_reconnects_loses_no_call(tmp_path: Path) -> None:
             assert (await scene.http.post("/v1/sessions", json=body)).status_code == 201
         for agent in others:
             await agent.wait_connected()
-        scene.witness.close("tools")
+        scene.backend.close("tools")
         for agent in others:
             scene.calls.append(await agent.call("once", {"n": agent.agent_id}))
-        await scene.witness.wait(lambda _: True, count=len(others))
+        await scene.backend.wait(lambda _: True, count=len(others))
         for agent in others:
             await agent.drop()
-        scene.witness.open()
+        scene.backend.open()
         for call in scene.calls:
             await call.result(20)
-        assert len(scene.witness.seen) == len(others)
+        assert len(scene.backend.seen) == len(others)
         await finish(scene)
 
 
@@ -133,7 +133,7 @@ async def test_a_cursor_that_is_gone_costs_a_look_at_the_whole_list(tmp_path: Pa
         scene.agent.end_turn()
         await scene.settled()
         await scene.verify()
-        assert len(scene.witness.seen) == len(scene.calls)
+        assert len(scene.backend.seen) == len(scene.calls)
         assert scene.agent.violations == []
         await scene.stop()
         await scene.verify_journal()

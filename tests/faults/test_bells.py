@@ -13,12 +13,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.faults.crowd import Crowd
-from tests.faults.ground import until
+from tests.faults.environment import until
+from tests.faults.followers import Followers
 from tests.faults.instance import Instance
 from tests.faults.load import Load
 from tests.faults.scene import Scene
-from tests.faults.test_replicas import stage
+from tests.faults.test_replicas import environment
 
 pytestmark = pytest.mark.faults
 
@@ -60,7 +60,7 @@ class Stranger:
     def __init__(self, ear: "asyncpg.Connection[Any]", mouth: "asyncpg.Connection[Any]", channel: str) -> None:
         self._ear, self._mouth = ear, mouth
         self._channel = channel
-        self._dice = random.Random(5)
+        self._jitter = random.Random(5)
         self.heard: list[str] = []
         """What the gateways have rung."""
         self.rung = 0
@@ -70,13 +70,13 @@ class Stranger:
     async def listen(self) -> None:
         await self._ear.add_listener(self._channel, self._hear)
 
-    async def ring(self, nonsense: Sequence[str]) -> None:
+    async def notify(self, nonsense: Sequence[str]) -> None:
         """Ring once more what was heard, the newest twice, all of it in no order, and nonsense between."""
-        dice = self._dice
-        again = dice.choices(self.heard, k=ROUND // 4) + 2 * self.heard[-ROUND // 10 :]
-        fresh = [dice.randbytes(LETTERS // 2).hex() for _ in range(ROUND // 4)]
-        payloads = [*again, *fresh, *dice.choices(nonsense, k=ROUND - len(again) - len(fresh))]
-        dice.shuffle(payloads)
+        jitter = self._jitter
+        again = jitter.choices(self.heard, k=ROUND // 4) + 2 * self.heard[-ROUND // 10 :]
+        fresh = [jitter.randbytes(LETTERS // 2).hex() for _ in range(ROUND // 4)]
+        payloads = [*again, *fresh, *jitter.choices(nonsense, k=ROUND - len(again) - len(fresh))]
+        jitter.shuffle(payloads)
         for start in range(0, ROUND, TOGETHER):
             # What comes twice in one transaction is sent once.
             some = payloads[start : start + TOGETHER]
@@ -108,22 +108,22 @@ async def stranger(scene: Scene) -> AsyncGenerator[Stranger]:
     "Rings between instances repeated, swapped and flooded with nonsense, under load", on="PostgreSQL, two instances"
 )
 async def test_rings_of_a_stranger_change_nothing_for_anybody(tmp_path: Path) -> None:
-    async with stage(tmp_path, "0.2") as both, stranger(both.scene) as other:
+    async with environment(tmp_path, "0.2") as both, stranger(both.scene) as other:
         scene = both.scene
         await scene.ask("once", within=20)
         session_id = await scene.session_id()
         kinds = ("session", "follow", "orphans", "live", "interaction")
         nonsense = [*NONSENSE, *(json.dumps(["somebody", [f"{kind}:{session_id}"]]) for kind in kinds)]
         async with (
-            Crowd(both.owner.port, session_id, after=0, many=FOLLOWERS) as here,
-            Crowd(both.other.port, session_id, after=0, many=FOLLOWERS) as there,
+            Followers(both.owner.port, session_id, after=0, many=FOLLOWERS) as here,
+            Followers(both.other.port, session_id, after=0, many=FOLLOWERS) as there,
         ):
             async with Load(scene) as load:
                 await load.more(50)
                 before = [memory(instance) for instance in both.all]
                 grown = 0
                 for _ in range(ROUNDS):
-                    await other.ring(nonsense)
+                    await other.notify(nonsense)
                     await load.more(1)
                     grown = max(grown, *(memory(one) - was for one, was in zip(both.all, before, strict=True)))
             await scene.settled()

@@ -9,18 +9,18 @@ from typing import cast
 
 import pytest
 
-from gateway.runtime.gateway import Gateway
+from gateway.runtime.app import Gateway
 from tests.faults.broken import EVERY
 from tests.faults.observed import observed
 from tests.faults.scene import Scene
-from tests.scenarios.house import (
+from tests.scenarios.environment import (
     AGENT_KEY,
     API_KEY,
     Running,
     Scene as House,
     ended,
     plain_http,
-    scene as house,
+    scene as environment,
     until,
 )
 from tests.scenarios.test_process import START, Served, serving
@@ -61,7 +61,7 @@ async def running(scene: House, build: str) -> AsyncGenerator[tuple[Served, Runn
 
 @pytest.mark.parametrize("build", ["none", "registers-no-secret"])
 async def test_a_build_that_registers_no_secret_is_found(tmp_path: Path, build: str) -> None:
-    async with house(tmp_path, "0.2") as scene:
+    async with environment(tmp_path, "0.2") as scene:
         scene.configure({"logging": {"level": "debug", "format": "json"}})
         scene.hooks.scripts["free"] = {"outcome": "failure", "error": f"you sent {AGENT_KEY}, or so"}
         async with running(scene, build) as (served, _):
@@ -74,7 +74,7 @@ async def test_a_build_that_registers_no_secret_is_found(tmp_path: Path, build: 
 
 @pytest.mark.parametrize("build", ["none", "folds-twice"])
 async def test_a_build_that_folds_an_event_twice_is_found(tmp_path: Path, build: str) -> None:
-    async with house(tmp_path, "0.1") as scene:
+    async with environment(tmp_path, "0.1") as scene:
         async with running(scene, build) as (served, gateway):
             path = f"/v1/sessions/{await gateway.session()}/events"
             for start in range(0, 600, 100):

@@ -22,17 +22,17 @@ async def test_an_hour_forth_or_back_ends_no_call_before_its_time(tmp_path: Path
     async with Scene(tmp_path, "0.2", store=store) as scene:
         scene.gateway.environment = await shim.preload(tmp_path) | clock.environment
         await scene.serve()
-        scene.witness.close("tools")
+        scene.backend.close("tools")
         for tool in ("again", "once", "later"):
             await scene.call(tool)
-        await scene.witness.wait(lambda _: True, count=3)
+        await scene.backend.wait(lambda _: True, count=3)
         for step in (HOUR, -HOUR):
             clock.step(step)
             # Timers that looked at the wall clock would fire now.
             await asyncio.sleep(0.7)
             assert {row["state"] for row in await scene.rows("/v1/calls")} == {"dispatched"}
             assert await scene.ready()
-        scene.witness.open()
+        scene.backend.open()
         for call in scene.calls[:2]:
             await call.result()
         await scene.recorded(scene.calls[2], "accepted")
@@ -47,7 +47,7 @@ async def test_an_hour_forth_or_back_ends_no_call_before_its_time(tmp_path: Path
             assert call.reading.outcome == "success"
         await scene.settled()
         await scene.verify()
-        assert len(scene.witness.seen) == 4
+        assert len(scene.backend.seen) == 4
         await scene.stop()
 
 

@@ -17,8 +17,8 @@ from time import monotonic
 import pytest
 
 from tests.engines.postgres_server import start_own_server
-from tests.faults.crowd import Crowd, enough_files
-from tests.faults.ground import until
+from tests.faults.environment import until
+from tests.faults.followers import Followers, enough_files
 from tests.faults.instance import ROOT, START, free_port
 from tests.faults.observed import observed
 from tests.faults.scene import Scene
@@ -50,7 +50,7 @@ def many(request: pytest.FixtureRequest) -> int:
 async def test_followers_of_a_gateway_that_is_restarted_miss_nothing(
     tmp_path: Path, many: int, number: signal.Signals
 ) -> None:
-    async with Scene(tmp_path, "0.2") as scene, crowd_of(scene, many) as crowd:
+    async with Scene(tmp_path, "0.2") as scene, followers_of(scene, many) as followers:
 
         async def restart() -> None:
             process = scene.gateway.process
@@ -60,14 +60,14 @@ async def test_followers_of_a_gateway_that_is_restarted_miss_nothing(
             await scene.unlinked()
             await scene.serve()
 
-        await through(scene, crowd, lambda: scene.gateway.signal(number), restart)
-        assert crowd.turned_away
+        await through(scene, followers, lambda: scene.gateway.signal(number), restart)
+        assert followers.turned_away
 
 
 @pytest.mark.fault("PostgreSQL restarted under 10,000 followers", on="postgres")
 async def test_followers_of_a_gateway_whose_database_is_restarted_miss_nothing(tmp_path: Path, many: int) -> None:
     with start_own_server() as server:
-        async with Scene(tmp_path, "0.2", store=postgres(server.dsn)) as scene, crowd_of(scene, many) as crowd:
+        async with Scene(tmp_path, "0.2", store=postgres(server.dsn)) as scene, followers_of(scene, many) as followers:
             seen = asyncio.Event()
             loop = asyncio.get_running_loop()
 
@@ -76,7 +76,7 @@ async def test_followers_of_a_gateway_whose_database_is_restarted_miss_nothing(t
                 await asyncio.to_thread(server.stop)
                 await asyncio.to_thread(server.start)
 
-            await through(scene, crowd, lambda: loop.call_soon_threadsafe(seen.set), restart)
+            await through(scene, followers, lambda: loop.call_soon_threadsafe(seen.set), restart)
 
 
 async def test_a_gateway_that_may_open_too_few_files_says_so(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ async def test_a_gateway_that_may_open_too_few_files_says_so(tmp_path: Path) -> 
 
 
 @asynccontextmanager
-async def crowd_of(scene: Scene, many: int) -> AsyncGenerator[Crowd]:
+async def followers_of(scene: Scene, many: int) -> AsyncGenerator[Followers]:
     """Let a crowd follow the one session of a gateway that was started as a shell starts it."""
     settings = scene.settings(scene.gateway)
     settings["limits"] |= {"followers": many, "session_followers": many}
@@ -113,17 +113,17 @@ async def crowd_of(scene: Scene, many: int) -> AsyncGenerator[Crowd]:
     await scene.settled()
     session_id, last = await scene.session_id(), await last_sequence(scene)
     with enough_files(many):
-        async with Crowd(scene.gateway.port, session_id, after=last, many=many) as crowd:
-            await all_stand(crowd)
-            yield crowd
+        async with Followers(scene.gateway.port, session_id, after=last, many=many) as followers:
+            await all_stand(followers)
+            yield followers
 
 
 async def through(
-    scene: Scene, crowd: Crowd, trouble: Callable[[], object], restart: Callable[[], Awaitable[None]]
+    scene: Scene, followers: Followers, trouble: Callable[[], object], restart: Callable[[], Awaitable[None]]
 ) -> None:
     """Make trouble while an event is on its way to the crowd, and hold everybody to all that is on record."""
     await scene.ask("again", within=PATIENCE)
-    await all_there(scene, crowd)
+    await all_there(scene, followers)
     began = 0.0
 
     def begin() -> None:
@@ -131,35 +131,35 @@ async def through(
         began = monotonic()
         trouble()
 
-    crowd.when_first_sees(await last_sequence(scene) + 2, begin)
+    followers.when_first_sees(await last_sequence(scene) + 2, begin)
     asking = asyncio.create_task(scene.ask("again", within=PATIENCE))
     await restart()
     await asking
-    await all_stand(crowd)
+    await all_stand(followers)
     observed().waited(monotonic() - began)
     await scene.ask("once", within=PATIENCE)
     await scene.settled()
-    await all_there(scene, crowd)
-    assert crowd.faults == []
+    await all_there(scene, followers)
+    assert followers.faults == []
     await scene.verify(strictly=False)
     await scene.stop()
     await scene.verify_journal()
 
 
-async def all_stand(crowd: Crowd) -> None:
+async def all_stand(followers: Followers) -> None:
     """Wait until each of the crowd has a stream."""
 
     async def so() -> bool:
-        return crowd.standing == crowd.many
+        return followers.standing == followers.many
 
     await until(so, within=PATIENCE)
 
 
-async def all_there(scene: Scene, crowd: Crowd) -> None:
+async def all_there(scene: Scene, followers: Followers) -> None:
     """Wait until each of the crowd was shown the last event on record."""
 
     async def so() -> bool:
-        slowest, fastest = crowd.places
+        slowest, fastest = followers.places
         # Asked anew each time, since the record may grow meanwhile.
         return slowest == fastest == await last_sequence(scene)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway.simulators.huma_rules import Dialect
+from gateway.testing.runtimes.huma.rules import Dialect
 from tests.engines.postgres_server import start_own_server
-from tests.faults.ground import until
+from tests.faults.environment import until
 from tests.faults.observed import observed
 from tests.faults.scene import Scene
 from tests.faults.stores import postgres
@@ -37,10 +37,10 @@ async def test_calls_in_flight_and_calls_that_arrive_meanwhile_are_all_answered(
     with start_own_server() as server:
         async with Leased(tmp_path, dialect, lease, store=postgres(server.dsn)) as scene:
             await scene.run()
-            scene.witness.close("tools")
+            scene.backend.close("tools")
             for tool in ("once", "again", "once"):
                 await scene.call(tool)
-            await scene.witness.wait(lambda seen: seen.kind == "tool.requested", count=3)
+            await scene.backend.wait(lambda seen: seen.kind == "tool.requested", count=3)
             connections = scene.agent.connections
             server.freeze()
             try:
@@ -49,7 +49,7 @@ async def test_calls_in_flight_and_calls_that_arrive_meanwhile_are_all_answered(
                     # The agent asks once, and never again. The pause itself is the fault.
                     await scene.call("once")
                     await asyncio.sleep(pause / 20)
-                scene.witness.open()
+                scene.backend.open()
                 if pause > lease:
                     assert not await scene.ready()
             finally:
@@ -63,7 +63,7 @@ async def test_calls_in_flight_and_calls_that_arrive_meanwhile_are_all_answered(
             await scene.settled(within=20)
             await scene.verify()
             assert {call.reading.outcome for call in scene.calls if call.reading} == {"success"}
-            requests = [seen.key for seen in scene.witness.seen if seen.kind == "tool.requested"]
+            requests = [seen.key for seen in scene.backend.seen if seen.kind == "tool.requested"]
             assert len(requests) == len(set(requests)) == len(scene.calls)
             assert all(len(call.results) == 1 for call in scene.calls)
             assert "the lease is lost" in scene.gateway.whole_log() or pause < lease
@@ -86,10 +86,10 @@ async def test_where_two_share_the_store_every_call_is_answered_by_whoever_comes
             other = await scene.another("other")
             other.fork()
             await until(other.ready, within=20)
-            scene.witness.close("tools")
+            scene.backend.close("tools")
             for tool in ("once", "again", "once"):
                 await scene.call(tool)
-            await scene.witness.wait(lambda seen: seen.kind == "tool.requested", count=3)
+            await scene.backend.wait(lambda seen: seen.kind == "tool.requested", count=3)
             server.freeze()
             try:
                 began = monotonic()
@@ -105,7 +105,7 @@ async def test_where_two_share_the_store_every_call_is_answered_by_whoever_comes
             if first == "other":
                 await scene.relinked(1, within=lease + 5)
                 scene.gateway.signal(signal.SIGCONT)
-            scene.witness.open()
+            scene.backend.open()
             for call in scene.calls:
                 await call.result(20)
             took = monotonic() - back
@@ -120,7 +120,7 @@ async def test_where_two_share_the_store_every_call_is_answered_by_whoever_comes
             # What may have been done is not done again: its outcome is unknown where its session was taken over.
             unsure = [call for call in scene.calls[:3] if call.tool == "once"] if first == "other" else []
             assert [call for call in scene.calls if call.reading and call.reading.outcome != "success"] == unsure
-            requests = [seen.key for seen in scene.witness.seen if seen.kind == "tool.requested"]
+            requests = [seen.key for seen in scene.backend.seen if seen.kind == "tool.requested"]
             once = {row["call_id"] for row in await scene.rows("/v1/calls") if row["tool"] == "once"}
             assert all(requests.count(key) == 1 for key in once)
             assert scene.agent.connections == (2 if first == "other" else 1)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.simulators.huma_rules import Dialect
-from tests.faults.ground import until
+from gateway.testing.runtimes.huma.rules import Dialect
+from tests.faults.environment import until
 from tests.faults.scene import Scene
 
 pytestmark = [pytest.mark.faults, pytest.mark.fault("Files that may grow no further (a quota)")]
@@ -45,17 +45,17 @@ async def test_a_full_disk_costs_time_and_nothing_else(tmp_path: Path, dialect: 
     async with Scene(tmp_path, dialect, copies=True) as scene:
         await scene.serve()
         session_id = await scene.session_id()
-        scene.witness.close("events")
+        scene.backend.close("events")
         await (await scene.call("once")).result()
-        await scene.witness.wait(lambda seen: seen.kind == "tool.finished")
-        scene.witness.close("tools")
+        await scene.backend.wait(lambda seen: seen.kind == "tool.finished")
+        scene.backend.close("tools")
         for tool in ("again", "once", "once"):
             await scene.call(tool)
-        await scene.witness.wait(lambda seen: seen.kind == "tool.requested", count=4)
+        await scene.backend.wait(lambda seen: seen.kind == "tool.requested", count=4)
 
         disk = Disk(scene)
         disk.fill()
-        scene.witness.open()
+        scene.backend.open()
         for tool in ("once", "again", "later"):
             await scene.call(tool)
 
@@ -64,7 +64,7 @@ async def test_a_full_disk_costs_time_and_nothing_else(tmp_path: Path, dialect: 
         answer = await scene.http.post(f"/v1/sessions/{session_id}/events", json=event)
         assert answer.status_code == 503
         assert (await scene.http.get("/healthz")).status_code == 200
-        assert len([seen for seen in scene.witness.seen if seen.kind == "tool.requested"]) == 4
+        assert len([seen for seen in scene.backend.seen if seen.kind == "tool.requested"]) == 4
         assert [len(call.results) for call in scene.calls] == [1, 0, 0, 0, 0, 0, 0]
 
         disk.free()
@@ -77,9 +77,9 @@ async def test_a_full_disk_costs_time_and_nothing_else(tmp_path: Path, dialect: 
         await scene.settled()
         await scene.verify()
         assert [call.reading.outcome for call in scene.calls if call.reading] == [*["success"] * 6, "failure"]
-        requests = [seen.key for seen in scene.witness.seen if seen.kind == "tool.requested"]
+        requests = [seen.key for seen in scene.backend.seen if seen.kind == "tool.requested"]
         assert len(requests) == len(set(requests)) == len(scene.calls)
-        copied = {seen.content["event"]["call_id"] for seen in scene.witness.seen if seen.kind == "tool.finished"}
+        copied = {seen.content["event"]["call_id"] for seen in scene.backend.seen if seen.kind == "tool.finished"}
         assert copied == set(requests)
         scene.kill()
         await scene.dead()

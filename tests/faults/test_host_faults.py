@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.envelope import QuestionAsked, ToolRequested
-from gateway.ports.step import RUNTIME
-from gateway.runtime import rounds
+from gateway.events import QuestionAsked, ToolRequested
+from gateway.runtime.delivery import maintenance
+from gateway.store.step import RUNTIME
 from tests.faults.host_faults import ENGINE_METHODS, Host, Unforeseen, configuration, host, made
 from tests.pace import within
+from tests.scenarios.environment import until
 from tests.scenarios.hooks import SECRET
-from tests.scenarios.house import until
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ Drive = Callable[[Host], Awaitable[object]]
 
 @pytest.fixture
 async def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Host]:
-    monkeypatch.setattr(rounds, "_SWEEP", 0.5)
+    monkeypatch.setattr(maintenance, "_SWEEP", 0.5)
     async with host(tmp_path) as one:
         yield one
 
@@ -212,7 +212,7 @@ async def _drive(one: Host, method: str) -> None:
             await one.http.post("/v1/sessions", json=body, headers={"idempotency-key": method})
         case "read":
             await one.http.get(f"/v1/sessions/{session_id}/events")
-        case "ring":
+        case "notify":
             one.finn.say(QuestionAsked(id="q1", text="Which one?"))
         case "erase":
             closed = await one.post("/v1/sessions", {"runtime": "finn", "native_id": "erased"}, status=201)
@@ -337,7 +337,7 @@ async def test_a_decision_that_fails_gives_its_slot_back_and_is_on_record(tmp_pa
 
 @pytest.mark.parametrize(
     "place",
-    ["engine.listen", "engine.beat", "engine.adopt", "engine.note", "engine.open_session", "adapter.codec",
+    ["engine.listen", "engine.beat", "engine.take_over", "engine.note", "engine.open_session", "adapter.codec",
      "adapter.connector", "executor.make", "executor.enter", "destination.make", "destination.enter"],
 )  # fmt: skip
 async def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path, place: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.simulators.huma_rules import Dialect
+from gateway.testing.runtimes.huma.rules import Dialect
 from tests.faults.scene import Scene
 
 pytestmark = pytest.mark.faults
@@ -26,7 +26,7 @@ async def test_a_message_is_confirmed_by_the_next_process_where_delivering_twice
         await scene.run()
         confirmations = await saying
         assert [(c.index, c.success, c.assumed) for c in confirmations] == [(0, True, False), (1, True, False)]
-        asked = [seen.key for seen in scene.witness.seen]
+        asked = [seen.key for seen in scene.backend.seen]
         assert len(set(asked)) == 2
         assert len(asked) == (3 if point == "after-request" else 2)
         await scene.settled()
@@ -48,7 +48,7 @@ async def test_a_message_that_may_not_be_delivered_twice_is_confirmed_as_unknown
         (confirmation,) = await saying
         assert not confirmation.success
         assert "restarted" in str(confirmation.payload)
-        assert len(scene.witness.seen) == (0 if point == "after-message" else 1)
+        assert len(scene.backend.seen) == (0 if point == "after-message" else 1)
         await scene.settled()
         assert scene.agent.violations == []
 
@@ -99,7 +99,7 @@ async def test_a_copy_is_sent_at_least_once_and_always_under_its_own_id(tmp_path
         await scene.verify(strictly=False)
         events = await scene.rows(f"/v1/sessions/{await scene.session_id()}/events")
         (outcome,) = [event for event in events if event["event"]["kind"] == "tool.finished"]
-        copies = [seen for seen in scene.witness.seen if seen.kind == "tool.finished"]
+        copies = [seen for seen in scene.backend.seen if seen.kind == "tool.finished"]
         assert {seen.key for seen in copies} == {outcome["event_id"]}
         assert all(seen.content == copies[0].content for seen in copies)
         assert len(copies) == (2 if point == "after-copy" else 1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.simulators.huma_rules import Dialect
+from gateway.testing.runtimes.huma.rules import Dialect
 from tests.faults.scene import Scene
 
 pytestmark = [pytest.mark.faults, pytest.mark.fault("SIGSTOP for seconds, then SIGCONT")]
@@ -20,12 +20,12 @@ async def test_a_pause_loses_and_doubles_nothing(
 ) -> None:
     async with Scene(tmp_path, dialect, store=store) as scene:
         await scene.serve()
-        scene.witness.close("tools")
+        scene.backend.close("tools")
         for tool in ("again", "once", "later"):
             await scene.call(tool)
-        await scene.witness.wait(lambda seen: seen.kind == "tool.requested", count=3)
+        await scene.backend.wait(lambda seen: seen.kind == "tool.requested", count=3)
         scene.gateway.signal(signal.SIGSTOP)
-        scene.witness.open()
+        scene.backend.open()
         connections = scene.agent.connections
         if link_breaks:
             await scene.agent.drop()
@@ -36,7 +36,7 @@ async def test_a_pause_loses_and_doubles_nothing(
         scene.gateway.signal(signal.SIGCONT)
         await scene.agent.wait_connections(connections + link_breaks)
         await scene.recorded(scene.calls[2], "accepted")
-        address = str((await scene.witness.wait(lambda seen: seen.tool == "later"))[0].content["callback_url"])
+        address = str((await scene.backend.wait(lambda seen: seen.tool == "later"))[0].content["callback_url"])
         answer = {"outcome": "failure", "error": "not this time"}
         assert (await scene.http.post(address, json=answer)).status_code == 200
         for call in scene.calls:
@@ -50,6 +50,6 @@ async def test_a_pause_loses_and_doubles_nothing(
             *([] if link_breaks else ["succeeded"]),
         ]
         assert all(len(call.results) == 1 for call in scene.calls)
-        assert len(scene.witness.seen) == len(scene.calls)
+        assert len(scene.backend.seen) == len(scene.calls)
         await scene.stop()
         await scene.verify_journal()

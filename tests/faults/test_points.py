@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.simulators.huma_rules import Dialect
+from gateway.testing.runtimes.huma.rules import Dialect
 from tests.faults.observed import observed
 from tests.faults.scene import Scene
 
@@ -58,7 +58,7 @@ async def test_a_call_lost_before_the_first_commit_left_no_trace(tmp_path: Path,
         await play(scene, "before-accept", "once")
         (call,) = scene.calls
         assert await scene.row_of(call.call_id) is None
-        assert scene.witness.seen == []
+        assert scene.backend.seen == []
         await (await scene.call("once")).result()
         await finish(scene)
         assert observed().wire == 1
@@ -93,7 +93,7 @@ async def test_a_repeatable_call_is_asked_again_with_the_same_id(
         assert call.reading.result["did"] == call.arguments
         await finish(scene)
         asked = 1 if point in {"after-accept", "before-request"} else 2
-        assert len(scene.witness.seen) == asked
+        assert len(scene.backend.seen) == asked
 
 
 @stores
@@ -109,7 +109,7 @@ async def test_an_unrepeatable_call_is_told_to_have_an_unknown_outcome(
         assert call.reading.outcome == "failure"
         assert "unknown" in str(call.reading.error)
         await finish(scene)
-        assert len(scene.witness.seen) == (0 if point in {"after-accept", "before-request"} else 1)
+        assert len(scene.backend.seen) == (0 if point in {"after-accept", "before-request"} else 1)
 
 
 @AFTER_REQUEST
@@ -131,17 +131,17 @@ async def test_a_gateway_killed_while_the_executor_works_keeps_its_promise(
 ) -> None:
     async with Scene(tmp_path, dialect, store=store) as scene:
         await scene.run()
-        scene.witness.close("tools")
-        scene.witness.on_request = lambda seen: scene.kill() if seen.attempt == 1 else None
+        scene.backend.close("tools")
+        scene.backend.on_request = lambda seen: scene.kill() if seen.attempt == 1 else None
         call = await scene.call(tool)
         await scene.dead()
-        scene.witness.open()
+        scene.backend.open()
         await scene.run()
         await call.result()
         assert call.reading is not None
         assert call.reading.outcome == ("success" if tool == "again" else "failure")
         await finish(scene)
-        assert len(scene.witness.seen) == (2 if tool == "again" else 1)
+        assert len(scene.backend.seen) == (2 if tool == "again" else 1)
 
 
 @stores
@@ -163,7 +163,7 @@ async def test_a_recorded_outcome_is_sent_by_the_next_process(
         assert call.reading is not None
         assert call.reading.outcome == "success"
         await finish(scene)
-        assert len(scene.witness.seen) == 1
+        assert len(scene.backend.seen) == 1
 
 
 @AFTER_EMIT
@@ -182,7 +182,7 @@ async def test_a_result_that_has_arrived_but_is_not_marked_is_repeated_word_for_
         await call.wait_results(2)
         await finish(scene)
         assert len(call.results) == 2
-        assert len(scene.witness.seen) == 1
+        assert len(scene.backend.seen) == 1
 
 
 @pytest.mark.fault("SIGKILL after the delivery")
@@ -212,12 +212,12 @@ async def test_a_call_that_waited_for_a_slot_survives_its_claim(
 ) -> None:
     async with Scene(tmp_path, dialect, store=store, slots=1) as scene:
         await scene.run(point)
-        scene.witness.close("tools")
+        scene.backend.close("tools")
         first = await scene.call("again")
-        await scene.witness.wait(lambda seen: seen.tool == "again")
+        await scene.backend.wait(lambda seen: seen.tool == "again")
         second = await scene.call(tool)
         await scene.recorded(second, "queued")
-        scene.witness.open()
+        scene.backend.open()
         await scene.dead()
         await scene.run()
         for call in (first, second):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.engines import postgres_server
 from tests.engines.postgres_server import OwnServer, start_own_server
-from tests.faults.ground import until
+from tests.faults.environment import until
 from tests.faults.load import WORKERS, Load
 from tests.faults.observed import observed
 from tests.faults.scene import Scene

@@ -14,7 +14,7 @@ import pytest
 
 from tests.engines.postgres_proxy import between
 from tests.engines.postgres_server import OwnServer, start_own_server
-from tests.faults.ground import until
+from tests.faults.environment import until
 from tests.faults.load import WORKERS, Load
 from tests.faults.scene import Scene
 from tests.faults.stores import PostgresSchema, given, postgres

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.simulators.huma_rules import Dialect
+from gateway.testing.runtimes.huma.rules import Dialect
 from tests.faults.disk import SmallDisk, small_disk
-from tests.faults.ground import until
+from tests.faults.environment import until
 from tests.faults.instance import START
 from tests.faults.scene import Scene
 from tests.faults.stores import SqliteFile, given
@@ -34,8 +34,8 @@ def disk() -> Iterator[SmallDisk]:
 async def test_what_was_promised_before_the_power_failed_is_kept(
     tmp_path: Path, disk: SmallDisk, dialect: Dialect, seed: int
 ) -> None:
-    dice = random.Random(seed)
-    tools = cycle([dice.choice(["again", "once"]) for _ in range(CALLS)])
+    jitter = random.Random(seed)
+    tools = cycle([jitter.choice(["again", "once"]) for _ in range(CALLS)])
     async with Scene(tmp_path, dialect, store=given(SqliteFile(disk.folder)), slots=IN_FLIGHT) as scene:
         over = False
 
@@ -50,7 +50,9 @@ async def test_what_was_promised_before_the_power_failed_is_kept(
             for _ in range(IN_FLIGHT):
                 group.create_task(work())
             for _ in range(CUTS):
-                await scene.witness.wait(lambda _: True, count=len(scene.witness.seen) + dice.randint(5, 30), within=30)
+                await scene.backend.wait(
+                    lambda _: True, count=len(scene.backend.seen) + jitter.randint(5, 30), within=30
+                )
                 # The machine's power is the disk's too: the gateway does nothing any more when its disk is cut off.
                 scene.gateway.signal(signal.SIGSTOP)
                 await asyncio.sleep(STOPPING)

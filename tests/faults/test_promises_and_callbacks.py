@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from gateway.simulators.huma_rules import Dialect
+from gateway.testing.runtimes.huma.rules import Dialect
 from tests.faults.scene import Scene
 
 pytestmark = [pytest.mark.faults, pytest.mark.fault("SIGKILL around a 202 and its callback")]
@@ -17,7 +17,7 @@ stores = pytest.mark.parametrize(("dialect", "store"), [("0.1", "sqlite"), ("0.2
 
 async def call_back(scene: Scene, body: dict[str, Any]) -> httpx.Response:
     """Send an outcome to the address that the first request named."""
-    address = urlsplit(str(scene.witness.seen[0].content["callback_url"]))
+    address = urlsplit(str(scene.backend.seen[0].content["callback_url"]))
     return await scene.http.post(f"{address.path}?{address.query}", json=body)
 
 
@@ -40,7 +40,7 @@ async def test_an_accepted_call_outlives_its_gateway_and_takes_its_callback_from
         assert call.reading.outcome == "success"
         await scene.settled()
         await scene.verify()
-        assert len(scene.witness.seen) == 1
+        assert len(scene.backend.seen) == 1
         await scene.stop()
         await scene.verify_journal()
 
@@ -81,6 +81,6 @@ async def test_a_promise_that_was_not_recorded_is_an_unknown_outcome_and_its_cal
         assert (await call_back(scene, body)).status_code == 409
         await scene.settled()
         await scene.verify()
-        assert len(scene.witness.seen) == 1
+        assert len(scene.backend.seen) == 1
         await scene.stop()
         await scene.verify_journal()

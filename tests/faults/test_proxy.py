@@ -7,7 +7,7 @@ from time import monotonic
 
 import pytest
 
-from tests.faults.ground import until
+from tests.faults.environment import until
 from tests.faults.proxy import Proxy
 
 WAIT = 5.0

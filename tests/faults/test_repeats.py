@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.runtime.outbox import PORTION
-from gateway.simulators.huma_rules import Dialect
+from gateway.runtime.session.outbox import PORTION
+from gateway.testing.runtimes.huma.rules import Dialect
 from tests.faults.process import Forked, end
-from tests.scenarios.house import GOOD, Scene, ended, scene
+from tests.scenarios.environment import GOOD, Scene, ended, scene
 
 pytestmark = pytest.mark.faults
 

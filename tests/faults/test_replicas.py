@@ -15,10 +15,10 @@ from time import monotonic
 
 import pytest
 
-from gateway.simulators.huma import Manners, SimAgent
-from gateway.simulators.huma_rules import Dialect
+from gateway.testing.runtimes.huma.rules import Dialect
+from gateway.testing.runtimes.huma.server import Manners, SimAgent
 from tests.engines import postgres_server
-from tests.faults.ground import until
+from tests.faults.environment import until
 from tests.faults.instance import Instance
 from tests.faults.load import Load
 from tests.faults.observed import observed
@@ -78,7 +78,7 @@ class Pair(Scene):
 
 
 @dataclass
-class Stage:
+class Environment:
     """The scene, the instance that carries its session, and the other one."""
 
     scene: Pair
@@ -107,7 +107,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(folder: Path, dialect: Dialect, **engine: str) -> AsyncGenerator[Stage]:
+async def environment(folder: Path, dialect: Dialect, **engine: str) -> AsyncGenerator[Environment]:
     """Start two instances; the first one has the session."""
     async with Pair(folder, dialect) as scene:
         scene.gateway.configure(scene.settings(scene.gateway, **engine))
@@ -115,12 +115,12 @@ async def stage(folder: Path, dialect: Dialect, **engine: str) -> AsyncGenerator
         other = await scene.another("other")
         other.fork()
         await until(other.ready, within=20)
-        yield Stage(scene, scene.gateway, other, [scene.gateway, other])
+        yield Environment(scene, scene.gateway, other, [scene.gateway, other])
 
 
 @pytest.mark.fault("SIGKILL of the instance that carries a session, under load", on="PostgreSQL, two instances")
 async def test_another_instance_takes_over_from_a_dead_one(tmp_path: Path) -> None:
-    async with stage(tmp_path, "0.2") as both:
+    async with environment(tmp_path, "0.2") as both:
         scene = both.scene
         async with Load(scene) as load:
             for _ in range(2):
@@ -141,7 +141,7 @@ async def test_another_instance_takes_over_from_a_dead_one(tmp_path: Path) -> No
 @pytest.mark.fault("SIGSTOP of the owner for longer than its lease, then SIGCONT", on="PostgreSQL, two instances")
 @pytest.mark.parametrize("dialect", ["0.1", "0.2"])
 async def test_an_owner_that_wakes_up_too_late_says_and_writes_nothing_more(tmp_path: Path, dialect: Dialect) -> None:
-    async with stage(tmp_path, dialect) as both:
+    async with environment(tmp_path, dialect) as both:
         scene = both.scene
         async with Load(scene) as load:
             await load.more(20)
@@ -170,7 +170,7 @@ async def test_an_owner_that_wakes_up_too_late_says_and_writes_nothing_more(tmp_
 
 @pytest.mark.fault("Two instances stopped and woken by turns, about as long as a lease", on="PostgreSQL, two instances")
 async def test_instances_that_flap_lose_and_double_nothing(tmp_path: Path) -> None:
-    async with stage(tmp_path, "0.2") as both:
+    async with environment(tmp_path, "0.2") as both:
         scene = both.scene
         async with Load(scene) as load:
             for number in range(5):
@@ -187,7 +187,7 @@ async def test_instances_that_flap_lose_and_double_nothing(tmp_path: Path) -> No
 async def test_an_owner_that_cannot_reach_the_store_is_silent_before_another_takes_over(tmp_path: Path) -> None:
     async with proxy_to(postgres_server.dsn()) as wire:
         dsn = f"postgresql://postgres@127.0.0.1:{wire.port}/postgres?sslmode=disable"
-        async with stage(tmp_path, "0.1", dsn=dsn) as both:
+        async with environment(tmp_path, "0.1", dsn=dsn) as both:
             scene = both.scene
             async with Load(scene) as load:
                 await load.more(20)
@@ -218,7 +218,7 @@ async def test_an_owner_that_cannot_reach_the_store_is_silent_before_another_tak
 
 @pytest.mark.fault("Orderly stop of the owner, under load", on="PostgreSQL, two instances")
 async def test_an_owner_that_leaves_hands_over_at_once(tmp_path: Path) -> None:
-    async with stage(tmp_path, "0.2") as both:
+    async with environment(tmp_path, "0.2") as both:
         scene = both.scene
         async with Load(scene) as load:
             for _ in range(2):
@@ -247,13 +247,13 @@ async def test_two_instances_never_adopt_the_same_orphan(tmp_path: Path) -> None
             assert await engine.beat(name, url="http://127.0.0.1", ttl=MINUTE)
         got: dict[str, list[str]] = {"one": [], "two": []}
 
-        async def adopt(name: str) -> None:
-            while rows := await names[name].adopt(name, runtimes=["finn"], limit=100):
+        async def take_over(name: str) -> None:
+            while rows := await names[name].take_over(name, runtimes=["finn"], limit=100):
                 got[name] += [row.session_id for row in rows]
                 assert {(row.owner, row.fence) for row in rows} == {(name, 1)}
 
         started = monotonic()
-        await asyncio.gather(adopt("one"), adopt("two"), adopt("one"), adopt("two"))
+        await asyncio.gather(take_over("one"), take_over("two"), take_over("one"), take_over("two"))
         observed().waited(monotonic() - started)
         assert not set(got["one"]) & set(got["two"])
         assert len(got["one"]) + len(got["two"]) == len({*got["one"], *got["two"]}) == many

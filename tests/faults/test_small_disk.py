@@ -10,7 +10,7 @@ import pytest
 
 from tests.engines.postgres_server import start_own_server
 from tests.faults.disk import SmallDisk, small_disk
-from tests.faults.ground import until
+from tests.faults.environment import until
 from tests.faults.load import Load
 from tests.faults.scene import Scene
 from tests.faults.stores import SqliteFile, given, postgres

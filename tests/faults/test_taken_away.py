@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.ground import until
+from tests.faults.environment import until
 from tests.faults.load import Load
 from tests.faults.scene import Scene
 from tests.faults.stores import SqliteFile, given
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.fault("Database file moved away an
 
 
 def _asked(scene: Scene) -> int:
-    return len([seen for seen in scene.witness.seen if seen.kind == "tool.requested"])
+    return len([seen for seen in scene.backend.seen if seen.kind == "tool.requested"])
 
 
 async def _not_ready(scene: Scene) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.simulators.huma_rules import Dialect
-from tests.faults.ground import until
+from gateway.testing.runtimes.huma.rules import Dialect
+from tests.faults.environment import until
 from tests.faults.instance import START
 from tests.faults.scene import Scene
 
@@ -30,9 +30,11 @@ CALLS, IN_FLIGHT, KILLS = 200, 16, 3
 async def test_calls_under_load_survive_three_kills(
     tmp_path: Path, dialect: Dialect, store: str, seed: int, *, asks_again: bool
 ) -> None:
-    dice = random.Random(seed)
-    tools = cycle([dice.choice(["again", "once"]) for _ in range(CALLS)])
-    async with Scene(tmp_path, dialect, store=store, slots=dice.choice([4, IN_FLIGHT]), asks_again=asks_again) as scene:
+    jitter = random.Random(seed)
+    tools = cycle([jitter.choice(["again", "once"]) for _ in range(CALLS)])
+    async with Scene(
+        tmp_path, dialect, store=store, slots=jitter.choice([4, IN_FLIGHT]), asks_again=asks_again
+    ) as scene:
         over = False
 
         async def work() -> None:
@@ -46,7 +48,9 @@ async def test_calls_under_load_survive_three_kills(
             for _ in range(IN_FLIGHT):
                 group.create_task(work())
             for _ in range(KILLS):
-                await scene.witness.wait(lambda _: True, count=len(scene.witness.seen) + dice.randint(1, 40), within=30)
+                await scene.backend.wait(
+                    lambda _: True, count=len(scene.backend.seen) + jitter.randint(1, 40), within=30
+                )
                 scene.kill()
                 await scene.dead()
                 await scene.run()

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.simulators.herm import Manners as HermManners
-from gateway.simulators.huma import Manners
-from gateway.simulators.huma_rules import Dialect
-from gateway.simulators.openhands_progress import Manners as OpenHandsManners
+from gateway.testing.runtimes.herm.server import Manners as HermManners
+from gateway.testing.runtimes.huma.rules import Dialect
+from gateway.testing.runtimes.huma.server import Manners
+from gateway.testing.runtimes.openhands.progress import Manners as OpenHandsManners
+from tests.faults.environment import until
 from tests.faults.fleet import HermScene, OpenHandsScene
-from tests.faults.ground import until
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Scene
 
@@ -55,13 +55,13 @@ async def test_calls_in_flight_survive_what_happens_to_the_wire_of_a_huma_agent(
         await scene.serve()
         wire = scene.wires["runtime"]
         await (await scene.call("once")).result()
-        scene.witness.close("tools")
+        scene.backend.close("tools")
         for tool in TOOLS:
             await scene.call(tool)
-        await scene.witness.wait(lambda seen: seen.kind == "tool.requested", count=5)
+        await scene.backend.wait(lambda seen: seen.kind == "tool.requested", count=5)
         connections = scene.agent.connections
         hurt(wire, how)
-        scene.witness.open()
+        scene.backend.open()
         if how != "delay":
             # The outcomes are on record while nobody can be told.
             for call in scene.calls:
@@ -75,7 +75,7 @@ async def test_calls_in_flight_survive_what_happens_to_the_wire_of_a_huma_agent(
         await (await scene.call("again")).result()
         await scene.settled()
         await scene.verify(strictly=False)
-        assert len(scene.witness.seen) == 6
+        assert len(scene.backend.seen) == 6
         await scene.stop()
         await scene.verify_journal()
 
@@ -86,13 +86,13 @@ async def test_calls_in_flight_survive_what_happens_to_the_wire_of_herm(tmp_path
         await scene.serve()
         wire = scene.wires["runtime"]
         await scene.call("once").answered()
-        scene.witness.close("tools")
+        scene.backend.close("tools")
         for tool in TOOLS:
             scene.call(tool)
-        await scene.witness.wait(lambda seen: seen.kind == "tool.requested", count=5)
+        await scene.backend.wait(lambda seen: seen.kind == "tool.requested", count=5)
         streams = scene.agent.streams_opened
         hurt(wire, how)
-        scene.witness.open()
+        scene.backend.open()
         if how != "delay":
             for asked in scene.calls:
                 await scene.reached(asked.asked_id, "succeeded")
@@ -146,7 +146,7 @@ async def test_what_happened_behind_a_broken_wire_of_openhands_is_on_record_once
         await scene.verify()
         assert scene.heard() == ["first", "second"]
         assert work.violations == []
-        assert scene.witness.seen == []
+        assert scene.backend.seen == []
         await scene.stop()
         await scene.verify_journal()
 
@@ -188,7 +188,7 @@ async def test_an_answer_that_is_cut_off_is_asked_for_again_or_unknown(tmp_path:
         await scene.settled()
         rows = await scene.verify()
         assert [rows[call.call_id]["unknown"] for call in scene.calls] == [False, True]
-        assert [seen.tool for seen in scene.witness.seen] == ["again", "again", "once"]
+        assert [seen.tool for seen in scene.backend.seen] == ["again", "again", "once"]
         await scene.stop()
 
 
@@ -198,11 +198,11 @@ async def test_a_half_open_connection_to_an_executor_ends_with_the_attempt(tmp_p
         await scene.serve()
         wire = scene.wires["executor"]
         await (await scene.call("again")).result()
-        scene.witness.close("tools")
+        scene.backend.close("tools")
         calls = [await scene.call(tool) for tool in ("again", "once")]
-        await scene.witness.wait(lambda _: True, count=3)
+        await scene.backend.wait(lambda _: True, count=3)
         wire.half_open()
-        scene.witness.open()
+        scene.backend.open()
         await calls[1].result(15)
         wire.heal()
         await calls[0].result(10)
@@ -223,5 +223,5 @@ async def test_a_slow_connection_to_an_executor_costs_time_only(tmp_path: Path) 
             await call.result()
         await scene.settled()
         await scene.verify()
-        assert len(scene.witness.seen) == 5
+        assert len(scene.backend.seen) == 5
         await scene.stop()

@@ -8,7 +8,9 @@ from typing import Any, cast
 
 import orjson
 
-from gateway.envelope import (
+from gateway.adapter.port import Capabilities
+from gateway.errors import Conflict, Gone, NotFound
+from gateway.events import (
     ApprovalAsked,
     CallId,
     CallProgressed,
@@ -24,26 +26,9 @@ from gateway.envelope import (
     ToolFinished,
     ToolRequested,
 )
-from gateway.errors import Conflict, Gone, NotFound
-from gateway.ports.adapter import Capabilities
-from gateway.ports.engine import Engine
-from gateway.ports.executor import Answered
-from gateway.ports.rows import (
-    ANY_DEAD,
-    CallFilter,
-    CallRow,
-    DeadFilter,
-    Instance,
-    InteractionRow,
-    Page,
-    SendRow,
-    SessionRow,
-    StoredAnswer,
-)
-from gateway.ports.step import InteractionState, Keep
-from gateway.runtime.dead_letters import DeadLetters, id_of
-from gateway.runtime.gateway import (
-    CallStory,
+from gateway.executors.port import Answered
+from gateway.runtime.app import (
+    CallHistory,
     Gap,
     Gateway,
     Heartbeat,
@@ -56,7 +41,22 @@ from gateway.runtime.gateway import (
     RuntimeStatus,
     StreamItem,
 )
+from gateway.runtime.calls.dead_letters import DeadLetters, id_of
 from gateway.settings.model import Settings
+from gateway.store.port import Engine
+from gateway.store.rows import (
+    ANY_DEAD,
+    CallFilter,
+    CallRow,
+    DeadFilter,
+    Instance,
+    InteractionRow,
+    Page,
+    SendRow,
+    SessionRow,
+    StoredAnswer,
+)
+from gateway.store.step import InteractionState, Keep
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 STATES = {"success": "succeeded", "failure": "failed", "canceled": "canceled", "expired": "expired"}
@@ -301,13 +301,13 @@ class MemoryGateway(Gateway):
             raise NotFound(f"no call {call_id[:50]!r}")
         return self.call_rows[call_id]
 
-    async def call_story(self, call_id: CallId) -> CallStory:
+    async def call_story(self, call_id: CallId) -> CallHistory:
         row = self._row_of(call_id)
         envelopes = tuple(e for e in self.journal[row.session_id] if getattr(e.event, "call_id", None) == call_id)
         send = SendRow(
             row.session_id, envelopes[-1].sequence, "runtime", "turn", "delivered", 1, None, None, envelopes[-1]
         )
-        return CallStory(row, envelopes, (send,))
+        return CallHistory(row, envelopes, (send,))
 
     def callback_allowed(self, call_id: CallId, token: str) -> bool:
         return token == f"token-{call_id}"

@@ -115,8 +115,8 @@ async def test_both_ways_of_sending_a_key_work(stranger: httpx.AsyncClient, head
 
 def test_a_keyring_finds_each_of_its_keys_and_no_other() -> None:
     keys = [ApiKey.model_validate({"name": f"k{n}", "key": f"schlüssel-{n}"}) for n in range(3)]
-    ring = Keyring(keys)
-    found = [ring.find(f"schlüssel-{n}".encode()) for n in range(4)]
+    wake = Keyring(keys)
+    found = [wake.find(f"schlüssel-{n}".encode()) for n in range(4)]
     assert [caller.name if caller else None for caller in found] == ["k0", "k1", "k2", None]
 
 

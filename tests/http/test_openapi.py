@@ -6,7 +6,7 @@ import httpx
 import jsonschema_rs
 import pytest
 
-from gateway.envelope import CLIENT_KINDS
+from gateway.events import CLIENT_KINDS
 from gateway.http.app import build_app
 from gateway.http.auth import ACCESS
 from gateway.http.client_events import CLIENT_MODELS

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.http import edge
 from gateway.http.server import most_connections
-from gateway.runtime.gateway import Readiness
+from gateway.runtime.app import Readiness
 from tests.http.fake_gateway import MemoryGateway
 
 

@@ -9,12 +9,12 @@ import orjson
 import pytest
 from starlette.types import Message
 
-from gateway.envelope import Live, TurnSteered, TypingChanged
 from gateway.errors import EngineUnavailable
+from gateway.events import Live, TurnSteered, TypingChanged
 from gateway.http.app import build_app, followers_of
 from gateway.http.room import Room
 from gateway.http.sse import WIRE, EventStream, Followers, Frames
-from gateway.runtime.gateway import Gap, Heartbeat
+from gateway.runtime.app import Gap, Heartbeat
 from tests.http.conftest import bearer, plain_client, serving
 from tests.http.fake_gateway import MemoryGateway
 

@@ -9,10 +9,10 @@ from gateway.core.folding import fold
 from gateway.core.memory import Remembered
 from gateway.core.routing import Matched, Route, Routes, Unmatched
 from gateway.core.snapshots import from_snapshot, to_snapshot
-from gateway.envelope import ContextUpdate, ContextUpdated, MessagePosted, Outcome, Text, ToolFinished, TurnInterrupted
 from gateway.errors import DragomanError
-from gateway.ports.executor import Accepted, Answered, NeverSent, Replied, Uncertain
-from tests.unit.core.table import HUMA_0_1, HUMA_0_2, Table
+from gateway.events import ContextUpdate, ContextUpdated, MessagePosted, Outcome, Text, ToolFinished, TurnInterrupted
+from gateway.executors.port import Accepted, Answered, NeverSent, Replied, Uncertain
+from tests.unit.core.harness import HUMA_0_1, HUMA_0_2, Harness
 
 NATIVE = st.sampled_from(["a", "b", "c"])
 TOOLS = st.sampled_from(["ask_for_cards", "slow_thing", "fly"])
@@ -41,33 +41,33 @@ MOVES = st.one_of(
 )
 
 
-def _move(table: Table, move: tuple[str, Any, Any]) -> None:
+def _move(harness: Harness, move: tuple[str, Any, Any]) -> None:
     name, one, other = move
-    council = table.council
+    runtime = harness.runtime
     match name:
         case "call":
-            table.call(one, tool=other, arguments={"targetPlayer": "V", "rank": "7"})
+            harness.call(one, tool=other, arguments={"targetPlayer": "V", "rank": "7"})
         case "cancel":
-            table.cancel(one)
+            harness.cancel(one)
         case "answer":
-            call = table.view.calls.get(table.id_of(one))
-            table.answer(other, native=one, attempt=call.attempt if call else 1)
+            call = harness.view.calls.get(harness.id_of(one))
+            harness.answer(other, native=one, attempt=call.attempt if call else 1)
         case "claim":
-            table.decide(lambda build: outcomes.claim(build, table.id_of(one)))
+            harness.decide(lambda builder: outcomes.claim(builder, harness.id_of(one)))
         case "outcome" if isinstance(other, Answered):
-            table.decide(lambda build: outcomes.outcome(council, build, table.id_of(one), other))
+            harness.decide(lambda builder: outcomes.outcome(runtime, builder, harness.id_of(one), other))
         case "operator":
-            table.decide(lambda build: outcomes.cancel(council, build, table.id_of(one), reason=None))
+            harness.decide(lambda builder: outcomes.cancel(runtime, builder, harness.id_of(one), reason=None))
         case "wait":
-            table.wait(one)
+            harness.wait(one)
         case "say":
-            table.say(index=one, count=3)
+            harness.send(index=one, count=3)
         case "message":
-            table.post(MessagePosted(content=(Text(text=one),)))
+            harness.post(MessagePosted(content=(Text(text=one),)))
         case "interrupt":
-            table.post(TurnInterrupted())
+            harness.post(TurnInterrupted())
         case "recover":
-            table.recover()
+            harness.recover()
         case _:
             pass
 
@@ -77,31 +77,31 @@ def _move(table: Table, move: tuple[str, Any, Any]) -> None:
 def test_whatever_happens_each_call_gets_one_outcome_and_memory_can_be_replayed(
     moves: list[tuple[str, Any, Any]], adapter: Any, slots: int
 ):
-    table = Table(adapter, slots=slots)
+    harness = Harness(adapter, slots=slots)
     opened: set[str] = set()
     outcomes: list[str] = []
     for move in moves:
-        before = set(table.view.calls)
+        before = set(harness.view.calls)
         try:
-            _move(table, move)
+            _move(harness, move)
         except DragomanError:
             continue
-        opened |= set(table.view.calls) | before
-        settled = [change.call_id for change in table.settled]
-        finished = [event.call_id for event in table.events if isinstance(event, ToolFinished)]
+        opened |= set(harness.view.calls) | before
+        settled = [change.call_id for change in harness.settled]
+        finished = [event.call_id for event in harness.events if isinstance(event, ToolFinished)]
         assert sorted(settled) == sorted(str(call_id) for call_id in finished)
         # A native id used again after its call has settled would be Stale in a real store; here it may reopen.
         outcomes += settled
-        assert not set(settled) & set(table.view.calls)
-        assert before - set(table.view.calls) <= set(settled)
+        assert not set(settled) & set(harness.view.calls)
+        assert before - set(harness.view.calls) <= set(settled)
     # Time settles what is left: nothing hangs for ever.
-    table.wait(100_000)
-    assert not table.view.calls
+    harness.wait(100_000)
+    assert not harness.view.calls
     memory = Remembered()
-    for recorded, sequence in table.journal:
+    for recorded, sequence in harness.journal:
         memory = fold(memory, recorded, sequence)
-    assert memory == table.view.memory
-    view = table.view
+    assert memory == harness.view.memory
+    view = harness.view
     assert from_snapshot(to_snapshot(view.last_sequence, view.memory)) == (view.last_sequence, view.memory, None)
 
 
@@ -127,25 +127,25 @@ ROUTE = st.builds(
 def test_the_router_always_answers_with_the_first_rule_that_matches(
     routes: tuple[Route, ...], runtime: str, kind: str, tool: str | None, labels: dict[str, str]
 ):
-    table = Routes(routes)
-    found = table.executor_for(runtime=runtime, kind=kind, tool=tool, labels=labels)
+    harness = Routes(routes)
+    found = harness.executor_for(runtime=runtime, kind=kind, tool=tool, labels=labels)
     fits = [
         n
         for n, route in enumerate(routes)
         if route.to is not None and route.matches(runtime=runtime, kind=kind, tool=tool, labels=labels)
     ]
     assert found == (Matched("x", fits[0]) if fits else Unmatched())
-    copies = table.copies_for(runtime=runtime, kind=kind, tool=tool, labels=labels)
+    copies = harness.copies_for(runtime=runtime, kind=kind, tool=tool, labels=labels)
     assert len(copies) == len(set(copies))
 
 
 @given(st.dictionaries(st.text(max_size=5), st.integers(), max_size=3), st.integers(0, 3))
 def test_a_context_is_remembered_as_the_backend_gave_it(context: dict[str, int], messages: int):
-    table = Table()
+    harness = Harness()
     for number in range(messages):
-        table.post(MessagePosted(content=(Text(text=f"m{number}"),)))
+        harness.post(MessagePosted(content=(Text(text=f"m{number}"),)))
     try:
-        table.post(ContextUpdated(name="x", context=context))
+        harness.post(ContextUpdated(name="x", context=context))
     except DragomanError:
         return
-    assert table.view.memory.context == context
+    assert harness.view.memory.context == context

@@ -7,10 +7,10 @@ from hypothesis import given, strategies as st
 
 from adapters.huma_v0_1 import ADAPTER as HUMA_0_1
 from adapters.huma_v0_2 import ADAPTER as HUMA_0_2
-from gateway.envelope import Draft, Loss
+from gateway.adapter.port import Adapter, Frame
 from gateway.errors import MalformedFrame
-from gateway.ports.adapter import Adapter, Frame
-from gateway.ports.values import FORBIDDEN_KEYS
+from gateway.events import Draft, Loss
+from gateway.json_values import FORBIDDEN_KEYS
 
 EXTRA = Loss(how="dropped", path="/extra", note="unknown field")
 

@@ -8,8 +8,8 @@ import pytest
 import structlog
 
 from gateway.runtime import log
-from gateway.simulators.huma_rules import Dialect
-from tests.scenarios.house import Scene, scene
+from gateway.testing.runtimes.huma.rules import Dialect
+from tests.scenarios.environment import Scene, scene
 
 
 @pytest.fixture(autouse=True)

@@ -9,11 +9,11 @@ from typing import Any
 
 import yaml
 
-from gateway.simulators.herm import HermServer, Manners as HermManners, SimSession
-from gateway.simulators.openhands import OpenHandsServer, SimConversation
-from gateway.simulators.openhands_progress import Manners as OpenHandsManners
+from gateway.testing.runtimes.herm.server import HermServer, Manners as HermManners, SimSession
+from gateway.testing.runtimes.openhands.progress import Manners as OpenHandsManners
+from gateway.testing.runtimes.openhands.server import OpenHandsServer, SimConversation
+from tests.scenarios.environment import API_KEY, Found, Running, merge, running, until
 from tests.scenarios.hooks import PATIENCE, SECRET, Hooks
-from tests.scenarios.house import API_KEY, Found, Running, merge, running, until
 
 HERM_KEY = "key_herm-canary-7RtZ"
 OPENHANDS_KEY = "oh_session-canary-2WsX"
@@ -33,7 +33,7 @@ TOOLS: dict[str, Any] = {
 
 
 @dataclass
-class Stage:
+class Environment:
     """A backend, a configuration, and a gateway that can be started again; `runtime` is the one that is meant."""
 
     folder: Path
@@ -72,7 +72,7 @@ class Stage:
 
 
 @dataclass
-class HermStage(Stage):
+class HermEnvironment(Environment):
     """A stage with one Herm session, `ada`."""
 
     server: HermServer = field(default_factory=HermServer)
@@ -83,7 +83,7 @@ class HermStage(Stage):
 
 
 @dataclass
-class OpenHandsStage(Stage):
+class OpenHandsEnvironment(Environment):
     """A stage with one OpenHands conversation, `work`."""
 
     server: OpenHandsServer = field(default_factory=OpenHandsServer)
@@ -131,25 +131,25 @@ def openhands_options(server: OpenHandsServer) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def herm_stage(
+async def herm_environment(
     folder: Path, *, manners: HermManners | None = None, server: HermServer | None = None
-) -> AsyncGenerator[HermStage]:
+) -> AsyncGenerator[HermEnvironment]:
     """Set a stage with a Herm server; the gateway itself is started by the test."""
     async with server or HermServer(api_key=HERM_KEY, manners=manners) as herm, Hooks() as hooks:
-        made = HermStage(folder, hooks, "ada", base(folder, hooks), server=herm)
+        made = HermEnvironment(folder, hooks, "ada", base(folder, hooks), server=herm)
         made.configure({"runtimes": {"ada": herm_options(herm)}})
         herm.session(ADA)
         yield made
 
 
 @asynccontextmanager
-async def openhands_stage(
+async def openhands_environment(
     folder: Path, *, manners: OpenHandsManners | None = None, server: OpenHandsServer | None = None
-) -> AsyncGenerator[OpenHandsStage]:
+) -> AsyncGenerator[OpenHandsEnvironment]:
     """Set a stage with an OpenHands server; the gateway itself is started by the test."""
     made_server = server or OpenHandsServer(session_api_key=OPENHANDS_KEY, manners=manners)
     async with made_server as openhands, Hooks() as hooks:
-        made = OpenHandsStage(folder, hooks, "work", base(folder, hooks), server=openhands)
+        made = OpenHandsEnvironment(folder, hooks, "work", base(folder, hooks), server=openhands)
         made.configure({"runtimes": {"work": openhands_options(openhands)}})
         yield made
 

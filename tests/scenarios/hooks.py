@@ -11,8 +11,8 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from standardwebhooks import Webhook
 
-from gateway.simulators.change import Change
-from gateway.simulators.serving import Served
+from gateway.testing.change import Change
+from gateway.testing.serving import Served
 
 SECRET = "whsec_" + base64.b64encode(b"scenario-secret-canary-0123456789").decode()
 PATIENCE = 15.0

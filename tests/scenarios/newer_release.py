@@ -21,9 +21,9 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, TypeAdapter
 
 import gateway.core.memory as memory_of
-from gateway.envelope import SessionId, events
-from gateway.envelope.content import Value
-from gateway.envelope.values import dataclass
+from gateway.events import SessionId, kinds
+from gateway.events.content import Value
+from gateway.events.frozen import frozen
 
 TOWNS = ("Bonn", "Köln", "Trier")
 
@@ -37,7 +37,7 @@ class WeatherChanged(Value):
     degrees: float = 21.5
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Remembered(memory_of.Remembered):
     """What this release remembers."""
 
@@ -60,37 +60,35 @@ def _fold_weather(fold: Callable[..., Any]) -> Callable[..., Any]:
 
 def _register() -> None:
     """Make this process the newer release."""
-    union: Any = get_args(events.Event)[0] | WeatherChanged
+    union: Any = get_args(kinds.Event)[0] | WeatherChanged
     annotated: Any = Annotated
     adapter: Any = TypeAdapter(annotated[union, Field(discriminator="kind")])
-    for module in ("gateway.envelope.events", "gateway.envelope.envelope", "gateway.envelope"):
+    for module in ("gateway.events.kinds", "gateway.events.envelope", "gateway.events"):
         _change(module, "EVENT", adapter)
     _change("gateway.core.memory", "Remembered", Remembered)
     folding = import_module("gateway.core.folding")
     _change("gateway.core.folding", "fold", _fold_weather(folding.fold))
     _change("gateway.core.snapshots", "FOLDING", import_module("gateway.core.snapshots").FOLDING + 1)
     for module, table in (
-        ("gateway.engines.sqlite.schema", "sessions"),
-        ("gateway.engines.postgres.tables", "@sessions"),
+        ("gateway.store.sqlite.schema", "sessions"),
+        ("gateway.store.postgres.tables", "@sessions"),
     ):
         _change(
             module, "MIGRATIONS", (*import_module(module).MIGRATIONS, (f"ALTER TABLE {table} ADD COLUMN mood text",))
         )
-    _change(
-        "gateway.engines.postgres.schema", "MIGRATIONS", import_module("gateway.engines.postgres.tables").MIGRATIONS
-    )
+    _change("gateway.store.postgres.schema", "MIGRATIONS", import_module("gateway.store.postgres.tables").MIGRATIONS)
 
 
 _register()
 
 from gateway.core.snapshots import to_snapshot
-from gateway.engines.postgres import PostgresEngine
-from gateway.engines.sqlite import SqliteEngine
-from gateway.envelope import EventId, InteractionId
-from gateway.ports.rows import Page
-from gateway.ports.step import RUNTIME, InteractionChange, NewEvent, Send, SendChange, Step
-from gateway.runtime.clock import SystemClock
-from gateway.runtime.recovery import load_view
+from gateway.events import EventId, InteractionId
+from gateway.runtime.session.load import load_view
+from gateway.runtime.system_clock import SystemClock
+from gateway.store.postgres import PostgresEngine
+from gateway.store.rows import Page
+from gateway.store.sqlite import SqliteEngine
+from gateway.store.step import RUNTIME, InteractionChange, NewEvent, Send, SendChange, Step
 from tests.scenarios.plain_runtime import plain_gateway
 
 COPIES = "destination:log"

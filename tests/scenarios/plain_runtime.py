@@ -12,12 +12,7 @@ import httpx
 import yaml
 from pydantic import ValidationError
 
-from gateway.bootstrap import parts_for
-from gateway.envelope import CLIENT_KINDS, EVENT, KINDS, Draft, Envelope, Event, SecretSupplied, dump_event
-from gateway.errors import MalformedFrame
-from gateway.http.app import build_app
-from gateway.http.server import make_server
-from gateway.ports.adapter import (
+from gateway.adapter.port import (
     PORTS_VERSION,
     Capabilities,
     Codec,
@@ -31,11 +26,16 @@ from gateway.ports.adapter import (
     RuntimeOptions,
     Tool,
 )
-from gateway.runtime.gateway import Gateway
+from gateway.errors import MalformedFrame
+from gateway.events import CLIENT_KINDS, EVENT, KINDS, Draft, Envelope, Event, SecretSupplied, dump_event
+from gateway.http.app import build_app
+from gateway.http.server import make_server
+from gateway.runtime.app import Gateway
+from gateway.serve import parts_for
 from gateway.settings.load import load
-from gateway.simulators.change import Change
+from gateway.testing.change import Change
+from tests.scenarios.environment import API_KEY, Running
 from tests.scenarios.hooks import PATIENCE
-from tests.scenarios.house import API_KEY, Running
 
 
 class PlainOptions(RuntimeOptions):

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from gateway.runtime.gateway import Gateway
+from gateway.runtime.app import Gateway
 from tests.engines.postgres_server import drop_schema, dsn, new_schema
 from tests.faults.proxy import Proxy
-from tests.scenarios.house import API_KEY, Running, Scene, merge, plain_http, until
+from tests.scenarios.environment import API_KEY, Running, Scene, merge, plain_http, until
 
 ROOT = Path(__file__).parents[2]
 START = 20.0

@@ -8,23 +8,23 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from gateway.bootstrap import parts_for, read_configuration
-from gateway.engines.memory import MemoryEngine
-from gateway.engines.memory_tables import SharedMemory
-from gateway.envelope import CallId, Envelope, SessionId
+from gateway.adapter.port import Adapter
 from gateway.errors import EngineUnavailable, Stale
+from gateway.events import CallId, Envelope, SessionId
 from gateway.http.app import build_app
 from gateway.http.server import make_server
-from gateway.ports.adapter import Adapter
-from gateway.ports.rows import CallRow, SessionRow
-from gateway.ports.step import Committed, Step
-from gateway.runtime.clock import SystemClock
-from gateway.runtime.gateway import Gateway
+from gateway.runtime.app import Gateway
+from gateway.runtime.system_clock import SystemClock
+from gateway.serve import parts_for, read_configuration
 from gateway.settings.load import load
 from gateway.settings.model import Settings
-from tests.scenarios.fleet import Stage
+from gateway.store.memory import MemoryEngine
+from gateway.store.memory_tables import SharedMemory
+from gateway.store.rows import CallRow, SessionRow
+from gateway.store.step import Committed, Step
+from tests.scenarios.environment import API_KEY, Running, Scene, plain_http, until
+from tests.scenarios.fleet import Environment
 from tests.scenarios.hooks import PATIENCE
-from tests.scenarios.house import API_KEY, Running, Scene, plain_http, until
 
 LEASE = 3.0
 """Seconds; long enough that nobody loses it because the machine stood still for one."""
@@ -72,13 +72,13 @@ class Faulty(MemoryEngine):
         self._reach()
         return await super().beat(instance, url=url, ttl=ttl)
 
-    async def adopt(self, instance: str, *, runtimes: Collection[str], limit: int) -> Sequence[SessionRow]:
+    async def take_over(self, instance: str, *, runtimes: Collection[str], limit: int) -> Sequence[SessionRow]:
         self._reach()
-        return await super().adopt(instance, runtimes=runtimes, limit=limit)
+        return await super().take_over(instance, runtimes=runtimes, limit=limit)
 
-    def ring(self, topic: str) -> None:
+    def notify(self, topic: str) -> None:
         if not self.deaf:
-            super().ring(topic)
+            super().notify(topic)
 
 
 @dataclass
@@ -108,7 +108,7 @@ class Replica(Running):
 class Cluster:
     """A store in memory and the gateways on it."""
 
-    scene: Scene | Stage
+    scene: Scene | Environment
     shared: SharedMemory
     adapters: Mapping[str, Adapter] | None = None
     """Instead of those that are installed."""
@@ -154,13 +154,13 @@ class Cluster:
                             await serving
 
 
-def cluster(scene: Scene | Stage) -> Cluster:
+def cluster(scene: Scene | Environment) -> Cluster:
     """Make an empty store for gateways of a scene; all of them know the same callback address."""
     scene.configure({"public_url": "http://127.0.0.1:9"})
     return Cluster(scene, SharedMemory(SystemClock()))
 
 
-async def carrier(session_id: str, replicas: Sequence[Replica]) -> tuple[Replica, Replica]:
+async def owner_and_other(session_id: str, replicas: Sequence[Replica]) -> tuple[Replica, Replica]:
     """Wait until one of two replicas carries a session, and return it with the other one."""
 
     async def look() -> tuple[Replica, Replica] | None:

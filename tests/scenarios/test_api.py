@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from gateway.ports.members import MEMBERS
-from gateway.runtime import rounds
+from gateway.json_members import MEMBERS
+from gateway.runtime.delivery import maintenance
+from tests.scenarios.environment import GOOD, Scene, ended, until
 from tests.scenarios.hooks import Gate, success
-from tests.scenarios.house import GOOD, Scene, ended, until
 
 CREATED = {
     "agent_id": None,
@@ -358,7 +358,7 @@ async def test_history_that_retention_removed_is_a_gap_for_followers_and_gone_fo
     newer: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The sweep of a minute comes at once.
-    monkeypatch.setattr(rounds, "_SWEEP", 0.05)
+    monkeypatch.setattr(maintenance, "_SWEEP", 0.05)
     newer.configure({"retention": {"open_events": 100}})
     events: list[dict[str, Any]] = [
         {"kind": "context.updated", "name": f"n{number}", "context": {}} for number in range(100)

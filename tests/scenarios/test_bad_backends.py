@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gateway.simulators.huma_rules import RESULT_LIMIT
+from gateway.testing.runtimes.huma.rules import RESULT_LIMIT
 from tests.executors.peers import Peer, Seen, hang, http, http_json, listen, send, serve
+from tests.scenarios.environment import GOOD, Running, Scene, ended, plain_http
 from tests.scenarios.hooks import SECRET, Asked, Gate, Said, success, update
-from tests.scenarios.house import GOOD, Running, Scene, ended, plain_http
 
 ANSWERS: list[tuple[bytes, str]] = [
     (http(200, b"\x00\xff\xfe garbage", content_type="application/json"), "executor answered 200 OK with"),

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from gateway.simulators.change import Change
-from gateway.simulators.huma_calls import SimCall
+from gateway.testing.change import Change
+from gateway.testing.runtimes.huma.calls import SimCall
+from tests.scenarios.environment import GOOD, Scene, ended
 from tests.scenarios.hooks import Gate, success
-from tests.scenarios.house import GOOD, Scene, ended
 
 
 def packet(frame: Any) -> str:

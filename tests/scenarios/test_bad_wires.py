@@ -7,28 +7,28 @@ from typing import Any
 
 import pytest
 
-from gateway.runtime import supervisor
-from gateway.simulators.herm import HermServer, Manners, SimSession
+from gateway.runtime.session import link
+from gateway.testing.runtimes.herm.server import HermServer, Manners, SimSession
+from tests.scenarios.environment import GOOD, Running, until
 from tests.scenarios.fleet import (
     ADA,
     HERM_KEY,
-    HermStage,
-    OpenHandsStage,
+    HermEnvironment,
+    OpenHandsEnvironment,
     condition,
     fate,
-    herm_stage,
+    herm_environment,
     message,
-    openhands_stage,
+    openhands_environment,
     questions,
     send,
 )
-from tests.scenarios.house import GOOD, Running, until
 
 
 @pytest.fixture(autouse=True)
 def _quick_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "_FIRST", 0.02)
-    monkeypatch.setattr(supervisor, "_LONGEST", 0.05)
+    monkeypatch.setattr(link, "_FIRST", 0.02)
+    monkeypatch.setattr(link, "_LONGEST", 0.05)
 
 
 DEEP = "[" * 2_000 + "]" * 2_000
@@ -53,17 +53,17 @@ class Garbling(SimSession):
 
 
 @pytest.fixture
-async def herm(tmp_path: Path) -> AsyncIterator[HermStage]:
+async def herm(tmp_path: Path) -> AsyncIterator[HermEnvironment]:
     server = HermServer(api_key=HERM_KEY)
     server.sessions[ADA] = Garbling(ADA, "agent", wire=server, manners=Manners())
-    async with herm_stage(tmp_path, server=server) as made:
+    async with herm_environment(tmp_path, server=server) as made:
         yield made
         assert made.agent.violations == []
 
 
-def garbling(stage: HermStage) -> Garbling:
-    assert isinstance(stage.agent, Garbling)
-    return stage.agent
+def garbling(environment: HermEnvironment) -> Garbling:
+    assert isinstance(environment.agent, Garbling)
+    return environment.agent
 
 
 def envelope(number: int, payload: str, **more: Any) -> str:
@@ -111,12 +111,12 @@ GARBAGE = {
 SILENT = {"no data", "done", "a byte order mark", "strange lines", "carriage returns", "unfinished"}
 
 
-async def serves_calls(stage: HermStage, number: int) -> None:
-    call = stage.agent.call("free", {"number": number})
+async def serves_calls(environment: HermEnvironment, number: int) -> None:
+    call = environment.agent.call("free", {"number": number})
     assert (await call.answered())["content"] == [{"type": "text", "text": f'{{"number":{number}}}'}]
 
 
-async def test_herm_s_garbage_is_on_record_and_the_next_call_is_answered(herm: HermStage) -> None:
+async def test_herm_s_garbage_is_on_record_and_the_next_call_is_answered(herm: HermEnvironment) -> None:
     async with herm.running() as gateway:
         for number, (what, text) in enumerate(GARBAGE.items()):
             before = len(await gateway.events())
@@ -146,7 +146,7 @@ BAD_ARGUMENTS = {
 
 
 @pytest.mark.parametrize("what", BAD_ARGUMENTS)
-async def test_a_herm_call_with_unusable_arguments_is_answered_with_a_failure(herm: HermStage, what: str) -> None:
+async def test_a_herm_call_with_unusable_arguments_is_answered_with_a_failure(herm: HermEnvironment, what: str) -> None:
     async with herm.running() as gateway:
         # The server has to know the call, or it takes no answer.
         asked = herm.agent.call("free", {"known": "to the server"}, call_id="toolu_known")
@@ -164,7 +164,7 @@ async def test_a_herm_call_with_unusable_arguments_is_answered_with_a_failure(he
     herm.agent.violations.clear()
 
 
-async def test_unknown_tools_and_wrong_arguments_are_told_to_a_herm_agent(herm: HermStage) -> None:
+async def test_unknown_tools_and_wrong_arguments_are_told_to_a_herm_agent(herm: HermEnvironment) -> None:
     herm.configure({"routes": [{"match": {"tool": "ask"}, "to": "cards"}]})
     async with herm.running() as gateway:
         calls = herm.agent.call_all([("nobody_has_it", {}), ("ask", {"player": 7}), ("ask", GOOD)])
@@ -176,7 +176,7 @@ async def test_unknown_tools_and_wrong_arguments_are_told_to_a_herm_agent(herm: 
     assert len(herm.hooks.asked) == 1
 
 
-async def test_repeated_and_reused_ids_of_herm_calls(herm: HermStage) -> None:
+async def test_repeated_and_reused_ids_of_herm_calls(herm: HermEnvironment) -> None:
     async with herm.running() as gateway:
         call = herm.agent.call("free", {"n": 1}, call_id="toolu_1")
         await call.answered()
@@ -207,8 +207,8 @@ async def answers(found: list[Any], count: int) -> list[Any] | None:
 
 
 @pytest.fixture
-async def openhands(tmp_path: Path) -> AsyncIterator[OpenHandsStage]:
-    async with openhands_stage(tmp_path) as made:
+async def openhands(tmp_path: Path) -> AsyncIterator[OpenHandsEnvironment]:
+    async with openhands_environment(tmp_path) as made:
         yield made
         assert made.agent.violations == []
         assert made.hooks.asked == []
@@ -258,7 +258,7 @@ PACKETS = {
 
 
 @pytest.mark.slow
-async def test_openhands_garbage_is_on_record_and_the_next_message_works(openhands: OpenHandsStage) -> None:
+async def test_openhands_garbage_is_on_record_and_the_next_message_works(openhands: OpenHandsEnvironment) -> None:
     work = openhands.agent
     async with openhands.running() as gateway:
         await gateway.wait_events("session.moved", state="awaiting_input")
@@ -277,9 +277,9 @@ async def test_openhands_garbage_is_on_record_and_the_next_message_works(openhan
         assert (await gateway.get("/v1/calls"))["data"] == []
 
 
-async def still_works(stage: OpenHandsStage, gateway: Running, number: int) -> None:
+async def still_works(environment: OpenHandsEnvironment, gateway: Running, number: int) -> None:
     """The agent's words arrive and ours do."""
-    await stage.agent.agent_says(f"word {number}")
+    await environment.agent.agent_says(f"word {number}")
 
     async def heard() -> bool:
         posted = await gateway.events(kind="message.posted")
@@ -293,11 +293,11 @@ async def still_works(stage: OpenHandsStage, gateway: Running, number: int) -> N
 
 @pytest.mark.parametrize("wire", ["herm", "openhands"])
 async def test_a_wrong_key_is_told_and_shown_to_nobody(tmp_path: Path, wire: str) -> None:
-    made = herm_stage(tmp_path) if wire == "herm" else openhands_stage(tmp_path)
-    async with made as stage:
+    made = herm_environment(tmp_path) if wire == "herm" else openhands_environment(tmp_path)
+    async with made as environment:
         key = "api_key" if wire == "herm" else "session_api_key"
-        stage.options(**{key: "wrong-canary"})
-        async with stage.running(linked=False) as gateway:
+        environment.options(**{key: "wrong-canary"})
+        async with environment.running(linked=False) as gateway:
             link = await gateway.wait_link("refused")
             [changed] = await gateway.wait_events("link.changed", state="refused")
             assert "key" in changed["event"]["reason"] or "UNAUTHORIZED" in changed["event"]["reason"]
@@ -305,7 +305,7 @@ async def test_a_wrong_key_is_told_and_shown_to_nobody(tmp_path: Path, wire: str
             assert (await gateway.http.get("/readyz")).status_code == 200
 
 
-async def test_a_question_without_an_id_cannot_be_answered_and_costs_nothing(herm: HermStage) -> None:
+async def test_a_question_without_an_id_cannot_be_answered_and_costs_nothing(herm: HermEnvironment) -> None:
     async with herm.running() as gateway:
         garbling(herm).garble(envelope(1, '{"type": "agent.clarify_request", "question": "Which?", "choices": null}'))
         await gateway.wait_events("frame.rejected")

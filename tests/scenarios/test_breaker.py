@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from fastapi.responses import Response
 
-from gateway.simulators.huma_calls import SimCall
+from gateway.testing.runtimes.huma.calls import SimCall
 from tests.executors.peers import hang, serve
+from tests.scenarios.environment import GOOD, Running, Scene, ended, until
 from tests.scenarios.hooks import SECRET, Asked, Gate, Said, success
-from tests.scenarios.house import GOOD, Running, Scene, ended, until
 
 STATE = 'dragoman_breaker_state{executor="cards"}'
 OPEN = 2.0

@@ -8,8 +8,8 @@ import pytest
 from fastapi import Response
 from fastapi.responses import JSONResponse
 
+from tests.scenarios.environment import GOOD, Scene, ended, plain_http
 from tests.scenarios.hooks import Asked, Gate, Said, success, update
-from tests.scenarios.house import GOOD, Scene, ended, plain_http
 
 STATIC = {
     "executors": {"words": {"type": "static", "result": {"fixed": True}}, "no": {"type": "static", "error": "Closed."}},

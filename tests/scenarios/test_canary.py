@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from fastapi.responses import JSONResponse
 
-from gateway.runtime import supervisor
+from gateway.runtime.session import link
+from tests.scenarios.environment import AGENT_KEY, API_KEY, GOOD, Running
 from tests.scenarios.fleet import (
     ADA,
     HERM_KEY,
@@ -20,7 +21,6 @@ from tests.scenarios.fleet import (
     questions,
 )
 from tests.scenarios.hooks import SECRET
-from tests.scenarios.house import AGENT_KEY, API_KEY, GOOD, Running
 from tests.scenarios.test_one_api import RUNTIMES, Four, all_up, four
 
 PASSWORD, VALUE, LATE = "pw-canary-4Rt8", "value-canary-6Yu1", "late-canary-0Op3"
@@ -39,13 +39,13 @@ CANARIES = {
 
 @pytest.fixture(autouse=True)
 def _quick_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "_FIRST", 0.02)
-    monkeypatch.setattr(supervisor, "_LONGEST", 0.05)
-    monkeypatch.setattr(supervisor, "_REFUSED", 0.05)
+    monkeypatch.setattr(link, "_FIRST", 0.02)
+    monkeypatch.setattr(link, "_LONGEST", 0.05)
+    monkeypatch.setattr(link, "_REFUSED", 0.05)
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Four]:
+async def environment(tmp_path: Path) -> AsyncIterator[Four]:
     async with four(tmp_path) as made:
         made.configure({"logging": {"level": "debug"}})
         yield made
@@ -118,14 +118,14 @@ async def fail_in_every_way(gateway: Running, seen: Seen, session_id: str, secre
 
 
 async def test_no_secret_is_found_anywhere_after_success_and_failure(
-    stage: Four, capfd: pytest.CaptureFixture[str]
+    environment: Four, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    ada, work = stage.herm.session(ADA), stage.openhands.conversation(WORK)
-    stage.configure({"executors": {"cards": {"attempts": 2}}})
-    stage.hooks.scripts["free"] = JSONResponse({"detail": "no"}, 500)
+    ada, work = environment.herm.session(ADA), environment.openhands.conversation(WORK)
+    environment.configure({"executors": {"cards": {"attempts": 2}}})
+    environment.hooks.scripts["free"] = JSONResponse({"detail": "no"}, 500)
     tokens: list[str] = []
     seen = Seen()
-    async with stage.running(linked=False) as gateway:
+    async with environment.running(linked=False) as gateway:
         # Whatever a library writes, at whatever level.
         for name in ("httpx", "httpcore", "socketio", "engineio", "uvicorn", "aiohttp", "asyncio", "websockets"):
             logging.getLogger(name).setLevel(logging.DEBUG)
@@ -142,9 +142,9 @@ async def test_no_secret_is_found_anywhere_after_success_and_failure(
                 secret = ada.ask_secret("Token?", "TOKEN")
                 [asked] = await questions(gateway)
                 if trouble == "error":
-                    stage.herm.stumble("POST", 400, code=VALUE)
+                    environment.herm.stumble("POST", 400, code=VALUE)
                 elif trouble == "lost answer":
-                    stage.herm.lose_answers()
+                    environment.herm.lose_answers()
                 path = f"/v1/sessions/{session_id}/events"
                 body = {"kind": "secret.supplied", "id": secret.asked_id, "purpose": "secret", "value": VALUE}
                 seen.add("answer", (await gateway.http.post(path, json=body)).text)
@@ -158,7 +158,7 @@ async def test_no_secret_is_found_anywhere_after_success_and_failure(
             await failing.answered()
             await work.agent_runs("ls", "a")
             await work.drop()
-            huma = await stage.newer.agent("finn").call("ask", GOOD)
+            huma = await environment.newer.agent("finn").call("ask", GOOD)
             await huma.result()
             await work.wait_connections(2)
             ada.end_turn(title="over")
@@ -166,16 +166,16 @@ async def test_no_secret_is_found_anywhere_after_success_and_failure(
                 seen.add("stream", json.dumps(shown))
         tokens += [
             str(one.data["callback_url"]).rpartition("token=")[2]
-            for one in stage.hooks.asked
+            for one in environment.hooks.asked
             if one.data.get("callback_url")
         ]
         await read_everything(gateway, seen)
-        for name, text in await asyncio.to_thread(files, stage.folder):
+        for name, text in await asyncio.to_thread(files, environment.folder):
             seen.add(name, text)
     out, err = capfd.readouterr()
     seen.add("stdout", out)
     seen.add("stderr", err)
-    for name, text in await asyncio.to_thread(files, stage.folder):
+    for name, text in await asyncio.to_thread(files, environment.folder):
         seen.add(name, text)
     # What may be read is found where it should be, so the search looks in the right places.
     found = {where for where, text in seen.texts if "Token?" in text}

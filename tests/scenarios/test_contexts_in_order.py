@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from gateway.core.contexts import RENEWED, REPLACED
-from gateway.runtime import supervisor
+from gateway.runtime.session import link
+from tests.scenarios.environment import GOOD, Running, Scene, ended, until
 from tests.scenarios.fleet import condition, message
 from tests.scenarios.hooks import Gate, success, update
-from tests.scenarios.house import GOOD, Running, Scene, ended, until
 
 
 @pytest.fixture(autouse=True)
 def _quick_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     """The waits between connections are made short; everything else is as in production."""
-    monkeypatch.setattr(supervisor, "_FIRST", 0.02)
-    monkeypatch.setattr(supervisor, "_LONGEST", 0.1)
-    monkeypatch.setattr(supervisor, "_REFUSED", 0.1)
+    monkeypatch.setattr(link, "_FIRST", 0.02)
+    monkeypatch.setattr(link, "_LONGEST", 0.1)
+    monkeypatch.setattr(link, "_REFUSED", 0.1)
 
 
 def context(number: int, *, wakes: bool = False) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Any
 from fastapi.responses import Response
 
 from gateway.http import shapes
+from tests.scenarios.environment import GOOD, Running, Scene, ended, until
 from tests.scenarios.hooks import success
-from tests.scenarios.house import GOOD, Running, Scene, ended, until
 from tests.scenarios.test_terminal import dragoman
 
 REDRIVE = "/v1/dead-letters/redrive"

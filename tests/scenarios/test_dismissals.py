@@ -2,15 +2,15 @@
 
 import pytest
 
-from gateway.runtime import rounds
-from tests.scenarios.house import Scene, ended, until
+from gateway.runtime.delivery import maintenance
+from tests.scenarios.environment import Scene, ended, until
 from tests.scenarios.test_dead_letters import breaking, letters, listed
 from tests.scenarios.test_terminal import dragoman
 
 
 @pytest.fixture(autouse=True)
 def _quick_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "_GAUGES", 0.05)
+    monkeypatch.setattr(maintenance, "_GAUGES", 0.05)
 
 
 async def test_a_dismissed_letter_is_off_the_list_and_the_gauge_and_on_record(newer: Scene) -> None:

@@ -10,21 +10,21 @@ import pytest
 from structlog.testing import capture_logs
 
 from adapters.huma_v0_2.codec import HumaCodec
-from gateway.conformance.engine_words import ALICE, FakeClock, close_session, open_session
-from gateway.engines.memory import MemoryEngine
-from gateway.engines.memory_tables import SharedMemory
-from gateway.envelope import SessionId
-from gateway.ports.adapter import Frame
-from gateway.ports.engine import Engine
-from gateway.ports.step import HANDOVER
-from gateway.runtime.clock import SystemClock, SystemIds
-from gateway.runtime.handover import KEPT, Handover, worth_handing_over
-from gateway.runtime.inbox import Inbox
-from gateway.runtime.pump import Left
-from gateway.runtime.rings import Rings
-from gateway.runtime.signals import FrameArrived, Signal
-from tests.scenarios.house import GOOD, Scene, ended, until
-from tests.scenarios.replicas import Replica, carrier, cluster
+from gateway.adapter.port import Frame
+from gateway.events import SessionId
+from gateway.runtime.cluster.handover import KEPT, Handover, worth_handing_over
+from gateway.runtime.cluster.notifications import Notifications
+from gateway.runtime.session.inbox import Inbox
+from gateway.runtime.session.signals import FrameArrived, Signal
+from gateway.runtime.session.worker import Left
+from gateway.runtime.system_clock import SystemClock, SystemIds
+from gateway.store.memory import MemoryEngine
+from gateway.store.memory_tables import SharedMemory
+from gateway.store.port import Engine
+from gateway.store.step import HANDOVER
+from gateway.testing.conformance.engine_words import ALICE, FakeClock, close_session, open_session
+from tests.scenarios.environment import GOOD, Scene, ended, until
+from tests.scenarios.replicas import Replica, cluster, owner_and_other
 
 STATUS: dict[str, Any] = {"type": "status", "status": "idle"}
 
@@ -55,7 +55,7 @@ async def unheard(scene: Scene, count: int) -> list[dict[str, Any]]:
 def stranger(engine: Engine, clock: Any = None) -> Handover:
     """An instance that has lost a session."""
     clock = clock or SystemClock()
-    return Handover(engine, clock, SystemIds(clock), Rings(engine))
+    return Handover(engine, clock, SystemIds(clock), Notifications(engine))
 
 
 async def steal(one: Replica, session_id: SessionId) -> None:
@@ -70,7 +70,7 @@ async def test_what_an_owner_hears_while_it_is_cut_off_is_decided_about_by_the_n
     store = cluster(newer)
     async with store.replica() as a, store.replica() as b:
         session_id = SessionId(await a.session())
-        one, other = await carrier(session_id, [a, b])
+        one, other = await owner_and_other(session_id, [a, b])
         one.faults.cut_off = True
         alone = [await agent.call("free", {"n": n}) for n in range(3)]
         withdrawn = await agent.call("free", {"n": "withdrawn"})
@@ -108,7 +108,7 @@ async def test_what_a_session_had_before_it_that_failed_and_goes_on_elsewhere_is
     store = cluster(newer)
     async with store.replica() as a, store.replica() as b:
         session_id = SessionId(await a.session())
-        one, other = await carrier(session_id, [a, b])
+        one, other = await owner_and_other(session_id, [a, b])
         await steal(one, session_id)
         among = (await other.get("/v1/instances"))["data"]
         [instance] = [each["instance_id"] for each in among if each["url"] == other.url]
@@ -118,7 +118,7 @@ async def test_what_a_session_had_before_it_that_failed_and_goes_on_elsewhere_is
         connections = newer.agent.connections
         # It fails, and finds that the session is not its own any more; only then the other one makes its link.
         await until(lambda: _let_go(newer))
-        MemoryEngine.ring(one.faults, f"orphans:{session_id}")
+        MemoryEngine.notify(one.faults, f"orphans:{session_id}")
         await newer.agent.wait_connections(connections + 1)
         assert not call.results
         one.faults.broken = False

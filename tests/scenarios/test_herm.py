@@ -10,35 +10,35 @@ import pytest
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
-from gateway.runtime import supervisor
-from gateway.simulators.herm import HermServer, Manners
+from gateway.runtime.session import link
+from gateway.testing.runtimes.herm.server import HermServer, Manners
+from tests.scenarios.environment import GOOD
 from tests.scenarios.fleet import (
     HERM_KEY,
-    HermStage,
+    HermEnvironment,
     answer,
     condition,
     delivery,
     fate,
-    herm_stage,
+    herm_environment,
     message,
     questions,
     send,
 )
 from tests.scenarios.hooks import Gate, success, update
-from tests.scenarios.house import GOOD
 
 
 @pytest.fixture(autouse=True)
 def _quick_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     """The waits between connections are made short; everything else is as in production."""
-    monkeypatch.setattr(supervisor, "_FIRST", 0.02)
-    monkeypatch.setattr(supervisor, "_LONGEST", 0.05)
-    monkeypatch.setattr(supervisor, "_REFUSED", 0.05)
+    monkeypatch.setattr(link, "_FIRST", 0.02)
+    monkeypatch.setattr(link, "_LONGEST", 0.05)
+    monkeypatch.setattr(link, "_REFUSED", 0.05)
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[HermStage]:
-    async with herm_stage(tmp_path) as made:
+async def environment(tmp_path: Path) -> AsyncIterator[HermEnvironment]:
+    async with herm_environment(tmp_path) as made:
         yield made
         assert made.agent.violations == []
         assert made.server.violations == []
@@ -49,105 +49,111 @@ def texts(posted: dict[str, Any]) -> list[str]:
     return [block["text"] for block in posted["content"]]
 
 
-def posted(stage: HermStage, kind: str) -> list[dict[str, Any]]:
-    return [one.payload for one in stage.agent.received if one.payload["type"] == kind]
+def posted(environment: HermEnvironment, kind: str) -> list[dict[str, Any]]:
+    return [one.payload for one in environment.agent.received if one.payload["type"] == kind]
 
 
 # Tools ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("H54", "H56", "H57", "H58", "H59")
-async def test_updates_of_an_outcome_are_the_first_text_of_its_result(stage: HermStage) -> None:
-    stage.hooks.scripts["ask"] = success("two sevens", updates=[update("dealt", deck=40), update("turn", of="Finn")])
-    async with stage.running() as gateway:
-        said = await stage.agent.call("ask", GOOD).answered()
+async def test_updates_of_an_outcome_are_the_first_text_of_its_result(environment: HermEnvironment) -> None:
+    environment.hooks.scripts["ask"] = success(
+        "two sevens", updates=[update("dealt", deck=40), update("turn", of="Finn")]
+    )
+    async with environment.running() as gateway:
+        said = await environment.agent.call("ask", GOOD).answered()
         assert "is_error" not in said or said["is_error"] is False
         first, last = texts(said)
         assert last == "two sevens"
         assert first.index("dealt happened") < first.index("turn happened")
         assert '"deck":40' in first
         # All is answered, so the same turn goes on.
-        assert stage.agent.events[-1]["payload"] == {"type": "session.status_running"}
+        assert environment.agent.events[-1]["payload"] == {"type": "session.status_running"}
         [row] = (await gateway.get("/v1/calls"))["data"]
         assert (await delivery(gateway, row["call_id"]))["state"] == "delivered"
-    [asked] = stage.hooks.asked
+    [asked] = environment.hooks.asked
     assert (asked.data["runtime"], asked.data["protocol"], asked.data["native_session_id"]) == (
         "ada", "herm/2", "session_ada",
     )  # fmt: skip
 
 
 @pytest.mark.requirement("H-o", "H-p")
-async def test_calls_of_one_pause_are_answered_each_when_it_is_ready(stage: HermStage) -> None:
+async def test_calls_of_one_pause_are_answered_each_when_it_is_ready(environment: HermEnvironment) -> None:
     gates = {"ask": Gate(), "free": Gate()}
     for tool, gate in gates.items():
-        stage.hooks.scripts[tool] = gate.answering(success(tool))
-    async with stage.running():
-        first, second = stage.agent.call_all([("ask", GOOD), ("free", {})])
-        await stage.hooks.wait_for(2)
+        environment.hooks.scripts[tool] = gate.answering(success(tool))
+    async with environment.running():
+        first, second = environment.agent.call_all([("ask", GOOD), ("free", {})])
+        await environment.hooks.wait_for(2)
         gates["free"].open()
         assert texts(await second.answered()) == ["free"]
         assert first.answers == []
         # The pause lasts, and now waits for the other alone.
-        assert stage.agent.events[-1]["payload"]["stop_reason"]["event_ids"] == [first.asked_id]
+        assert environment.agent.events[-1]["payload"]["stop_reason"]["event_ids"] == [first.asked_id]
         gates["ask"].open()
         assert texts(await first.answered()) == ["ask"]
-    assert [one["tool_use_id"] for one in posted(stage, "user.custom_tool_result")] == [
+    assert [one["tool_use_id"] for one in posted(environment, "user.custom_tool_result")] == [
         second.asked_id, first.asked_id,
     ]  # fmt: skip
 
 
-async def test_an_interrupt_ends_open_calls_and_posts_nothing_for_them(stage: HermStage) -> None:
+async def test_an_interrupt_ends_open_calls_and_posts_nothing_for_them(environment: HermEnvironment) -> None:
     gate = Gate()
-    stage.hooks.scripts["ask"] = gate.answering(success("too late"))
-    async with stage.running() as gateway:
-        call = stage.agent.call("ask", GOOD)
-        await stage.hooks.wait_for(1)
+    environment.hooks.scripts["ask"] = gate.answering(success("too late"))
+    async with environment.running() as gateway:
+        call = environment.agent.call("ask", GOOD)
+        await environment.hooks.wait_for(1)
         await send(gateway, {"kind": "turn.interrupted", "reason": "enough"})
         row = await gateway.wait_call(call.asked_id, "canceled")
         assert (await gateway.get(f"/v1/calls/{row['call_id']}"))["deliveries"] == []
-        await stage.hooks.wait_for(1, name="tool.canceled")
+        await environment.hooks.wait_for(1, name="tool.canceled")
         gate.open()
-        assert (await stage.agent.wait_for(lambda one: one["type"] == "user.interrupt")).payload["message"] == "enough"
-    assert posted(stage, "user.custom_tool_result") == []
+        assert (await environment.agent.wait_for(lambda one: one["type"] == "user.interrupt")).payload[
+            "message"
+        ] == "enough"
+    assert posted(environment, "user.custom_tool_result") == []
 
 
 # Questions to people -------------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("H-x", "H-w")
-async def test_approvals_are_told_in_the_order_of_asking_however_they_are_answered(stage: HermStage) -> None:
-    async with stage.running() as gateway:
-        first = stage.agent.ask_approval("terminal", {"command": "ls"})
-        second = stage.agent.ask_approval("fetch", {"url": "http://x"}, mcp=True)
+async def test_approvals_are_told_in_the_order_of_asking_however_they_are_answered(
+    environment: HermEnvironment,
+) -> None:
+    async with environment.running() as gateway:
+        first = environment.agent.ask_approval("terminal", {"command": "ls"})
+        second = environment.agent.ask_approval("fetch", {"url": "http://x"}, mcp=True)
         one, other = await questions(gateway, 2)
         assert [one["event"]["id"], other["event"]["id"]] == [first.asked_id, second.asked_id]
         await answer(gateway, other, {"decision": "deny", "scope": "session"})
-        assert posted(stage, "user.tool_confirmation") == []
+        assert posted(environment, "user.tool_confirmation") == []
         await answer(gateway, one, {"decision": "allow"})
         assert (await second.answered())["result"] == "deny"
         assert (await answer(gateway, one, {"decision": "deny"}, status=409))["type"].endswith("conflict")
-    told = posted(stage, "user.tool_confirmation")
+    told = posted(environment, "user.tool_confirmation")
     assert [(one["tool_use_id"], one["result"]) for one in told] == [
         (first.asked_id, "allow"), (second.asked_id, "deny"),
     ]  # fmt: skip
     assert all(one.get("scope", "once") == "once" for one in told)
 
 
-async def test_an_approval_is_given_by_the_executor_it_is_routed_to(stage: HermStage) -> None:
-    stage.configure({"routes": [{"match": {"event": "approval.asked", "tool": "term*"}, "to": "cards"},
+async def test_an_approval_is_given_by_the_executor_it_is_routed_to(environment: HermEnvironment) -> None:
+    environment.configure({"routes": [{"match": {"event": "approval.asked", "tool": "term*"}, "to": "cards"},
                                 {"match": {"tool": "*"}, "to": "cards"}]})  # fmt: skip
-    stage.hooks.scripts["approval.asked"] = {"decision": "allow", "scope": "session"}
-    async with stage.running() as gateway:
-        result = await stage.agent.agent_uses("terminal", {"command": "ls"}, "a.txt", gated=True)
+    environment.hooks.scripts["approval.asked"] = {"decision": "allow", "scope": "session"}
+    async with environment.running() as gateway:
+        result = await environment.agent.agent_uses("terminal", {"command": "ls"}, "a.txt", gated=True)
         assert result["status"] == "completed"
-        [told] = posted(stage, "user.tool_confirmation")
+        [told] = posted(environment, "user.tool_confirmation")
         assert (told["result"], told["scope"]) == ("allow", "session")
-        [asked] = stage.hooks.asked
+        [asked] = environment.hooks.asked
         [recorded] = await gateway.events(kind="approval.asked")
         assert asked.key == recorded["event_id"]
         assert asked.data["event"]["arguments"] == {"command": "ls"}
         # Nobody has routed this one.
-        stage.agent.ask_approval("write_file", {"path": "a"})
+        environment.agent.ask_approval("write_file", {"path": "a"})
         [waiting] = await questions(gateway)
         assert waiting["event"]["tool"] == "write_file"
         # Its end is a runtime's own: nothing of it was ever ours to execute.
@@ -155,10 +161,10 @@ async def test_an_approval_is_given_by_the_executor_it_is_routed_to(stage: HermS
 
 
 @pytest.mark.requirement("H51", "H32", "H-r")
-async def test_questions_with_and_without_choices_are_answered_through_the_api(stage: HermStage) -> None:
-    async with stage.running() as gateway:
+async def test_questions_with_and_without_choices_are_answered_through_the_api(environment: HermEnvironment) -> None:
+    async with environment.running() as gateway:
         for choices, text in ((["Victoria", "Alice"], "Alice"), (None, "anything at all"), (None, "")):
-            asked = stage.agent.clarify("Whom?", choices)
+            asked = environment.agent.clarify("Whom?", choices)
             [waiting] = await questions(gateway)
             assert waiting["event"]["choices"] == (choices or [])
             await answer(gateway, waiting, {"answer": text})
@@ -167,12 +173,12 @@ async def test_questions_with_and_without_choices_are_answered_through_the_api(s
         assert states == ["answered"] * 3
 
 
-async def test_what_nobody_answers_in_time_is_denied_and_skipped(stage: HermStage) -> None:
-    stage.configure({"limits": {"interaction_timeout": "100ms"}})
-    async with stage.running() as gateway:
-        approval = stage.agent.ask_approval("terminal", {"command": "rm"})
-        question, sudo = stage.agent.clarify("Whom?"), stage.agent.ask_sudo()
-        secret = stage.agent.ask_secret("Token?", "TOKEN")
+async def test_what_nobody_answers_in_time_is_denied_and_skipped(environment: HermEnvironment) -> None:
+    environment.configure({"limits": {"interaction_timeout": "100ms"}})
+    async with environment.running() as gateway:
+        approval = environment.agent.ask_approval("terminal", {"command": "rm"})
+        question, sudo = environment.agent.clarify("Whom?"), environment.agent.ask_sudo()
+        secret = environment.agent.ask_secret("Token?", "TOKEN")
         assert (await approval.answered())["result"] == "deny"
         assert (await question.answered())["answer"] == ""
         assert (await sudo.answered())["password"] == ""
@@ -181,14 +187,14 @@ async def test_what_nobody_answers_in_time_is_denied_and_skipped(stage: HermStag
 
 
 @pytest.mark.requirement("H-s")
-async def test_passwords_and_secrets_are_supplied_by_people_or_by_id(stage: HermStage) -> None:
-    async with stage.running() as gateway:
-        sudo = stage.agent.ask_sudo()
+async def test_passwords_and_secrets_are_supplied_by_people_or_by_id(environment: HermEnvironment) -> None:
+    async with environment.running() as gateway:
+        sudo = environment.agent.ask_sudo()
         [waiting] = await questions(gateway)
         assert waiting["event"]["purpose"] == "sudo"
         await answer(gateway, waiting, {"value": "pw-canary"})
         assert (await sudo.answered())["password"] == "pw-canary"
-        secret = stage.agent.ask_secret("Token?", "TOKEN")
+        secret = environment.agent.ask_secret("Token?", "TOKEN")
         [waiting] = await questions(gateway)
         await send(
             gateway, {"kind": "secret.supplied", "id": secret.asked_id, "purpose": "secret", "value": "s-canary"}
@@ -202,17 +208,19 @@ async def test_passwords_and_secrets_are_supplied_by_people_or_by_id(stage: Herm
 
 
 @pytest.mark.requirement("H40", "H41", "H42", "H-k", "H-n", "H37", "H38", "H-gg")
-async def test_pieces_are_live_wholes_are_recorded_and_a_title_comes_after_the_turn(stage: HermStage) -> None:
-    async with stage.running() as gateway, gateway.stream(await gateway.session()) as stream:
-        stage.agent.thinks("Who has sevens?")
-        stage.agent.says("Have you any sevens?")
+async def test_pieces_are_live_wholes_are_recorded_and_a_title_comes_after_the_turn(
+    environment: HermEnvironment,
+) -> None:
+    async with environment.running() as gateway, gateway.stream(await gateway.session()) as stream:
+        environment.agent.thinks("Who has sevens?")
+        environment.agent.says("Have you any sevens?")
         seen = await stream.until("message.posted")
         pieces = [one["data"] for one in seen if one["event"] == "message.streamed"]
         assert "".join(one["event"]["text"] for one in pieces) == "Have you any sevens?"
         assert all(one["live"] and "id" not in one for one in pieces)
         assert seen[-1]["data"]["event"]["complete"] is True
-        stage.agent.says("I was about to", whole=False)
-        stage.agent.end_turn(title="Fishing")
+        environment.agent.says("I was about to", whole=False)
+        environment.agent.end_turn(title="Fishing")
         seen = await stream.until("session.titled")
         assert "id" not in seen[-1]
         assert seen[-1]["data"]["event"]["title"] == "Fishing"
@@ -224,11 +232,11 @@ async def test_pieces_are_live_wholes_are_recorded_and_a_title_comes_after_the_t
 
 
 @pytest.mark.requirement("H20", "H21", "H-e")
-async def test_messages_wait_for_the_turn_and_only_so_many_do(stage: HermStage) -> None:
+async def test_messages_wait_for_the_turn_and_only_so_many_do(environment: HermEnvironment) -> None:
     # A turn that is told late must not be taken for none.
-    stage.options(turn_timeout="30s")
-    async with stage.running() as gateway:
-        stage.agent.begin_turn()
+    environment.options(turn_timeout="30s")
+    async with environment.running() as gateway:
+        environment.agent.begin_turn()
         await gateway.wait_events("session.moved", state="running")
         for number in range(16):
             await send(gateway, message(f"message {number}"))
@@ -238,64 +246,68 @@ async def test_messages_wait_for_the_turn_and_only_so_many_do(stage: HermStage) 
         await send(gateway, {"kind": "turn.steered", "text": "hurry"})
         hint: dict[str, Any] = {"kind": "context.updated", "name": "turn", "context": {}, "description": "It is late."}
         await send(gateway, {**hint, "wakes_agent": True})
-        await stage.agent.wait_for(lambda one: one["type"] == "user.steer" and "It is late." in one["message"])
-        assert posted(stage, "user.message") == []
+        await environment.agent.wait_for(lambda one: one["type"] == "user.steer" and "It is late." in one["message"])
+        assert posted(environment, "user.message") == []
         for number in range(16):
-            stage.agent.end_turn()
-            await stage.agent.wait_for(
+            environment.agent.end_turn()
+            await environment.agent.wait_for(
                 lambda one, text=f"message {number}": one["type"] == "user.message" and texts(one) == [text]
             )
-            assert stage.agent.turn
-        stage.agent.end_turn()
+            assert environment.agent.turn
+        environment.agent.end_turn()
         await send(gateway, message("afterwards"))
-        await stage.agent.wait_for(lambda one: one["type"] == "user.message" and texts(one) == ["afterwards"])
+        await environment.agent.wait_for(lambda one: one["type"] == "user.message" and texts(one) == ["afterwards"])
     # The server never had to refuse one.
-    assert stage.agent.refused == []
+    assert environment.agent.refused == []
 
 
-async def test_more_messages_than_may_wait_are_refused_in_one_request_and_without_a_link(stage: HermStage) -> None:
-    async with stage.running() as gateway:
-        stage.agent.begin_turn()
+async def test_more_messages_than_may_wait_are_refused_in_one_request_and_without_a_link(
+    environment: HermEnvironment,
+) -> None:
+    async with environment.running() as gateway:
+        environment.agent.begin_turn()
         await gateway.wait_events("session.moved", state="running")
         [problem] = await send(gateway, *[message(f"m{number}") for number in range(17)], status=503)
         assert problem["type"].endswith("overloaded")
         assert await gateway.events(kind="message.posted") == []
-        await stage.server.stop()
+        await environment.server.stop()
         await gateway.wait_link("down")
         for number in range(16):
             await send(gateway, message(f"message {number}"))
         await send(gateway, message("one too many"), status=503)
-        await stage.server.start()
+        await environment.server.start()
 
 
 @pytest.mark.requirement("H-d")
-async def test_a_message_that_meets_a_running_turn_is_kept_until_it_ends(stage: HermStage) -> None:
-    stage.options(turn_timeout="30s")
-    async with stage.running() as gateway:
-        stage.server.stumble("POST", 409, code="turn_in_progress")
+async def test_a_message_that_meets_a_running_turn_is_kept_until_it_ends(environment: HermEnvironment) -> None:
+    environment.options(turn_timeout="30s")
+    async with environment.running() as gateway:
+        environment.server.stumble("POST", 409, code="turn_in_progress")
         [sent] = await send(gateway, message("hello"))
-        stage.agent.begin_turn()
+        environment.agent.begin_turn()
         await gateway.wait_events("session.moved", state="running")
-        assert posted(stage, "user.message") == []
-        stage.agent.end_turn()
-        await stage.agent.wait_for(lambda one: one["type"] == "user.message")
+        assert posted(environment, "user.message") == []
+        environment.agent.end_turn()
+        await environment.agent.wait_for(lambda one: one["type"] == "user.message")
         assert (await fate(gateway, sent["sequence"]))["state"] == "delivered"
-    assert len(posted(stage, "user.message")) == 1
+    assert len(posted(environment, "user.message")) == 1
 
 
-async def test_a_message_does_not_wait_for_a_turn_that_ended_before_its_post_was_answered(stage: HermStage) -> None:
+async def test_a_message_does_not_wait_for_a_turn_that_ended_before_its_post_was_answered(
+    environment: HermEnvironment,
+) -> None:
     # Whoever waits for that turn waits longer than this test.
-    stage.options(turn_timeout="60s")
-    async with stage.running() as gateway:
-        stage.server.hold_answers()
+    environment.options(turn_timeout="60s")
+    async with environment.running() as gateway:
+        environment.server.hold_answers()
         [sent] = await send(gateway, message("first"))
-        await stage.agent.wait_for(lambda one: one["type"] == "user.message" and texts(one) == ["first"])
-        stage.agent.end_turn()
+        await environment.agent.wait_for(lambda one: one["type"] == "user.message" and texts(one) == ["first"])
+        environment.agent.end_turn()
         await gateway.wait_events("session.moved", state="idle")
-        stage.server.release_answers()
+        environment.server.release_answers()
         assert (await fate(gateway, sent["sequence"]))["state"] == "delivered"
         await send(gateway, message("second"))
-        await stage.agent.wait_for(lambda one: one["type"] == "user.message" and texts(one) == ["second"])
+        await environment.agent.wait_for(lambda one: one["type"] == "user.message" and texts(one) == ["second"])
 
 
 class Hesitant(HermServer):
@@ -315,17 +327,17 @@ class Hesitant(HermServer):
 
 async def test_a_message_refused_for_a_turn_that_ended_meanwhile_is_offered_again_at_once(tmp_path: Path) -> None:
     server = Hesitant()
-    async with herm_stage(tmp_path, server=server) as stage:
-        stage.options(turn_timeout="60s")
-        async with stage.running() as gateway:
+    async with herm_environment(tmp_path, server=server) as environment:
+        environment.options(turn_timeout="60s")
+        async with environment.running() as gateway:
             server.stumble("POST", 409, code="turn_in_progress")
             await send(gateway, message("hello"))
             await server.refusing.wait()
-            stage.agent.begin_turn()
-            stage.agent.end_turn()
+            environment.agent.begin_turn()
+            environment.agent.end_turn()
             await gateway.wait_events("session.moved", state="idle")
             server.through.set()
-            await stage.agent.wait_for(lambda one: one["type"] == "user.message")
+            await environment.agent.wait_for(lambda one: one["type"] == "user.message")
 
 
 # Requests that fail --------------------------------------------------------------------------------------
@@ -333,16 +345,18 @@ async def test_a_message_refused_for_a_turn_that_ended_meanwhile_is_offered_agai
 
 @pytest.mark.requirement("H-t")
 @pytest.mark.parametrize("status", [404, 409, 410])
-async def test_an_answer_that_comes_too_late_is_moot_and_no_dead_letter(stage: HermStage, status: int) -> None:
-    async with stage.running() as gateway:
-        stage.server.stumble("POST", status, code="gone")
-        call = stage.agent.call("ask", GOOD)
+async def test_an_answer_that_comes_too_late_is_moot_and_no_dead_letter(
+    environment: HermEnvironment, status: int
+) -> None:
+    async with environment.running() as gateway:
+        environment.server.stumble("POST", status, code="gone")
+        call = environment.agent.call("ask", GOOD)
         row = await gateway.wait_call(call.asked_id, "succeeded")
         settled = await delivery(gateway, row["call_id"])
         assert settled["state"] == "moot"
         assert str(status) in settled["reason"]
-        stage.server.stumble("POST", status, code="gone")
-        approval = stage.agent.ask_approval("terminal", {})
+        environment.server.stumble("POST", status, code="gone")
+        approval = environment.agent.ask_approval("terminal", {})
         [waiting] = await questions(gateway)
         await answer(gateway, waiting, {"decision": "allow"})
         await questions(gateway, state="answered")
@@ -350,7 +364,7 @@ async def test_an_answer_that_comes_too_late_is_moot_and_no_dead_letter(stage: H
         assert (call.answers, approval.answers) == ([], [])
         # The link has borne it.
         assert len(await gateway.events(kind="link.changed")) == 1
-        assert texts(await stage.agent.call("free", {}).answered())
+        assert texts(await environment.agent.call("free", {}).answered())
 
 
 FAILURES = [
@@ -361,45 +375,47 @@ FAILURES = [
 ]
 
 
-def fail_next(stage: HermStage, method: str, status: int) -> None:
+def fail_next(environment: HermEnvironment, method: str, status: int) -> None:
     if method == "lost answer":
-        stage.server.lose_answers()
+        environment.server.lose_answers()
         return
     after = "1" if status == 429 else None
-    stage.server.stumble(method, status, code="as_ordered", retry_after=after)
+    environment.server.stumble(method, status, code="as_ordered", retry_after=after)
     if method != "POST":
-        stage.agent.drop_streams()
+        environment.agent.drop_streams()
 
 
 @pytest.mark.requirement("H-u")
 @pytest.mark.parametrize(("method", "status"), FAILURES, ids=str)
 async def test_a_result_survives_each_failure_and_is_said_in_one_way(
-    stage: HermStage, method: str, status: int
+    environment: HermEnvironment, method: str, status: int
 ) -> None:
     gate = Gate()
-    stage.hooks.scripts["ask"] = gate.answering(success("kept", updates=[update("dealt", deck=1)]))
-    async with stage.running() as gateway:
-        call = stage.agent.call("ask", GOOD)
-        await stage.hooks.wait_for(1)
-        fail_next(stage, method, status)
+    environment.hooks.scripts["ask"] = gate.answering(success("kept", updates=[update("dealt", deck=1)]))
+    async with environment.running() as gateway:
+        call = environment.agent.call("ask", GOOD)
+        await environment.hooks.wait_for(1)
+        fail_next(environment, method, status)
         gate.open()
         said = await call.answered(10)
         row = await gateway.wait_call(call.asked_id, "succeeded")
         assert (await delivery(gateway, row["call_id"]))["state"] == "delivered"
         assert all(again == said for again in call.answers)
         await gateway.wait_link("up")
-        assert texts(await stage.agent.call("free", {"n": 1}).answered()) == ['{"n":1}']
-    assert len(stage.hooks.of("ask")) == 1
+        assert texts(await environment.agent.call("free", {"n": 1}).answered()) == ['{"n":1}']
+    assert len(environment.hooks.of("ask")) == 1
 
 
 @pytest.mark.requirement("H-u")
 @pytest.mark.parametrize(("method", "status"), FAILURES, ids=str)
-async def test_a_message_is_said_once_or_its_fate_is_called_unknown(stage: HermStage, method: str, status: int) -> None:
-    async with stage.running() as gateway:
-        fail_next(stage, method, status)
+async def test_a_message_is_said_once_or_its_fate_is_called_unknown(
+    environment: HermEnvironment, method: str, status: int
+) -> None:
+    async with environment.running() as gateway:
+        fail_next(environment, method, status)
         [sent] = await send(gateway, message("hello"))
         settled = await fate(gateway, sent["sequence"])
-        said = posted(stage, "user.message")
+        said = posted(environment, "user.message")
         if (method, status) == ("POST", 500):
             # It may have acted before it failed.
             assert (settled["state"], said) == ("unknown", [])
@@ -408,18 +424,21 @@ async def test_a_message_is_said_once_or_its_fate_is_called_unknown(stage: HermS
         else:
             assert (settled["state"], len(said)) == ("delivered", 1)
         await gateway.wait_link("up")
-        if stage.agent.turn:
-            stage.agent.end_turn()
+        if environment.agent.turn:
+            environment.agent.end_turn()
         await send(gateway, message("again"))
-        await stage.agent.wait_for(lambda one: one["type"] == "user.message" and texts(one) == ["again"])
+        await environment.agent.wait_for(lambda one: one["type"] == "user.message" and texts(one) == ["again"])
 
 
 async def test_a_lost_answer_without_an_echo_leaves_a_message_unknown_and_unrepeated(tmp_path: Path) -> None:
-    async with herm_stage(tmp_path, manners=Manners(echoes=False)) as stage, stage.running() as gateway:
-        stage.server.lose_answers()
+    async with (
+        herm_environment(tmp_path, manners=Manners(echoes=False)) as environment,
+        environment.running() as gateway,
+    ):
+        environment.server.lose_answers()
         [sent] = await send(gateway, message("hello"))
         assert (await fate(gateway, sent["sequence"]))["state"] == "unknown"
-        assert len(posted(stage, "user.message")) == 1
+        assert len(posted(environment, "user.message")) == 1
 
 
 class Forgetful(HermServer):
@@ -436,39 +455,41 @@ class Forgetful(HermServer):
 @pytest.mark.parametrize("status", [401, 404, 429, 500])
 async def test_nothing_is_acted_on_before_the_whole_history_is_read(tmp_path: Path, status: int) -> None:
     server = Forgetful(api_key=HERM_KEY)
-    async with herm_stage(tmp_path, server=server) as stage:
-        stage.configure({"runtimes": {"ada": {"list_limit": 2}}})
-        settled = stage.agent.call("ask", GOOD)
-        stage.agent.accept([{"type": "user.custom_tool_result", "tool_use_id": settled.asked_id,
+    async with herm_environment(tmp_path, server=server) as environment:
+        environment.configure({"runtimes": {"ada": {"list_limit": 2}}})
+        settled = environment.agent.call("ask", GOOD)
+        environment.agent.accept([{"type": "user.custom_tool_result", "tool_use_id": settled.asked_id,
                              "content": [{"type": "text", "text": "another client's"}]}])  # fmt: skip
-        open_call = stage.agent.call("ask", {**GOOD, "rank": "9"})
-        approval = stage.agent.ask_approval("terminal", {"command": "ls"})
+        open_call = environment.agent.call("ask", {**GOOD, "rank": "9"})
+        approval = environment.agent.ask_approval("terminal", {"command": "ls"})
         server.failing = status
-        async with stage.running(linked=False) as gateway:
-            await condition(lambda: stage.agent.streams_opened >= 3)
-            assert stage.hooks.asked == []
+        async with environment.running(linked=False) as gateway:
+            await condition(lambda: environment.agent.streams_opened >= 3)
+            assert environment.hooks.asked == []
             assert (await gateway.get("/v1/interactions"))["data"] == []
             server.failing = None
             await gateway.wait_link("up")
             assert '"9"' in texts(await open_call.answered())[0]
             [waiting] = await questions(gateway)
             assert waiting["event"]["id"] == approval.asked_id
-        assert len(stage.hooks.asked) == 1
+        assert len(environment.hooks.asked) == 1
         assert [texts(one) for one in settled.answers] == [["another client's"]]
-        assert stage.agent.violations == server.violations == []
-        assert stage.hooks.unsigned == 0
+        assert environment.agent.violations == server.violations == []
+        assert environment.hooks.unsigned == 0
 
 
-async def test_what_happened_while_no_gateway_ran_is_history_and_what_is_open_is_answered(stage: HermStage) -> None:
-    async with stage.running() as gateway:
-        first = stage.agent.call("free", {"n": 1})
+async def test_what_happened_while_no_gateway_ran_is_history_and_what_is_open_is_answered(
+    environment: HermEnvironment,
+) -> None:
+    async with environment.running() as gateway:
+        first = environment.agent.call("free", {"n": 1})
         await first.answered()
-    missed = stage.agent.call("free", {"n": 2})
-    stage.agent.clarify("Which?")
-    async with stage.running() as gateway:
+    missed = environment.agent.call("free", {"n": 2})
+    environment.agent.clarify("Which?")
+    async with environment.running() as gateway:
         assert texts(await missed.answered()) == ['{"n":2}']
         [waiting] = await questions(gateway)
         await answer(gateway, waiting, {"answer": "that"})
         ids = [one["origin"]["native_id"] for one in await gateway.events() if one["origin"]]
         assert len(ids) == len(set(ids))
-    assert [one.data["arguments"]["n"] for one in stage.hooks.of("free")] == [1, 2]
+    assert [one.data["arguments"]["n"] for one in environment.hooks.of("free")] == [1, 2]

@@ -7,11 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from gateway.runtime import supervisor
-from gateway.simulators.herm import Asked, HermServer, Manners, SimSession
-from tests.scenarios.fleet import ADA, HERM_KEY, HermStage, answer, condition, herm_stage, message, questions, send
+from gateway.runtime.session import link
+from gateway.testing.runtimes.herm.server import Asked, HermServer, Manners, SimSession
+from tests.scenarios.environment import Running, until
+from tests.scenarios.fleet import (
+    ADA,
+    HERM_KEY,
+    HermEnvironment,
+    answer,
+    condition,
+    herm_environment,
+    message,
+    questions,
+    send,
+)
 from tests.scenarios.hooks import PATIENCE, success, update
-from tests.scenarios.house import Running, until
 
 LEAST_FRAMES = 20
 """A round has more than these; fewer would mean that the script of `play` was cut short."""
@@ -19,8 +29,8 @@ LEAST_FRAMES = 20
 
 @pytest.fixture(autouse=True)
 def _quick_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "_FIRST", 0.01)
-    monkeypatch.setattr(supervisor, "_LONGEST", 0.02)
+    monkeypatch.setattr(link, "_FIRST", 0.01)
+    monkeypatch.setattr(link, "_LONGEST", 0.02)
 
 
 class Brittle(SimSession):
@@ -45,9 +55,9 @@ def told(asked: Asked) -> list[str]:
     return [block["text"] for block in asked.answers[0]["content"]]
 
 
-async def play(stage: HermStage, gateway: Running, number: int) -> list[Asked]:
+async def play(environment: HermEnvironment, gateway: Running, number: int) -> list[Asked]:
     """Play one round: a message, thoughts, words, tools of both kinds, questions, and the end of the turn."""
-    agent = stage.agent
+    agent = environment.agent
     await send(gateway, message(f"round {number}"))
     await condition(lambda: agent.turn)
     agent.thinks("Who has?")
@@ -77,21 +87,21 @@ async def test_a_conversation_cut_after_each_frame_is_on_record_once_and_execute
     server = HermServer(api_key=HERM_KEY)
     agent = Brittle(ADA, "agent", wire=server, manners=Manners(echoes=echoes))
     server.sessions[ADA] = agent
-    async with herm_stage(tmp_path, server=server) as stage:
-        stage.hooks.scripts["ask"] = success("go fish", updates=[update("asked", by="Ada")])
+    async with herm_environment(tmp_path, server=server) as environment:
+        environment.hooks.scripts["ask"] = success("go fish", updates=[update("asked", by="Ada")])
         calls: list[Asked] = []
-        rounds = 0
-        async with stage.running() as gateway:
+        maintenance = 0
+        async with environment.running() as gateway:
             while agent.written >= agent.breaks_after:
-                rounds += 1
-                agent.written, agent.breaks_after = 0, rounds
+                maintenance += 1
+                agent.written, agent.breaks_after = 0, maintenance
                 opened = agent.streams_opened
-                calls += await play(stage, gateway, rounds)
+                calls += await play(environment, gateway, maintenance)
                 await recorded(agent, gateway)
-                if agent.written >= rounds:
+                if agent.written >= maintenance:
                     await agent.wait_streams(opened + 1)
                     await gateway.wait_link("up")
-            assert rounds > LEAST_FRAMES
+            assert maintenance > LEAST_FRAMES
             journal = await gateway.events()
             asked_for = [one["event"]["native_call_id"] for one in journal if is_call(one)]
             assert asked_for == [call.asked_id for call in calls]
@@ -99,7 +109,9 @@ async def test_a_conversation_cut_after_each_frame_is_on_record_once_and_execute
             assert {row["state"] for row in rows} == {"succeeded"}
             assert len(rows) == len(calls)
             assert (await gateway.get("/v1/dead-letters"))["data"] == []
-        assert Counter(one.data["native_call_id"] for one in stage.hooks.asked) == Counter(c.asked_id for c in calls)
+        assert Counter(one.data["native_call_id"] for one in environment.hooks.asked) == Counter(
+            c.asked_id for c in calls
+        )
         for number, call in enumerate(calls):
             asked = (
                 ["[asked] asked happened", "go fish"]
@@ -108,7 +120,7 @@ async def test_a_conversation_cut_after_each_frame_is_on_record_once_and_execute
             )
             assert [text.partition("\n")[0] for text in told(call)] == asked
         heard = [one.payload["content"][0]["text"] for one in agent.received if one.payload["type"] == "user.message"]
-        assert heard == [f"round {number}" for number in range(1, rounds + 1)]
+        assert heard == [f"round {number}" for number in range(1, maintenance + 1)]
         assert agent.violations == []
 
 

@@ -9,10 +9,10 @@ from fastapi.responses import JSONResponse, Response
 
 from gateway.core.delivery import NOT_AWAITED, TURN_OVER
 from gateway.core.echoes import HAS_ANSWER
-from gateway.simulators.herm import HermServer, Manners
-from tests.scenarios.fleet import HERM_KEY, delivery, herm_stage
+from gateway.testing.runtimes.herm.server import HermServer, Manners
+from tests.scenarios.environment import GOOD, until
+from tests.scenarios.fleet import HERM_KEY, delivery, herm_environment
 from tests.scenarios.hooks import PATIENCE, success
-from tests.scenarios.house import GOOD, until
 from tests.scenarios.test_process import START, serving
 
 
@@ -54,12 +54,12 @@ async def test_a_result_of_a_killed_gateway_is_posted_again_only_if_it_is_still_
     tmp_path: Path, takes: bool, echoes: bool, ends: bool, posts: int, fate: tuple[str, str | None]
 ) -> None:
     server = Hesitant(takes=takes, manners=Manners(echoes=echoes))
-    async with herm_stage(tmp_path, server=server) as stage:
-        stage.hooks.scripts["ask"] = success("two sevens")
-        async with serving(stage) as first:
+    async with herm_environment(tmp_path, server=server) as environment:
+        environment.hooks.scripts["ask"] = success("two sevens")
+        async with serving(environment) as first:
             await until(first.ready, within=START)
-            await stage.agent.wait_streams(within=START)
-            call = stage.agent.call("ask", GOOD)
+            await environment.agent.wait_streams(within=START)
+            call = environment.agent.call("ask", GOOD)
             async with asyncio.timeout(PATIENCE):
                 await server.came.wait()
             first.process.kill()
@@ -68,13 +68,13 @@ async def test_a_result_of_a_killed_gateway_is_posted_again_only_if_it_is_still_
         async with asyncio.timeout(PATIENCE):
             await server.dealt_with.wait()
         if ends:
-            stage.agent.end_turn()
-        async with stage.running() as gateway:
+            environment.agent.end_turn()
+        async with environment.running() as gateway:
             settled = await delivery(gateway, (await gateway.call_of(call.asked_id))["call_id"])
             assert (settled["state"], settled["reason"]) == fate
             assert (await gateway.get("/v1/dead-letters"))["data"] == []
             assert (await call.answered())["content"] == [{"type": "text", "text": "two sevens"}]
         assert server.posts == posts
         assert len(call.answers) == 1
-        assert len(stage.hooks.asked) == 1
-        assert stage.agent.violations == []
+        assert len(environment.hooks.asked) == 1
+        assert environment.agent.violations == []

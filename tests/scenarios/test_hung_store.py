@@ -7,13 +7,13 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from gateway.engines.sqlite import engine as sqlite_engine
 from gateway.http import edge
-from gateway.runtime import carriers
+from gateway.runtime.session import directory
+from gateway.store.sqlite import engine as sqlite_engine
 from tests.engines.sqlite_held import held, wait_for_ever
 from tests.pace import within
+from tests.scenarios.environment import GOOD, Scene, ended, until
 from tests.scenarios.hooks import success
-from tests.scenarios.house import GOOD, Scene, ended, until
 
 _PROBE, _REPLY, _ANSWER = 0.5, 1.0, 2.0
 _POLLS = 200
@@ -25,7 +25,7 @@ async def test_a_disk_that_hangs_is_told_to_all_in_time_and_costs_no_call(
     newer: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_engine, "PROBE_SECONDS", _PROBE)
-    monkeypatch.setattr(carriers, "REPLY", _REPLY)
+    monkeypatch.setattr(directory, "REPLY", _REPLY)
     monkeypatch.setattr(edge, "_ANSWER_DEADLINE", timedelta(seconds=_ANSWER))
     newer.hooks.scripts["ask"] = success("7")
     event = {"kind": "context.updated", "name": "news", "context": {"a": 1}}

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gateway.envelope import ApprovalAsked, QuestionAsked, SecretAsked
+from gateway.events import ApprovalAsked, QuestionAsked, SecretAsked
+from tests.scenarios.environment import Running
 from tests.scenarios.hooks import PATIENCE
-from tests.scenarios.house import Running
 from tests.scenarios.plain_runtime import PlainRuntime, plain_gateway
 
 Plain = tuple[Running, PlainRuntime]

@@ -9,14 +9,14 @@ from typing import Any
 import asyncpg
 import pytest
 
-from gateway.engines.postgres.link import Address
-from gateway.engines.postgres.operations import schema_of as postgres_schema_of
-from gateway.engines.postgres.tables import MIGRATIONS as POSTGRES_MIGRATIONS
-from gateway.engines.sqlite.backup import schema_of as sqlite_schema_of
-from gateway.engines.sqlite.schema import MIGRATIONS as SQLITE_MIGRATIONS
+from gateway.store.postgres.connection import Address
+from gateway.store.postgres.operations import schema_of as postgres_schema_of
+from gateway.store.postgres.tables import MIGRATIONS as POSTGRES_MIGRATIONS
+from gateway.store.sqlite.backup import schema_of as sqlite_schema_of
+from gateway.store.sqlite.schema import MIGRATIONS as SQLITE_MIGRATIONS
 from tests.engines import postgres_server
+from tests.scenarios.environment import until
 from tests.scenarios.hooks import SECRET, Hooks
-from tests.scenarios.house import until
 from tests.scenarios.plain_runtime import plain_gateway
 
 pytestmark = pytest.mark.slow

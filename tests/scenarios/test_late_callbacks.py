@@ -9,11 +9,11 @@ import httpx
 import pytest
 from fastapi import Response
 
-from gateway.runtime import gateway as module
-from gateway.runtime.clock import SystemClock
+from gateway.runtime import app as module
+from gateway.runtime.system_clock import SystemClock
 from tests.engines import postgres_server
+from tests.scenarios.environment import GOOD, Running, Scene, ended, plain_http
 from tests.scenarios.hooks import Asked, success
-from tests.scenarios.house import GOOD, Running, Scene, ended, plain_http
 
 CAP = 64 * 1024
 

@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gateway import bootstrap
-from gateway.runtime.clock import SystemClock
+from gateway import serve
+from gateway.runtime.system_clock import SystemClock
 from tests.faults.proxy import Proxy
+from tests.scenarios.environment import Running, Scene, ended
 from tests.scenarios.hooks import Gate
-from tests.scenarios.house import Running, Scene, ended
 
 CHAT = {"match": {"event": "message.posted"}, "to": "cards"}
 START = {"kind": "context.updated", "name": "start", "context": {"deck": 1}, "description": "The game began."}
@@ -39,7 +39,7 @@ class AheadClock(SystemClock):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> AheadClock:
     made = AheadClock()
-    monkeypatch.setattr(bootstrap, "SystemClock", lambda: made)
+    monkeypatch.setattr(serve, "SystemClock", lambda: made)
     return made
 
 

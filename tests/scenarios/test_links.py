@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from gateway.runtime import supervisor
-from gateway.simulators.huma_rules import Dialect
+from gateway.runtime.session import link
+from gateway.testing.runtimes.huma.rules import Dialect
+from tests.scenarios.environment import GOOD, Scene, ended, scene
 from tests.scenarios.fleet import condition
 from tests.scenarios.hooks import Asked, Gate, Said, success, update
-from tests.scenarios.house import GOOD, Scene, ended, scene
 
 
 @pytest.fixture(autouse=True)
 def _quick_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     """The waits between connections are made short; everything else is as in production."""
-    monkeypatch.setattr(supervisor, "_FIRST", 0.02)
-    monkeypatch.setattr(supervisor, "_LONGEST", 0.1)
-    monkeypatch.setattr(supervisor, "_REFUSED", 0.1)
+    monkeypatch.setattr(link, "_FIRST", 0.02)
+    monkeypatch.setattr(link, "_LONGEST", 0.1)
+    monkeypatch.setattr(link, "_REFUSED", 0.1)
 
 
 STATE = {"kind": "context.updated", "name": "turn", "context": {"turn": "Finn"}, "description": "Your turn."}

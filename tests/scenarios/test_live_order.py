@@ -1,6 +1,6 @@
 """What is only live reaches followers in its place between the events on record, however frames are batched."""
 
-from tests.scenarios.house import Scene
+from tests.scenarios.environment import Scene
 
 PAIRS = 30
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.scenarios.house import GOOD, Scene, ended
+from tests.scenarios.environment import GOOD, Scene, ended
 
 MANY = 120
 

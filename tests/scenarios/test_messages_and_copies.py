@@ -4,8 +4,8 @@ from typing import Any
 
 from fastapi import Response
 
+from tests.scenarios.environment import GOOD, Running, Scene, ended, until
 from tests.scenarios.hooks import PATIENCE, SECRET, Asked, Said
-from tests.scenarios.house import GOOD, Running, Scene, ended, until
 
 CHAT = {"match": {"event": "message.posted"}, "to": "cards"}
 COPIES = "/copies/log"

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from gateway.ports.rows import RetentionPolicy
-from gateway.ports.step import NEWER
-from gateway.runtime import rounds
+from gateway.runtime.delivery import maintenance
 from gateway.settings.model import Retention
+from gateway.store.rows import RetentionPolicy
+from gateway.store.step import NEWER
 from tests.engines import postgres_server
+from tests.scenarios.environment import Running, until
 from tests.scenarios.hooks import SECRET, Hooks
-from tests.scenarios.house import Running, until
 from tests.scenarios.plain_runtime import plain_gateway
 
 pytestmark = pytest.mark.slow
@@ -53,9 +53,9 @@ async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 async def test_what_a_newer_release_wrote_waits_for_it_and_costs_nothing_else(
     tmp_path: Path, engine: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounds, "_GAUGES", 0.05)
-    monkeypatch.setattr(rounds, "_SWEEP", 0.05)
-    monkeypatch.setattr(rounds, "_policy", _let_go_of_everything)
+    monkeypatch.setattr(maintenance, "_GAUGES", 0.05)
+    monkeypatch.setattr(maintenance, "_SWEEP", 0.05)
+    monkeypatch.setattr(maintenance, "_policy", _let_go_of_everything)
     written = await newer("write", tmp_path, engine)
     asked_at, dead_at = written["sequences"]
     async with Hooks() as hooks:

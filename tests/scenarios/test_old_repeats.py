@@ -8,11 +8,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from gateway.envelope import ApprovalAsked, Author, MessagePosted, QuestionAsked, SessionMoved, Text, ToolRequested
-from gateway.runtime import pump
+from gateway.events import ApprovalAsked, Author, MessagePosted, QuestionAsked, SessionMoved, Text, ToolRequested
+from gateway.runtime.session import worker
 from tests.engines import postgres_server
+from tests.scenarios.environment import Running
 from tests.scenarios.hooks import SECRET, Gate, Hooks, success
-from tests.scenarios.house import Running
 from tests.scenarios.plain_runtime import PlainRuntime, plain_gateway
 from tests.scenarios.test_interactions import waiting
 
@@ -50,7 +50,7 @@ async def test_a_question_beside_an_old_repeat_keeps_its_event_and_its_name(
     tmp_path: Path, engine: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Each step leaves a snapshot, as one in five hundred does.
-    monkeypatch.setattr(pump, "SNAPSHOT_EVERY", 1)
+    monkeypatch.setattr(worker, "SNAPSHOT_EVERY", 1)
     async with Hooks() as hooks:
         asked = {"people": {"type": "webhook", "url": f"{hooks.url}/tools/people", "secret": SECRET}}
         routes = [{"match": {"event": "approval.asked"}, "to": "people"}]

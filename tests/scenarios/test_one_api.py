@@ -10,28 +10,28 @@ from typing import Any
 
 import pytest
 
-from gateway.simulators.herm import HermServer
-from gateway.simulators.huma import HumaServer
-from gateway.simulators.openhands import OpenHandsServer
+from gateway.testing.runtimes.herm.server import HermServer
+from gateway.testing.runtimes.huma.server import HumaServer
+from gateway.testing.runtimes.openhands.server import OpenHandsServer
+from tests.scenarios.environment import AGENT_KEY, GOOD, Running, until
 from tests.scenarios.fleet import (
     ADA,
     HERM_KEY,
     OPENHANDS_KEY,
     WORK,
-    Stage,
+    Environment,
     base,
     condition,
     herm_options,
     openhands_options,
 )
 from tests.scenarios.hooks import Hooks
-from tests.scenarios.house import AGENT_KEY, GOOD, Running, until
 
 RUNTIMES = ("lena", "finn", "ada", "work")
 
 
 @dataclass
-class Four(Stage):
+class Four(Environment):
     """A stage with one runtime of each kind."""
 
     older: HumaServer = field(kw_only=True)
@@ -89,7 +89,7 @@ async def four(folder: Path) -> AsyncGenerator[Four]:
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Four]:
+async def environment(tmp_path: Path) -> AsyncIterator[Four]:
     async with four(tmp_path) as made:
         yield made
         assert made.violations() == []
@@ -130,16 +130,16 @@ TOLD: dict[str, dict[str, str]] = {
 """What of a request is found in what a runtime is told; a runtime that is not named cannot be told."""
 
 
-async def let_ask(stage: Four, gateway: Running, runtime: str) -> dict[str, str]:
+async def let_ask(environment: Four, gateway: Running, runtime: str) -> dict[str, str]:
     """Let a runtime ask whatever it can; returns the ids by kind."""
     match runtime:
         case "ada":
-            ada = stage.herm.session(ADA)
+            ada = environment.herm.session(ADA)
             for ask in (lambda: ada.ask_approval("terminal", {}), lambda: ada.clarify("Whom?"), ada.ask_sudo):
                 ask()
             count = 3
         case "work":
-            work = stage.openhands.conversation(WORK)
+            work = environment.openhands.conversation(WORK)
             await condition(lambda: work.state == "awaiting_user_input")
             work_task = asyncio.create_task(work.agent_runs("rm a", "", gated=True))
             work_task.add_done_callback(lambda done: done.exception())
@@ -156,12 +156,12 @@ async def let_ask(stage: Four, gateway: Running, runtime: str) -> dict[str, str]
     return await until(asked)
 
 
-async def test_each_runtime_takes_and_refuses_the_same_requests_as_it_says_beforehand(stage: Four) -> None:
-    async with stage.running(linked=False) as gateway:
+async def test_each_runtime_takes_and_refuses_the_same_requests_as_it_says_beforehand(environment: Four) -> None:
+    async with environment.running(linked=False) as gateway:
         each = await all_up(gateway)
         says = {one["runtime"]: one["takes"] for one in (await gateway.get("/v1/capabilities"))["data"]}
         for runtime, one in each.items():
-            ids = await let_ask(stage, one, runtime)
+            ids = await let_ask(environment, one, runtime)
             # The turn of a runtime that asks is over once it is interrupted, and then it takes the message.
             for kind, fields in requests(ids).items():
                 path = f"/v1/sessions/{await one.session()}/events"
@@ -173,23 +173,26 @@ async def test_each_runtime_takes_and_refuses_the_same_requests_as_it_says_befor
                 assert (says[runtime][kind] is not None) == (runtime in TOLD[kind]), (runtime, kind)
         for kind, words in TOLD.items():
             for runtime, word in words.items():
-                await condition(lambda r=runtime, w=word: any(w in json.dumps(frame) for frame in stage.heard(r)))
+                await condition(lambda r=runtime, w=word: any(w in json.dumps(frame) for frame in environment.heard(r)))
                 assert says[runtime][kind] is not None
         await all_up(gateway)
 
 
-async def test_one_backend_serves_every_runtime_that_asks_for_its_tools(stage: Four) -> None:
-    async with stage.running(linked=False) as gateway:
+async def test_one_backend_serves_every_runtime_that_asks_for_its_tools(environment: Four) -> None:
+    async with environment.running(linked=False) as gateway:
         await all_up(gateway)
-        huma = [await stage.older.agent("lena").call("ask", GOOD), await stage.newer.agent("finn").call("ask", GOOD)]
-        herm = stage.herm.session(ADA).call("ask", GOOD)
-        await stage.openhands.conversation(WORK).agent_runs("ask", "nobody")
+        huma = [
+            await environment.older.agent("lena").call("ask", GOOD),
+            await environment.newer.agent("finn").call("ask", GOOD),
+        ]
+        herm = environment.herm.session(ADA).call("ask", GOOD)
+        await environment.openhands.conversation(WORK).agent_runs("ask", "nobody")
         for call in huma:
             await call.result()
         await herm.answered()
         requested = await replace(gateway, runtime="work").wait_events("tool.requested")
         assert requested[0]["event"]["runs_in"] == "runtime"
-        bodies: list[dict[str, Any]] = [{**one.data, "headers": sorted(one.headers)} for one in stage.hooks.asked]
+        bodies: list[dict[str, Any]] = [{**one.data, "headers": sorted(one.headers)} for one in environment.hooks.asked]
     assert {one["runtime"] for one in bodies} == {"lena", "finn", "ada"}
     # The backend cannot tell them apart but by what it is told.
     assert len({json.dumps([one["tool"], one["arguments"], sorted(one.keys()), one["headers"]]) for one in bodies}) == 1
@@ -198,9 +201,9 @@ async def test_one_backend_serves_every_runtime_that_asks_for_its_tools(stage: F
 @pytest.mark.parametrize("between", ["another client", "a hint"])
 @pytest.mark.parametrize("runtime", ["ada", "work"])
 async def test_a_context_that_is_held_goes_with_the_next_message_of_ours_whatever_comes_between(
-    stage: Four, runtime: str, between: str
+    environment: Four, runtime: str, between: str
 ) -> None:
-    async with stage.running(linked=False) as gateway:
+    async with environment.running(linked=False) as gateway:
         one = (await all_up(gateway))[runtime]
         if runtime == "work":
             await one.wait_events("session.moved", state="awaiting_input")
@@ -210,31 +213,33 @@ async def test_a_context_that_is_held_goes_with_the_next_message_of_ours_whateve
         if between == "a hint":
             await one.post(path, {"kind": "turn.steered", "text": "Think."}, status=202)
         elif runtime == "ada":
-            ada = stage.herm.session(ADA)
+            ada = environment.herm.session(ADA)
             ada.accept([{"type": "user.message", "content": [{"type": "text", "text": "Think."}]}])
             await one.wait_events("message.posted")
             ada.end_turn()
             await one.wait_events("session.moved", state="idle")
         else:
-            await stage.openhands.conversation(WORK).accept({"action": "message", "args": {"content": "Think."}})
+            await environment.openhands.conversation(WORK).accept({"action": "message", "args": {"content": "Think."}})
             await one.wait_events("message.posted")
         await one.post(path, {"kind": "message.posted", "content": "Your turn."}, status=202)
-        await condition(lambda: any("Your turn." in json.dumps(frame) for frame in stage.heard(runtime)))
-        [told] = [frame for frame in stage.heard(runtime) if "The score." in json.dumps(frame)]
+        await condition(lambda: any("Your turn." in json.dumps(frame) for frame in environment.heard(runtime)))
+        [told] = [frame for frame in environment.heard(runtime) if "The score." in json.dumps(frame)]
         assert all(word in json.dumps(told) for word in ("score", "7"))
         # A hint to OpenHands is a message, so that one has it.
         assert ("Your turn." in json.dumps(told)) != (runtime == "work" and between == "a hint")
 
 
-async def test_what_is_said_beforehand_agrees_with_what_is_taken_for_unknown_and_misshapen_kinds(stage: Four) -> None:
-    async with stage.running(linked=False) as gateway:
+async def test_what_is_said_beforehand_agrees_with_what_is_taken_for_unknown_and_misshapen_kinds(
+    environment: Four,
+) -> None:
+    async with environment.running(linked=False) as gateway:
         each = await all_up(gateway)
         for runtime, one in each.items():
             path = f"/v1/sessions/{await one.session()}/events"
-            before = len(stage.heard(runtime))
+            before = len(environment.heard(runtime))
             bodies: list[Any] = [{"kind": "nonsense"}, {"kind": "message.posted"}, {"kind": "tool.finished"}]
             for body in [*bodies, {"events": [1]}, [1], "text"]:
                 reply = await one.http.post(path, json=body)
                 assert reply.status_code in {400, 422}, (body, reply.text)
                 assert reply.headers["content-type"].startswith("application/problem+json")
-            assert len(stage.heard(runtime)) == before
+            assert len(environment.heard(runtime)) == before

@@ -7,27 +7,27 @@ from typing import Any
 
 import pytest
 
-from gateway.runtime import supervisor
-from gateway.simulators.openhands import OpenHandsServer
-from gateway.simulators.openhands_progress import Manners
+from gateway.runtime.session import link
+from gateway.testing.runtimes.openhands.progress import Manners
+from gateway.testing.runtimes.openhands.server import OpenHandsServer
+from tests.scenarios.environment import Running, until
 from tests.scenarios.fleet import (
     OPENHANDS_KEY,
-    OpenHandsStage,
+    OpenHandsEnvironment,
     answer,
     fate,
     message,
-    openhands_stage,
+    openhands_environment,
     send,
 )
-from tests.scenarios.house import Running, until
 
 CAPTURES = sorted((Path(__file__).parents[1] / "vectors" / "openhands" / "captures").glob("*.jsonl"))
 
 
 @pytest.fixture(autouse=True)
 def _quick_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "_FIRST", 0.01)
-    monkeypatch.setattr(supervisor, "_LONGEST", 0.02)
+    monkeypatch.setattr(link, "_FIRST", 0.01)
+    monkeypatch.setattr(link, "_LONGEST", 0.02)
 
 
 class Brittle(OpenHandsServer):
@@ -45,12 +45,12 @@ class Brittle(OpenHandsServer):
             self.cut(conversation_id)
 
 
-def shown(stage: OpenHandsStage) -> set[str]:
+def shown(environment: OpenHandsEnvironment) -> set[str]:
     """Ids that have to be on record: all but what no client is ever shown, and states that have gone by."""
     hidden = {"null", "recall"}
     return {
         str(event["id"])
-        for event in stage.agent.events
+        for event in environment.agent.events
         if event.get("action") not in hidden
         and event.get("observation") not in {"null", "agent_state_changed"}
         and not (event["source"] == "environment" and event.get("action") == "change_agent_state")
@@ -66,9 +66,9 @@ def on_record(journal: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-async def all_recorded(stage: OpenHandsStage, gateway: Running) -> list[dict[str, Any]]:
+async def all_recorded(environment: OpenHandsEnvironment, gateway: Running) -> list[dict[str, Any]]:
     async def look() -> bool:
-        return shown(stage) <= set(on_record(await gateway.events()))
+        return shown(environment) <= set(on_record(await gateway.events()))
 
     await until(look)
     journal = await gateway.events()
@@ -83,9 +83,9 @@ async def question_about(gateway: Running, command: str) -> dict[str, Any] | Non
     return next((one for one in waiting if one["event"]["arguments"].get("command") == command), None)
 
 
-async def play(stage: OpenHandsStage, gateway: Running, number: int) -> None:
+async def play(environment: OpenHandsEnvironment, gateway: Running, number: int) -> None:
     """Play one round: a message, a command, an edit, an approval, a delegate, words, the end."""
-    work = stage.agent
+    work = environment.agent
     [sent] = await send(gateway, message(f"round {number}"))
     settled = await fate(gateway, sent["sequence"])
     assert settled["state"] == "delivered", settled
@@ -105,35 +105,35 @@ async def play(stage: OpenHandsStage, gateway: Running, number: int) -> None:
 @pytest.mark.parametrize("reorders", [False, True], ids=["in order", "out of order"])
 async def test_a_conversation_cut_after_each_frame_is_on_record_once(tmp_path: Path, reorders: bool) -> None:
     server = Brittle(session_api_key=OPENHANDS_KEY, manners=Manners(reorders=reorders))
-    async with openhands_stage(tmp_path, server=server) as stage:
+    async with openhands_environment(tmp_path, server=server) as environment:
         # What is not confirmed in time counts as unknown, and a busy machine takes its time.
-        stage.options(ack_timeout="10s")
-        rounds = 0
-        async with stage.running() as gateway:
+        environment.options(ack_timeout="10s")
+        maintenance = 0
+        async with environment.running() as gateway:
             await gateway.wait_events("session.moved", state="awaiting_input")
             while server.written >= server.breaks_after:
-                rounds += 1
-                server.written, server.breaks_after = 0, rounds
-                opened = stage.agent.connections
-                await play(stage, gateway, rounds)
-                await all_recorded(stage, gateway)
-                if server.written >= rounds:
-                    await stage.agent.wait_connections(opened + 1)
+                maintenance += 1
+                server.written, server.breaks_after = 0, maintenance
+                opened = environment.agent.connections
+                await play(environment, gateway, maintenance)
+                await all_recorded(environment, gateway)
+                if server.written >= maintenance:
+                    await environment.agent.wait_connections(opened + 1)
                     await gateway.wait_link("up")
             journal = await gateway.events()
-            assert rounds > 20
+            assert maintenance > 20
             assert (await gateway.get("/v1/calls"))["data"] == []
             assert (await gateway.get("/v1/dead-letters"))["data"] == []
             requested = [one["event"]["tool"] for one in journal if one["event"]["kind"] == "tool.requested"]
             # The one that was approved comes twice, the second in place of the first.
-            assert requested == ["run", "edit", "run", "run"] * rounds
-        heard = [one.payload for one in stage.agent.received]
+            assert requested == ["run", "edit", "run", "run"] * maintenance
+        heard = [one.payload for one in environment.agent.received]
         assert [one["args"]["content"] for one in heard if one["action"] == "message"] == [
-            f"round {number}" for number in range(1, rounds + 1)
+            f"round {number}" for number in range(1, maintenance + 1)
         ]
-        assert sum(one["action"] == "change_agent_state" for one in heard) == rounds
-        assert stage.agent.violations == []
-        assert stage.hooks.asked == []
+        assert sum(one["action"] == "change_agent_state" for one in heard) == maintenance
+        assert environment.agent.violations == []
+        assert environment.hooks.asked == []
 
 
 @pytest.mark.parametrize("conversation", [pytest.param(path.read_text("utf-8"), id=path.stem) for path in CAPTURES])
@@ -143,12 +143,12 @@ async def test_a_recorded_conversation_cut_at_each_frame_is_on_record_once(tmp_p
     # A replay leaves out what the agent recalls.
     wanted = {str(event["id"]) for event in events if event.get("action") != "recall"}
     last = str(events[-1]["id"])
-    async with openhands_stage(tmp_path) as stage:
-        work = stage.agent
+    async with openhands_environment(tmp_path) as environment:
+        work = environment.agent
         # The agent of the recording is the only one; the simulated one does not begin.
         work.begin()
         work.events.clear()
-        async with stage.running() as gateway:
+        async with environment.running() as gateway:
             for event in events:
                 work.events.append(event)
                 await work.emit(event)

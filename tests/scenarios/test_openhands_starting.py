@@ -8,20 +8,22 @@ from typing import Any
 
 import pytest
 
-from gateway.simulators.openhands import SimConversation
-from gateway.simulators.openhands_events import is_state
-from gateway.simulators.openhands_progress import Manners
-from tests.scenarios.fleet import OpenHandsStage, condition, fate, message, openhands_stage, send
-from tests.scenarios.house import Running, until
+from gateway.testing.runtimes.openhands.events import is_state
+from gateway.testing.runtimes.openhands.progress import Manners
+from gateway.testing.runtimes.openhands.server import SimConversation
+from tests.scenarios.environment import Running, until
+from tests.scenarios.fleet import OpenHandsEnvironment, condition, fate, message, openhands_environment, send
 
 STALE = 0.1
 RUN: dict[str, Any] = {"kind": "action.ordered", "action": "run", "arguments": {"command": "ls"}}
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[OpenHandsStage]:
+async def environment(tmp_path: Path) -> AsyncIterator[OpenHandsEnvironment]:
     """A stage whose agents load until a test lets them listen."""
-    async with openhands_stage(tmp_path, manners=Manners(loading=None, stale_state=timedelta(seconds=STALE))) as made:
+    async with openhands_environment(
+        tmp_path, manners=Manners(loading=None, stale_state=timedelta(seconds=STALE))
+    ) as made:
         made.options(ack_timeout="10s")
         yield made
         assert made.server.violations == []
@@ -33,13 +35,13 @@ def heard(work: SimConversation) -> list[str]:
 
 
 @pytest.mark.requirement("OH40")
-async def test_what_is_said_to_a_new_conversation_at_once_is_worked_on(stage: OpenHandsStage) -> None:
-    stage.options(conversation_id=None, conversation={})
-    async with stage.running(linked=False) as gateway:
+async def test_what_is_said_to_a_new_conversation_at_once_is_worked_on(environment: OpenHandsEnvironment) -> None:
+    environment.options(conversation_id=None, conversation={})
+    async with environment.running(linked=False) as gateway:
         made = await gateway.post("/v1/sessions", {"runtime": "work"}, status=201)
         [first] = await send(gateway, message("Begin."))
         await send(gateway, RUN)
-        work = stage.server.conversation(made["native_id"])
+        work = environment.server.conversation(made["native_id"])
         await work.wait_connections()
         await gateway.wait_events("session.moved", state="starting")
         await gateway.wait_events("link.changed", state="up")
@@ -57,16 +59,16 @@ async def test_what_is_said_to_a_new_conversation_at_once_is_worked_on(stage: Op
 
 
 @pytest.mark.requirement("OH40")
-async def test_a_steer_said_as_a_message_waits_as_well(stage: OpenHandsStage) -> None:
-    async with stage.running() as gateway:
+async def test_a_steer_said_as_a_message_waits_as_well(environment: OpenHandsEnvironment) -> None:
+    async with environment.running() as gateway:
         [sent] = await send(gateway, {"kind": "turn.steered", "text": "Look left."})
         await send(gateway, {"kind": "turn.interrupted"})
-        await stage.agent.wait_for(lambda payload: payload["args"].get("agent_state") == "stopped")
-        assert heard(stage.agent) == ["change_agent_state"]
-        stage.agent.end_loading()
+        await environment.agent.wait_for(lambda payload: payload["args"].get("agent_state") == "stopped")
+        assert heard(environment.agent) == ["change_agent_state"]
+        environment.agent.end_loading()
         said = await until(lambda: _answer_to(gateway, sent["sequence"]))
         assert (await fate(gateway, said))["state"] == "delivered"
-        assert heard(stage.agent) == ["change_agent_state", "Look left."]
+        assert heard(environment.agent) == ["change_agent_state", "Look left."]
 
 
 async def _answer_to(gateway: Running, sequence: int) -> int | None:
@@ -75,15 +77,15 @@ async def _answer_to(gateway: Running, sequence: int) -> int | None:
 
 
 @pytest.mark.requirement("OH40", "OH21")
-async def test_what_waited_for_a_server_that_began_anew_is_worked_on(stage: OpenHandsStage) -> None:
-    work = stage.agent
+async def test_what_waited_for_a_server_that_began_anew_is_worked_on(environment: OpenHandsEnvironment) -> None:
+    work = environment.agent
     work.end_loading()
-    async with stage.running() as gateway:
+    async with environment.running() as gateway:
         await gateway.wait_events("session.moved", state="awaiting_input")
-        await stage.server.stop()
+        await environment.server.stop()
         await gateway.wait_link("down")
         [sent] = await send(gateway, message("Still there?"))
-        await stage.server.start()
+        await environment.server.start()
         await work.wait_connections(2)
         # The replay shows how it stood before; that it begins again is told behind it.
         await gateway.wait_events("session.moved", 2, state="starting")
@@ -96,60 +98,64 @@ async def test_what_waited_for_a_server_that_began_anew_is_worked_on(stage: Open
         assert [one["action"] for one in work.unheard] == ["change_agent_state"]
 
 
-async def test_an_agent_that_never_listens_is_told_all_the_same_and_the_delivery_says_so(stage: OpenHandsStage) -> None:
-    stage.options(start_wait="300ms")
-    async with stage.running() as gateway:
+async def test_an_agent_that_never_listens_is_told_all_the_same_and_the_delivery_says_so(
+    environment: OpenHandsEnvironment,
+) -> None:
+    environment.options(start_wait="300ms")
+    async with environment.running() as gateway:
         [sent] = await send(gateway, message("Anybody there?"))
         settled = await fate(gateway, sent["sequence"], "delivered")
         assert "has started" in settled["reason"]
-        assert len(stage.agent.unheard) == 1
+        assert len(environment.agent.unheard) == 1
 
 
 @pytest.mark.requirement("OH30")
-async def test_an_agent_that_cannot_begin_is_waited_for_no_longer(stage: OpenHandsStage) -> None:
-    stage.options(start_wait="1h")
-    async with stage.running() as gateway:
+async def test_an_agent_that_cannot_begin_is_waited_for_no_longer(environment: OpenHandsEnvironment) -> None:
+    environment.options(start_wait="1h")
+    async with environment.running() as gateway:
         [sent] = await send(gateway, message("Begin."))
-        await stage.agent.emit({"error": True, "message": "Failed to create agent session: RetryError"})
+        await environment.agent.emit({"error": True, "message": "Failed to create agent session: RetryError"})
         settled = await fate(gateway, sent["sequence"], "delivered")
         assert "has started" in settled["reason"]
 
 
-async def test_what_was_held_when_the_gateway_ended_is_sent_by_the_next_one(stage: OpenHandsStage) -> None:
-    async with stage.running() as gateway:
+async def test_what_was_held_when_the_gateway_ended_is_sent_by_the_next_one(environment: OpenHandsEnvironment) -> None:
+    async with environment.running() as gateway:
         await gateway.wait_events("session.moved", state="starting")
         [sent] = await send(gateway, message("Begin."))
-    assert heard(stage.agent) == []
-    stage.agent.end_loading()
-    async with stage.running() as gateway:
+    assert heard(environment.agent) == []
+    environment.agent.end_loading()
+    async with environment.running() as gateway:
         assert (await fate(gateway, sent["sequence"]))["state"] == "delivered"
         assert (await gateway.get("/v1/dead-letters"))["data"] == []
-    assert heard(stage.agent) == ["Begin."]
-    assert stage.agent.unheard == []
+    assert heard(environment.agent) == ["Begin."]
+    assert environment.agent.unheard == []
 
 
 async def test_what_was_said_without_a_link_when_the_gateway_ended_is_sent_by_the_next_one(
-    stage: OpenHandsStage,
+    environment: OpenHandsEnvironment,
 ) -> None:
-    stage.agent.end_loading()
-    async with stage.running() as gateway:
+    environment.agent.end_loading()
+    async with environment.running() as gateway:
         await gateway.wait_events("session.moved", state="awaiting_input")
-        await stage.server.stop()
+        await environment.server.stop()
         await gateway.wait_link("down")
         [sent] = await send(gateway, message("Begin."))
-    await stage.server.start()
-    stage.agent.end_loading()
-    async with stage.running() as gateway:
+    await environment.server.start()
+    environment.agent.end_loading()
+    async with environment.running() as gateway:
         assert (await fate(gateway, sent["sequence"]))["state"] == "delivered"
-    assert heard(stage.agent) == ["Begin."]
+    assert heard(environment.agent) == ["Begin."]
 
 
 @pytest.mark.requirement("OH14")
-async def test_one_that_shows_no_state_because_nothing_is_new_is_asked_how_it_stands(stage: OpenHandsStage) -> None:
-    stage.options(start_wait="1h")
-    work = stage.agent
+async def test_one_that_shows_no_state_because_nothing_is_new_is_asked_how_it_stands(
+    environment: OpenHandsEnvironment,
+) -> None:
+    environment.options(start_wait="1h")
+    work = environment.agent
     work.end_loading()
-    async with stage.running() as gateway:
+    async with environment.running() as gateway:
         await gateway.wait_events("session.moved", state="awaiting_input")
         # So many that the replay of the next link shows no state.
         for number in range(60):

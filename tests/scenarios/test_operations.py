@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from fastapi import Response
 
-from gateway.engines.sqlite import SqliteEngine
-from gateway.simulators.huma_rules import Dialect
+from gateway.store.sqlite import SqliteEngine
+from gateway.testing.runtimes.huma.rules import Dialect
+from tests.scenarios.environment import AGENT_KEY, API_KEY, GOOD, Scene, ended, plain_http
 from tests.scenarios.hooks import SECRET, Gate, success
-from tests.scenarios.house import AGENT_KEY, API_KEY, GOOD, Scene, ended, plain_http
 
 SERIES = {
     "dragoman_calls_total", "dragoman_call_seconds_count", "dragoman_executor_attempts_total",

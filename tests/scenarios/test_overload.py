@@ -9,14 +9,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.core.frames import OVERLOADED
-from gateway.engines.sqlite import SqliteEngine
-from gateway.ports.step import Committed, Step
-from gateway.runtime import supervisor
-from gateway.runtime.inbox import MOST_REQUESTS
-from tests.scenarios.fleet import condition, herm_stage, openhands_stage
+from gateway.core.inbound import OVERLOADED
+from gateway.runtime.session import link
+from gateway.runtime.session.inbox import MOST_REQUESTS
+from gateway.store.sqlite import SqliteEngine
+from gateway.store.step import Committed, Step
+from tests.scenarios.environment import GOOD, Running, Scene, ended, until
+from tests.scenarios.fleet import condition, herm_environment, openhands_environment
 from tests.scenarios.hooks import Asked, Gate, Said, success
-from tests.scenarios.house import GOOD, Running, Scene, ended, until
 
 BURST = 200
 
@@ -136,8 +136,8 @@ def held_up(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> Generator[list[Step]
         return await commit(engine, step)
 
     monkeypatch.setattr(SqliteEngine, "commit", slow)
-    monkeypatch.setattr(supervisor, "_FIRST", 0.02)
-    monkeypatch.setattr(supervisor, "_LONGEST", 0.05)
+    monkeypatch.setattr(link, "_FIRST", 0.02)
+    monkeypatch.setattr(link, "_LONGEST", 0.05)
     yield held
     gate.open()
 
@@ -160,43 +160,43 @@ async def test_a_herm_link_is_cut_when_the_inbox_is_full_and_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = 60
-    async with herm_stage(tmp_path) as stage:
-        stage.configure({"limits": {"inbound_frames": 10}})
+    async with herm_environment(tmp_path) as environment:
+        environment.configure({"limits": {"inbound_frames": 10}})
         gate = Gate()
-        async with stage.running() as gateway:
-            await stage.agent.call("ask", GOOD).answered()
+        async with environment.running() as gateway:
+            await environment.agent.call("ask", GOOD).answered()
             with held_up(monkeypatch, gate):
-                first = stage.agent.call_all([("free", {"n": 0})])
-                more = stage.agent.call_all([("free", {"n": n}) for n in range(1, calls)])
+                first = environment.agent.call_all([("free", {"n": 0})])
+                more = environment.agent.call_all([("free", {"n": n}) for n in range(1, calls)])
                 await _stays_cut(gateway)
-                assert stage.hooks.of("free") == []
+                assert environment.hooks.of("free") == []
             for call in (*first, *more):
                 await call.answered()
             await gateway.wait_link("up")
-            assert sorted(one.data["arguments"]["n"] for one in stage.hooks.of("free")) == list(range(calls))
+            assert sorted(one.data["arguments"]["n"] for one in environment.hooks.of("free")) == list(range(calls))
             assert all(len(call.answers) == 1 for call in (*first, *more))
             assert len(await gateway.events(kind="tool.requested")) == calls + 1
-        assert stage.agent.violations == []
+        assert environment.agent.violations == []
 
 
 async def test_an_openhands_link_is_cut_when_the_inbox_is_full_and_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with openhands_stage(tmp_path) as stage:
-        stage.configure({"limits": {"inbound_frames": 10}})
+    async with openhands_environment(tmp_path) as environment:
+        environment.configure({"limits": {"inbound_frames": 10}})
         gate = Gate()
-        async with stage.running() as gateway:
-            await stage.agent.agent_says("before", waits=False)
+        async with environment.running() as gateway:
+            await environment.agent.agent_says("before", waits=False)
             await gateway.wait_events("message.posted")
             with held_up(monkeypatch, gate):
                 for number in range(60):
-                    await stage.agent.agent_says(f"said {number}", waits=False)
+                    await environment.agent.agent_says(f"said {number}", waits=False)
                 await _stays_cut(gateway)
             posted = await gateway.wait_events("message.posted", 61)
             await gateway.wait_link("up")
         said = [one["event"]["content"][0]["text"] for one in posted]
         assert said == ["before", *(f"said {number}" for number in range(60))]
-        assert stage.agent.violations == []
+        assert environment.agent.violations == []
 
 
 async def test_requests_of_clients_are_refused_at_once_where_too_many_wait_for_the_store(

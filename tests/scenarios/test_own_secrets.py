@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.bootstrap import read_configuration
 from gateway.runtime import log, masking
+from gateway.serve import read_configuration
 
 CONFIG = """
 api: {keys: [{name: me, key: horse-battery-one}]}

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from tests.faults import shim
-from tests.scenarios.fleet import Stage
+from tests.scenarios.environment import AGENT_KEY, API_KEY, GOOD, Scene, ended, plain_http, until
+from tests.scenarios.fleet import Environment
 from tests.scenarios.hooks import Gate, success
-from tests.scenarios.house import AGENT_KEY, API_KEY, GOOD, Scene, ended, plain_http, until
 
 ROOT = Path(__file__).parents[2]
 START = 60.0
@@ -52,7 +52,7 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    scene: Scene | Stage,
+    scene: Scene | Environment,
     *options: str,
     environment: Mapping[str, str] | None = None,
     entry: tuple[str, ...] = ("gateway",),

@@ -18,10 +18,10 @@ import pytest
 from fastapi import Response
 
 from gateway.http.errors import PROBLEMS
-from gateway.runtime.gateway import Gateway
+from gateway.runtime.app import Gateway
 from tests.engines.postgres_server import as_server, dsn, make_folder
+from tests.scenarios.environment import API_KEY, GOOD, Running, Scene, ended, plain_http, until
 from tests.scenarios.hooks import PATIENCE, success
-from tests.scenarios.house import API_KEY, GOOD, Running, Scene, ended, plain_http, until
 from tests.scenarios.replica_processes import Serving, fleet
 
 pytestmark = pytest.mark.slow
@@ -177,27 +177,30 @@ def is_problem(answer: httpx.Response) -> dict[str, Any]:
 
 async def test_streams_of_both_gateways_leave_at_once_and_resume(newer: Scene, free_port: Callable[[], int]) -> None:
     # As many streams as both take together: so each of the two serves one of each kind.
-    async with behind(newer, free_port(), api={"heartbeat": "300ms"}, limits={"session_followers": 2}) as house:
-        [missed] = (await house.one.post(house.events, MESSAGE, status=202))["data"]
+    async with behind(newer, free_port(), api={"heartbeat": "300ms"}, limits={"session_followers": 2}) as environment:
+        [missed] = (await environment.one.post(environment.events, MESSAGE, status=202))["data"]
         async with AsyncExitStack() as stack:
-            live = [house.proxy.stream(house.session_id) for _ in range(2)]
-            resumed = [house.proxy.stream(house.session_id, last=missed["sequence"] - 1) for _ in range(2)]
+            live = [environment.proxy.stream(environment.session_id) for _ in range(2)]
+            resumed = [environment.proxy.stream(environment.session_id, last=missed["sequence"] - 1) for _ in range(2)]
             for source in (*live, *resumed):
                 await stack.enter_async_context(source)
             for source in resumed:
                 assert (await source.next())["id"] == str(missed["sequence"])
-            [news] = (await house.proxy.post(house.events, MESSAGE, status=202))["data"]
+            [news] = (await environment.proxy.post(environment.events, MESSAGE, status=202))["data"]
             for source in (*live, *resumed):
                 seen = await source.until("message.posted")
                 assert seen[-1]["id"] == str(news["sequence"])
-            refused = await house.proxy.http.get(f"{house.events}/stream")
+            refused = await environment.proxy.http.get(f"{environment.events}/stream")
             assert (refused.status_code, is_problem(refused)["type"]) == (503, "/problems/overloaded")
 
 
 async def test_heartbeats_of_a_quiet_stream_come_through(newer: Scene, free_port: Callable[[], int]) -> None:
-    async with behind(newer, free_port(), api={"heartbeat": "300ms"}) as house:
+    async with behind(newer, free_port(), api={"heartbeat": "300ms"}) as environment:
         beats = 0
-        async with asyncio.timeout(PATIENCE), house.proxy.http.stream("GET", f"{house.events}/stream") as answer:
+        async with (
+            asyncio.timeout(PATIENCE),
+            environment.proxy.http.stream("GET", f"{environment.events}/stream") as answer,
+        ):
             async for line in answer.aiter_lines():
                 beats += line == ": heartbeat"
                 if beats == 3:
@@ -208,27 +211,29 @@ async def test_heartbeats_of_a_quiet_stream_come_through(newer: Scene, free_port
 async def test_posts_in_hand_when_a_gateway_is_killed_are_on_record_once(
     newer: Scene, free_port: Callable[[], int]
 ) -> None:
-    async with behind(newer, free_port(), lease="2s") as house:
+    async with behind(newer, free_port(), lease="2s") as environment:
         texts = [f"move {number}" for number in range(8)]
 
         async def post(text: str) -> httpx.Response:
             body = {"kind": "message.posted", "content": text}
-            return await house.proxy.http.post(house.events, json=body, headers={"idempotency-key": text}, timeout=30)
+            return await environment.proxy.http.post(
+                environment.events, json=body, headers={"idempotency-key": text}, timeout=30
+            )
 
         connection = await asyncpg.connect(dsn())
         try:
             async with connection.transaction():
                 # Everything that is written waits, so that the posts are in hand for as long as it takes.
-                await connection.execute(f'LOCK TABLE "{house.schema}".events IN EXCLUSIVE MODE')
+                await connection.execute(f'LOCK TABLE "{environment.schema}".events IN EXCLUSIVE MODE')
                 posting = [asyncio.create_task(post(text)) for text in texts]
                 count = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = $1::text::regclass"
 
                 async def waiting() -> bool:
-                    return bool(await connection.fetchval(count, f'"{house.schema}".events'))
+                    return bool(await connection.fetchval(count, f'"{environment.schema}".events'))
 
                 await until(waiting)
-                house.one.signal(signal.SIGKILL)
-                await house.one.ended()
+                environment.one.signal(signal.SIGKILL)
+                await environment.one.ended()
         finally:
             await connection.close()
         first = [await task for task in posting]
@@ -244,26 +249,26 @@ async def test_posts_in_hand_when_a_gateway_is_killed_are_on_record_once(
 
         for text in texts:
             await until(lambda text=text: taken(text))
-        on_record = [one["event"]["content"][0]["text"] for one in await house.two.events(kind="message.posted")]
+        on_record = [one["event"]["content"][0]["text"] for one in await environment.two.events(kind="message.posted")]
         assert sorted(on_record) == texts
 
 
 async def test_requests_go_on_while_a_gateway_is_stopped(newer: Scene, free_port: Callable[[], int]) -> None:
-    async with behind(newer, free_port()) as house:
+    async with behind(newer, free_port()) as environment:
         statuses: list[int] = []
         begun, stopped = asyncio.Event(), asyncio.Event()
 
         async def ask() -> None:
             while not stopped.is_set() or len(statuses) < 200:
-                statuses.append((await house.proxy.http.get(house.events)).status_code)
+                statuses.append((await environment.proxy.http.get(environment.events)).status_code)
                 if len(statuses) == 40:
                     begun.set()
 
         asking = [asyncio.create_task(ask()) for _ in range(4)]
         async with asyncio.timeout(2 * PATIENCE):
             await begun.wait()
-            house.one.signal(signal.SIGTERM)
-            assert await house.one.ended() == 0
+            environment.one.signal(signal.SIGTERM)
+            assert await environment.one.ended() == 0
             stopped.set()
             await asyncio.gather(*asking)
         assert len(statuses) >= 200
@@ -275,34 +280,36 @@ async def test_bodies_pass_up_to_the_limit_and_callbacks_leave_no_token(
 ) -> None:
     newer.hooks.scripts["ask"] = Response(status_code=202)
     written: list[str] = []
-    async with behind(newer, free_port(), written=written) as house:
+    async with behind(newer, free_port(), written=written) as environment:
         largest = json.dumps(MESSAGE).encode().ljust(MAX_BODY)
         kind = {"content-type": "application/json"}
-        passed = await house.proxy.http.post(house.events, content=largest, headers=kind)
-        assert passed.status_code == 202, passed.text
+        answered = await environment.proxy.http.post(environment.events, content=largest, headers=kind)
+        assert answered.status_code == 202, answered.text
 
         async def in_pieces() -> AsyncGenerator[bytes]:
             yield largest
             yield b" "
 
         for content in (largest + b" ", in_pieces()):
-            refused = await house.proxy.http.post(house.events, content=content, headers=kind)
+            refused = await environment.proxy.http.post(environment.events, content=content, headers=kind)
             assert refused.status_code == 413
             problem = is_problem(refused)
             assert (problem["type"], problem["title"]) == ("/problems/too-large", PROBLEMS["too-large"].title)
-        assert len(await house.one.events(kind="message.posted")) == 1
+        assert len(await environment.one.events(kind="message.posted")) == 1
 
         # A gateway that says no does not read the body first.
         for _ in range(4):
-            wrong = await house.proxy.http.post(house.events, content=largest, headers={"authorization": "Bearer no"})
+            wrong = await environment.proxy.http.post(
+                environment.events, content=largest, headers={"authorization": "Bearer no"}
+            )
             assert (wrong.status_code, is_problem(wrong)["type"]) == (401, "/problems/unauthorized")
 
         call = await newer.agent.call("ask", GOOD)
         [asked] = await newer.hooks.wait_for(name="ask")
-        await house.two.wait_call(call.call_id, "accepted")
+        await environment.two.wait_call(call.call_id, "accepted")
         progress, outcome = httpx.URL(asked.data["progress_url"]), httpx.URL(asked.data["callback_url"])
         token = outcome.params["token"]
-        assert str(outcome).startswith(house.proxy.url)
+        assert str(outcome).startswith(environment.proxy.url)
         async with plain_http() as executor:
             # Half of them come to the gateway that passes them on.
             for done in range(4):
@@ -317,13 +324,13 @@ async def test_bodies_pass_up_to_the_limit_and_callbacks_leave_no_token(
 
 
 async def test_nobody_outside_can_mark_a_request_as_passed_on(newer: Scene, free_port: Callable[[], int]) -> None:
-    async with behind(newer, free_port()) as house:
+    async with behind(newer, free_port()) as environment:
         mark = {"dragoman-forwarded": "somebody"}
-        directly = await house.two.http.post(house.events, json=MESSAGE, headers=mark)
+        directly = await environment.two.http.post(environment.events, json=MESSAGE, headers=mark)
         assert (directly.status_code, directly.json()["type"]) == (503, "/problems/elsewhere")
         for _ in range(4):
-            await house.proxy.post(house.events, MESSAGE, status=202, **mark)
-        assert len(await house.two.events(kind="message.posted")) == 4
+            await environment.proxy.post(environment.events, MESSAGE, status=202, **mark)
+        assert len(await environment.two.events(kind="message.posted")) == 4
 
 
 @pytest.mark.parametrize(("method", "times"), [("GET", 2), ("POST", 1)])

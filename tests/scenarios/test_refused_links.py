@@ -4,16 +4,16 @@ import asyncio
 
 import pytest
 
-from gateway.runtime import supervisor
+from gateway.runtime.session import link
 from tests.adapters.test_refused_addresses import Redirecting, served
-from tests.scenarios.house import GOOD, Running, Scene, ended, until
+from tests.scenarios.environment import GOOD, Running, Scene, ended, until
 
 
 async def test_a_redirecting_runtime_is_asked_once_until_the_next_reload(
     newer: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("_FIRST", "_LONGEST", "_REFUSED"):
-        monkeypatch.setattr(supervisor, name, 0.01)
+        monkeypatch.setattr(link, name, 0.01)
     server = Redirecting()
     async with served(server) as port:
         away = {"adapter": "huma-0.2", "url": f"http://127.0.0.1:{port}", "api_key": "k", "agent_id": "away"}

@@ -1,11 +1,11 @@
 """What a newer release writes beside this one costs no replica anything: followed, handed over, gone on with."""
 
-from gateway.conformance.engine_newer import WEATHER, WeatherChanged
-from gateway.envelope import EventId, SessionId
-from gateway.ports.step import RUNTIME, NewEvent, Send, Step
-from gateway.runtime.clock import SystemClock
-from tests.scenarios.house import EventSource, Scene, ended
-from tests.scenarios.replicas import carrier, cluster
+from gateway.events import EventId, SessionId
+from gateway.runtime.system_clock import SystemClock
+from gateway.store.step import RUNTIME, NewEvent, Send, Step
+from gateway.testing.conformance.engine_newer import WEATHER, WeatherChanged
+from tests.scenarios.environment import EventSource, Scene, ended
+from tests.scenarios.replicas import cluster, owner_and_other
 
 
 async def unknown(source: EventSource) -> None:
@@ -21,7 +21,7 @@ async def test_an_unknown_kind_is_followed_elsewhere_and_its_session_is_taken_ov
     store = cluster(newer)
     async with store.replica(lease=20) as a, store.replica(lease=20) as b:
         session_id = await a.session()
-        one, other = await carrier(session_id, [a, b])
+        one, other = await owner_and_other(session_id, [a, b])
         async with other.stream(session_id, after=0) as there:
             event = NewEvent(EventId("weather"), WeatherChanged(), "to_runtime", SystemClock().now())  # type: ignore[arg-type]
             await one.faults.commit(Step(SessionId(session_id), (event,), sends=(Send(0, RUNTIME, "new_work"),)))

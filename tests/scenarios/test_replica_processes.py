@@ -8,8 +8,8 @@ import pytest
 from fastapi import Response
 
 from tests.pace import within
+from tests.scenarios.environment import GOOD, Scene, ended, until
 from tests.scenarios.hooks import Gate, success
-from tests.scenarios.house import GOOD, Scene, ended, until
 from tests.scenarios.replica_processes import START, Fleet, Serving, fleet
 
 pytestmark = pytest.mark.slow

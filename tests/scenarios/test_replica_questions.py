@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from gateway.envelope import QuestionAsked, SecretAsked
-from gateway.runtime import bulletin
+from gateway.events import QuestionAsked, SecretAsked
+from gateway.runtime.feeds import interactions
+from tests.scenarios.environment import Scene
 from tests.scenarios.fleet import condition
-from tests.scenarios.house import Scene
 from tests.scenarios.plain_runtime import PlainRuntime
 from tests.scenarios.replicas import Faulty, cluster
 from tests.scenarios.test_interactions import following, waiting
@@ -24,8 +24,8 @@ async def test_a_question_is_shown_and_answered_at_the_other_instance(
 ) -> None:
     if not deaf:
         # By rings, since no look comes in time.
-        monkeypatch.setattr(bulletin, "_LOOK", 60.0)
-        monkeypatch.setattr(bulletin, "_LOOK_UNFOLLOWED", 60.0)
+        monkeypatch.setattr(interactions, "_LOOK", 60.0)
+        monkeypatch.setattr(interactions, "_LOOK_UNFOLLOWED", 60.0)
     runtime = PlainRuntime()
     plain: dict[str, Any] = {"finn": {"adapter": "plain", "url": "http://plain.invalid", "session": "room-7"}}
     newer.settings["runtimes"] = plain

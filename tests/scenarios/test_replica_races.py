@@ -10,8 +10,8 @@ import pytest
 from fastapi import Response
 
 from tests.faults.proxy import Proxy
+from tests.scenarios.environment import GOOD, EventSource, Scene, ended, until
 from tests.scenarios.hooks import SECRET, Gate, success
-from tests.scenarios.house import GOOD, EventSource, Scene, ended, until
 from tests.scenarios.replica_processes import Fleet, Serving, fleet
 from tests.scenarios.replicas import cluster
 from tests.scenarios.test_api import CREATED

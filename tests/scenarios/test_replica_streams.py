@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from fastapi import Response
 
-from gateway.runtime import hands, mirrors
+from gateway.runtime.cluster import remote_feeds
+from gateway.runtime.delivery import backends
+from tests.scenarios.environment import GOOD, EventSource, Scene, ended, until
 from tests.scenarios.hooks import SECRET, Asked
-from tests.scenarios.house import GOOD, EventSource, Scene, ended, until
-from tests.scenarios.replicas import LEASE, Faulty, Replica, carrier, cluster
+from tests.scenarios.replicas import LEASE, Faulty, Replica, cluster, owner_and_other
 
 MESSAGE = {"kind": "message.posted", "content": "Your turn, Finn!"}
 
@@ -45,12 +46,12 @@ async def test_a_follower_at_the_other_instance_sees_everything_as_it_happens(
     newer: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # By rings, since no look comes in time.
-    monkeypatch.setattr(mirrors, "_LOOK", 60.0)
-    monkeypatch.setattr(mirrors, "_LOOK_IDLE", 60.0)
+    monkeypatch.setattr(remote_feeds, "_LOOK", 60.0)
+    monkeypatch.setattr(remote_feeds, "_LOOK_IDLE", 60.0)
     store = cluster(newer)
     async with store.replica(lease=20) as a, store.replica(lease=20) as b:
         session_id = await a.session()
-        _, other = await carrier(session_id, [a, b])
+        _, other = await owner_and_other(session_id, [a, b])
         await a.wait_events("link.changed")
         async with other.stream(session_id, after=0) as source:
             seen = await collect(source, "link.changed")
@@ -65,7 +66,7 @@ async def test_a_follower_at_the_other_instance_sees_what_is_only_live(newer: Sc
     store = cluster(newer)
     async with store.replica(lease=20) as a, store.replica(lease=20) as b:
         session_id = await a.session()
-        _, other = await carrier(session_id, [a, b])
+        _, other = await owner_and_other(session_id, [a, b])
         async with other.stream(session_id, after=0) as source:
             await collect(source, "link.changed")
             await interest(newer, source)
@@ -85,7 +86,7 @@ async def test_when_every_ring_is_lost_news_come_late_and_whole(newer: Scene) ->
     store = cluster(newer)
     async with store.replica(prepare=_deafen) as a, store.replica(prepare=_deafen) as b:
         session_id = await a.session()
-        one, other = await carrier(session_id, [a, b])
+        one, other = await owner_and_other(session_id, [a, b])
         async with other.stream(session_id, after=0) as source:
             seen = await collect(source, "link.changed")
             for _ in range(3):
@@ -102,7 +103,7 @@ async def test_a_follower_stays_whole_while_the_session_changes_hands(newer: Sce
     store = cluster(newer)
     async with store.replica() as a, store.replica() as b:
         session_id = await a.session()
-        one, other = await carrier(session_id, [a, b])
+        one, other = await owner_and_other(session_id, [a, b])
         async with other.stream(session_id, after=0) as there, one.stream(session_id, after=0) as here:
             await ended(await newer.agent.call("free", {}))
             seen = {"there": await collect(there, "tool.finished"), "here": await collect(here, "tool.finished")}
@@ -126,11 +127,11 @@ async def test_a_follower_stays_whole_while_the_session_changes_hands(newer: Sce
 async def test_a_quiet_follower_elsewhere_has_no_reader_once_it_left(
     newer: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mirrors, "_LOOK", 0.05)
+    monkeypatch.setattr(remote_feeds, "_LOOK", 0.05)
     store = cluster(newer)
     async with store.replica() as a, store.replica() as b:
         session_id = await a.session()
-        _, other = await carrier(session_id, [a, b])
+        _, other = await owner_and_other(session_id, [a, b])
         before = len(asyncio.all_tasks())
         for _ in range(5):
             async with other.stream(session_id):
@@ -144,7 +145,7 @@ async def test_a_quiet_follower_elsewhere_has_no_reader_once_it_left(
 
 async def test_copies_leave_once_wherever_they_were_made(newer: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     # By rings, since no look comes in time.
-    monkeypatch.setattr(hands, "_LOOK", 60.0)
+    monkeypatch.setattr(backends, "_LOOK", 60.0)
     store = cluster(newer)
     newer.huma.agent("gill")
 

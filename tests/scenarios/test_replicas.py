@@ -8,19 +8,19 @@ import httpx
 import pytest
 from fastapi import Response
 
-from gateway.conformance.engine_words import said
-from gateway.engines.memory import MemoryEngine
-from gateway.engines.memory_tables import SharedMemory
-from gateway.engines.postgres import PostgresEngine
-from gateway.envelope import SessionId
-from gateway.ports.step import Step
-from gateway.runtime import adoption
-from gateway.runtime.callbacks import keep_key
-from gateway.runtime.clock import SystemClock, SystemIds
+from gateway.events import SessionId
+from gateway.runtime.calls.callbacks import keep_key
+from gateway.runtime.cluster import takeover
+from gateway.runtime.system_clock import SystemClock, SystemIds
+from gateway.store.memory import MemoryEngine
+from gateway.store.memory_tables import SharedMemory
+from gateway.store.postgres import PostgresEngine
+from gateway.store.step import Step
+from gateway.testing.conformance.engine_words import said
 from tests.engines.postgres_server import drop_schema, dsn, new_schema
+from tests.scenarios.environment import GOOD, Scene, ended, plain_http, until
 from tests.scenarios.hooks import Gate, success
-from tests.scenarios.house import GOOD, Scene, ended, plain_http, until
-from tests.scenarios.replicas import LEASE, Faulty, Replica, carrier, cluster
+from tests.scenarios.replicas import LEASE, Faulty, Replica, cluster, owner_and_other
 from tests.scenarios.test_api import CREATED
 
 MESSAGE = {"kind": "message.posted", "content": "Your turn, Finn!"}
@@ -30,7 +30,7 @@ async def test_one_of_two_carries_a_session_and_both_show_it(newer: Scene) -> No
     store = cluster(newer)
     async with store.replica() as a, store.replica() as b:
         session_id = await a.session()
-        one, other = await carrier(session_id, [a, b])
+        one, other = await owner_and_other(session_id, [a, b])
         assert newer.agent.connections == 1
         assert not await other.carries(session_id)
         assert await a.owner(session_id) == await b.owner(session_id)
@@ -66,7 +66,7 @@ async def test_a_session_opened_at_one_is_carried_there(newer: Scene) -> None:
         session_id = opened["session_id"]
         assert (await b.http.delete(f"/v1/sessions/{session_id}")).status_code == 204
         await a.post("/v1/sessions", {"runtime": "finn", "native_id": "gus"}, status=200)
-        await carrier(session_id, [a, b])
+        await owner_and_other(session_id, [a, b])
 
 
 async def test_every_request_that_needs_the_carrier_may_be_sent_to_the_other(newer: Scene) -> None:
@@ -74,7 +74,7 @@ async def test_every_request_that_needs_the_carrier_may_be_sent_to_the_other(new
     gate = Gate()
     async with store.replica() as a, store.replica() as b:
         session_id = await a.session()
-        one, other = await carrier(session_id, [a, b])
+        one, other = await owner_and_other(session_id, [a, b])
 
         posted = await other.post(f"/v1/sessions/{session_id}/events", MESSAGE, status=202)
         assert posted["data"][0]["event"]["kind"] == "message.posted"
@@ -136,7 +136,7 @@ async def test_of_two_that_start_at_once_one_creates_the_session_of_an_autostart
             group.create_task(run())
         a, b = await up.get(), await up.get()
         session_id = await a.session()
-        await carrier(session_id, [a, b])
+        await owner_and_other(session_id, [a, b])
         # Whoever was second looks once a second whether the first one has made it.
         await asyncio.sleep(2.5)
         assert len((await b.get("/v1/sessions"))["data"]) == 1
@@ -187,7 +187,7 @@ async def test_a_write_with_a_key_is_carried_out_once_wherever_it_is_sent(newer:
     store = cluster(newer)
     async with store.replica() as a, store.replica() as b:
         session_id = await a.session()
-        await carrier(session_id, [a, b])
+        await owner_and_other(session_id, [a, b])
         path = f"/v1/sessions/{session_id}/events"
         answers = await asyncio.gather(
             *(one.http.post(path, json=MESSAGE, headers={"idempotency-key": "k1"}) for one in (a, b, a, b))
@@ -203,7 +203,7 @@ async def test_a_request_is_passed_on_once_and_waits_for_an_owner_in_vain(newer:
     store = cluster(newer)
     async with store.replica() as a, store.replica() as b:
         session_id = await a.session()
-        one, other = await carrier(session_id, [a, b])
+        one, other = await owner_and_other(session_id, [a, b])
         path = f"/v1/sessions/{session_id}/events"
         answer = await other.http.post(path, json=MESSAGE, headers={"dragoman-forwarded": "somebody"})
         assert (answer.status_code, answer.json()["type"]) == (503, "/problems/elsewhere")
@@ -243,7 +243,7 @@ async def test_who_cannot_renew_its_lease_falls_silent_and_begins_again(newer: S
     # It falls silent a sixth of a lease before another one may take over.
     async with store.replica(lease=2 * LEASE) as a, store.replica(lease=2 * LEASE) as b:
         session_id = await a.session()
-        one, other = await carrier(session_id, [a, b])
+        one, other = await owner_and_other(session_id, [a, b])
         first = await one.owner(session_id)
         one.faults.cut_off = True
         await other.wait_carries(session_id, within=3 * LEASE)
@@ -346,7 +346,7 @@ async def test_a_call_in_flight_when_a_lease_is_lost_ends_as_after_a_crash(newer
     newer.hooks.scripts["ask"] = gate.answering(success("too late"))
     async with store.replica() as a, store.replica() as b:
         session_id = await a.session()
-        one, other = await carrier(session_id, [a, b])
+        one, other = await owner_and_other(session_id, [a, b])
         call = await newer.agent.call("ask", GOOD)
         await newer.hooks.wait_for(name="ask")
         one.faults.cut_off = True
@@ -374,7 +374,7 @@ async def test_a_leaving_instance_hands_its_sessions_over_at_once(
     newer: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nobody finds out by looking, nor by the end of a lease.
-    monkeypatch.setattr(adoption, "_LOOK", 60.0)
+    monkeypatch.setattr(takeover, "_LOOK", 60.0)
     newer.configure({"limits": {"drain": "30s"}})
     store = cluster(newer)
     async with store.replica(lease=30) as b:

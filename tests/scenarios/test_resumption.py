@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 from fastapi.responses import Response
 
-from gateway.runtime.gateway import Gateway
+from gateway.runtime.app import Gateway
 from tests.faults.proxy import Proxy
+from tests.scenarios.environment import API_KEY, GOOD, Running, Scene, ended, plain_http, until
 from tests.scenarios.fleet import message
 from tests.scenarios.hooks import success
-from tests.scenarios.house import API_KEY, GOOD, Running, Scene, ended, plain_http, until
 from tests.scenarios.test_process import START, Served, serving
 
 INTERRUPT = {"kind": "turn.interrupted"}

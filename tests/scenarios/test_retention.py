@@ -7,13 +7,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from fastapi.responses import Response
 
-from gateway.conformance.engine_words import ALICE, FakeClock, open_session, said
-from gateway.engines.sqlite import SqliteEngine
-from gateway.ports.step import Send, Step
-from gateway.runtime import rounds
+from gateway.runtime.delivery import maintenance
+from gateway.store.sqlite import SqliteEngine
+from gateway.store.step import Send, Step
+from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, said
 from tests.pace import within
+from tests.scenarios.environment import GOOD, Running, Scene, ended, until
 from tests.scenarios.hooks import success
-from tests.scenarios.house import GOOD, Running, Scene, ended, until
 
 _OLD = 60_000
 
@@ -27,7 +27,7 @@ async def _post(gateway: Running, path: str, count: int, size: int = 10) -> None
 async def test_readers_below_the_beginning_are_told_where_history_begins(
     newer: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounds, "_SWEEP", 0.1)
+    monkeypatch.setattr(maintenance, "_SWEEP", 0.1)
     newer.configure({"retention": {"open_events": 100}})
     async with newer.running() as gateway:
         path = f"/v1/sessions/{await gateway.session()}/events"
@@ -60,7 +60,7 @@ async def test_readers_below_the_beginning_are_told_where_history_begins(
 @pytest.mark.slow
 @pytest.mark.timing
 async def test_calls_do_not_wait_behind_a_long_sweep(newer: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "_SWEEP", 1.0)
+    monkeypatch.setattr(maintenance, "_SWEEP", 1.0)
     newer.hooks.scripts["ask"] = success("7")
     newer.configure({"retention": {"open_events": 100}})
     async with SqliteEngine(newer.folder / "dragoman.db", FakeClock()) as engine:
@@ -82,7 +82,7 @@ async def test_calls_do_not_wait_behind_a_long_sweep(newer: Scene, monkeypatch: 
 async def test_copies_that_go_undelivered_are_counted_and_logged(
     newer: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(rounds, "_SWEEP", 0.1)
+    monkeypatch.setattr(maintenance, "_SWEEP", 0.1)
     secret = newer.settings["executors"]["cards"]["secret"]
     newer.hooks.scripts["/copies/log"] = Response(status_code=500)
     newer.configure({"destinations": {"log": {"url": f"{newer.hooks.url}/copies/log", "secret": secret}}})

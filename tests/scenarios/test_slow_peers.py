@@ -13,9 +13,9 @@ import pytest
 
 from gateway.http.sse import EventStream
 from tests.pace import within
+from tests.scenarios.environment import API_KEY, GOOD, Running, Scene, ended
 from tests.scenarios.fleet import condition
 from tests.scenarios.hooks import PATIENCE, SECRET, Asked, Gate, success
-from tests.scenarios.house import API_KEY, GOOD, Running, Scene, ended
 
 CALLS = 60
 BUFFER = 128 * 1024

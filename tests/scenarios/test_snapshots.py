@@ -3,13 +3,13 @@
 from gateway.core.folding import fold
 from gateway.core.memory import Remembered
 from gateway.core.snapshots import to_snapshot
-from gateway.engines.sqlite import SqliteEngine
-from gateway.envelope import SessionId
-from gateway.ports.step import Step
-from gateway.runtime.clock import SystemClock
-from gateway.runtime.recovery import load_view
+from gateway.events import SessionId
+from gateway.runtime.session.load import load_view
+from gateway.runtime.system_clock import SystemClock
+from gateway.store.sqlite import SqliteEngine
+from gateway.store.step import Step
+from tests.scenarios.environment import GOOD, Scene, ended
 from tests.scenarios.hooks import success
-from tests.scenarios.house import GOOD, Scene, ended
 
 
 async def test_a_snapshot_stands_for_all_events_up_to_its_own_and_for_none_behind_it(both: Scene) -> None:

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from tests.scenarios.environment import GOOD, Scene, ended, until
 from tests.scenarios.hooks import success
-from tests.scenarios.house import GOOD, Scene, ended, until
 from tests.scenarios.test_process import ROOT, START, serving
 
 

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli.commands import app
-from gateway.envelope import (
+from gateway.events import (
     ApprovalAsked,
     Author,
     MessagePosted,
@@ -27,9 +27,9 @@ from gateway.envelope import (
     ToolRequested,
     TypingChanged,
 )
+from tests.scenarios.environment import API_KEY, Running, Scene, until
 from tests.scenarios.fleet import condition
 from tests.scenarios.hooks import PATIENCE
-from tests.scenarios.house import API_KEY, Running, Scene, until
 from tests.scenarios.plain_runtime import PlainRuntime, plain_gateway
 
 BOUND = 4 * PATIENCE

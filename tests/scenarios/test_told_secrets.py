@@ -4,8 +4,8 @@ import httpx
 import pytest
 from fastapi import Response
 
+from tests.scenarios.environment import GOOD, Running, Scene, ended, plain_http
 from tests.scenarios.hooks import SECRET, Asked, success, update
-from tests.scenarios.house import GOOD, Running, Scene, ended, plain_http
 
 TOKEN, REALM, PLAIN = "told-canary-7Hq2", 'told "canary"\\/Pw3', "told-by-everybody"
 HEADERS = {"X-Token": TOKEN, "X-Realm": "${REALM}", "X-Plain": PLAIN}

@@ -12,9 +12,9 @@ import pytest
 from fastapi import FastAPI, Request
 from standardwebhooks import Webhook
 
-from gateway.simulators.backend import Backend
-from gateway.simulators.cards import Game, Refusal
-from gateway.simulators.serving import Served
+from gateway.testing.backend import Backend
+from gateway.testing.cards import Game, Refusal
+from gateway.testing.serving import Served
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of the tests").decode()
 OTHER = "whsec_" + base64.b64encode(b"another secret").decode()

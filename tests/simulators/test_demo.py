@@ -15,8 +15,8 @@ import pytest
 import yaml
 from rich.console import Console
 
-from gateway.simulators.demo_board import Board, expect
-from gateway.simulators.demo_stage import Stage, sample_commands
+from gateway.testing.demo.environment import Environment, sample_commands
+from gateway.testing.demo.report import Report, expect
 
 WHOLE_BOUND = 75.0
 BOUND = 20.0
@@ -86,43 +86,43 @@ async def test_a_gateway_that_does_not_start_fails_the_demo(tmp_path: Path, monk
     fake.mkdir()
     (fake / "__init__.py").touch()
     (fake / "__main__.py").write_text("raise SystemExit('broken on purpose')")
-    stage = Stage()
+    environment = Environment()
     monkeypatch.chdir(tmp_path)
-    board = Board(Console(file=io.StringIO()))
-    async with stage, board.step("both", "starts"):
-        await stage.start_gateway()
-    assert [note.held for note in board.notes] == [False]
-    assert "code 1" in board.notes[0].happened
-    assert "broken on purpose" in board.notes[0].happened
-    stage.remove()
+    report = Report(Console(file=io.StringIO()))
+    async with environment, report.step("both", "starts"):
+        await environment.start_gateway()
+    assert [note.held for note in report.notes] == [False]
+    assert "code 1" in report.notes[0].happened
+    assert "broken on purpose" in report.notes[0].happened
+    environment.remove()
 
 
 async def test_the_configuration_is_private_and_complete() -> None:
-    stage = Stage()
-    async with stage:
-        settings = yaml.safe_load(stage.config.read_text())
-        assert stage.config.stat().st_mode & 0o077 == 0
-        assert settings["api"]["keys"][0]["key"] == stage.api_key
+    environment = Environment()
+    async with environment:
+        settings = yaml.safe_load(environment.config.read_text())
+        assert environment.config.stat().st_mode & 0o077 == 0
+        assert settings["api"]["keys"][0]["key"] == environment.api_key
         assert {runtime["adapter"] for runtime in settings["runtimes"].values()} == {
             *("huma-0.1", "huma-0.2", "openhands", "herm")
         }
-        assert any(stage.url in line for line in sample_commands(stage, "s"))
-    stage.remove()
-    assert not stage.folder.exists()
+        assert any(environment.url in line for line in sample_commands(environment, "s"))
+    environment.remove()
+    assert not environment.folder.exists()
 
 
 async def test_an_unmet_expectation_is_shown_and_the_next_step_is_played() -> None:
     shown = io.StringIO()
-    board = Board(Console(file=shown, width=100))
-    with board:
-        async with board.step("0.1", "one"):
+    report = Report(Console(file=shown, width=100))
+    with report:
+        async with report.step("0.1", "one"):
             expect(held=False, otherwise="[bold]no")
-        async with board.step("0.2", "two", within=0.01):
+        async with report.step("0.2", "two", within=0.01):
             await asyncio.Event().wait()
-        async with board.step("0.2", "three") as note:
+        async with report.step("0.2", "three") as note:
             note.say("fine", timedelta(milliseconds=12))
-    assert [note.held for note in board.notes] == [False, False, True]
-    assert [note.step for note in board.failed] == ["one", "two"]
+    assert [note.held for note in report.notes] == [False, False, True]
+    assert [note.step for note in report.failed] == ["one", "two"]
     lines = [line.split() for line in shown.getvalue().splitlines()]
     assert lines[1] == ["✗", "0.1", "one", "[bold]no"]
     assert lines[3] == ["✓", "0.2", "three", "12", "fine"]
@@ -130,9 +130,9 @@ async def test_an_unmet_expectation_is_shown_and_the_next_step_is_played() -> No
 
 async def test_a_terminal_sees_the_running_step_and_then_its_end() -> None:
     shown = io.StringIO()
-    board = Board(Console(file=shown, force_terminal=True, width=100))
-    with board:
-        async with board.step("0.1", "one") as note:
+    report = Report(Console(file=shown, force_terminal=True, width=100))
+    with report:
+        async with report.step("0.1", "one") as note:
             assert "…" in shown.getvalue()
             note.say("[red]plain")
     assert "✓" in shown.getvalue()
@@ -140,8 +140,8 @@ async def test_a_terminal_sees_the_running_step_and_then_its_end() -> None:
 
 
 async def test_a_step_that_breaks_off_counts_as_failed() -> None:
-    board = Board(Console(file=io.StringIO()))
+    report = Report(Console(file=io.StringIO()))
     with pytest.raises(ZeroDivisionError):
-        async with board.step("0.1", "one"):
+        async with report.step("0.1", "one"):
             raise ZeroDivisionError
-    assert [note.happened for note in board.failed] == ["broken off"]
+    assert [note.happened for note in report.failed] == ["broken off"]

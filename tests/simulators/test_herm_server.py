@@ -10,7 +10,7 @@ import httpx
 import pytest
 from httpx_sse import ServerSentEvent, aconnect_sse
 
-from gateway.simulators.herm import HermServer, Interrupted, Manners, SimSession
+from gateway.testing.runtimes.herm.server import HermServer, Interrupted, Manners, SimSession
 
 BOUND = 5.0
 EVENTS = "/v1/sessions/s1/events"

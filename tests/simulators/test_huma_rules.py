@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gateway.simulators.huma import HumaServer, SimAgent, SimCall
-from gateway.simulators.huma_calls import SimBurst
-from gateway.simulators.huma_rules import Violation, length_of_json
+from gateway.testing.runtimes.huma.calls import SimBurst
+from gateway.testing.runtimes.huma.rules import Violation, length_of_json
+from gateway.testing.runtimes.huma.server import HumaServer, SimAgent, SimCall
 from tests.simulators.raw_client import RawClient, connected
 
 Pair = tuple[SimAgent, RawClient]

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.simulators.huma import HumaServer, Manners
+from gateway.testing.runtimes.huma.server import HumaServer, Manners
 from tests.simulators.raw_client import RawClient, connected
 
 KEY = "ak_test"

@@ -7,7 +7,7 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from gateway.simulators.openhands import Manners, OpenHandsServer
+from gateway.testing.runtimes.openhands.server import Manners, OpenHandsServer
 from tests.simulators.raw_openhands import RawOpenHands, is_state, joined, kinds
 
 READY = Manners(loading=timedelta(0), stale_state=None)

@@ -23,7 +23,7 @@ async def test_a_server_runs_alone_until_it_is_interrupted(
     module: str, options: list[str], page: str, order: dict[str, str], headers: dict[str, str]
 ) -> None:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-u", "-m", f"gateway.simulators.{module}", *options), stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-u", "-m", f"gateway.testing.runtimes.{module}", *options), stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
     try:

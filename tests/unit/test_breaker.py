@@ -4,21 +4,21 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gateway.envelope import Outcome
-from gateway.executors.answers import read_answer
-from gateway.ports.executor import Accepted, Answered, NeverSent, Replied
-from gateway.runtime.breaker import Breaker, Rule, Sign, read
-from gateway.transports.http_client import Exchange, Lost, NotSent, Received
+from gateway.events import Outcome
+from gateway.executors.port import Accepted, Answered, NeverSent, Replied
+from gateway.executors.webhook.answers import read_answer
+from gateway.executors.webhook.client import ConnectionBroken, Exchange, HttpAnswer, NotSent
+from gateway.runtime.calls.breaker import Breaker, Rule, Sign, read
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 RULE = Rule(3, 10 * SECOND)
 
 
-def end(breaker: Breaker, sign: Sign, *, epoch: int | None = None, after: float = 0, dice: float = 0.0) -> bool:
+def end(breaker: Breaker, sign: Sign, *, epoch: int | None = None, after: float = 0, jitter: float = 0.0) -> bool:
     """Let one attempt begin and end."""
     begun = breaker.began() if epoch is None else epoch
-    return breaker.ended(begun, sign, reason="no connection", now=NOW + after * SECOND, dice=dice)
+    return breaker.ended(begun, sign, reason="no connection", now=NOW + after * SECOND, jitter=jitter)
 
 
 def opened() -> Breaker:
@@ -44,11 +44,11 @@ def test_an_answer_between_failures_begins_the_row_anew() -> None:
     assert breaker.state == "open"
 
 
-@pytest.mark.parametrize(("dice", "wait"), [(0.0, 10), (1.0, 12.5)])
-def test_it_admits_one_trial_when_its_time_is_up_and_a_little_later_for_some(dice: float, wait: float) -> None:
+@pytest.mark.parametrize(("jitter", "wait"), [(0.0, 10), (1.0, 12.5)])
+def test_it_admits_one_trial_when_its_time_is_up_and_a_little_later_for_some(jitter: float, wait: float) -> None:
     breaker = Breaker(RULE)
     for _ in range(3):
-        end(breaker, "missing", dice=dice)
+        end(breaker, "missing", jitter=jitter)
     assert not breaker.admits(NOW + (wait - 0.1) * SECOND)
     due = NOW + wait * SECOND
     assert breaker.admits(due)
@@ -94,15 +94,15 @@ def test_failures_of_attempts_from_before_say_nothing_but_an_answer_closes_it() 
     assert breaker.failures == 0
 
 
-def _received(status: int, *, body: bytes = b"", retry_after: str | None = None) -> Received:
-    return Received(status=status, content_type="application/json", body=body, retry_after=retry_after)
+def _received(status: int, *, body: bytes = b"", retry_after: str | None = None) -> HttpAnswer:
+    return HttpAnswer(status=status, content_type="application/json", body=body, retry_after=retry_after)
 
 
 @pytest.mark.parametrize(
     ("exchange", "sign"),
     [
         (NotSent("refused"), "missing"),
-        (Lost("time is up"), "missing"),
+        (ConnectionBroken("time is up"), "missing"),
         (_received(500), "missing"),
         (_received(502), "missing"),
         (_received(503), "missing"),

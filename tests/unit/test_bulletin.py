@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.conformance.engine_words import ALICE, FakeClock, new, open_session
-from gateway.engines.memory import MemoryEngine
-from gateway.envelope import InteractionId, QuestionAsked
-from gateway.ports.engine import Engine
-from gateway.ports.step import InteractionChange, InteractionState, Step
-from gateway.runtime.bell import Ending
-from gateway.runtime.bulletin import TAIL, Bulletin, follow_interactions
+from gateway.events import InteractionId, QuestionAsked
+from gateway.runtime.feeds.interactions import TAIL, InteractionFeed, follow_interactions
+from gateway.runtime.feeds.wakeup import Ending
 from gateway.runtime.views import Heartbeat, InteractionItem, InteractionShown, Missed
+from gateway.store.memory import MemoryEngine
+from gateway.store.port import Engine
+from gateway.store.step import InteractionChange, InteractionState, Step
+from gateway.testing.conformance.engine_words import ALICE, FakeClock, new, open_session
 
 LONG = 60.0
 
@@ -49,55 +49,55 @@ async def shown(items: AsyncIterator[InteractionItem]) -> tuple[str, str]:
 
 
 async def test_it_begins_with_all_that_wait_and_goes_on_with_each_change(engine: Engine) -> None:
-    bulletin, ended = Bulletin(), Ending()
+    interaction_feed, ended = InteractionFeed(), Ending()
     await ask(engine, "old")
     await move(engine, "old", "answered")
     for number in range(250):
         await ask(engine, f"q-{number}")
-    items = follow_interactions(engine, bulletin, heartbeat=LONG, ended=ended)
+    items = follow_interactions(engine, interaction_feed, heartbeat=LONG, ended=ended)
     assert {await shown(items) for _ in range(250)} == {(f"q-{number}", "waiting") for number in range(250)}
     coming = asyncio.create_task(shown(items))
     await asyncio.sleep(0)
-    bulletin.tell([await ask(engine, "new")])
+    interaction_feed.tell([await ask(engine, "new")])
     assert await coming == ("new", "waiting")
-    bulletin.tell([await move(engine, "q-1", "answered"), await move(engine, "q-2", "moot")])
+    interaction_feed.tell([await move(engine, "q-1", "answered"), await move(engine, "q-2", "moot")])
     assert [await shown(items), await shown(items)] == [("q-1", "answered"), ("q-2", "moot")]
 
 
 async def test_what_changed_twice_is_shown_once_as_it_stands(engine: Engine) -> None:
-    bulletin = Bulletin()
-    items = follow_interactions(engine, bulletin, heartbeat=0.01, ended=Ending())
+    interaction_feed = InteractionFeed()
+    items = follow_interactions(engine, interaction_feed, heartbeat=0.01, ended=Ending())
     assert isinstance(await next_of(items), Heartbeat)
-    bulletin.tell([await ask(engine, "q")])
-    bulletin.tell([await move(engine, "q", "expired")])
+    interaction_feed.tell([await ask(engine, "q")])
+    interaction_feed.tell([await move(engine, "q", "expired")])
     assert await shown(items) == ("q", "expired")
     assert isinstance(await next_of(items), Heartbeat)
 
 
 async def test_what_changes_while_the_list_is_read_is_not_missed(engine: Engine) -> None:
-    bulletin = Bulletin()
+    interaction_feed = InteractionFeed()
     await ask(engine, "a")
-    items = follow_interactions(engine, bulletin, heartbeat=LONG, ended=Ending())
+    items = follow_interactions(engine, interaction_feed, heartbeat=LONG, ended=Ending())
     assert await shown(items) == ("a", "waiting")
-    bulletin.tell([await move(engine, "a", "answered"), await ask(engine, "b")])
+    interaction_feed.tell([await move(engine, "a", "answered"), await ask(engine, "b")])
     assert [await shown(items), await shown(items)] == [("a", "answered"), ("b", "waiting")]
 
 
 async def test_a_follower_that_falls_behind_is_told_and_sent_all_that_wait_again(engine: Engine) -> None:
-    bulletin = Bulletin()
+    interaction_feed = InteractionFeed()
     await ask(engine, "a")
     await ask(engine, "b")
-    items = follow_interactions(engine, bulletin, heartbeat=LONG, ended=Ending())
+    items = follow_interactions(engine, interaction_feed, heartbeat=LONG, ended=Ending())
     assert [await shown(items), await shown(items)] == [("a", "waiting"), ("b", "waiting")]
-    bulletin.tell([await move(engine, "a", "moot")])
-    bulletin.tell([InteractionId("b")] * TAIL)
+    interaction_feed.tell([await move(engine, "a", "moot")])
+    interaction_feed.tell([InteractionId("b")] * TAIL)
     assert isinstance(await next_of(items), Missed)
     assert await shown(items) == ("b", "waiting")
 
 
 async def test_it_ends_with_the_gateway(engine: Engine) -> None:
     ended = Ending()
-    items = follow_interactions(engine, Bulletin(), heartbeat=LONG, ended=ended)
+    items = follow_interactions(engine, InteractionFeed(), heartbeat=LONG, ended=ended)
     coming = asyncio.create_task(next_of(items))
     await asyncio.sleep(0)
     ended.set()
@@ -106,11 +106,11 @@ async def test_it_ends_with_the_gateway(engine: Engine) -> None:
 
 
 async def test_many_followers_are_woken_by_one_change(engine: Engine) -> None:
-    bulletin = Bulletin()
+    interaction_feed = InteractionFeed()
     coming = [
-        asyncio.create_task(shown(follow_interactions(engine, bulletin, heartbeat=LONG, ended=Ending())))
+        asyncio.create_task(shown(follow_interactions(engine, interaction_feed, heartbeat=LONG, ended=Ending())))
         for _ in range(20)
     ]
     await asyncio.sleep(0)
-    bulletin.tell([await ask(engine, "q")])
+    interaction_feed.tell([await ask(engine, "q")])
     assert await asyncio.gather(*coming) == [("q", "waiting")] * 20

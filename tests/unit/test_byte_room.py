@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gateway.engines.byte_room import ByteRoom
+from gateway.store.byte_room import ByteRoom
 
 
 async def test_who_does_not_fit_waits_in_order_and_one_alone_always_fits() -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, strategies as st
 
-from gateway.runtime.clock import SystemClock, SystemIds
+from gateway.runtime.system_clock import SystemClock, SystemIds
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

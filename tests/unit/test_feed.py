@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway.envelope import Live, TypingChanged
-from gateway.runtime import feed as module
-from gateway.runtime.feed import Feed
+from gateway.events import Live, TypingChanged
+from gateway.runtime.feeds import feed as module
+from gateway.runtime.feeds.feed import Feed
 
 
 def live(number: int) -> Live:

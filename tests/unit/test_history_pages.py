@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.conformance.engine_words import ALICE, FakeClock, open_session, said
-from gateway.engines.memory import MemoryEngine
-from gateway.envelope import Envelope, SessionId
-from gateway.ports.step import Step
-from gateway.runtime.bell import Ending
-from gateway.runtime.feed import Feed
-from gateway.runtime.follow import follow
+from gateway.events import Envelope, SessionId
+from gateway.runtime.feeds.feed import Feed
+from gateway.runtime.feeds.follow import follow
+from gateway.runtime.feeds.wakeup import Ending
+from gateway.store.memory import MemoryEngine
+from gateway.store.step import Step
+from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, said
 
 
 class Watched(MemoryEngine):

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, strategies as st
 
-from gateway.transports.http_reader import MAX_HEAD, HttpReader, NotHttp, Unread
+from gateway.executors.webhook.reader import MAX_HEAD, HttpReader, NotHttp, Unread
 
 LIMIT = 1_000
 OK = b"HTTP/1.1 200 OK\r\n"

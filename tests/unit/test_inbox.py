@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from gateway.envelope import CallId
+from gateway.adapter.port import Frame
 from gateway.errors import Overloaded
-from gateway.ports.adapter import Frame
-from gateway.runtime.inbox import HARD_FRAMES, MOST_REQUESTS, Inbox
-from gateway.runtime.signals import CancelOrdered, FrameArrived, Tick
+from gateway.events import CallId
+from gateway.runtime.session.inbox import HARD_FRAMES, MOST_REQUESTS, Inbox
+from gateway.runtime.session.signals import CancelOrdered, FrameArrived, Tick
 
 
 class _Filled:

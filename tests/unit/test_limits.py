@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gateway.envelope import CallId
-from gateway.runtime.breaker import Breakers
-from gateway.runtime.clock import SystemClock
-from gateway.runtime.limits import Slots
+from gateway.events import CallId
+from gateway.runtime.calls.breaker import Breakers
+from gateway.runtime.calls.slots import Slots
 from gateway.runtime.metrics import Metrics
+from gateway.runtime.system_clock import SystemClock
 
 
 @dataclass(eq=False)

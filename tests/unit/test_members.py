@@ -9,13 +9,13 @@ import orjson
 import pytest
 from hypothesis import given, strategies as st
 
-from gateway.executors.json_body import read_json
+from gateway.executors.webhook.json_body import read_json
 from gateway.http.body import parse_json
 from gateway.http.errors import Refused
-from gateway.ports.members import MEMBERS, MOST, Members
-from gateway.ports.values import Malformed, find_fault
-from gateway.transports import json
-from gateway.transports.rest import MAX_ANSWER
+from gateway.json_members import MEMBERS, MOST, Members
+from gateway.json_values import Malformed, find_fault
+from gateway.links import json
+from gateway.links.rest import MAX_ANSWER
 
 
 @pytest.fixture(autouse=True)

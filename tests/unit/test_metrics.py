@@ -8,10 +8,10 @@ import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.core.state import SessionView
-from gateway.envelope import ContextUpdated, Envelope, EventId, Loss, SessionId
+from gateway.events import ContextUpdated, Envelope, EventId, Loss, SessionId
 from gateway.guard import FAULTS
 from gateway.runtime.metrics import Metrics
-from gateway.runtime.notes import note
+from gateway.runtime.observe import note
 
 DOCUMENTED = {
     "dragoman_calls_total": {"runtime", "tool", "outcome"},

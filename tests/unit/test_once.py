@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.transports.once import Once
+from gateway.links.once import Once
 
 
 async def test_everybody_who_waits_is_woken() -> None:

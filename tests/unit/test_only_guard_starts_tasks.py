@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NOT_PRODUCTION = (ROOT / "gateway/simulators", ROOT / "gateway/conformance")
+NOT_PRODUCTION = (ROOT / "gateway/testing",)
 GUARD = ROOT / "gateway/guard.py"
 
 TASKS = frozenset(

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from gateway.adapter.port import Resting, RestTimes
 from gateway.errors import EngineUnavailable, LinkLost
-from gateway.ports.adapter import Resting, RestTimes
-from gateway.runtime.resting import STOPPED, Rest
-from gateway.transports.once import Once
+from gateway.links.once import Once
+from gateway.runtime.session.resting import STOPPED, Rest
 
 MINUTE = timedelta(seconds=60)
 
@@ -73,7 +73,7 @@ class Scene:
             self.server,
             native_id="c1",
             clock=self.clock,
-            dice=lambda: 0.0,
+            jitter=lambda: 0.0,
             show=self._show,
         )
         self._news = asyncio.Event()

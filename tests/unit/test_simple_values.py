@@ -7,7 +7,7 @@ import orjson
 import pytest
 from hypothesis import example, given, strategies as st
 
-from gateway.ports.values import FEW, FORBIDDEN_KEYS, LONG, find_fault, is_simple
+from gateway.json_values import FEW, FORBIDDEN_KEYS, LONG, find_fault, is_simple
 
 KEYS = st.text(max_size=5) | st.sampled_from(sorted(FORBIDDEN_KEYS))
 SCALARS = (

@@ -7,8 +7,9 @@ from typing import Any, cast
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.envelope import CallId, SessionId
 from gateway.errors import CallOver, InvalidRequest, NotFound
+from gateway.events import CallId, SessionId
+from gateway.executors.port import Answered, OutcomeForm, outcome_from
 from gateway.http import examples, shapes
 from gateway.http.auth import CALLBACK
 from gateway.http.body import read_form, read_json, read_query
@@ -16,9 +17,8 @@ from gateway.http.forms import CallsQuery, CancelCall, RedriveCall
 from gateway.http.operation import Answer, Operation
 from gateway.http.reply import listing, reply
 from gateway.http.views import call_view, story_view
-from gateway.ports.executor import Answered, OutcomeForm, outcome_from
-from gateway.ports.rows import CallFilter, Page
-from gateway.runtime.gateway import Gateway
+from gateway.runtime.app import Gateway
+from gateway.store.rows import CallFilter, Page
 
 
 class CallRoutes:

@@ -8,18 +8,18 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.envelope import SessionId
 from gateway.errors import Conflict, Elsewhere
+from gateway.events import SessionId
 from gateway.http import examples, shapes
 from gateway.http.body import read_form, read_json, read_query
 from gateway.http.forms import DeadLettersQuery, DismissMany, RedriveCall, RedriveMany
+from gateway.http.forward import Forwarding
 from gateway.http.operation import Answer, Operation
-from gateway.http.relay import Forwarding
 from gateway.http.reply import dump, listing, reply
 from gateway.http.views import call_view, dead_letter_story_view, dead_letter_view, delivery_view
-from gateway.ports.rows import CallRow, Page, SendRow
-from gateway.runtime.dead_letters import Done
-from gateway.runtime.gateway import Gateway
+from gateway.runtime.app import Gateway
+from gateway.runtime.calls.dead_letters import Done
+from gateway.store.rows import CallRow, Page, SendRow
 
 
 class DeadLetterRoutes:
@@ -79,7 +79,7 @@ class DeadLetterRoutes:
         async def pass_on(letter: str, exc: Elsewhere) -> None:
             # All of them together wait no longer for owners than one would.
             nonlocal until
-            until = until or self._gateway.relay.patience()
+            until = until or self._gateway.forwarder.patience()
             path = f"/v1/dead-letters/{quote(letter, safe='')}/{verb}"
             written = self._forwarding.letter(request, path, body)
             passed = await self._forwarding.ask_owner(SessionId(exc.session_id), written, until=until)

@@ -5,19 +5,19 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.envelope import Envelope, SessionId, dump_event, to_json
 from gateway.errors import Gone, InvalidRequest, Truncated
+from gateway.events import Envelope, SessionId, dump_event, to_json
 from gateway.http import examples, shapes
 from gateway.http.body import read_form, read_json, read_query
 from gateway.http.client_events import read_events
 from gateway.http.forms import EventsQuery, Redeliver, StreamQuery
-from gateway.http.idempotency import Once
+from gateway.http.idempotency import IdempotentRequests
 from gateway.http.operation import Answer, Operation
 from gateway.http.reply import Reply, dump, listing, reply
 from gateway.http.routes.sessions import KEY_HEADER
 from gateway.http.sse import EventStream, Followers
-from gateway.ports.step import Keep
-from gateway.runtime.gateway import Gateway
+from gateway.runtime.app import Gateway
+from gateway.store.step import Keep
 
 _LARGEST_SEQUENCE = 2**63 - 1
 
@@ -25,7 +25,7 @@ _LARGEST_SEQUENCE = 2**63 - 1
 class EventRoutes:
     """The event operations over one gateway."""
 
-    def __init__(self, gateway: Gateway, once: Once, followers: Followers) -> None:
+    def __init__(self, gateway: Gateway, once: IdempotentRequests, followers: Followers) -> None:
         self._gateway = gateway
         self._once = once
         self._followers = followers

@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.envelope import InteractionId, SessionId
+from gateway.events import InteractionId, SessionId
 from gateway.http import examples, shapes
 from gateway.http.body import read_form, read_json, read_query
 from gateway.http.forms import AnswerInteraction, InteractionsQuery
@@ -11,8 +11,8 @@ from gateway.http.operation import Answer, Operation
 from gateway.http.reply import listing, reply
 from gateway.http.sse import EventStream, Followers
 from gateway.http.views import interaction_view
-from gateway.ports.rows import Page
-from gateway.runtime.gateway import Gateway
+from gateway.runtime.app import Gateway
+from gateway.store.rows import Page
 
 
 class InteractionRoutes:

@@ -7,7 +7,7 @@ from gateway.http import examples, shapes
 from gateway.http.operation import Answer, Operation
 from gateway.http.reply import listing, reply
 from gateway.http.views import capabilities_view, instance_view, runtime_view
-from gateway.runtime.gateway import Gateway
+from gateway.runtime.app import Gateway
 
 
 class OperatingRoutes:

@@ -10,7 +10,7 @@ from gateway.http import examples, shapes
 from gateway.http.errors import PROBLEMS, ProblemKind
 from gateway.http.operation import Answer, Operation
 from gateway.http.reply import listing, reply
-from gateway.runtime.gateway import Gateway
+from gateway.runtime.app import Gateway
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -3,17 +3,17 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.envelope import SessionId
+from gateway.events import SessionId
 from gateway.http import examples, shapes
 from gateway.http.auth import require
 from gateway.http.body import read_form, read_json, read_query
 from gateway.http.forms import CloseQuery, OpenSession, SessionsQuery
-from gateway.http.idempotency import Once
+from gateway.http.idempotency import IdempotentRequests
 from gateway.http.operation import Answer, Operation
 from gateway.http.reply import Reply, dump, listing, reply
 from gateway.http.views import session_view
-from gateway.ports.rows import Page
-from gateway.runtime.gateway import Gateway
+from gateway.runtime.app import Gateway
+from gateway.store.rows import Page
 
 KEY_HEADER = (
     "Idempotency-Key",
@@ -25,7 +25,7 @@ KEY_HEADER = (
 class SessionRoutes:
     """The session operations over one gateway."""
 
-    def __init__(self, gateway: Gateway, once: Once) -> None:
+    def __init__(self, gateway: Gateway, once: IdempotentRequests) -> None:
         self._gateway = gateway
         self._once = once
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from adapters.herm import ADAPTER
 from adapters.herm.options import HermOptions
-from gateway.conformance.link import Collector
+from gateway.testing.conformance.link import Collector
 from tests.adapters.herm.raw_herm import KEY, SESSION, RawHerm
 
 
-class Witness(Collector):
+class RecordingBackend(Collector):
     """A collector that remembers how much had come when the history was over."""
 
     def __init__(self) -> None:

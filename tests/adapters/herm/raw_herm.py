@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import parse_qs
 
-from gateway.ports.adapter import Frame
-from gateway.simulators.serving import Served
+from gateway.adapter.port import Frame
+from gateway.testing.serving import Served
 
 KEY = "hk_test-canary-key-0123456789"
 SESSION = "session_1"
@@ -24,7 +24,7 @@ LIVE = frozenset({"session.title_updated"})
 
 
 @dataclass(frozen=True)
-class Answer:
+class RestAnswer:
     """What one request is answered with, in place of the usual."""
 
     status: int
@@ -54,10 +54,10 @@ class RawHerm:
         self.most = most
         self.stored: list[dict[str, Any]] = []
         self.requests: list[Request] = []
-        self.posts: deque[Answer] = deque()
-        self.lists: deque[Answer] = deque()
-        self.opens: deque[Answer] = deque()
-        self.creates: deque[Answer] = deque()
+        self.posts: deque[RestAnswer] = deque()
+        self.lists: deque[RestAnswer] = deque()
+        self.opens: deque[RestAnswer] = deque()
+        self.creates: deque[RestAnswer] = deque()
         self.on_list: Callable[[int], Awaitable[None]] | None = None
         """Called before each page is made, with the page's number within this list."""
         self.newest_first = False
@@ -147,7 +147,7 @@ class RawHerm:
             queue.put_nowait(None)
 
     def refuse_next(self) -> None:
-        self.opens.append(Answer(401, {"error": "unauthorized", "message": "Unknown key."}))
+        self.opens.append(RestAnswer(401, {"error": "unauthorized", "message": "Unknown key."}))
 
     async def stop(self) -> None:
         await self._served.stop()
@@ -160,9 +160,9 @@ class RawHerm:
         self.requests.append(request)
         path = request.path
         if request.headers.get("authorization") != f"Bearer {KEY}" and "x-key" not in request.headers:
-            await _reply(send, Answer(401, {"error": "unauthorized", "message": "No key."}))
+            await _reply(send, RestAnswer(401, {"error": "unauthorized", "message": "No key."}))
         elif path.endswith("/sessions") and request.method == "POST":
-            fallback = Answer(201, {"id": SESSION, "agentId": AGENT, "status": "idle"})
+            fallback = RestAnswer(201, {"id": SESSION, "agentId": AGENT, "status": "idle"})
             await _reply(send, self.creates.popleft() if self.creates else fallback)
         elif path.endswith("/stream"):
             await self._stream(receive, send)
@@ -171,7 +171,7 @@ class RawHerm:
         else:
             await _reply(send, self._post(request))
 
-    async def _list(self, request: Request) -> Answer:
+    async def _list(self, request: Request) -> RestAnswer:
         if self.on_list is not None:
             await self.on_list(int(request.query.get("cursor", "0")) // min(int(request.query["limit"]), self.most))
         if self.lists:
@@ -181,19 +181,19 @@ class RawHerm:
             found.reverse()
         start, size = int(request.query.get("cursor", "0")), min(int(request.query.get("limit", "20")), self.most)
         end = start + size
-        return Answer(200, self.page_form(found[start:end], str(end) if end < len(found) else None))
+        return RestAnswer(200, self.page_form(found[start:end], str(end) if end < len(found) else None))
 
-    def _post(self, request: Request) -> Answer:
+    def _post(self, request: Request) -> RestAnswer:
         if self.posts:
             answer = self.posts.popleft()
             if answer.status >= 300:
                 return answer
         else:
-            answer = Answer(202, {"data": []})
+            answer = RestAnswer(202, {"data": []})
         body: Any = request.body
         events = cast("list[Any]", body) if isinstance(body, list) else body.get("events", [body])
         if self.running and any(event["type"] == "user.message" for event in events):
-            return Answer(
+            return RestAnswer(
                 409, {"error": "turn_in_progress", "message": "A turn is running."}, {"x-should-retry": "false"}
             )
         for event in events:
@@ -261,7 +261,7 @@ async def _read(scope: Any, receive: Any) -> Request:
     )
 
 
-async def _reply(send: Any, answer: Answer) -> None:
+async def _reply(send: Any, answer: RestAnswer) -> None:
     body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body)), **answer.headers}
     await send(

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from adapters.herm import ADAPTER, history, link
-from gateway.conformance.link import enter, within
 from gateway.errors import LinkLost, LinkRefused
+from gateway.testing.conformance.link import enter, within
 from tests.adapters.herm.links import (
     CONVERSATION,
     RUNNING,
     TITLE,
-    Witness,
+    RecordingBackend,
     call,
     idle,
     linked,
@@ -22,14 +22,14 @@ from tests.adapters.herm.links import (
     result,
     text,
 )
-from tests.adapters.herm.raw_herm import ABORT, SESSION, Answer, RawHerm, is_live
+from tests.adapters.herm.raw_herm import ABORT, SESSION, RawHerm, RestAnswer, is_live
 
 
 async def test_an_old_conversation_is_all_history_sorted_and_ends_before_the_news() -> None:
     async with RawHerm().serve() as server:
         for payload in CONVERSATION:
             await server.happen(payload)
-        witness = Witness()
+        witness = RecordingBackend()
         async with linked(server, witness):
             await server.happen(text("news"))
             await witness.wait_for(len(server.stored))
@@ -43,7 +43,7 @@ async def test_an_old_conversation_is_all_history_sorted_and_ends_before_the_new
 @pytest.mark.parametrize("cut", range(len(CONVERSATION) + 1))
 async def test_a_stream_cut_anywhere_loses_doubles_and_confuses_nothing(cut: int, ending: bytes | None) -> None:
     missed, late = CONVERSATION[cut : cut + 3], CONVERSATION[cut + 3 :]
-    first, second = Witness(), Witness()
+    first, second = RecordingBackend(), RecordingBackend()
     async with RawHerm().serve() as server:
         async with linked(server, first) as opened:
             seen = [await server.happen(payload) for payload in CONVERSATION[:cut]]
@@ -65,7 +65,7 @@ async def test_a_stream_cut_anywhere_loses_doubles_and_confuses_nothing(cut: int
 @pytest.mark.requirement("H-g", "H-h")
 @pytest.mark.parametrize("cut", range(0, len(CONVERSATION), 4))
 async def test_a_server_that_replays_everything_on_the_stream_changes_nothing(cut: int) -> None:
-    first, second = Witness(), Witness()
+    first, second = RecordingBackend(), RecordingBackend()
     async with RawHerm().serve() as server:
         server.replays = True
         async with linked(server, first) as opened:
@@ -75,7 +75,7 @@ async def test_a_server_that_replays_everything_on_the_stream_changes_nothing(cu
             await within(opened.wait_closed())
         away = [await server.happen(payload) for payload in CONVERSATION[cut:]]
         for after in ("after", None):
-            second = Witness()
+            second = RecordingBackend()
             async with linked(server, second, resume_after=first.cursor, after_parameter=after):
                 last = await server.happen(text("last"))
                 await second.wait_for(len([one for one in away if not is_live(one["payload"])]) + 1)
@@ -97,7 +97,7 @@ async def test_what_happens_while_the_history_is_read_comes_once(page: int) -> N
                 happened.append(await server.happen(text("ab")))
 
         server.on_list = meanwhile
-        witness = Witness()
+        witness = RecordingBackend()
         async with linked(server, witness):
             last = await server.happen(idle(type="end_turn"))
             await witness.wait_for(13)
@@ -111,7 +111,7 @@ async def test_what_happens_while_the_history_is_read_comes_once(page: int) -> N
 
 @pytest.mark.requirement("H-l")
 async def test_a_piece_that_comes_behind_its_whole_is_dropped() -> None:
-    witness = Witness()
+    witness = RecordingBackend()
     async with RawHerm().serve() as server, linked(server, witness):
         piece, whole = server.wrap(text("Hel", delta=True)), server.wrap(text("Hello"))
         title = {**server.wrap(TITLE), "sequence": whole["sequence"]}
@@ -123,7 +123,7 @@ async def test_a_piece_that_comes_behind_its_whole_is_dropped() -> None:
 
 @pytest.mark.requirement("H-j", "H-i")
 async def test_what_is_only_live_never_moves_the_cursor() -> None:
-    witness = Witness()
+    witness = RecordingBackend()
     async with RawHerm().serve() as server, linked(server, witness):
         await server.happen(text("Hello"))
         await server.happen(text("x", delta=True))
@@ -135,7 +135,7 @@ async def test_what_is_only_live_never_moves_the_cursor() -> None:
 
 @pytest.mark.requirement("H-i")
 async def test_a_gap_after_connecting_is_filled_from_the_list_once() -> None:
-    witness = Witness()
+    witness = RecordingBackend()
     async with RawHerm().serve() as server:
         await server.happen(text("old"))
         async with linked(server, witness):
@@ -155,10 +155,10 @@ async def test_a_gap_after_connecting_is_filled_from_the_list_once() -> None:
 
 @pytest.mark.parametrize("status", [500, 404])
 async def test_a_gap_that_cannot_be_filled_ends_the_link_before_anything_is_acted_on(status: int) -> None:
-    witness = Witness()
+    witness = RecordingBackend()
     async with RawHerm().serve() as server, linked(server, witness) as opened:
         server.stored.append(server.wrap(call(1)))
-        server.lists.append(Answer(status, {"error": "some_code", "message": "Oops."}))
+        server.lists.append(RestAnswer(status, {"error": "some_code", "message": "Oops."}))
         await server.happen(text("behind the gap"))
         assert f"{status}: some_code" in await within(opened.wait_closed())
         assert witness.frames == []
@@ -184,7 +184,7 @@ def always_with_a_cursor(found: list[Any], cursor: str | None) -> Any:
 @pytest.mark.parametrize("newest_first", [False, True])
 @pytest.mark.parametrize("form", [camel, snake, only_while_there_is_more, always_with_a_cursor])
 async def test_every_page_is_read_whatever_its_form_and_order(form: Any, newest_first: bool) -> None:
-    witness = Witness()
+    witness = RecordingBackend()
     async with RawHerm(most=5).serve() as server:
         server.page_form, server.newest_first = form, newest_first
         happened = [await server.happen(text(str(number))) for number in range(13)]
@@ -195,7 +195,7 @@ async def test_every_page_is_read_whatever_its_form_and_order(form: Any, newest_
 
 @pytest.mark.requirement("H-j", "H42")
 async def test_pieces_and_titles_that_a_server_lists_are_no_history() -> None:
-    witness = Witness()
+    witness = RecordingBackend()
     async with RawHerm().serve() as server:
         server.stored.extend(server.wrap(payload) for payload in (text("a", delta=True), TITLE, text("ab")))
         async with linked(server, witness):
@@ -203,7 +203,7 @@ async def test_pieces_and_titles_that_a_server_lists_are_no_history() -> None:
 
 
 async def test_a_bare_list_is_a_page_without_a_next_one() -> None:
-    witness = Witness()
+    witness = RecordingBackend()
     async with RawHerm().serve() as server:
         server.page_form = lambda found, _cursor: found
         await server.happen(RUNNING)
@@ -213,10 +213,10 @@ async def test_a_bare_list_is_a_page_without_a_next_one() -> None:
 
 @pytest.mark.requirement("H-f")
 async def test_the_last_events_id_is_the_cursor_where_a_page_only_says_that_there_is_more() -> None:
-    witness = Witness()
+    witness = RecordingBackend()
     async with RawHerm().serve() as server:
         first, second = server.wrap(RUNNING), server.wrap(text("x"))
-        server.lists.extend([Answer(200, {"data": [first], "has_more": True}), Answer(200, {"data": [second]})])
+        server.lists.extend([RestAnswer(200, {"data": [first], "has_more": True}), RestAnswer(200, {"data": [second]})])
         with pytest.raises(LinkLost):
             # The raw server cannot read this cursor, which is what the request shows.
             async with linked(server, witness):
@@ -225,7 +225,7 @@ async def test_the_last_events_id_is_the_cursor_where_a_page_only_says_that_ther
 
 
 async def test_a_list_that_shows_the_newest_first_is_read_only_down_to_what_is_known() -> None:
-    witness = Witness()
+    witness = RecordingBackend()
     async with RawHerm(most=5).serve() as server:
         server.newest_first = True
         happened = [await server.happen(text(str(number))) for number in range(100)]
@@ -236,9 +236,9 @@ async def test_a_list_that_shows_the_newest_first_is_read_only_down_to_what_is_k
 
 @pytest.mark.requirement("H-f")
 async def test_a_cursor_that_comes_again_ends_the_list() -> None:
-    witness = Witness()
+    witness = RecordingBackend()
     async with RawHerm().serve() as server:
-        page = Answer(200, {"data": [server.wrap(RUNNING)], "nextCursor": "7"})
+        page = RestAnswer(200, {"data": [server.wrap(RUNNING)], "nextCursor": "7"})
         server.lists.extend([page, page, page])
         async with linked(server, witness):
             assert witness.history == ["evt_1"]
@@ -252,20 +252,20 @@ async def test_a_history_without_end_refuses_the_link() -> None:
         options = options_for(server, list_pages=3)
         async with ADAPTER.connector(options, ()) as connector:
             with pytest.raises(LinkLost, match="longer than 3 pages"):
-                await enter(connector.connect(SESSION, Witness()))
+                await enter(connector.connect(SESSION, RecordingBackend()))
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer(500, {"error": "server_error", "message": "Oops."}),
-        Answer(404, {"error": "not_found", "message": "Gone."}),
-        Answer(200, {"sessions": []}),
-        Answer(200, b'{"data": [{"id"'),
-        Answer(200, None),
+        RestAnswer(500, {"error": "server_error", "message": "Oops."}),
+        RestAnswer(404, {"error": "not_found", "message": "Gone."}),
+        RestAnswer(200, {"sessions": []}),
+        RestAnswer(200, b'{"data": [{"id"'),
+        RestAnswer(200, None),
     ],
 )
-async def test_a_list_that_fails_on_any_page_hands_nothing_on(answer: Answer) -> None:
+async def test_a_list_that_fails_on_any_page_hands_nothing_on(answer: RestAnswer) -> None:
     async with RawHerm(most=5).serve() as server:
         for number in range(12):
             await server.happen(call(number))
@@ -277,7 +277,7 @@ async def test_a_list_that_fails_on_any_page_hands_nothing_on(answer: Answer) ->
                 server.lists.append(answer)
 
         server.on_list = fail_on_the_last
-        witness = Witness()
+        witness = RecordingBackend()
         async with ADAPTER.connector(options_for(server), ()) as connector:
             with pytest.raises((LinkLost, LinkRefused)):
                 await enter(connector.connect(SESSION, witness))
@@ -287,11 +287,11 @@ async def test_a_list_that_fails_on_any_page_hands_nothing_on(answer: Answer) ->
 
 
 async def test_one_unreadable_event_does_not_cost_the_page_it_stands_on() -> None:
-    witness = Witness()
+    witness = RecordingBackend()
     async with RawHerm().serve() as server:
         good = server.wrap(call(1))
         odd = {**server.wrap(call(2)), "note": 10**30}
-        server.lists.append(Answer(200, {"data": [good, odd, 7, "x", None, {}]}))
+        server.lists.append(RestAnswer(200, {"data": [good, odd, 7, "x", None, {}]}))
         async with linked(server, witness):
             assert witness.before == 6
         codec = ADAPTER.codec()
@@ -300,7 +300,7 @@ async def test_one_unreadable_event_does_not_cost_the_page_it_stands_on() -> Non
 
 
 async def test_a_stream_that_ends_while_the_history_is_read_still_leaves_the_history() -> None:
-    witness = Witness()
+    witness = RecordingBackend()
     async with RawHerm(most=2).serve() as server:
         happened = [await server.happen(text(str(number))) for number in range(5)]
 
@@ -319,7 +319,7 @@ async def test_more_news_than_are_kept_wait_in_the_stream_until_the_history_is_r
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(link, "MOST_BUFFERED", 10)
-    witness = Witness()
+    witness = RecordingBackend()
     async with RawHerm(most=1).serve() as server:
         await server.happen(RUNNING)
         await server.happen(RUNNING)
@@ -341,7 +341,7 @@ async def test_more_news_than_are_kept_wait_in_the_stream_until_the_history_is_r
 
 @pytest.mark.requirement("H-h")
 async def test_the_same_event_twice_on_the_stream_counts_once_and_the_same_number_twice_does_not() -> None:
-    witness = Witness()
+    witness = RecordingBackend()
     async with RawHerm().serve() as server, linked(server, witness):
         one = server.wrap(result(1))
         other = {**server.wrap(result(2)), "sequence": one["sequence"]}
@@ -354,7 +354,7 @@ async def test_the_same_event_twice_on_the_stream_counts_once_and_the_same_numbe
 
 async def test_only_so_many_ids_are_remembered_and_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "MOST_IDS", 2)
-    witness = Witness()
+    witness = RecordingBackend()
     async with RawHerm().serve() as server, linked(server, witness):
         first, second, third = (server.wrap(RUNNING) for _ in range(3))
         for envelope in (first, second, third, second, first):
@@ -364,7 +364,7 @@ async def test_only_so_many_ids_are_remembered_and_the_oldest_go_first(monkeypat
 
 
 async def test_one_absurd_number_does_not_move_the_place_to_resume_at() -> None:
-    first, second = Witness(), Witness()
+    first, second = RecordingBackend(), RecordingBackend()
     async with RawHerm().serve() as server:
         async with linked(server, first):
             seen = [await server.happen(text("one")), await server.happen(text("two"))]
@@ -378,7 +378,7 @@ async def test_one_absurd_number_does_not_move_the_place_to_resume_at() -> None:
 
 
 async def test_a_place_that_the_history_does_not_reach_is_given_up_and_all_is_read_again() -> None:
-    witness = Witness()
+    witness = RecordingBackend()
     async with RawHerm().serve() as server:
         stored = [await server.happen(text("one")), await server.happen(text("two"))]
         async with linked(server, witness, resume_after=str(10**15)):
@@ -394,5 +394,5 @@ async def test_a_history_larger_than_memory_allows_costs_the_link(monkeypatch: p
         for _ in range(20):
             await server.happen(text("x" * 1_000))
         with pytest.raises(LinkLost, match="history"):
-            async with linked(server, Witness()):
+            async with linked(server, RecordingBackend()):
                 pass

@@ -12,8 +12,9 @@ from pydantic import SecretStr
 
 from adapters.herm import ADAPTER
 from adapters.herm.content import split_text
-from gateway.conformance.codec import CodecSuite, nested
-from gateway.envelope import (
+from gateway.adapter.port import Frame
+from gateway.errors import CannotExpress, MalformedFrame
+from gateway.events import (
     ContextUpdate,
     Draft,
     Envelope,
@@ -29,9 +30,8 @@ from gateway.envelope import (
     ToolFinished,
     ToolRequested,
 )
-from gateway.errors import CannotExpress, MalformedFrame
-from gateway.ports.adapter import Frame
-from gateway.ports.values import Malformed, utf16_length
+from gateway.json_values import Malformed, utf16_length
+from gateway.testing.conformance.codec import CodecSuite, nested
 
 CODEC = ADAPTER.codec()
 CANARY = "canary-horse-battery-staple"

@@ -7,11 +7,11 @@ from typing import Any, cast
 import pytest
 
 from adapters.herm import ADAPTER
-from gateway.conformance.link import Collector, LinkSuite, Peer, enter, within
+from gateway.adapter.port import Connector, Frame, Tool
 from gateway.errors import LinkLost, LinkRefused
-from gateway.ports.adapter import Connector, Frame, Tool
-from tests.adapters.herm.links import Witness, linked, options_for, result, text, user
-from tests.adapters.herm.raw_herm import ABORT, AGENT, KEY, SESSION, Answer, RawHerm
+from gateway.testing.conformance.link import Collector, LinkSuite, Peer, enter, within
+from tests.adapters.herm.links import RecordingBackend, linked, options_for, result, text, user
+from tests.adapters.herm.raw_herm import ABORT, AGENT, KEY, SESSION, RawHerm, RestAnswer
 
 
 class TestHermLink(LinkSuite):
@@ -34,7 +34,7 @@ class TestHermLink(LinkSuite):
 
 @pytest.mark.requirement("H1", "H2", "H3", "H8", "H-a", "H-f")
 async def test_stream_list_and_posts_go_to_the_documented_paths_with_the_key_in_a_header() -> None:
-    async with RawHerm().serve() as server, linked(server, Witness()) as link:
+    async with RawHerm().serve() as server, linked(server, RecordingBackend()) as link:
         assert (await link.send(Frame("events", user("Hi")))).state == "delivered"
         seen = [(request.method, request.path, request.query) for request in server.requests]
         assert seen == [
@@ -52,7 +52,7 @@ async def test_stream_list_and_posts_go_to_the_documented_paths_with_the_key_in_
     ("form", "body"), [("events", {"events": [user("Hi")]}), ("single", user("Hi")), ("list", [user("Hi")])]
 )
 async def test_the_form_of_a_post_is_an_option(form: str, body: Any) -> None:
-    async with RawHerm().serve() as server, linked(server, Witness(), body=form) as link:
+    async with RawHerm().serve() as server, linked(server, RecordingBackend(), body=form) as link:
         await link.send(Frame("events", user("Hi")))
         assert server.requests[-1].body == body
 
@@ -68,7 +68,7 @@ async def test_paths_parameters_and_headers_are_options() -> None:
         "list_limit": 7,
         "resume_header": "Last-Event-ID",
     }
-    async with RawHerm().serve() as server, linked(server, Witness(), resume_after="41", **options):
+    async with RawHerm().serve() as server, linked(server, RecordingBackend(), resume_after="41", **options):
         stream, listed = server.requests
         assert (stream.path, listed.path) == ("/x/session_1/stream", "/x/session_1/e")
         assert stream.headers["x-key"] == KEY
@@ -91,13 +91,13 @@ async def test_the_name_of_a_session_never_leads_to_another_path(name: str) -> N
 @pytest.mark.parametrize(
     ("answer", "native_id"),
     [
-        (Answer(201, {"id": "ses_9"}), "ses_9"),
-        (Answer(200, {"sessionId": "ses_9"}), "ses_9"),
-        (Answer(201, {"data": {"id": "ses_9"}}), "ses_9"),
-        (Answer(202, {"session": {"session_id": "ses_9"}}), "ses_9"),
+        (RestAnswer(201, {"id": "ses_9"}), "ses_9"),
+        (RestAnswer(200, {"sessionId": "ses_9"}), "ses_9"),
+        (RestAnswer(201, {"data": {"id": "ses_9"}}), "ses_9"),
+        (RestAnswer(202, {"session": {"session_id": "ses_9"}}), "ses_9"),
     ],
 )
-async def test_a_session_is_opened_as_the_options_say(answer: Answer, native_id: str) -> None:
+async def test_a_session_is_opened_as_the_options_say(answer: RestAnswer, native_id: str) -> None:
     more = {"agent_id": AGENT, "session_id": None, "user_id": "u1", "title": "T", "metadata": {"a": 1}}
     tool = Tool("ask", "Ask.", {})
     async with RawHerm().serve() as server:
@@ -115,13 +115,13 @@ async def test_a_session_is_opened_as_the_options_say(answer: Answer, native_id:
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (Answer(404, {"error": "not_found", "message": "No such agent."}), LinkRefused),
-        (Answer(500, {"error": "server_error", "message": "Oops."}), LinkLost),
-        (Answer(200, {"title": "no id"}), LinkLost),
-        (Answer(200, b"<html>"), LinkLost),
+        (RestAnswer(404, {"error": "not_found", "message": "No such agent."}), LinkRefused),
+        (RestAnswer(500, {"error": "server_error", "message": "Oops."}), LinkLost),
+        (RestAnswer(200, {"title": "no id"}), LinkLost),
+        (RestAnswer(200, b"<html>"), LinkLost),
     ],
 )
-async def test_a_session_that_cannot_be_opened_says_why(answer: Answer, error: type[Exception]) -> None:
+async def test_a_session_that_cannot_be_opened_says_why(answer: RestAnswer, error: type[Exception]) -> None:
     async with RawHerm().serve() as server:
         server.creates.append(answer)
         async with ADAPTER.connector(options_for(server, agent_id=AGENT, session_id=None), ()) as connector:
@@ -142,7 +142,7 @@ async def test_without_an_agent_no_session_is_opened() -> None:
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 410, 422])
 async def test_a_refusal_of_stream_or_list_is_final(where: str, status: int) -> None:
     async with RawHerm().serve() as server, ADAPTER.connector(options_for(server), ()) as connector:
-        getattr(server, where).append(Answer(status, {"error": "some_code", "message": "Some words."}))
+        getattr(server, where).append(RestAnswer(status, {"error": "some_code", "message": "Some words."}))
         collector = Collector()
         with pytest.raises(LinkRefused, match=r"some_code: Some words\.") as refusal:
             await enter(connector.connect(SESSION, collector))
@@ -157,7 +157,7 @@ async def test_a_refusal_of_stream_or_list_is_final(where: str, status: int) -> 
 async def test_trouble_that_may_pass_is_a_lost_link(where: str, status: int) -> None:
     async with RawHerm().serve() as server, ADAPTER.connector(options_for(server), ()) as connector:
         headers = {"Retry-After": "17"}
-        getattr(server, where).append(Answer(status, {"error": "x", "message": "y"}, headers))
+        getattr(server, where).append(RestAnswer(status, {"error": "x", "message": "y"}, headers))
         collector = Collector()
         with pytest.raises(LinkLost, match=rf"HTTP {status}: x: y \(Retry-After: 17\)"):
             await enter(connector.connect(SESSION, collector))
@@ -167,7 +167,7 @@ async def test_trouble_that_may_pass_is_a_lost_link(where: str, status: int) -> 
 
 async def test_a_runtime_that_is_not_ready_is_refused_for_now() -> None:
     async with RawHerm().serve() as server, ADAPTER.connector(options_for(server), ()) as connector:
-        server.opens.append(Answer(409, {"error": "deployment_not_ready", "message": "Wait."}))
+        server.opens.append(RestAnswer(409, {"error": "deployment_not_ready", "message": "Wait."}))
         with pytest.raises(LinkRefused) as refusal:
             await enter(connector.connect(SESSION, Collector()))
         assert not refusal.value.terminal
@@ -176,12 +176,12 @@ async def test_a_runtime_that_is_not_ready_is_refused_for_now() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer(200, b"<html>login</html>", {"content-type": "text/html"}),
-        Answer(200, {"data": []}),
-        Answer(200, b"data: x\n\n", {"content-type": "text/event-stream", "content-encoding": "gzip"}),
+        RestAnswer(200, b"<html>login</html>", {"content-type": "text/html"}),
+        RestAnswer(200, {"data": []}),
+        RestAnswer(200, b"data: x\n\n", {"content-type": "text/event-stream", "content-encoding": "gzip"}),
     ],
 )
-async def test_an_answer_that_is_no_stream_ends_the_link(answer: Answer) -> None:
+async def test_an_answer_that_is_no_stream_ends_the_link(answer: RestAnswer) -> None:
     async with RawHerm().serve() as server, ADAPTER.connector(options_for(server), ()) as connector:
         server.opens.append(answer)
         with pytest.raises(LinkLost):
@@ -190,7 +190,7 @@ async def test_an_answer_that_is_no_stream_ends_the_link(answer: Answer) -> None
 
 
 async def test_a_stream_that_breaks_off_ends_the_link_with_a_reason() -> None:
-    async with RawHerm().serve() as server, linked(server, Witness()) as link:
+    async with RawHerm().serve() as server, linked(server, RecordingBackend()) as link:
         await within(server.connected())
         await server.raw(ABORT)
         assert "ProtocolError" in await within(link.wait_closed())

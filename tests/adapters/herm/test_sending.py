@@ -8,12 +8,12 @@ import pytest
 from pydantic import SecretStr
 
 from adapters.herm import ADAPTER
-from gateway.conformance.link import Collector, enter, within
-from gateway.envelope import Draft, SecretSupplied, dump_event
+from gateway.adapter.port import Frame
 from gateway.errors import LinkLost, LinkRefused, MalformedFrame
-from gateway.ports.adapter import Frame
-from tests.adapters.herm.links import Witness, call, idle, linked, options_for, result, text, user
-from tests.adapters.herm.raw_herm import KEY, SESSION, Answer, RawHerm
+from gateway.events import Draft, SecretSupplied, dump_event
+from gateway.testing.conformance.link import Collector, enter, within
+from tests.adapters.herm.links import RecordingBackend, call, idle, linked, options_for, result, text, user
+from tests.adapters.herm.raw_herm import KEY, SESSION, RawHerm, RestAnswer
 
 CANARY = "canary-horse-battery-staple"
 
@@ -27,8 +27,8 @@ ANSWERS = [CONFIRMATION, result(1), CLARIFY, SUDO, SECRET]
 EVERYTHING = [user("Hi"), STEER, INTERRUPT, *ANSWERS]
 
 
-def code(status: int, error: str = "some_code") -> Answer:
-    return Answer(status, {"error": error, "message": "Some words."})
+def code(status: int, error: str = "some_code") -> RestAnswer:
+    return RestAnswer(status, {"error": error, "message": "Some words."})
 
 
 def kind_of(event: dict[str, Any]) -> str:
@@ -36,9 +36,11 @@ def kind_of(event: dict[str, Any]) -> str:
 
 
 @pytest.mark.requirement("H-b")
-@pytest.mark.parametrize("answer", [Answer(200), Answer(201, b""), Answer(202, {"data": []}), Answer(204, b"")])
-async def test_any_answer_of_success_is_a_delivery_whatever_its_body(answer: Answer) -> None:
-    async with RawHerm().serve() as server, linked(server, Witness()) as link:
+@pytest.mark.parametrize(
+    "answer", [RestAnswer(200), RestAnswer(201, b""), RestAnswer(202, {"data": []}), RestAnswer(204, b"")]
+)
+async def test_any_answer_of_success_is_a_delivery_whatever_its_body(answer: RestAnswer) -> None:
+    async with RawHerm().serve() as server, linked(server, RecordingBackend()) as link:
         server.posts.append(answer)
         assert (await within(link.send(Frame("events", user("Hi"))))).state == "delivered"
 
@@ -52,12 +54,12 @@ async def test_any_answer_of_success_is_a_delivery_whatever_its_body(answer: Ans
         code(409, "turn_in_progress"),
         code(400, "turn_in_progress"),
         code(422, "session_busy"),
-        Answer(400, {"error": {"type": "turn_already_running", "message": "Wait."}}),
+        RestAnswer(400, {"error": {"type": "turn_already_running", "message": "Wait."}}),
         code(400, "our_word"),
     ],
 )
-async def test_a_message_while_a_turn_runs_is_busy_and_the_link_lives_on(answer: Answer) -> None:
-    async with RawHerm().serve() as server, linked(server, Witness(), busy_codes=["our_word"]) as link:
+async def test_a_message_while_a_turn_runs_is_busy_and_the_link_lives_on(answer: RestAnswer) -> None:
+    async with RawHerm().serve() as server, linked(server, RecordingBackend(), busy_codes=["our_word"]) as link:
         server.posts.append(answer)
         receipt = await link.send(Frame("events", user("Hi")))
         assert receipt.state == "busy"
@@ -67,7 +69,7 @@ async def test_a_message_while_a_turn_runs_is_busy_and_the_link_lives_on(answer:
 
 @pytest.mark.requirement("H20", "H21", "H-d")
 async def test_a_message_during_a_turn_is_sent_once_and_never_again_by_itself() -> None:
-    async with RawHerm().serve() as server, linked(server, Witness()) as link:
+    async with RawHerm().serve() as server, linked(server, RecordingBackend()) as link:
         server.running = True
         assert (await link.send(Frame("events", user("Hi")))).state == "busy"
         assert (await link.send(Frame("events", STEER))).state == "delivered"
@@ -77,8 +79,8 @@ async def test_a_message_during_a_turn_is_sent_once_and_never_again_by_itself() 
 
 @pytest.mark.requirement("H-jj")
 @pytest.mark.parametrize("answer", [code(400), code(404), code(410), code(409, "session_archived"), code(413)])
-async def test_a_message_that_will_never_be_taken_is_refused(answer: Answer) -> None:
-    async with RawHerm().serve() as server, linked(server, Witness()) as link:
+async def test_a_message_that_will_never_be_taken_is_refused(answer: RestAnswer) -> None:
+    async with RawHerm().serve() as server, linked(server, RecordingBackend()) as link:
         server.posts.append(answer)
         receipt = await link.send(Frame("events", user("Hi")))
         assert receipt.state == "refused"
@@ -89,7 +91,7 @@ async def test_a_message_that_will_never_be_taken_is_refused(answer: Answer) -> 
 @pytest.mark.parametrize("status", [404, 409, 410])
 @pytest.mark.parametrize("event", ANSWERS, ids=kind_of)
 async def test_an_answer_that_nobody_waits_for_any_more_is_moot(event: dict[str, Any], status: int) -> None:
-    async with RawHerm().serve() as server, linked(server, Witness()) as link:
+    async with RawHerm().serve() as server, linked(server, RecordingBackend()) as link:
         server.posts.append(code(status))
         assert (await link.send(Frame("events", event))).state == "moot"
 
@@ -97,7 +99,7 @@ async def test_an_answer_that_nobody_waits_for_any_more_is_moot(event: dict[str,
 @pytest.mark.parametrize("status", [400, 422])
 @pytest.mark.parametrize("event", ANSWERS, ids=kind_of)
 async def test_an_answer_that_the_server_finds_wrong_is_refused(event: dict[str, Any], status: int) -> None:
-    async with RawHerm().serve() as server, linked(server, Witness()) as link:
+    async with RawHerm().serve() as server, linked(server, RecordingBackend()) as link:
         server.posts.append(code(status, "busy"))
         assert (await link.send(Frame("events", event))).state == "refused"
 
@@ -106,7 +108,7 @@ async def test_an_answer_that_the_server_finds_wrong_is_refused(event: dict[str,
 @pytest.mark.parametrize("status", [400, 404, 409, 422])
 @pytest.mark.parametrize("event", [STEER, INTERRUPT], ids=kind_of)
 async def test_a_hint_without_a_turn_has_no_effect_and_is_no_fault(event: dict[str, Any], status: int) -> None:
-    async with RawHerm().serve() as server, linked(server, Witness()) as link:
+    async with RawHerm().serve() as server, linked(server, RecordingBackend()) as link:
         server.posts.append(code(status))
         assert (await link.send(Frame("events", event))).state == "moot"
 
@@ -117,8 +119,8 @@ async def test_a_hint_without_a_turn_has_no_effect_and_is_no_fault(event: dict[s
 async def test_what_may_still_be_taken_ends_the_link_so_that_the_next_one_looks_first(
     event: dict[str, Any], status: int
 ) -> None:
-    async with RawHerm().serve() as server, linked(server, Witness()) as link:
-        server.posts.append(Answer(status, {"error": "x"}, {"Retry-After": "9"}))
+    async with RawHerm().serve() as server, linked(server, RecordingBackend()) as link:
+        server.posts.append(RestAnswer(status, {"error": "x"}, {"Retry-After": "9"}))
         with pytest.raises(LinkLost, match=rf"HTTP {status} \(Retry-After: 9\)"):
             await link.send(Frame("events", event))
         assert f"HTTP {status}" in await within(link.wait_closed())
@@ -127,9 +129,9 @@ async def test_what_may_still_be_taken_ends_the_link_so_that_the_next_one_looks_
 
 
 async def test_a_post_that_is_never_answered_is_a_lost_link_in_time() -> None:
-    async with RawHerm().serve() as server, linked(server, Witness(), send_timeout="100ms") as link:
+    async with RawHerm().serve() as server, linked(server, RecordingBackend(), send_timeout="100ms") as link:
         # A body that never ends: the status was read, and counts.
-        server.posts.append(Answer(202, b"{", {"content-length": "10"}))
+        server.posts.append(RestAnswer(202, b"{", {"content-length": "10"}))
         assert (await within(link.send(Frame("events", user("Hi"))))).state == "delivered"
         await server.stop()
         with pytest.raises(LinkLost):
@@ -140,14 +142,14 @@ async def test_a_post_that_is_never_answered_is_a_lost_link_in_time() -> None:
     "frame", [Frame("stream", {"type": "agent.message"}), Frame("events", {}), Frame("x", user("Hi"))]
 )
 async def test_only_events_of_a_client_are_posted(frame: Frame) -> None:
-    async with RawHerm().serve() as server, linked(server, Witness()) as link:
+    async with RawHerm().serve() as server, linked(server, RecordingBackend()) as link:
         assert (await link.send(frame)).state == "refused"
         assert all(request.method == "GET" for request in server.requests)
 
 
 @pytest.mark.requirement("H56", "H57", "H58", "H59", "H-o", "H-p")
 async def test_two_calls_are_answered_one_by_one_in_any_order_and_the_turn_goes_on() -> None:
-    witness = Witness()
+    witness = RecordingBackend()
     codec = ADAPTER.codec()
     async with RawHerm().serve() as server, linked(server, witness) as link:
         await server.happen(call(1))
@@ -170,7 +172,7 @@ async def test_a_secret_and_the_key_are_nowhere_but_on_the_wire(caplog: pytest.L
     caplog.set_level(logging.INFO, logger="httpcore")
     codec = ADAPTER.codec()
     shown: list[str] = []
-    witness = Witness()
+    witness = RecordingBackend()
     async with RawHerm().serve() as server:
         server.stored.append(server.wrap(SECRET))
         async with linked(server, witness) as link:
@@ -183,8 +185,8 @@ async def test_a_secret_and_the_key_are_nowhere_but_on_the_wire(caplog: pytest.L
                 assert (await within(server.hear())).payload == event
                 shown.append(repr((supplied, dump_event(supplied), frame)))
                 for answer in (
-                    Answer(400, {"error": f"bad_{CANARY}", "message": f"{CANARY} is wrong, {KEY}"}),
-                    Answer(409, {"error": "x", "message": CANARY}, {"x-echo": CANARY}),
+                    RestAnswer(400, {"error": f"bad_{CANARY}", "message": f"{CANARY} is wrong, {KEY}"}),
+                    RestAnswer(409, {"error": "x", "message": CANARY}, {"x-echo": CANARY}),
                 ):
                     server.posts.append(answer)
                     shown.append(repr(await link.send(frame)))
@@ -197,12 +199,15 @@ async def test_a_secret_and_the_key_are_nowhere_but_on_the_wire(caplog: pytest.L
                 await server.raw(b"data: {" + json.dumps(event).encode() + b"\n\n")
             await witness.wait_for(9)
             (frame,) = codec.encode(Draft(SecretSupplied(id="s3", value=SecretStr(CANARY)))).frames
-            server.posts.append(Answer(500, {"error": CANARY, "message": CANARY}))
+            server.posts.append(RestAnswer(500, {"error": CANARY, "message": CANARY}))
             with pytest.raises(LinkLost) as lost:
                 await link.send(frame)
             shown += [repr(lost.value), await link.wait_closed(), repr(cast("object", vars(link)))]
         options = options_for(server)
-        for answer in (Answer(401, {"error": "x", "message": f"{KEY} is unknown"}), Answer(500, {"error": KEY})):
+        for answer in (
+            RestAnswer(401, {"error": "x", "message": f"{KEY} is unknown"}),
+            RestAnswer(500, {"error": KEY}),
+        ):
             server.opens.append(answer)
             async with ADAPTER.connector(options, ()) as connector:
                 with pytest.raises((LinkLost, LinkRefused)) as refused:
@@ -222,7 +227,7 @@ async def test_a_secret_and_the_key_are_nowhere_but_on_the_wire(caplog: pytest.L
 
 
 async def test_a_secret_that_came_back_can_not_be_sent_again() -> None:
-    witness = Witness()
+    witness = RecordingBackend()
     codec = ADAPTER.codec()
     async with RawHerm().serve() as server, linked(server, witness):
         await server.happen(SUDO)

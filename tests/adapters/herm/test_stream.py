@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from gateway.conformance.link import within
-from gateway.ports.values import Malformed
-from gateway.transports import sse_client
-from tests.adapters.herm.links import TITLE, Witness, linked, name_of, text
+from gateway.json_values import Malformed
+from gateway.links import sse
+from gateway.testing.conformance.link import within
+from tests.adapters.herm.links import TITLE, RecordingBackend, linked, name_of, text
 from tests.adapters.herm.raw_herm import RawHerm
 
 pytestmark = pytest.mark.requirement("H-h")
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.requirement("H-h")
 
 async def told(*chunks: bytes) -> list[object]:
     """Say some bytes and then a last event; return everything before it."""
-    witness = Witness()
+    witness = RecordingBackend()
     async with RawHerm().serve() as server, linked(server, witness):
         await within(server.connected())
         await server.raw(*chunks, b'\n\ndata: "last"\n\n')
@@ -47,7 +47,7 @@ async def test_every_form_of_an_event_is_understood(said: bytes, heard: list[obj
 
 
 async def test_events_arrive_whole_when_the_stream_is_cut_at_every_byte() -> None:
-    witness = Witness()
+    witness = RecordingBackend()
     async with RawHerm().serve() as server, linked(server, witness):
         server.event_lines = False
         whole = b"\xef\xbb\xbf"
@@ -60,7 +60,7 @@ async def test_events_arrive_whole_when_the_stream_is_cut_at_every_byte() -> Non
 
 
 async def test_an_event_arrives_whole_wherever_it_is_cut_in_two() -> None:
-    witness = Witness()
+    witness = RecordingBackend()
     async with RawHerm().serve() as server, linked(server, witness):
         size = len(server.sse({**server.wrap(text("é🂡")), "id": "evt_0001"}))
         for place in range(1, size):
@@ -79,7 +79,7 @@ async def test_what_cannot_be_read_is_malformed_and_the_stream_lives_on(said: by
 
 @pytest.mark.slow
 async def test_keepalives_alone_keep_the_link_and_silence_ends_it() -> None:
-    async with RawHerm().serve() as server, linked(server, Witness(), idle_timeout="2s") as link:
+    async with RawHerm().serve() as server, linked(server, RecordingBackend(), idle_timeout="2s") as link:
         await within(server.connected())
         closing = asyncio.ensure_future(link.wait_closed())
         for _ in range(5):
@@ -90,8 +90,8 @@ async def test_keepalives_alone_keep_the_link_and_silence_ends_it() -> None:
 
 
 async def test_an_event_without_end_ends_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse_client, "MAX_EVENT", 10_000)
-    witness = Witness()
+    monkeypatch.setattr(sse, "MAX_EVENT", 10_000)
+    witness = RecordingBackend()
     async with RawHerm().serve() as server, linked(server, witness) as link:
         for number in range(50):
             await server.raw(b"data: " + json.dumps({"id": f"e{number}", "x": "y" * 1_000}).encode() + b"\n\n")
@@ -102,7 +102,7 @@ async def test_an_event_without_end_ends_the_link(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.requirement("H-gg", "H38")
 async def test_a_title_after_the_end_of_a_turn_still_arrives() -> None:
-    witness = Witness()
+    witness = RecordingBackend()
     async with RawHerm().serve() as server, linked(server, witness):
         await server.happen({"type": "session.status_idle", "stop_reason": {"type": "end_turn"}})
         await server.happen(TITLE)

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from adapters.herm.codec import HermCodec
-from gateway.envelope import Opaque
-from gateway.ports.adapter import Frame
-from tests.adapters.herm.links import Witness, linked
+from gateway.adapter.port import Frame
+from gateway.events import Opaque
+from tests.adapters.herm.links import RecordingBackend, linked
 from tests.adapters.herm.raw_herm import RawHerm
 
 SAID = {"type": "user.vault_result", "request_id": "r1", "secret_value": "canary-1", "deep": [{"apiKey": "canary-2"}]}
@@ -23,7 +23,7 @@ def test_a_bare_one_is_blacked_out_as_well() -> None:
 @pytest.mark.parametrize("outer", ["user.vault_result", "agent.message"])
 async def test_no_page_of_the_history_and_no_news_hand_on_what_it_may_hold(outer: str) -> None:
     # Before it is read, so that a frame that is rejected does not quote it either.
-    witness = Witness()
+    witness = RecordingBackend()
     async with RawHerm().serve() as server:
         server.stored.append({"id": "evt_1", "type": outer, "sequence": 1, "payload": SAID})
         async with linked(server, witness):

@@ -10,8 +10,9 @@ import pytest
 from adapters.openhands import ADAPTER
 from adapters.openhands.codec import OpenHandsCodec
 from adapters.openhands.options import OpenHandsOptions
-from gateway.conformance.codec import CodecSuite, load_vectors, nested
-from gateway.envelope import (
+from gateway.adapter.port import Frame
+from gateway.errors import CannotExpress, MalformedFrame
+from gateway.events import (
     ActionOrdered,
     Direction,
     Draft,
@@ -29,9 +30,8 @@ from gateway.envelope import (
     ToolFinished,
     ToolRequested,
 )
-from gateway.errors import CannotExpress, MalformedFrame
-from gateway.ports.adapter import Frame
-from gateway.ports.values import Malformed
+from gateway.json_values import Malformed
+from gateway.testing.conformance.codec import CodecSuite, load_vectors, nested
 
 CODEC = ADAPTER.codec()
 WHOLE = OpenHandsCodec(keep_prompt=True)

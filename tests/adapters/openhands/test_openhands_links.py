@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from adapters.openhands import ADAPTER
-from gateway.conformance.link import Collector, LinkSuite, Peer, enter, within
+from gateway.adapter.port import Connector, Frame, Resting, RestTimes, Tool
 from gateway.errors import LinkLost, LinkRefused, MalformedFrame
-from gateway.ports.adapter import Connector, Frame, Resting, RestTimes, Tool
+from gateway.testing.conformance.link import Collector, LinkSuite, Peer, enter, within
 from tests.adapters.openhands.raw_openhands import (
     CONVERSATION,
     KEY,

@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from adapters.openhands import ADAPTER
 from adapters.openhands.options import OpenHandsOptions
-from gateway.envelope import Opaque
-from gateway.ports.adapter import Frame
+from gateway.adapter.port import Frame
+from gateway.events import Opaque
 
 
 def options(**given: Any) -> OpenHandsOptions:

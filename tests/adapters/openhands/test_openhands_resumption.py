@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from adapters.openhands import ADAPTER
-from gateway.conformance.link import Collector, within
-from gateway.ports.adapter import Connector, Frame
+from gateway.adapter.port import Connector, Frame
+from gateway.testing.conformance.link import Collector, within
 from tests.adapters.openhands.raw_openhands import CONVERSATION, RawOpenHands, thought
 
 CAPTURES = sorted((Path(__file__).parents[2] / "vectors" / "openhands" / "captures").glob("*.jsonl"))

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from adapters.openhands.catchup import LOOKED_BACK, MOST_HELD, REMEMBERED, Page, Tracker, fill
-from gateway.conformance.link import Collector
+from adapters.openhands.catchup import LOOKED_BACK, MOST_HELD, REMEMBERED, HistoryPage, Tracker, fill
+from gateway.adapter.port import Frame
 from gateway.errors import LinkLost
-from gateway.ports.adapter import Frame
+from gateway.testing.conformance.link import Collector
 from tests.adapters.openhands.raw_openhands import null, state, thought
 
 _NUMBERS = st.lists(st.integers(0, 30), max_size=60)
@@ -48,9 +48,9 @@ async def test_after_filling_everything_that_is_stored_has_come_once_by_its_numb
     for number in told:
         tracker.frame(event(number))
 
-    async def ask(start: int) -> Page:
+    async def ask(start: int) -> HistoryPage:
         found = [number for number in store if number >= start]
-        return Page(tuple(thought(number) for number in found[:7]), len(found) > 7)
+        return HistoryPage(tuple(thought(number) for number in found[:7]), len(found) > 7)
 
     await fill(tracker, ask, since=0, resume=None)
     assert ids(collector) == []
@@ -64,9 +64,9 @@ async def test_a_live_event_that_overtakes_the_replay_waits_for_what_the_store_f
     collector = Collector()
     tracker = Tracker(collector, None)
 
-    async def ask(start: int) -> Page:
+    async def ask(start: int) -> HistoryPage:
         assert start == 2
-        return Page((thought(2), thought(3)), has_more=False)
+        return HistoryPage((thought(2), thought(3)), has_more=False)
 
     for number in (0, 1, 3):
         tracker.frame(event(number))
@@ -132,9 +132,9 @@ def test_a_long_replay_is_not_read_again_from_the_store() -> None:
 async def test_a_store_that_runs_away_is_a_lost_link() -> None:
     asked: list[int] = []
 
-    async def ask(start: int) -> Page:
+    async def ask(start: int) -> HistoryPage:
         asked.append(start)
-        return Page((thought(start),), has_more=True)
+        return HistoryPage((thought(start),), has_more=True)
 
     with pytest.raises(LinkLost, match="ahead"):
         await fill(Tracker(Collector(), None), ask, since=0, resume=None)
@@ -148,9 +148,11 @@ async def test_states_gone_by_nulls_and_recalls_stay_in_the_store() -> None:
     tracker.frame(Frame("oh_event", state(3, "running")))
     recall: dict[str, Any] = {**thought(5), "action": "recall", "args": {}}
 
-    async def ask(start: int) -> Page:
+    async def ask(start: int) -> HistoryPage:
         del start
-        return Page((state(0, "loading"), null(1), thought(2), recall, state(6, "finished"), "junk"), has_more=False)
+        return HistoryPage(
+            (state(0, "loading"), null(1), thought(2), recall, state(6, "finished"), "junk"), has_more=False
+        )
 
     await fill(tracker, ask, since=0, resume=None)
     tracker.caught_up()

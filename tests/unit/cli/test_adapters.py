@@ -11,7 +11,7 @@ from gateway.errors import OperatorError
 from gateway.plugins import FoundAdapter, find_adapters, installed_adapters
 
 GOOD = """\
-from gateway.ports.adapter import RuntimeOptions
+from gateway.adapter.port import RuntimeOptions
 
 class ADAPTER:
     name, protocol, ports, options, capabilities = "pigeon", "pigeon/1", 1, RuntimeOptions, None

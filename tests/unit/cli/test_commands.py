@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gateway.cli.commands import app
-from gateway.engines.sqlite.lock import FileLock
+from gateway.store.sqlite.lock import FileLock
 
 ROOT = Path(__file__).parents[3]
 STATIC = ROOT / "config/examples/static.yaml"
@@ -52,7 +52,7 @@ def test_no_command_loads_what_it_works_with_before_it_works(words: tuple[str, .
         "try:\n    main()\nfinally:\n    print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", look, *words], capture_output=True, text=True, check=True, timeout=60)
-    heavy = {"fastapi", "starlette", "aiohttp", "httpx", "socketio", "asyncpg", "structlog", "gateway.bootstrap"}
+    heavy = {"fastapi", "starlette", "aiohttp", "httpx", "socketio", "asyncpg", "structlog", "gateway.serve"}
     assert heavy & set(done.stderr.split()) == set()
 
 
@@ -78,7 +78,7 @@ def test_a_configuration_is_read_without_what_only_a_gateway_at_work_needs(
     done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=60)
     loaded = set(done.stderr.split())
     assert "gateway.settings.load" in loaded
-    assert ({"fastapi", "aiohttp", "socketio", "asyncpg", "gateway.bootstrap"} | needless) & loaded == set()
+    assert ({"fastapi", "aiohttp", "socketio", "asyncpg", "gateway.serve"} | needless) & loaded == set()
 
 
 def test_the_help_lists_every_command_in_full_sentences() -> None:

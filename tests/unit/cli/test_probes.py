@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.probes import Target, free_bytes, probe, target_of, write_bytes
+from gateway.cli.probes import ProbeTarget, free_bytes, probe, target_of, write_bytes
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_targets_are_reported_in_their_order() -> None:
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
         two_port = two.getsockname()[1]
         two.close()
-        targets = [Target("down", "127.0.0.1", two_port), Target("up", "127.0.0.1", one.getsockname()[1])]
+        targets = [ProbeTarget("down", "127.0.0.1", two_port), ProbeTarget("up", "127.0.0.1", one.getsockname()[1])]
         assert [(reached.target.label, reached.fault) for reached in probe([*targets, targets[1]])] == [
             ("down", "the connection is refused"),
             ("up", None),
@@ -41,7 +41,7 @@ def test_targets_are_reported_in_their_order() -> None:
 
 
 def test_a_name_that_does_not_resolve_is_told_with_the_mend() -> None:
-    (reached,) = probe([Target("it", "a" * 70 + ".invalid", 80)])
+    (reached,) = probe([ProbeTarget("it", "a" * 70 + ".invalid", 80)])
     assert reached.fault is not None
     assert reached.mend
 

@@ -12,13 +12,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gateway.cli.commands import app
-from gateway.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said
-from gateway.engines.roster import RESTORED
-from gateway.engines.sqlite import SqliteEngine
-from gateway.engines.sqlite.lock import FileLock
-from gateway.engines.sqlite.schema import MIGRATIONS
-from gateway.ports.rows import SessionRow
-from gateway.ports.step import Step
+from gateway.store.roster import RESTORED
+from gateway.store.rows import SessionRow
+from gateway.store.sqlite import SqliteEngine
+from gateway.store.sqlite.lock import FileLock
+from gateway.store.sqlite.schema import MIGRATIONS
+from gateway.store.step import Step
+from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said
 
 FIRST = Path(__file__).parents[2] / "engines/schema_1.sql"
 NOW = len(MIGRATIONS)

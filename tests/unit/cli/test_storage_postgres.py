@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gateway.cli.commands import app
-from gateway.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said
-from gateway.engines.postgres import PostgresEngine
-from gateway.engines.postgres.tables import MIGRATIONS
-from gateway.engines.roster import RESTORED
-from gateway.engines.sqlite import SqliteEngine
-from gateway.ports.step import Step
+from gateway.store.postgres import PostgresEngine
+from gateway.store.postgres.tables import MIGRATIONS
+from gateway.store.roster import RESTORED
+from gateway.store.sqlite import SqliteEngine
+from gateway.store.step import Step
+from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said
 from tests.engines import postgres_server
 
 NOW = len(MIGRATIONS)

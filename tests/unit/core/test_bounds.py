@@ -2,9 +2,9 @@
 
 from gateway.core.folding import HISTORY_BYTES
 from gateway.core.memory import KEPT_BYTES, MOST_ASKED
-from gateway.envelope import ContextUpdated, MessagePosted, Text
-from gateway.envelope.weight import weight
-from tests.unit.core.table import OPENHANDS, Table
+from gateway.events import ContextUpdated, MessagePosted, Text
+from gateway.events.weight import weight
+from tests.unit.core.harness import OPENHANDS, Harness
 from tests.unit.core.test_herm import Herm
 
 
@@ -13,11 +13,11 @@ def test_for_one_question_too_many_the_oldest_is_skipped_and_the_runtime_told():
     herm.hear("session.status_running")
     for number in range(MOST_ASKED):
         herm.hear("agent.clarify_request", request_id=f"q{number}", question="Which?", choices=None)
-        assert herm.table.sent == []
+        assert herm.harness.sent == []
     herm.hear("agent.clarify_request", request_id="one more", question="Which?", choices=None)
-    assert herm.table.sent == [{"type": "user.clarify_result", "request_id": "q0", "answer": ""}]
-    assert [asked.event.id for asked in herm.table.view.memory.asked][::99] == ["q1", "one more"]
-    assert [change.state for change in herm.table.step.interactions] == ["expired", "waiting"]
+    assert herm.harness.sent == [{"type": "user.clarify_result", "request_id": "q0", "answer": ""}]
+    assert [asked.event.id for asked in herm.harness.view.memory.asked][::99] == ["q1", "one more"]
+    assert [change.state for change in herm.harness.step.interactions] == ["expired", "waiting"]
 
 
 def test_large_questions_give_way_by_bytes_but_the_newest_stays():
@@ -25,27 +25,27 @@ def test_large_questions_give_way_by_bytes_but_the_newest_stays():
     herm.hear("session.status_running")
     for number in range(6):
         herm.hear("agent.clarify_request", request_id=f"q{number}", question="?" * 1_000_000, choices=None)
-    assert len(herm.table.view.memory.asked) == 4
+    assert len(herm.harness.view.memory.asked) == 4
     herm.hear("agent.clarify_request", request_id="huge", question="?" * (KEPT_BYTES + 1), choices=None)
-    assert [asked.event.id for asked in herm.table.view.memory.asked] == ["huge"]
+    assert [asked.event.id for asked in herm.harness.view.memory.asked] == ["huge"]
 
 
 def test_unanswered_calls_of_a_replayed_history_are_bounded():
     herm = Herm()
-    herm.table.decide(lambda build: setattr(build, "live", False))
+    herm.harness.decide(lambda builder: setattr(builder, "live", False))
     for number in range(1_010):
         herm.wants(f"toolu_{number}")
-    wanted = herm.table.view.memory.wanted
+    wanted = herm.harness.view.memory.wanted
     assert len(wanted) == 1_000
     assert list(wanted)[-1] == "toolu_1009"
 
 
 def test_words_without_an_echo_and_held_contexts_are_bounded_by_bytes():
-    table = Table(OPENHANDS)
+    harness = Harness(OPENHANDS)
     for _ in range(10):
-        table.post(MessagePosted(content=(Text(text="x" * 1_000_000),)))
-        table.post(ContextUpdated(name="news", context={}, description="y" * 200_000))
-    memory = table.view.memory
+        harness.post(MessagePosted(content=(Text(text="x" * 1_000_000),)))
+        harness.post(ContextUpdated(name="news", context={}, description="y" * 200_000))
+    memory = harness.view.memory
     assert sum(said.size for said in memory.unechoed) <= KEPT_BYTES
     assert len(memory.held) <= 2
     assert sum(len(line) for line in memory.history) <= HISTORY_BYTES

@@ -7,36 +7,36 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.core import outcomes, session
+from gateway.core import lifecycle, outcomes
 from gateway.core.calls import RetryPolicy
 from gateway.core.effects import Queue, Resend
 from gateway.core.routing import Route
-from gateway.envelope import ContextUpdate, Outcome, ToolFinished
-from gateway.ports.executor import Accepted, Answered, NeverSent, NotProcessed, Uncertain
-from gateway.ports.rows import CallRow
-from gateway.ports.step import Accept, Claim, Open, Requeue, Settle
-from tests.unit.core.table import HUMA_0_1, START, Table
+from gateway.events import ContextUpdate, Outcome, ToolFinished
+from gateway.executors.port import Accepted, Answered, NeverSent, NotProcessed, Uncertain
+from gateway.store.rows import CallRow
+from gateway.store.step import Accept, Claim, Open, Requeue, Settle
+from tests.unit.core.harness import HUMA_0_1, START, Harness
 
 DONE = Answered(Outcome(outcome="success", result={"cards": 2}))
 
 
 @pytest.mark.requirement("N57", "L43")
 def test_a_routed_call_is_opened_and_leaves_in_the_same_step():
-    table = Table()
-    table.call()
-    assert table.kinds == ["session.moved", "tool.requested"]
-    (opened,) = table.step.calls
+    harness = Harness()
+    harness.call()
+    assert harness.kinds == ["session.moved", "tool.requested"]
+    (opened,) = harness.step.calls
     assert isinstance(opened, Open)
     assert (opened.state, opened.attempt, opened.executor) == ("dispatched", 1, "cards")
-    assert [call.call_id for call in table.dispatched] == [table.id_of("tc-1")]
+    assert [call.call_id for call in harness.dispatched] == [harness.id_of("tc-1")]
 
 
 @pytest.mark.requirement("N59", "A4", "L51", "N36")
 def test_a_success_repeats_the_id_and_name_of_its_call_and_wakes_the_agent():
-    table = Table()
-    table.call()
-    table.answer(DONE)
-    assert table.sent == [
+    harness = Harness()
+    harness.call()
+    harness.answer(DONE)
+    assert harness.sent == [
         {
             "type": "tool-result",
             "triggering": True,
@@ -46,26 +46,26 @@ def test_a_success_repeats_the_id_and_name_of_its_call_and_wakes_the_agent():
             "result": {"cards": 2},
         }
     ]
-    assert not table.view.calls
-    table.answer(DONE)
-    assert table.sent == []
-    assert table.step.calls == ()
+    assert not harness.view.calls
+    harness.answer(DONE)
+    assert harness.sent == []
+    assert harness.step.calls == ()
 
 
 @pytest.mark.requirement("N36")
 def test_a_backend_may_let_the_agent_sleep_on_a_success():
-    table = Table()
-    table.call()
-    table.answer(replace(DONE, wakes_agent=False))
-    assert table.sent[0]["triggering"] is False
+    harness = Harness()
+    harness.call()
+    harness.answer(replace(DONE, wakes_agent=False))
+    assert harness.sent[0]["triggering"] is False
 
 
 @pytest.mark.requirement("N38", "A25")
 def test_a_failure_wakes_the_agent():
-    table = Table()
-    table.call()
-    table.answer(Answered(Outcome(outcome="failure", error="No sevens here.")))
-    assert (table.sent[0]["outcome"], table.sent[0]["error"], table.sent[0]["triggering"]) == (
+    harness = Harness()
+    harness.call()
+    harness.answer(Answered(Outcome(outcome="failure", error="No sevens here.")))
+    assert (harness.sent[0]["outcome"], harness.sent[0]["error"], harness.sent[0]["triggering"]) == (
         "failure",
         "No sevens here.",
         True,
@@ -74,64 +74,64 @@ def test_a_failure_wakes_the_agent():
 
 @pytest.mark.requirement("A24", "N37")
 def test_an_executor_may_cancel_unasked_and_the_agent_is_told_without_being_woken():
-    table = Table()
-    table.call()
-    table.answer(Answered(Outcome(outcome="canceled", error="changed my mind")))
-    assert (table.sent[0]["outcome"], table.sent[0]["triggering"]) == ("canceled", False)
+    harness = Harness()
+    harness.call()
+    harness.answer(Answered(Outcome(outcome="canceled", error="changed my mind")))
+    assert (harness.sent[0]["outcome"], harness.sent[0]["triggering"]) == ("canceled", False)
 
 
 @pytest.mark.requirement("L64", "L65", "A5", "A6", "N20", "A29")
 def test_updates_leave_before_their_result_and_never_wake():
-    table = Table()
-    table.call()
+    harness = Harness()
+    harness.call()
     update = ContextUpdate(name="cards-received", context={"hand": ["7", "7"]}, description="Two sevens.")
-    table.answer(replace(DONE, updates=(update,)))
-    assert [payload["type"] for payload in table.sent] == ["context-update", "tool-result"]
-    assert table.sent[0]["triggering"] is False
-    assert table.sent[0]["context"] == {"hand": ["7", "7"]}
+    harness.answer(replace(DONE, updates=(update,)))
+    assert [payload["type"] for payload in harness.sent] == ["context-update", "tool-result"]
+    assert harness.sent[0]["triggering"] is False
+    assert harness.sent[0]["context"] == {"hand": ["7", "7"]}
 
 
 @pytest.mark.requirement("L65", "L64")
 def test_in_0_1_updates_leave_before_their_result_as_well():
-    table = Table(HUMA_0_1)
-    table.call()
+    harness = Harness(HUMA_0_1)
+    harness.call()
     update = ContextUpdate(name="cards-received", context={"hand": []}, description="Go fish.")
-    table.answer(replace(DONE, updates=(update,)))
-    assert [payload["content"].get("type", "event") for payload in table.sent] == ["event", "tool-result"]
+    harness.answer(replace(DONE, updates=(update,)))
+    assert [payload["content"].get("type", "event") for payload in harness.sent] == ["event", "tool-result"]
 
 
 def test_an_update_that_cannot_be_said_is_left_out_with_a_loss_and_the_result_still_goes():
-    table = Table()
-    table.call()
+    harness = Harness()
+    harness.call()
     bad = ContextUpdate(name="n" * 200, context={}, description="")
-    table.answer(replace(DONE, updates=(bad,)))
-    assert [payload["type"] for payload in table.sent] == ["tool-result"]
-    (loss,) = table.step.events[-1].losses
+    harness.answer(replace(DONE, updates=(bad,)))
+    assert [payload["type"] for payload in harness.sent] == ["tool-result"]
+    (loss,) = harness.step.events[-1].losses
     assert (loss.how, loss.path) == ("dropped", "/updates/0/name")
 
 
 @pytest.mark.requirement("L44", "N60")
 def test_an_unknown_tool_is_answered_with_a_waking_failure_that_names_it():
-    table = Table()
-    table.call(tool="fly")
-    assert table.sent[0]["outcome"] == "failure"
-    assert table.sent[0]["error"] == "Unknown tool: fly"
-    assert table.sent[0]["triggering"] is True
-    assert table.dispatched == []
+    harness = Harness()
+    harness.call(tool="fly")
+    assert harness.sent[0]["outcome"] == "failure"
+    assert harness.sent[0]["error"] == "Unknown tool: fly"
+    assert harness.sent[0]["triggering"] is True
+    assert harness.dispatched == []
 
 
 def test_a_declared_tool_without_a_route_is_answered_as_not_available():
-    table = Table()
-    table.call(tool="lonely")
-    assert table.sent[0]["error"] == "The tool 'lonely' is not available here."
+    harness = Harness()
+    harness.call(tool="lonely")
+    assert harness.sent[0]["error"] == "The tool 'lonely' is not available here."
 
 
 def test_an_unrouted_call_is_left_to_another_client_where_so_configured():
-    table = Table(unrouted="ignore")
-    table.call(tool="fly")
-    assert table.kinds == ["tool.requested"]
-    assert table.sent == []
-    assert table.step.calls == ()
+    harness = Harness(unrouted="ignore")
+    harness.call(tool="fly")
+    assert harness.kinds == ["tool.requested"]
+    assert harness.sent == []
+    assert harness.step.calls == ()
 
 
 @pytest.mark.requirement("L45", "L46", "L49")
@@ -140,52 +140,52 @@ def test_an_unrouted_call_is_left_to_another_client_where_so_configured():
     [({"rank": "7"}, "/targetPlayer"), ({"targetPlayer": "V", "rank": "1"}, '"7"')],
 )
 def test_invalid_arguments_are_answered_and_not_executed(arguments: dict[str, str], words: str):
-    table = Table()
-    table.call(arguments=arguments)
-    assert table.dispatched == []
-    assert table.sent[0]["outcome"] == "failure"
-    assert words in table.sent[0]["error"]
+    harness = Harness()
+    harness.call(arguments=arguments)
+    assert harness.dispatched == []
+    assert harness.sent[0]["outcome"] == "failure"
+    assert words in harness.sent[0]["error"]
 
 
 def test_an_id_with_unusable_arguments_ends_in_a_failure():
-    table = Table()
-    table.call(arguments=[1, 2])
-    assert table.sent[0]["outcome"] == "failure"
-    assert not table.view.calls
+    harness = Harness()
+    harness.call(arguments=[1, 2])
+    assert harness.sent[0]["outcome"] == "failure"
+    assert not harness.view.calls
 
 
 def test_a_call_past_the_inbox_bound_is_answered_as_overloaded():
-    table = Table()
-    table.receive({"type": "tool-call", "toolCallId": "x", "toolName": "t", "arguments": {}}, overloaded=True)
-    assert "overloaded" in table.sent[0]["error"]
+    harness = Harness()
+    harness.receive({"type": "tool-call", "toolCallId": "x", "toolName": "t", "arguments": {}}, overloaded=True)
+    assert "overloaded" in harness.sent[0]["error"]
 
 
 # Repeats -------------------------------------------------------------------------------------------------
 
 
 def test_the_same_call_again_while_it_is_open_changes_nothing():
-    table = Table()
-    table.call()
-    table.call()
-    assert table.step.events == ()
-    assert table.dispatched == []
+    harness = Harness()
+    harness.call()
+    harness.call()
+    assert harness.step.events == ()
+    assert harness.dispatched == []
 
 
 def test_an_open_id_with_other_arguments_is_rejected_as_evidence():
-    table = Table()
-    table.call()
-    table.call(arguments={"targetPlayer": "Bob", "rank": "K"})
-    assert table.kinds == ["frame.rejected"]
-    assert len(table.view.calls) == 1
+    harness = Harness()
+    harness.call()
+    harness.call(arguments={"targetPlayer": "Bob", "rank": "K"})
+    assert harness.kinds == ["frame.rejected"]
+    assert len(harness.view.calls) == 1
 
 
-def _ended(table: Table) -> CallRow:
-    (change,) = table.settled
-    opened = table.id_of("tc-1")
+def _ended(harness: Harness) -> CallRow:
+    (change,) = harness.settled
+    opened = harness.id_of("tc-1")
     assert change.call_id == opened
     return CallRow(
         call_id=opened,
-        session_id=table.view.session_id,
+        session_id=harness.view.session_id,
         runtime="finn",
         native_call_id="tc-1",
         n=0,
@@ -196,117 +196,117 @@ def _ended(table: Table) -> CallRow:
         created_at=START,
         deadline_at=START,
         request_sequence=2,
-        outcome_sequence=table.view.last_sequence,
+        outcome_sequence=harness.view.last_sequence,
     )
 
 
 def test_a_settled_call_asked_again_gets_its_stored_outcome_again():
-    table = Table()
-    table.call()
-    sha = next(iter(table.view.calls.values())).args_sha
-    table.answer(DONE)
-    table.known = {"tc-1": replace(_ended(table), args_sha=sha)}
-    table.call()
-    assert table.step.events == ()
-    assert table.effects == (Resend(table.known["tc-1"].outcome_sequence or 0),)
-    assert [(change.sequence, change.state) for change in table.step.send_changes] == [(3, "pending")]
+    harness = Harness()
+    harness.call()
+    sha = next(iter(harness.view.calls.values())).args_sha
+    harness.answer(DONE)
+    harness.known = {"tc-1": replace(_ended(harness), args_sha=sha)}
+    harness.call()
+    assert harness.step.events == ()
+    assert harness.effects == (Resend(harness.known["tc-1"].outcome_sequence or 0),)
+    assert [(change.sequence, change.state) for change in harness.step.send_changes] == [(3, "pending")]
 
 
 def test_a_settled_id_with_other_arguments_is_a_call_of_its_own():
-    table = Table()
-    table.call()
-    table.answer(DONE)
-    table.known = {"tc-1": replace(_ended(table), args_sha="another")}
-    table.call(arguments={"targetPlayer": "Bob", "rank": "K"})
-    assert [call.call_id for call in table.dispatched] == [table.id_of("tc-1", 1)]
+    harness = Harness()
+    harness.call()
+    harness.answer(DONE)
+    harness.known = {"tc-1": replace(_ended(harness), args_sha="another")}
+    harness.call(arguments={"targetPlayer": "Bob", "rank": "K"})
+    assert [call.call_id for call in harness.dispatched] == [harness.id_of("tc-1", 1)]
 
 
 # Slots, retries, time ------------------------------------------------------------------------------------
 
 
 def test_a_call_without_a_free_slot_is_queued_and_claimed_later():
-    table = Table(slots=0)
-    table.call()
-    (opened,) = table.step.calls
+    harness = Harness(slots=0)
+    harness.call()
+    (opened,) = harness.step.calls
     assert isinstance(opened, Open)
     assert (opened.state, opened.attempt) == ("queued", 0)
-    assert table.effects == (Queue(table.id_of("tc-1"), "cards"),)
-    assert table.decide(lambda build: outcomes.claim(build, table.id_of("tc-1")))
-    assert table.step.calls == (Claim(table.id_of("tc-1"), 1),)
-    assert len(table.dispatched) == 1
+    assert harness.effects == (Queue(harness.id_of("tc-1"), "cards"),)
+    assert harness.decide(lambda builder: outcomes.claim(builder, harness.id_of("tc-1")))
+    assert harness.step.calls == (Claim(harness.id_of("tc-1"), 1),)
+    assert len(harness.dispatched) == 1
 
 
 @pytest.mark.parametrize("answer", [NeverSent("no connection"), NotProcessed("busy", timedelta(seconds=1))])
 def test_what_was_certainly_not_done_is_tried_again_for_every_executor(answer: NeverSent | NotProcessed):
-    table = Table()
-    table.call(tool="slow_thing", arguments={})
-    table.answer(answer)
-    (change,) = table.step.calls
+    harness = Harness()
+    harness.call(tool="slow_thing", arguments={})
+    harness.answer(answer)
+    (change,) = harness.step.calls
     assert isinstance(change, Requeue)
-    assert table.sent == []
+    assert harness.sent == []
 
 
 def test_what_may_have_been_done_is_tried_again_only_where_that_does_no_harm():
-    table = Table()
-    table.call()
-    table.answer(Uncertain("the connection broke"))
-    assert isinstance(table.step.calls[0], Requeue)
-    table.call("tc-2", tool="slow_thing", arguments={})
-    table.answer(Uncertain("the connection broke"), native="tc-2")
-    assert table.settled[0].unknown
-    assert table.sent[0]["error"].startswith("outcome unknown: the connection broke")
+    harness = Harness()
+    harness.call()
+    harness.answer(Uncertain("the connection broke"))
+    assert isinstance(harness.step.calls[0], Requeue)
+    harness.call("tc-2", tool="slow_thing", arguments={})
+    harness.answer(Uncertain("the connection broke"), native="tc-2")
+    assert harness.settled[0].unknown
+    assert harness.sent[0]["error"].startswith("outcome unknown: the connection broke")
 
 
 def test_attempts_end_and_the_last_reason_is_told():
-    table = Table(executors={"cards": RetryPolicy(idempotent=True, attempts=2), "once": RetryPolicy()})
-    table.call()
-    table.answer(NeverSent("no connection"))
-    table.decide(lambda build: outcomes.claim(build, table.id_of("tc-1")))
-    table.answer(NeverSent("no connection"), attempt=2)
-    assert table.sent[0]["error"] == "no connection (after 2 attempts)"
+    harness = Harness(executors={"cards": RetryPolicy(idempotent=True, attempts=2), "once": RetryPolicy()})
+    harness.call()
+    harness.answer(NeverSent("no connection"))
+    harness.decide(lambda builder: outcomes.claim(builder, harness.id_of("tc-1")))
+    harness.answer(NeverSent("no connection"), attempt=2)
+    assert harness.sent[0]["error"] == "no connection (after 2 attempts)"
 
 
 def test_a_success_of_an_earlier_attempt_wins_and_its_failure_does_not_count():
-    table = Table()
-    table.call()
-    table.answer(Uncertain("slow"))
-    table.decide(lambda build: outcomes.claim(build, table.id_of("tc-1")))
-    table.answer(Answered(Outcome(outcome="failure", error="late")), attempt=1)
-    assert table.step.events == ()
-    table.answer(DONE, attempt=1)
-    assert table.sent[0]["outcome"] == "success"
+    harness = Harness()
+    harness.call()
+    harness.answer(Uncertain("slow"))
+    harness.decide(lambda builder: outcomes.claim(builder, harness.id_of("tc-1")))
+    harness.answer(Answered(Outcome(outcome="failure", error="late")), attempt=1)
+    assert harness.step.events == ()
+    harness.answer(DONE, attempt=1)
+    assert harness.sent[0]["outcome"] == "success"
 
 
 def test_an_accepted_call_waits_for_its_callback():
-    table = Table()
-    table.call()
-    table.answer(Accepted())
-    (change,) = table.step.calls
+    harness = Harness()
+    harness.call()
+    harness.answer(Accepted())
+    (change,) = harness.step.calls
     assert isinstance(change, Accept)
     assert change.deadline_at == START + timedelta(seconds=600)
-    assert table.decide(lambda build: outcomes.outcome(table.council, build, table.id_of("tc-1"), DONE))
-    assert table.sent[0]["result"] == {"cards": 2}
-    assert not table.decide(lambda build: outcomes.outcome(table.council, build, table.id_of("tc-1"), DONE))
+    assert harness.decide(lambda builder: outcomes.outcome(harness.runtime, builder, harness.id_of("tc-1"), DONE))
+    assert harness.sent[0]["result"] == {"cards": 2}
+    assert not harness.decide(lambda builder: outcomes.outcome(harness.runtime, builder, harness.id_of("tc-1"), DONE))
 
 
 @pytest.mark.requirement("A26")
 def test_a_call_without_an_answer_fails_at_its_deadline_and_the_executor_is_told():
-    table = Table()
-    table.call()
-    table.wait(119)
-    assert table.step.events == ()
-    table.wait(1)
-    assert table.sent[0]["outcome"] == "failure"
-    assert "no answer within 120 s" in table.sent[0]["error"]
-    assert table.settled[0].state == "expired"
-    assert table.released[0].tell is not None
+    harness = Harness()
+    harness.call()
+    harness.wait(119)
+    assert harness.step.events == ()
+    harness.wait(1)
+    assert harness.sent[0]["outcome"] == "failure"
+    assert "no answer within 120 s" in harness.sent[0]["error"]
+    assert harness.settled[0].state == "expired"
+    assert harness.released[0].tell is not None
 
 
 def test_the_next_thing_due_is_the_earliest_deadline():
-    table = Table(routes=(Route(tool="*", to="cards"),))
-    assert session.next_due(table.council, table.view) is None
-    table.call()
-    assert session.next_due(table.council, table.view) == START + timedelta(seconds=120)
+    harness = Harness(routes=(Route(tool="*", to="cards"),))
+    assert lifecycle.next_due(harness.runtime, harness.view) is None
+    harness.call()
+    assert lifecycle.next_due(harness.runtime, harness.view) == START + timedelta(seconds=120)
 
 
 # Outcomes that do not fit --------------------------------------------------------------------------------
@@ -314,115 +314,115 @@ def test_the_next_thing_due_is_the_earliest_deadline():
 
 @pytest.mark.requirement("A11")
 def test_an_outcome_too_big_is_told_in_a_bounded_form_and_the_loss_recorded():
-    table = Table()
-    table.call()
-    table.answer(Answered(Outcome(outcome="success", result={"text": "x" * 70_000})))
-    (payload,) = table.sent
+    harness = Harness()
+    harness.call()
+    harness.answer(Answered(Outcome(outcome="success", result={"text": "x" * 70_000})))
+    (payload,) = harness.sent
     assert payload["outcome"] == "success"
     assert payload["result"].endswith("characters]")
     assert len(payload["result"]) < 65_536
-    assert [loss.how for loss in table.step.events[-1].losses] == ["narrowed"]
+    assert [loss.how for loss in harness.step.events[-1].losses] == ["narrowed"]
 
 
 @pytest.mark.parametrize("result", ["x" * 800_000, "\U0001f600" * 200_000, {"text": "x" * 70_000}])
 def test_huma_0_1_is_told_a_result_whole_as_long_as_the_wire_takes_it(result: Any):
-    table = Table(HUMA_0_1)
-    table.call()
-    table.answer(Answered(Outcome(outcome="success", result=result)))
-    assert table.sent[0]["content"]["result"] == result
-    assert table.step.events[-1].losses == ()
+    harness = Harness(HUMA_0_1)
+    harness.call()
+    harness.answer(Answered(Outcome(outcome="success", result=result)))
+    assert harness.sent[0]["content"]["result"] == result
+    assert harness.step.events[-1].losses == ()
 
 
 @pytest.mark.parametrize(("result", "at_least"), [("x" * 2_000_000, 800_000), ("\U0001f600" * 500_000, 400_000)])
 def test_huma_0_1_is_told_as_much_of_a_longer_result_as_the_wire_takes(result: str, at_least: int):
-    table = Table(HUMA_0_1)
-    table.call()
-    table.answer(Answered(Outcome(outcome="success", result=result)))
-    (payload,) = table.sent
+    harness = Harness(HUMA_0_1)
+    harness.call()
+    harness.answer(Answered(Outcome(outcome="success", result=result)))
+    (payload,) = harness.sent
     size = len(orjson.dumps(payload))
     assert at_least <= size <= 900_000
     assert payload["content"]["success"] is True
-    assert [(loss.how, loss.path) for loss in table.step.events[-1].losses] == [("narrowed", "/result")]
+    assert [(loss.how, loss.path) for loss in harness.step.events[-1].losses] == [("narrowed", "/result")]
 
 
 @pytest.mark.requirement("A11")
 def test_a_result_of_emoji_is_cut_by_what_the_runtime_counts():
-    table = Table()
-    table.call()
-    table.answer(Answered(Outcome(outcome="success", result="\U0001f600" * 40_000)))
-    assert len(table.sent[0]["result"].encode("utf-16-le")) // 2 <= 65_536
+    harness = Harness()
+    harness.call()
+    harness.answer(Answered(Outcome(outcome="success", result="\U0001f600" * 40_000)))
+    assert len(harness.sent[0]["result"].encode("utf-16-le")) // 2 <= 65_536
 
 
 def test_a_result_with_forbidden_keys_travels_as_text():
-    table = Table()
-    table.call()
-    table.answer(Answered(Outcome(outcome="success", result={"__proto__": 1})))
-    assert table.sent[0]["result"] == '{"__proto__":1}'
+    harness = Harness()
+    harness.call()
+    harness.answer(Answered(Outcome(outcome="success", result={"__proto__": 1})))
+    assert harness.sent[0]["result"] == '{"__proto__":1}'
 
 
 def test_an_endless_error_is_cut():
-    table = Table()
-    table.call()
-    table.answer(Answered(Outcome(outcome="failure", error="e" * 100_000)))
-    assert len(table.sent[0]["error"]) < 10_000
+    harness = Harness()
+    harness.call()
+    harness.answer(Answered(Outcome(outcome="failure", error="e" * 100_000)))
+    assert len(harness.sent[0]["error"]) < 10_000
 
 
 def test_an_outcome_of_a_restarted_process_is_recorded_as_unknown():
-    table = Table()
-    table.call(tool="slow_thing", arguments={})
-    table.recover()
-    finished = table.events[-1]
+    harness = Harness()
+    harness.call(tool="slow_thing", arguments={})
+    harness.recover()
+    finished = harness.events[-1]
     assert isinstance(finished, ToolFinished)
     assert finished.unknown
     assert "restarted" in (finished.error or "")
 
 
 def test_an_idempotent_call_of_a_restarted_process_is_tried_again():
-    table = Table()
-    table.call()
-    table.recover()
-    assert isinstance(table.step.calls[0], Requeue)
-    assert table.sent == []
+    harness = Harness()
+    harness.call()
+    harness.recover()
+    assert isinstance(harness.step.calls[0], Requeue)
+    assert harness.sent == []
 
 
 def test_a_call_whose_executor_is_gone_ends_on_restart():
-    table = Table()
-    table.call()
-    table.council = replace(table.council, policy=replace(table.council.policy, executors={}))
-    table.recover()
-    assert "no longer available" in table.sent[0]["error"]
+    harness = Harness()
+    harness.call()
+    harness.runtime = replace(harness.runtime, policy=replace(harness.runtime.policy, executors={}))
+    harness.recover()
+    assert "no longer available" in harness.sent[0]["error"]
 
 
 def test_a_call_whose_executor_is_not_there_fails_at_once_and_waits_for_an_operator():
-    table = Table()
-    table.slots, table.missing = 0, "executor 'cards' is not answering since 12:00:00 UTC (no connection)"
-    table.call()
-    assert table.sent[-1]["error"] == f"{table.missing}; the tool was not called, try again later"
-    assert table.view.calls == {}
-    (_, settled) = table.step.calls
+    harness = Harness()
+    harness.slots, harness.missing = 0, "executor 'cards' is not answering since 12:00:00 UTC (no connection)"
+    harness.call()
+    assert harness.sent[-1]["error"] == f"{harness.missing}; the tool was not called, try again later"
+    assert harness.view.calls == {}
+    (_, settled) = harness.step.calls
     assert isinstance(settled, Settle)
     assert (settled.dead, settled.unknown) == (True, False)
 
 
 def test_a_waiting_call_that_is_turned_away_fails_and_one_that_has_left_does_not():
-    table = Table()
-    table.slots = 0
-    table.call()
-    table.decide(lambda build: outcomes.turn_away(table.council, build, table.id_of("tc-1"), "nobody there"))
-    assert "nobody there; the tool was not called" in table.sent[-1]["error"]
-    table.slots = 1
-    table.call("tc-2")
-    table.decide(lambda build: outcomes.turn_away(table.council, build, table.id_of("tc-2"), "nobody there"))
-    assert set(table.view.calls) == {table.id_of("tc-2")}
+    harness = Harness()
+    harness.slots = 0
+    harness.call()
+    harness.decide(lambda builder: outcomes.turn_away(harness.runtime, builder, harness.id_of("tc-1"), "nobody there"))
+    assert "nobody there; the tool was not called" in harness.sent[-1]["error"]
+    harness.slots = 1
+    harness.call("tc-2")
+    harness.decide(lambda builder: outcomes.turn_away(harness.runtime, builder, harness.id_of("tc-2"), "nobody there"))
+    assert set(harness.view.calls) == {harness.id_of("tc-2")}
 
 
 def test_an_outcome_that_an_earlier_attempt_made_unsure_stays_unknown():
-    table = Table()
-    table.call()
-    table.answer(Uncertain("the connection was lost"))
-    assert table.view.calls[table.id_of("tc-1")].unsure
-    table.decide(lambda build: outcomes.turn_away(table.council, build, table.id_of("tc-1"), "nobody there"))
-    (settled,) = table.step.calls
+    harness = Harness()
+    harness.call()
+    harness.answer(Uncertain("the connection was lost"))
+    assert harness.view.calls[harness.id_of("tc-1")].unsure
+    harness.decide(lambda builder: outcomes.turn_away(harness.runtime, builder, harness.id_of("tc-1"), "nobody there"))
+    (settled,) = harness.step.calls
     assert isinstance(settled, Settle)
     assert (settled.dead, settled.unknown) == (True, True)
     assert "not asked again" in (settled.error or "")
@@ -430,14 +430,14 @@ def test_an_outcome_that_an_earlier_attempt_made_unsure_stays_unknown():
 
 @pytest.mark.parametrize("state", ["queued", "dispatched"])
 def test_a_call_whose_request_only_a_newer_release_can_read_is_not_carried_out_as_another(state: str):
-    table = Table()
-    table.slots = 0 if state == "queued" else 1
-    table.call()
-    [(call_id, call)] = table.view.calls.items()
+    harness = Harness()
+    harness.slots = 0 if state == "queued" else 1
+    harness.call()
+    [(call_id, call)] = harness.view.calls.items()
     assert call.state == state
-    table.view = replace(table.view, calls={call_id: replace(call, arguments={}, readable=False)})
-    table.recover()
-    finished = table.events[-1]
+    harness.view = replace(harness.view, calls={call_id: replace(call, arguments={}, readable=False)})
+    harness.recover()
+    finished = harness.events[-1]
     assert isinstance(finished, ToolFinished)
     assert (finished.outcome, finished.unknown) == ("failure", state == "dispatched")
-    assert not any(isinstance(effect, Queue) for effect in table.effects)
+    assert not any(isinstance(effect, Queue) for effect in harness.effects)

@@ -9,7 +9,7 @@ import pytest
 from gateway.core.delivery import is_held, is_overdue, plan_resend
 from gateway.core.effects import Transmit
 from gateway.core.starting import NEVER_SENT, Start
-from gateway.envelope import (
+from gateway.events import (
     ContextUpdated,
     Envelope,
     Event,
@@ -20,9 +20,9 @@ from gateway.envelope import (
     Text,
     ToolFinished,
 )
-from gateway.ports.rows import SendRow
-from gateway.ports.step import RUNTIME, Lane
-from tests.unit.core.table import HUMA_0_1, HUMA_0_2, OPENHANDS, START
+from gateway.store.rows import SendRow
+from gateway.store.step import RUNTIME, Lane
+from tests.unit.core.harness import HUMA_0_1, HUMA_0_2, OPENHANDS, START
 
 
 def _row(sequence: int, event: Event) -> SendRow:

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from gateway.core import frames, interactions
+from gateway.core import inbound, interactions
 from gateway.core.delivery import may_leave
 from gateway.core.effects import Ask, Transmit
 from gateway.core.routing import Route
-from gateway.envelope import (
+from gateway.errors import Conflict, Inexpressible, InvalidRequest
+from gateway.events import (
     ApprovalGiven,
     ContextUpdate,
     ContextUpdated,
@@ -19,16 +20,15 @@ from gateway.envelope import (
     Text,
     TurnSteered,
 )
-from gateway.errors import Conflict, Inexpressible, InvalidRequest
-from gateway.ports.executor import Answered
-from tests.unit.core.table import GOOD, HERM, Table
+from gateway.executors.port import Answered
+from tests.unit.core.harness import GOOD, HERM, Harness
 
 
 class Herm:
     """A Herm session at a table."""
 
     def __init__(self, **how: Any) -> None:
-        self.table = Table(HERM, **how)
+        self.harness = Harness(HERM, **how)
         self.number = 0
 
     def hear(self, kind: str, **payload: Any) -> None:
@@ -42,7 +42,7 @@ class Herm:
             "payload": {"type": kind, **payload},
             "createdAt": "2026-11-20T20:00:00.000Z",
         }
-        self.table.receive(envelope, channel="stream")
+        self.harness.receive(envelope, channel="stream")
 
     def wants(self, native: str, tool: str = "ask_for_cards", **arguments: Any) -> None:
         self.hear("agent.custom_tool_use", id=native, tool=tool, input=arguments or GOOD)
@@ -53,7 +53,7 @@ class Herm:
 
     @property
     def recorded(self) -> list[Any]:
-        return [recorded.event for recorded, _ in self.table.journal]
+        return [recorded.event for recorded, _ in self.harness.journal]
 
 
 def _texts(payload: Any) -> list[str]:
@@ -64,10 +64,10 @@ def _texts(payload: Any) -> list[str]:
 def test_a_custom_tool_is_executed_and_its_updates_lead_the_result():
     herm = Herm()
     herm.wants("c1")
-    assert len(herm.table.dispatched) == 1
+    assert len(herm.harness.dispatched) == 1
     update = ContextUpdate(name="hand", context={"cards": ["7"]}, description="You drew a 7.")
-    herm.table.answer(Answered(Outcome(outcome="success", result={"got": 2}), updates=(update,)), native="c1")
-    (payload,) = herm.table.sent
+    herm.harness.answer(Answered(Outcome(outcome="success", result={"got": 2}), updates=(update,)), native="c1")
+    (payload,) = herm.harness.sent
     assert (payload["type"], payload["tool_use_id"], payload.get("is_error", False)) == (
         "user.custom_tool_result",
         "c1",
@@ -83,11 +83,11 @@ def test_a_turn_that_waits_for_us_ends_nothing_and_one_that_ends_settles_what_is
     herm.hear("session.status_running")
     herm.wants("c1")
     herm.idle("c1")
-    assert herm.table.view.calls
+    assert herm.harness.view.calls
     herm.idle()
-    assert not herm.table.view.calls
-    assert herm.table.settled[0].state == "canceled"
-    assert herm.table.sent == []
+    assert not herm.harness.view.calls
+    assert herm.harness.settled[0].state == "canceled"
+    assert herm.harness.sent == []
 
 
 def test_the_same_event_twice_is_recorded_once():
@@ -95,54 +95,54 @@ def test_the_same_event_twice_is_recorded_once():
     herm.wants("c1")
     herm.number = 0
     herm.wants("c1")
-    assert herm.table.step.events == ()
+    assert herm.harness.step.events == ()
 
 
 def test_history_is_recorded_and_only_what_is_still_open_is_acted_on():
     herm = Herm(routes=(Route(tool="ask_*", to="cards"), Route(event="question.asked", to="chat")))
-    herm.table.decide(lambda b: frames.connecting(herm.table.council, b))
+    herm.harness.decide(lambda b: inbound.connecting(herm.harness.runtime, b))
     herm.wants("done")
     herm.hear("user.custom_tool_result", tool_use_id="done", content=[{"type": "text", "text": "x"}])
     herm.wants("open")
     herm.hear("agent.clarify_request", request_id="q1", question="Which?", choices=None)
-    assert herm.table.dispatched == []
-    assert not herm.table.view.calls
-    herm.table.decide(lambda b: frames.caught_up(herm.table.council, b))
-    assert [call.native_call_id for call in herm.table.dispatched] == ["open"]
-    assert [effect.kind for effect in herm.table.effects if isinstance(effect, Ask)] == ["question.asked"]
-    herm.table.answer(Answered(Outcome(outcome="success", result=1)), native="open")
-    assert herm.table.sent[0]["tool_use_id"] == "open"
+    assert herm.harness.dispatched == []
+    assert not herm.harness.view.calls
+    herm.harness.decide(lambda b: inbound.caught_up(herm.harness.runtime, b))
+    assert [call.native_call_id for call in herm.harness.dispatched] == ["open"]
+    assert [effect.kind for effect in herm.harness.effects if isinstance(effect, Ask)] == ["question.asked"]
+    herm.harness.answer(Answered(Outcome(outcome="success", result=1)), native="open")
+    assert herm.harness.sent[0]["tool_use_id"] == "open"
 
 
 def test_an_answer_by_another_client_ends_our_call():
     herm = Herm()
     herm.wants("c1")
     herm.hear("user.custom_tool_result", tool_use_id="c1", content=[{"type": "text", "text": "theirs"}])
-    assert not herm.table.view.calls
-    assert herm.table.sent == []
-    assert herm.table.released
+    assert not herm.harness.view.calls
+    assert herm.harness.sent == []
+    assert herm.harness.released
 
 
 def test_our_own_answer_coming_back_changes_nothing():
     herm = Herm()
     herm.wants("c1")
-    herm.table.answer(Answered(Outcome(outcome="success", result="ok")), native="c1")
+    herm.harness.answer(Answered(Outcome(outcome="success", result="ok")), native="c1")
     herm.hear("user.custom_tool_result", tool_use_id="c1", content=[{"type": "text", "text": "ok"}])
-    assert herm.table.step.events == ()
+    assert herm.harness.step.events == ()
 
 
 def _transmits(herm: Herm) -> list[Transmit]:
-    return [effect for effect in herm.table.effects if isinstance(effect, Transmit)]
+    return [effect for effect in herm.harness.effects if isinstance(effect, Transmit)]
 
 
 def test_a_message_waits_for_the_turn_to_end():
     herm = Herm()
     herm.hear("session.status_running")
-    herm.table.post(MessagePosted(content=(Text(text="next"),)))
+    herm.harness.post(MessagePosted(content=(Text(text="next"),)))
     (item,) = _transmits(herm)
-    assert not may_leave(item, herm.table.view.memory, HERM.capabilities)
+    assert not may_leave(item, herm.harness.view.memory, HERM.capabilities)
     herm.idle()
-    assert may_leave(item, herm.table.view.memory, HERM.capabilities)
+    assert may_leave(item, herm.harness.view.memory, HERM.capabilities)
 
 
 @pytest.mark.requirement("H-e")
@@ -150,21 +150,21 @@ def test_a_pause_for_an_action_is_still_a_turn():
     herm = Herm()
     herm.wants("c1")
     herm.idle("c1")
-    herm.table.post(MessagePosted(content=(Text(text="next"),)))
-    assert not may_leave(_transmits(herm)[0], herm.table.view.memory, HERM.capabilities)
+    herm.harness.post(MessagePosted(content=(Text(text="next"),)))
+    assert not may_leave(_transmits(herm)[0], herm.harness.view.memory, HERM.capabilities)
 
 
 def test_contexts_are_hints_during_a_turn_and_wait_for_the_next_message_otherwise():
     herm = Herm()
-    herm.table.post(ContextUpdated(name="x", context={"a": 1}, description="A is one."))
-    assert herm.table.sent == []
-    herm.table.post(MessagePosted(content=(Text(text="Go."),)))
-    assert _texts(herm.table.sent[0]) == ['A is one.\n{"a":1}', "Go."]
+    herm.harness.post(ContextUpdated(name="x", context={"a": 1}, description="A is one."))
+    assert herm.harness.sent == []
+    herm.harness.post(MessagePosted(content=(Text(text="Go."),)))
+    assert _texts(herm.harness.sent[0]) == ['A is one.\n{"a":1}', "Go."]
     herm.hear("session.status_running")
-    herm.table.post(ContextUpdated(name="y", context={}, description="B is two."))
-    assert herm.table.sent == [{"type": "user.steer", "message": "B is two."}]
-    herm.table.post(TurnSteered(text="Shorter."))
-    assert herm.table.sent == [{"type": "user.steer", "message": "Shorter."}]
+    herm.harness.post(ContextUpdated(name="y", context={}, description="B is two."))
+    assert herm.harness.sent == [{"type": "user.steer", "message": "B is two."}]
+    herm.harness.post(TurnSteered(text="Shorter."))
+    assert herm.harness.sent == [{"type": "user.steer", "message": "Shorter."}]
 
 
 def _approvals(herm: Herm) -> None:
@@ -184,14 +184,14 @@ def _approvals(herm: Herm) -> None:
 def test_approvals_are_sent_in_the_order_of_asking_even_when_answered_the_other_way_round():
     herm = Herm()
     _approvals(herm)
-    assert [asked.event.id for asked in herm.table.view.memory.asked] == ["t1", "t2"]
-    herm.table.post(ApprovalGiven(id="t2", decision="deny"))
+    assert [asked.event.id for asked in herm.harness.view.memory.asked] == ["t1", "t2"]
+    herm.harness.post(ApprovalGiven(id="t2", decision="deny"))
     (second,) = _transmits(herm)
-    assert not may_leave(second, herm.table.view.memory, HERM.capabilities)
-    herm.table.post(ApprovalGiven(id="t1", decision="allow", scope="session"))
+    assert not may_leave(second, herm.harness.view.memory, HERM.capabilities)
+    herm.harness.post(ApprovalGiven(id="t1", decision="allow", scope="session"))
     (first,) = _transmits(herm)
-    assert may_leave(first, herm.table.view.memory, HERM.capabilities)
-    assert may_leave(second, herm.table.view.memory, HERM.capabilities)
+    assert may_leave(first, herm.harness.view.memory, HERM.capabilities)
+    assert may_leave(second, herm.harness.view.memory, HERM.capabilities)
     assert first.frames[0].payload["scope"] == "session"
     assert "scope" not in second.frames[0].payload
 
@@ -199,24 +199,24 @@ def test_approvals_are_sent_in_the_order_of_asking_even_when_answered_the_other_
 def test_an_answer_given_twice_or_to_nothing_is_refused():
     herm = Herm()
     _approvals(herm)
-    herm.table.post(ApprovalGiven(id="t1", decision="allow"))
+    herm.harness.post(ApprovalGiven(id="t1", decision="allow"))
     with pytest.raises(Conflict):
-        herm.table.post(ApprovalGiven(id="t1", decision="deny"))
+        herm.harness.post(ApprovalGiven(id="t1", decision="deny"))
     with pytest.raises(Conflict):
-        herm.table.post(QuestionAnswered(id="none", answer="x"))
+        herm.harness.post(QuestionAnswered(id="none", answer="x"))
 
 
 def test_a_question_is_answered_by_its_interaction_and_an_empty_answer_is_kept():
     herm = Herm()
     herm.hear("agent.clarify_request", request_id="q1", question="Which?", choices=["a", "b"])
-    table = herm.table
-    (asked,) = table.view.memory.asked
-    wanted = interactions.id_of(table.view.session_id, asked)
+    harness = herm.harness
+    (asked,) = harness.view.memory.asked
+    wanted = interactions.id_of(harness.view.session_id, asked)
     with pytest.raises(InvalidRequest, match="answer"):
-        table.decide(lambda b: interactions.answer(table.council, b, wanted, {"value": "x"}, by="me"))
-    table.decide(lambda b: interactions.answer(table.council, b, wanted, {"answer": ""}, by="me"))
-    assert table.sent == [{"type": "user.clarify_result", "request_id": "q1", "answer": ""}]
-    (change,) = table.step.interactions
+        harness.decide(lambda b: interactions.answer(harness.runtime, b, wanted, {"value": "x"}, by="me"))
+    harness.decide(lambda b: interactions.answer(harness.runtime, b, wanted, {"answer": ""}, by="me"))
+    assert harness.sent == [{"type": "user.clarify_result", "request_id": "q1", "answer": ""}]
+    (change,) = harness.step.interactions
     assert (change.state, change.answered_by) == ("answered", "me")
 
 
@@ -224,30 +224,30 @@ def test_questions_nobody_answers_are_denied_and_skipped_in_time():
     herm = Herm()
     _approvals(herm)
     herm.hear("agent.clarify_request", request_id="q1", question="Which?", choices=None)
-    herm.table.wait(300)
-    assert [payload["type"] for payload in herm.table.sent] == [
+    herm.harness.wait(300)
+    assert [payload["type"] for payload in herm.harness.sent] == [
         "user.tool_confirmation",
         "user.tool_confirmation",
         "user.clarify_result",
     ]
-    assert [payload.get("result", payload.get("answer")) for payload in herm.table.sent] == ["deny", "deny", ""]
-    assert {change.state for change in herm.table.step.interactions} == {"expired"}
+    assert [payload.get("result", payload.get("answer")) for payload in herm.harness.sent] == ["deny", "deny", ""]
+    assert {change.state for change in herm.harness.step.interactions} == {"expired"}
 
 
 def test_the_end_of_a_turn_makes_its_questions_moot():
     herm = Herm()
     _approvals(herm)
     herm.idle()
-    assert herm.table.view.memory.asked == ()
-    assert [change.state for change in herm.table.step.interactions] == ["moot", "moot"]
+    assert herm.harness.view.memory.asked == ()
+    assert [change.state for change in herm.harness.step.interactions] == ["moot", "moot"]
 
 
 def test_a_secret_is_sent_and_never_written():
     herm = Herm()
-    herm.table.post(SecretSupplied.model_validate({"id": "sudo_1", "purpose": "sudo", "value": "canary-7"}))
-    assert herm.table.sent == [{"type": "user.sudo_result", "request_id": "sudo_1", "password": "canary-7"}]
-    assert "canary-7" not in repr(herm.table.step)
-    assert "canary-7" not in herm.table.step.events[0].event.model_dump_json()
+    herm.harness.post(SecretSupplied.model_validate({"id": "sudo_1", "purpose": "sudo", "value": "canary-7"}))
+    assert herm.harness.sent == [{"type": "user.sudo_result", "request_id": "sudo_1", "password": "canary-7"}]
+    assert "canary-7" not in repr(herm.harness.step)
+    assert "canary-7" not in herm.harness.step.events[0].event.model_dump_json()
 
 
 @pytest.mark.requirement("H-n")
@@ -280,9 +280,9 @@ def test_what_herm_runs_itself_is_recorded_and_not_executed():
         content=[{"type": "text", "text": "a.txt"}],
         is_error=False,
     )
-    assert herm.table.dispatched == []
-    assert not herm.table.view.calls
-    finished, _ = herm.table.journal[-1]
+    assert herm.harness.dispatched == []
+    assert not herm.harness.view.calls
+    finished, _ = herm.harness.journal[-1]
     assert finished.caused_by == 1
 
 
@@ -290,8 +290,8 @@ def test_what_herm_runs_itself_is_recorded_and_not_executed():
 def test_arguments_that_do_not_fit_are_answered_and_not_executed():
     herm = Herm()
     herm.wants("c1", rank="1")
-    assert herm.table.dispatched == []
-    assert herm.table.sent[0]["is_error"] is True
+    assert herm.harness.dispatched == []
+    assert herm.harness.sent[0]["is_error"] is True
 
 
 @pytest.mark.requirement("H-q")
@@ -300,20 +300,20 @@ def test_an_id_of_an_unknown_kind_is_shown_and_never_answered():
     herm.idle("mystery_1")
     (moved,) = herm.recorded
     assert moved.waiting_for == ("mystery_1",)
-    herm.table.wait(1_000)
-    assert herm.table.sent == []
+    herm.harness.wait(1_000)
+    assert herm.harness.sent == []
 
 
 def test_a_scope_that_was_not_offered_is_refused():
     herm = Herm()
     _approvals(herm)
-    asked = herm.table.view.memory.asked[0].event
+    asked = herm.harness.view.memory.asked[0].event
     if asked.kind == "approval.asked" and "always" not in asked.scopes:
         with pytest.raises(Inexpressible):
-            herm.table.post(ApprovalGiven(id="t1", decision="allow", scope="always"))
+            herm.harness.post(ApprovalGiven(id="t1", decision="allow", scope="always"))
     else:
-        herm.table.post(ApprovalGiven(id="t1", decision="allow", scope="always"))
-        assert herm.table.sent[0]["scope"] == "always"
+        herm.harness.post(ApprovalGiven(id="t1", decision="allow", scope="always"))
+        assert herm.harness.sent[0]["scope"] == "always"
 
 
 # Turns that end in an error ------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ def test_a_turn_that_ends_in_an_error_moves_the_session_and_reports_the_fault(mo
     moved, fault = herm.recorded[-2:]
     assert (moved.kind, moved.state) == ("session.moved", "error")
     assert (fault.kind, fault.code, fault.message) == ("fault.reported", "error", text)
-    assert herm.table.listed == "error"
+    assert herm.harness.listed == "error"
     # The same once more, on the list, is a repeat of both.
     before = len(herm.recorded)
     herm.number -= 1

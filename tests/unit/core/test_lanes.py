@@ -11,10 +11,10 @@ from gateway.core.delivery import plan_resend
 from gateway.core.effects import Place, Transmit
 from gateway.core.lanes import LANES, Lanes
 from gateway.core.memory import Remembered
-from gateway.envelope import ContextUpdated, Envelope, Event, EventId, MessagePosted, SessionId, Text, ToolFinished
-from gateway.ports.rows import SendRow
-from gateway.ports.step import RUNTIME
-from tests.unit.core.table import HUMA_0_1, HUMA_0_2, START
+from gateway.events import ContextUpdated, Envelope, Event, EventId, MessagePosted, SessionId, Text, ToolFinished
+from gateway.store.rows import SendRow
+from gateway.store.step import RUNTIME
+from tests.unit.core.harness import HUMA_0_1, HUMA_0_2, START
 
 PLACES: tuple[Place, ...] = get_args(Place)
 WAITING = st.lists(st.tuples(st.sampled_from(LANES), st.sampled_from(PLACES), st.booleans()), max_size=20)

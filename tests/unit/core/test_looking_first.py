@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from gateway.core import frames
+from gateway.core import inbound
 from gateway.core.delivery import NOT_AWAITED, TURN_OVER, Plan, plan_resend
 from gateway.core.echoes import HAS_ANSWER
 from gateway.core.snapshots import from_snapshot, to_snapshot
-from gateway.envelope import Envelope, Outcome, SessionId, ToolFinished
-from gateway.ports.executor import Answered
-from gateway.ports.rows import SendRow
-from gateway.ports.step import RUNTIME, SendChange
-from tests.unit.core.table import HERM
+from gateway.events import Envelope, Outcome, SessionId, ToolFinished
+from gateway.executors.port import Answered
+from gateway.store.rows import SendRow
+from gateway.store.step import RUNTIME, SendChange
+from tests.unit.core.harness import HERM
 from tests.unit.core.test_herm import Herm
 
 Move = Callable[[Herm], None]
@@ -35,7 +35,7 @@ def runs(herm: Herm) -> None:
 
 def answers(native: str) -> Move:
     """Our backend answers; the outcome may or may not reach the runtime."""
-    return lambda herm: herm.table.answer(Answered(Outcome(outcome="success", result="ok")), native=native)
+    return lambda herm: herm.harness.answer(Answered(Outcome(outcome="success", result="ok")), native=native)
 
 
 def echoes(native: str) -> Move:
@@ -45,10 +45,10 @@ def echoes(native: str) -> Move:
 
 def restarts(herm: Herm) -> None:
     """Another process goes on with what is on record, on a link that replays what was missed."""
-    view = herm.table.view
+    view = herm.harness.view
     memory = from_snapshot(to_snapshot(view.last_sequence, view.memory)).memory
-    herm.table.view = replace(herm.table.view, memory=memory)
-    herm.table.decide(lambda build: frames.connecting(herm.table.council, build))
+    herm.harness.view = replace(herm.harness.view, memory=memory)
+    herm.harness.decide(lambda builder: inbound.connecting(herm.harness.runtime, builder))
 
 
 def play(*moves: Move) -> tuple[Herm, list[SendChange]]:
@@ -56,17 +56,17 @@ def play(*moves: Move) -> tuple[Herm, list[SendChange]]:
     herm, told = Herm(), list[SendChange]()
     for move in moves:
         move(herm)
-        told += herm.table.step.send_changes
-    herm.table.decide(lambda build: frames.caught_up(herm.table.council, build))
+        told += herm.harness.step.send_changes
+    herm.harness.decide(lambda builder: inbound.caught_up(herm.harness.runtime, builder))
     return herm, told
 
 
 def plan(herm: Herm, native: str, *, asked_again: bool = False, capabilities: Any = HERM.capabilities) -> Plan:
     """Plan the pending outcome of a call, as the first link of a new process does."""
-    view = herm.table.view
+    view = herm.harness.view
     new, sequence = next(
         (new, sequence)
-        for new, sequence in herm.table.journal
+        for new, sequence in herm.harness.journal
         if isinstance(new.event, ToolFinished) and new.event.native_call_id == native
     )
     envelope = Envelope(
@@ -76,7 +76,7 @@ def plan(herm: Herm, native: str, *, asked_again: bool = False, capabilities: An
     [planned] = plan_resend(
         [row],
         capabilities=capabilities,
-        now=herm.table.now,
+        now=herm.harness.now,
         unsure_up_to=view.last_sequence,
         memory=view.memory,
         asked_again=frozenset({sequence}) if asked_again else frozenset(),
@@ -124,7 +124,7 @@ def test_an_outcome_is_sent_again_only_where_the_runtime_has_not_shown_that_it_w
 )
 def test_an_answer_that_the_runtime_shows_settles_ours(moves: tuple[Move, ...], reason: str | None):
     herm, told = play(asks("a"), waits("a"), answers("a"), *moves)
-    sequence = next(sequence for new, sequence in herm.table.journal if isinstance(new.event, ToolFinished))
+    sequence = next(sequence for new, sequence in herm.harness.journal if isinstance(new.event, ToolFinished))
     assert told == [SendChange(sequence, RUNTIME, "delivered", reason=reason)]
 
 
@@ -150,6 +150,6 @@ def test_an_id_that_is_used_again_is_waited_for_anew():
 
 def test_what_is_remembered_of_calls_ends_with_their_turn():
     herm, _ = play(asks("a"), waits("a"), answers("a"), runs)
-    assert set(herm.table.view.memory.hosted) == {"a"}
+    assert set(herm.harness.view.memory.hosted) == {"a"}
     herm.idle()
-    assert herm.table.view.memory.hosted == {}
+    assert herm.harness.view.memory.hosted == {}

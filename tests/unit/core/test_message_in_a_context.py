@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from gateway.adapter.port import Adapter
 from gateway.core.effects import Transmit
-from gateway.envelope import Author, ContextUpdated, Data, Image, MessagePosted, Text, TurnSteered
-from gateway.ports.adapter import Adapter
-from tests.unit.core.table import HERM, HUMA_0_1, HUMA_0_2, OPENHANDS, Table
+from gateway.events import Author, ContextUpdated, Data, Image, MessagePosted, Text, TurnSteered
+from tests.unit.core.harness import HERM, HUMA_0_1, HUMA_0_2, OPENHANDS, Harness
 
 IMAGE = "data:image/png;base64,AAAA"
 
@@ -18,79 +18,79 @@ def _update(*content: Any, wakes: bool = True, **more: Any) -> ContextUpdated:
     return ContextUpdated(name="new-message", message=message, wakes_agent=wakes, **given)
 
 
-def _posted(table: Table, sequence: int) -> list[tuple[str, str]]:
+def _posted(harness: Harness, sequence: int) -> list[tuple[str, str]]:
     """The losses on the envelope that the poster is shown."""
-    shown = next(new for new, number in table.journal if number == sequence)
+    shown = next(new for new, number in harness.journal if number == sequence)
     return [(loss.how, loss.path) for loss in shown.losses]
 
 
 @pytest.mark.parametrize("wakes", [True, False])
 def test_openhands_is_told_the_message_and_before_it_the_rest(wakes: bool):
-    table = Table(OPENHANDS)
-    sequence = table.post(_update(Text(text="Look!"), Image(url=IMAGE), wakes=wakes))
-    (payload,) = table.sent
+    harness = Harness(OPENHANDS)
+    sequence = harness.post(_update(Text(text="Look!"), Image(url=IMAGE), wakes=wakes))
+    (payload,) = harness.sent
     assert payload["action"] == "message"
     assert payload["args"]["content"] == 'Alice is in the den.\n{"room":"den"}\nLook!'
     assert payload["args"]["image_urls"] == [IMAGE]
-    assert ("narrowed", "") in _posted(table, sequence)
+    assert ("narrowed", "") in _posted(harness, sequence)
     # What was held has been said.
-    table.post(MessagePosted(content=(Text(text="And?"),)))
-    assert table.sent[0]["args"]["content"] == "And?"
+    harness.post(MessagePosted(content=(Text(text="And?"),)))
+    assert harness.sent[0]["args"]["content"] == "And?"
 
 
 def test_herm_is_told_the_message_and_before_it_what_was_held_and_the_rest():
-    table = Table(HERM)
-    table.post(ContextUpdated(name="door", context={"door": "open"}, description="The door opens."))
-    assert table.sent == []
-    sequence = table.post(_update(Text(text="Look!"), Image(url=IMAGE), Data(data={"a": 1})))
-    (payload,) = table.sent
+    harness = Harness(HERM)
+    harness.post(ContextUpdated(name="door", context={"door": "open"}, description="The door opens."))
+    assert harness.sent == []
+    sequence = harness.post(_update(Text(text="Look!"), Image(url=IMAGE), Data(data={"a": 1})))
+    (payload,) = harness.sent
     assert payload["type"] == "user.message"
     texts = [block["text"] for block in payload["content"]]
     assert texts[0] == 'The door opens.\nAlice is in the den.\n{"room":"den"}'
     assert texts[1] == "Look!"
     # Each image that cannot go is a loss of its own, told to whoever posted it.
-    assert [loss for loss in _posted(table, sequence) if loss[1].startswith("/message/content/")]
+    assert [loss for loss in _posted(harness, sequence) if loss[1].startswith("/message/content/")]
 
 
 def test_while_a_herm_turn_runs_the_message_waits_for_its_end_and_is_no_hint():
-    table = Table(HERM)
-    table.post(MessagePosted(content=(Text(text="go"),)))
-    table.receive(
+    harness = Harness(HERM)
+    harness.post(MessagePosted(content=(Text(text="go"),)))
+    harness.receive(
         {"id": "e1", "type": "session.status_running", "sessionId": "s", "sequence": 1,
          "payload": {"type": "session.status_running"}},
         channel="stream",
     )  # fmt: skip
-    table.post(_update(wakes=False))
-    sends = [one for one in table.effects if isinstance(one, Transmit)]
+    harness.post(_update(wakes=False))
+    sends = [one for one in harness.effects if isinstance(one, Transmit)]
     assert [(one.kind, one.lane) for one in sends] == [("message.posted", "new_work")]
 
 
 def test_huma_0_1_is_told_the_rest_quietly_and_then_the_message():
-    table = Table(HUMA_0_1)
-    sequence = table.post(_update(Text(text="Look!"), Image(url=IMAGE)))
-    context, message = table.sent
+    harness = Harness(HUMA_0_1)
+    sequence = harness.post(_update(Text(text="Look!"), Image(url=IMAGE)))
+    context, message = harness.sent
     assert (context["type"], context["content"]["name"]) == ("huma-0.1-event", "new-message")
     assert context["content"]["context"]["room"] == "den"
     assert message["type"] == "new-message"
     assert "Look!" in str(message)
     assert IMAGE in str(message)
-    assert table.kinds[-3:] == ["context.updated", "context.updated", "message.posted"]
-    assert ("dropped", "/message") not in _posted(table, sequence)
-    assert ("narrowed", "/message") in _posted(table, sequence)
+    assert harness.kinds[-3:] == ["context.updated", "context.updated", "message.posted"]
+    assert ("dropped", "/message") not in _posted(harness, sequence)
+    assert ("narrowed", "/message") in _posted(harness, sequence)
 
 
 def test_huma_0_2_is_told_both_in_one():
-    table = Table(HUMA_0_2)
-    table.post(_update())
-    (payload,) = table.sent
+    harness = Harness(HUMA_0_2)
+    harness.post(_update())
+    (payload,) = harness.sent
     assert payload["type"] == "context-update"
     assert "Hi!" in str(payload["context"]["message"])
 
 
 def test_a_context_that_says_nothing_else_puts_nothing_before_its_message():
-    table = Table(OPENHANDS)
-    table.post(_update(context={}, description=""))
-    assert table.sent[0]["args"]["content"] == "Hi!"
+    harness = Harness(OPENHANDS)
+    harness.post(_update(context={}, description=""))
+    assert harness.sent[0]["args"]["content"] == "Hi!"
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ def test_a_context_that_says_nothing_else_puts_nothing_before_its_message():
     ],
 )
 def test_whoever_posts_is_told_what_is_lost_by_what_is_said_in_its_place(adapter: Adapter, event: Any):
-    table = Table(adapter)
-    sequence = table.post(event)
-    said, _ = table.journal[-1]
+    harness = Harness(adapter)
+    sequence = harness.post(event)
+    said, _ = harness.journal[-1]
     assert said.event.kind != event.kind
     assert said.losses
-    assert set(_posted(table, sequence)) >= {(loss.how, loss.path) for loss in said.losses}
+    assert set(_posted(harness, sequence)) >= {(loss.how, loss.path) for loss in said.losses}

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from gateway.core import frames, interactions, session
-from gateway.core.decision import Building
+from gateway.adapter.port import Frame
+from gateway.core import inbound, interactions, lifecycle
 from gateway.core.effects import Ask
 from gateway.core.routing import Route
-from gateway.envelope import (
+from gateway.core.step_builder import StepBuilder
+from gateway.errors import Conflict, Inexpressible
+from gateway.events import (
     ActionOrdered,
     ApprovalGiven,
     ContextUpdated,
@@ -23,10 +25,8 @@ from gateway.envelope import (
     TurnInterrupted,
     text_of,
 )
-from gateway.errors import Conflict, Inexpressible
-from gateway.ports.adapter import Frame
-from gateway.ports.executor import Replied
-from tests.unit.core.table import OPENHANDS, Table
+from gateway.executors.port import Replied
+from tests.unit.core.harness import OPENHANDS, Harness
 
 CAPTURES = Path(__file__).parents[2] / "vectors" / "openhands" / "captures"
 POLICY = (Route(event="approval.asked", to="chat"),)
@@ -36,18 +36,18 @@ def _lines(name: str) -> list[Any]:
     return [json.loads(line) for line in (CAPTURES / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-def _hear(table: Table, *payloads: Any) -> None:
+def _hear(harness: Harness, *payloads: Any) -> None:
     for payload in payloads:
-        table.receive(payload, channel="oh_event")
+        harness.receive(payload, channel="oh_event")
 
 
-def _recorded(table: Table) -> list[Any]:
-    return [recorded.event for recorded, _ in table.journal]
+def _recorded(harness: Harness) -> list[Any]:
+    return [recorded.event for recorded, _ in harness.journal]
 
 
-def _ordered_states(table: Table) -> list[str]:
-    assert all(payload["action"] == "change_agent_state" for payload in table.sent)
-    return [payload["args"]["agent_state"] for payload in table.sent]
+def _ordered_states(harness: Harness) -> list[str]:
+    assert all(payload["action"] == "change_agent_state" for payload in harness.sent)
+    return [payload["args"]["agent_state"] for payload in harness.sent]
 
 
 def _state(number: int, state: str) -> dict[str, Any]:
@@ -100,21 +100,21 @@ def _edit(number: int, *, correlation: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["basic", "confirm_user_confirmed", "delegate", "mcp"])
 def test_a_recorded_conversation_is_recorded_once_and_nothing_of_it_is_executed(name: str):
-    table = Table(OPENHANDS)
-    _hear(table, *_lines(name))
-    kinds = [event.kind for event in _recorded(table)]
+    harness = Harness(OPENHANDS)
+    _hear(harness, *_lines(name))
+    kinds = [event.kind for event in _recorded(harness)]
     assert "frame.rejected" not in kinds
-    assert not table.view.calls
-    before = table.view.last_sequence
-    _hear(table, *[payload for payload in _lines(name) if "timestamp" in payload])
-    assert table.view.last_sequence == before
+    assert not harness.view.calls
+    before = harness.view.last_sequence
+    _hear(harness, *[payload for payload in _lines(name) if "timestamp" in payload])
+    assert harness.view.last_sequence == before
 
 
 def test_an_action_and_its_observation_are_tied_together():
-    table = Table(OPENHANDS)
-    _hear(table, *_lines("basic"))
-    finished = [(recorded, n) for recorded, n in table.journal if isinstance(recorded.event, ToolFinished)]
-    sequences = {n: recorded.event for recorded, n in table.journal}
+    harness = Harness(OPENHANDS)
+    _hear(harness, *_lines("basic"))
+    finished = [(recorded, n) for recorded, n in harness.journal if isinstance(recorded.event, ToolFinished)]
+    sequences = {n: recorded.event for recorded, n in harness.journal}
     assert finished
     for recorded, _ in finished:
         request = sequences[recorded.caused_by]
@@ -123,86 +123,86 @@ def test_an_action_and_its_observation_are_tied_together():
 
 
 def test_our_own_message_coming_back_confirms_it_and_is_not_recorded_again():
-    table = Table(OPENHANDS)
-    sequence = table.post(MessagePosted(content=(Text(text="SCENARIO:basic"),)))
-    _hear(table, *_lines("basic"))
-    settled = [event for event in _recorded(table) if isinstance(event, DeliverySettled)]
+    harness = Harness(OPENHANDS)
+    sequence = harness.post(MessagePosted(content=(Text(text="SCENARIO:basic"),)))
+    _hear(harness, *_lines("basic"))
+    settled = [event for event in _recorded(harness) if isinstance(event, DeliverySettled)]
     assert [(event.sequence, event.state) for event in settled] == [(sequence, "delivered")]
-    assert sum(isinstance(event, MessagePosted) and event.author.role == "user" for event in _recorded(table)) == 1
+    assert sum(isinstance(event, MessagePosted) and event.author.role == "user" for event in _recorded(harness)) == 1
 
 
 def test_another_clients_message_is_recorded_as_said_to_the_runtime():
-    table = Table(OPENHANDS)
-    table.post(MessagePosted(content=(Text(text="something else"),)))
-    _hear(table, *_lines("basic"))
-    texts = [text_of(event.content) for event in _recorded(table) if isinstance(event, MessagePosted)]
+    harness = Harness(OPENHANDS)
+    harness.post(MessagePosted(content=(Text(text="something else"),)))
+    _hear(harness, *_lines("basic"))
+    texts = [text_of(event.content) for event in _recorded(harness) if isinstance(event, MessagePosted)]
     assert texts[:2] == ["something else", "SCENARIO:basic"]
 
 
 @pytest.mark.parametrize("state_first", [True, False])
 def test_an_approval_is_derived_from_state_and_action_in_either_order(state_first: bool):
-    table = Table(OPENHANDS, routes=POLICY)
+    harness = Harness(OPENHANDS, routes=POLICY)
     state = _state(1, "awaiting_user_confirmation")
     action = _run(2, "rm -r x", correlation="c1", confirmation="awaiting_confirmation")
-    _hear(table, *([state, action] if state_first else [action, state]))
-    assert [event.kind for event in _recorded(table)].count("approval.asked") == 1
-    (asked,) = table.view.memory.asked
+    _hear(harness, *([state, action] if state_first else [action, state]))
+    assert [event.kind for event in _recorded(harness)].count("approval.asked") == 1
+    (asked,) = harness.view.memory.asked
     assert asked.event.id == "2"
-    (ask,) = [effect for effect in table.effects if isinstance(effect, Ask)]
+    (ask,) = [effect for effect in harness.effects if isinstance(effect, Ask)]
     assert ask.data["event"]["tool"] == "run"
-    table.decide(lambda b: interactions.replied(table.council, b, asked, Replied({"decision": "allow"})))
-    assert _ordered_states(table) == ["user_confirmed"]
+    harness.decide(lambda b: interactions.replied(harness.runtime, b, asked, Replied({"decision": "allow"})))
+    assert _ordered_states(harness) == ["user_confirmed"]
 
 
 def test_a_state_that_comes_before_its_action_asks_nothing_about_an_older_one_that_still_runs():
-    table = Table(OPENHANDS, routes=POLICY)
-    _hear(table, _run(1, "sleep 9", correlation="c0"), _state(2, "awaiting_user_confirmation"))
-    assert table.view.memory.asked == ()
-    _hear(table, _run(3, "rm -r x", correlation="c1", confirmation="awaiting_confirmation"))
-    assert [asked.event.id for asked in table.view.memory.asked] == ["3"]
+    harness = Harness(OPENHANDS, routes=POLICY)
+    _hear(harness, _run(1, "sleep 9", correlation="c0"), _state(2, "awaiting_user_confirmation"))
+    assert harness.view.memory.asked == ()
+    _hear(harness, _run(3, "rm -r x", correlation="c1", confirmation="awaiting_confirmation"))
+    assert [asked.event.id for asked in harness.view.memory.asked] == ["3"]
 
 
 def test_only_the_newest_question_by_state_waits():
-    table = Table(OPENHANDS)
-    _hear(table, _state(1, "awaiting_user_confirmation"), _edit(2, correlation="c0"))
-    assert [asked.event.id for asked in table.view.memory.asked] == ["2"]
-    _hear(table, _run(3, "rm -r x", correlation="c1", confirmation="awaiting_confirmation"))
-    assert [asked.event.id for asked in table.view.memory.asked] == ["3"]
-    assert sorted(change.state for change in table.step.interactions) == ["moot", "waiting"]
+    harness = Harness(OPENHANDS)
+    _hear(harness, _state(1, "awaiting_user_confirmation"), _edit(2, correlation="c0"))
+    assert [asked.event.id for asked in harness.view.memory.asked] == ["2"]
+    _hear(harness, _run(3, "rm -r x", correlation="c1", confirmation="awaiting_confirmation"))
+    assert [asked.event.id for asked in harness.view.memory.asked] == ["3"]
+    assert sorted(change.state for change in harness.step.interactions) == ["moot", "waiting"]
 
 
 @pytest.mark.requirement("OH44")
 def test_an_older_edit_whose_end_is_late_is_not_asked_about():
-    table = Table(OPENHANDS, routes=POLICY)
-    _hear(table, _edit(1, correlation="c0"), _state(2, "awaiting_user_confirmation"))
-    assert table.view.memory.asked == ()
-    _hear(table, _edit(3, correlation="c1"))
-    assert [asked.event.id for asked in table.view.memory.asked] == ["3"]
+    harness = Harness(OPENHANDS, routes=POLICY)
+    _hear(harness, _edit(1, correlation="c0"), _state(2, "awaiting_user_confirmation"))
+    assert harness.view.memory.asked == ()
+    _hear(harness, _edit(3, correlation="c1"))
+    assert [asked.event.id for asked in harness.view.memory.asked] == ["3"]
 
 
 @pytest.mark.requirement("OH44")
 def test_a_later_state_ends_a_question_that_an_earlier_one_asked():
-    table = Table(OPENHANDS)
-    _hear(table, _state(1, "awaiting_user_confirmation"), _edit(2, correlation="c0"))
+    harness = Harness(OPENHANDS)
+    _hear(harness, _state(1, "awaiting_user_confirmation"), _edit(2, correlation="c0"))
     # What was between them a link did not show.
-    _hear(table, _state(9, "awaiting_user_confirmation"))
-    assert table.view.memory.asked == ()
-    assert [change.state for change in table.step.interactions] == ["moot"]
-    _hear(table, _edit(10, correlation="c1"))
-    assert [asked.event.id for asked in table.view.memory.asked] == ["10"]
+    _hear(harness, _state(9, "awaiting_user_confirmation"))
+    assert harness.view.memory.asked == ()
+    assert [change.state for change in harness.step.interactions] == ["moot"]
+    _hear(harness, _edit(10, correlation="c1"))
+    assert [asked.event.id for asked in harness.view.memory.asked] == ["10"]
 
 
 @pytest.mark.requirement("OH44")
 def test_a_confirmed_action_sent_again_supersedes_the_first_and_asks_nothing_more():
-    table = Table(OPENHANDS)
+    harness = Harness(OPENHANDS)
     _hear(
-        table,
+        harness,
         _state(1, "awaiting_user_confirmation"),
         _run(2, "rm -r x", correlation="c1", confirmation="awaiting_confirmation"),
     )
-    table.post(ApprovalGiven(id="2", decision="allow"))
+    harness.post(ApprovalGiven(id="2", decision="allow"))
     _hear(
-        table,
+        harness,
         {
             "id": 3,
             "timestamp": "2026-11-20T20:00:03.000000",
@@ -214,71 +214,71 @@ def test_a_confirmed_action_sent_again_supersedes_the_first_and_asks_nothing_mor
         _run(4, "rm -r x", correlation="c1", confirmation="confirmed"),
         _state(5, "user_confirmed"),
     )
-    kinds = [event.kind for event in _recorded(table)]
+    kinds = [event.kind for event in _recorded(harness)]
     assert kinds.count("approval.asked") == 1
-    again = _recorded(table)[-2]
+    again = _recorded(harness)[-2]
     assert isinstance(again, ToolRequested)
     assert again.supersedes == "2"
 
 
 def test_an_approval_nobody_waits_for_any_more_is_refused():
-    table = Table(OPENHANDS)
+    harness = Harness(OPENHANDS)
     _hear(
-        table,
+        harness,
         _state(1, "awaiting_user_confirmation"),
         _run(2, "rm -r x", correlation="c1", confirmation="awaiting_confirmation"),
         _state(3, "user_rejected"),
     )
     with pytest.raises(Conflict):
-        table.post(ApprovalGiven(id="2", decision="allow"))
+        harness.post(ApprovalGiven(id="2", decision="allow"))
 
 
 @pytest.mark.requirement("OH44")
 def test_an_unanswered_approval_is_denied_in_time():
-    table = Table(OPENHANDS)
+    harness = Harness(OPENHANDS)
     _hear(
-        table,
+        harness,
         _state(1, "awaiting_user_confirmation"),
         _run(2, "rm -r x", correlation="c1", confirmation="awaiting_confirmation"),
     )
-    table.wait(300)
-    assert _ordered_states(table) == ["user_rejected"]
+    harness.wait(300)
+    assert _ordered_states(harness) == ["user_rejected"]
 
 
 @pytest.mark.requirement("OH48")
 def test_states_between_a_delegate_and_its_answer_end_nothing():
-    table = Table(OPENHANDS)
+    harness = Harness(OPENHANDS)
     for payload in _lines("delegate"):
-        _hear(table, payload)
+        _hear(harness, payload)
         if payload.get("extras", {}).get("agent_state") in {"error", "stopped"}:
-            assert table.view.memory.running
+            assert harness.view.memory.running
         if payload.get("observation") == "delegate":
             # The agent itself goes on without saying so, and lists show what was recorded last.
-            moved = table.journal[-1][0].event
-            assert (moved.kind, moved.state, table.listed) == ("session.moved", "running", "running")
-    assert not table.view.memory.running
-    assert table.listed == "finished"
+            moved = harness.journal[-1][0].event
+            assert (moved.kind, moved.state, harness.listed) == ("session.moved", "running", "running")
+    assert not harness.view.memory.running
+    assert harness.listed == "finished"
 
 
 @pytest.mark.requirement("OH48")
 def test_what_is_said_to_a_delegate_is_not_recorded_as_said_by_a_client():
-    table = Table(OPENHANDS)
-    _hear(table, *_lines("delegate"))
-    said = [new for new, _ in table.journal if isinstance(new.event, MessagePosted)]
+    harness = Harness(OPENHANDS)
+    _hear(harness, *_lines("delegate"))
+    said = [new for new, _ in harness.journal if isinstance(new.event, MessagePosted)]
     (task,) = [new for new in said if text_of(new.event.content).startswith("TASK: ")]
     assert (task.direction, task.event.author.role) == ("from_runtime", "system")
     assert [(loss.how, loss.path) for loss in task.losses] == [("narrowed", "/source")]
     assert [text_of(new.event.content) for new in said if new.direction == "to_runtime"] == ["SCENARIO:delegate"]
     # Whoever says the same later is a client.
     again = next(line for line in _lines("delegate") if "TASK" in str(line.get("message")))
-    _hear(table, again | {"id": 99, "timestamp": "2026-11-20T19:59:00.000000"})
-    assert table.journal[-1][0].direction == "to_runtime"
+    _hear(harness, again | {"id": 99, "timestamp": "2026-11-20T19:59:00.000000"})
+    assert harness.journal[-1][0].direction == "to_runtime"
 
 
 @pytest.mark.requirement("OH46")
 def test_a_stopped_action_may_end_a_second_time_and_both_ends_are_told_with_their_cause():
-    table = Table(OPENHANDS)
-    _hear(table, _run(1, "sleep 9", correlation="c1"))
+    harness = Harness(OPENHANDS)
+    _hear(harness, _run(1, "sleep 9", correlation="c1"))
     ends: list[dict[str, Any]] = [
         {
             "observation": "error",
@@ -294,7 +294,7 @@ def test_a_stopped_action_may_end_a_second_time_and_both_ends_are_told_with_thei
     ]
     for number, end in enumerate(ends, 2):
         _hear(
-            table,
+            harness,
             {
                 "id": number,
                 "timestamp": f"2026-11-20T20:00:{number:02}.000000",
@@ -304,16 +304,16 @@ def test_a_stopped_action_may_end_a_second_time_and_both_ends_are_told_with_thei
                 **end,
             },
         )
-    finished = [recorded for recorded, _ in table.journal if isinstance(recorded.event, ToolFinished)]
+    finished = [recorded for recorded, _ in harness.journal if isinstance(recorded.event, ToolFinished)]
     assert [(recorded.caused_by, recorded.event.outcome) for recorded in finished] == [(1, "canceled"), (1, "success")]
-    assert not table.view.calls
+    assert not harness.view.calls
 
 
 def test_an_order_is_tied_to_its_echo_and_its_observation():
-    table = Table(OPENHANDS)
-    sequence = table.post(ActionOrdered(action="run", arguments={"command": "ls"}))
+    harness = Harness(OPENHANDS)
+    sequence = harness.post(ActionOrdered(action="run", arguments={"command": "ls"}))
     _hear(
-        table,
+        harness,
         {
             "id": 7,
             "timestamp": "2026-11-20T20:00:07.000000",
@@ -334,71 +334,71 @@ def test_an_order_is_tied_to_its_echo_and_its_observation():
             "success": True,
         },
     )
-    finished, _ = table.journal[-1]
+    finished, _ = harness.journal[-1]
     assert isinstance(finished.event, ToolFinished)
     assert finished.caused_by == sequence
 
 
 @pytest.mark.requirement("OH53")
 def test_the_result_of_another_clients_order_names_the_order_as_its_cause():
-    table = Table(OPENHANDS)
+    harness = Harness(OPENHANDS)
     order = {**_run(7, "ls", correlation="x"), "source": "user"}
     del order["tool_call_metadata"]
     seen = {**_state(8, "x"), "source": "user", "cause": 7, "observation": "run", "content": "a.txt",
             "extras": {"command": "ls", "metadata": {"exit_code": 0}}, "success": True}  # fmt: skip
-    _hear(table, order, seen)
-    (ordered, sequence), (finished, _) = table.journal
+    _hear(harness, order, seen)
+    (ordered, sequence), (finished, _) = harness.journal
     assert isinstance(ordered.event, ActionOrdered)
     assert isinstance(finished.event, ToolFinished)
     assert finished.caused_by == sequence
 
 
 def test_a_write_is_refused_with_its_reason_and_other_kinds_with_theirs():
-    table = Table(OPENHANDS)
+    harness = Harness(OPENHANDS)
     with pytest.raises(Inexpressible, match="edit"):
-        table.post(ActionOrdered(action="write", arguments={"path": "/x", "content": "y"}))
-    table.post(TurnInterrupted())
-    assert _ordered_states(table) == ["stopped"]
+        harness.post(ActionOrdered(action="write", arguments={"path": "/x", "content": "y"}))
+    harness.post(TurnInterrupted())
+    assert _ordered_states(harness) == ["stopped"]
 
 
 def test_a_context_waits_for_the_next_message():
-    table = Table(OPENHANDS)
-    table.post(ContextUpdated(name="files", context={"open": "a.py"}, description="a.py is open"))
-    assert table.sent == []
-    table.post(MessagePosted(content=(Text(text="Mend it."),)))
-    assert table.sent[0]["args"]["content"] == 'a.py is open\n{"open":"a.py"}\nMend it.'
-    table.post(MessagePosted(content=(Text(text="And test it."),)))
-    assert table.sent[0]["args"]["content"] == "And test it."
+    harness = Harness(OPENHANDS)
+    harness.post(ContextUpdated(name="files", context={"open": "a.py"}, description="a.py is open"))
+    assert harness.sent == []
+    harness.post(MessagePosted(content=(Text(text="Mend it."),)))
+    assert harness.sent[0]["args"]["content"] == 'a.py is open\n{"open":"a.py"}\nMend it.'
+    harness.post(MessagePosted(content=(Text(text="And test it."),)))
+    assert harness.sent[0]["args"]["content"] == "And test it."
 
 
 def test_history_asks_nothing_until_the_link_has_caught_up():
-    table = Table(OPENHANDS, routes=POLICY)
-    table.decide(lambda b: frames.connecting(table.council, b))
+    harness = Harness(OPENHANDS, routes=POLICY)
+    harness.decide(lambda b: inbound.connecting(harness.runtime, b))
     _hear(
-        table,
+        harness,
         _state(1, "awaiting_user_confirmation"),
         _run(2, "rm -r x", correlation="c1", confirmation="awaiting_confirmation"),
     )
-    assert not [effect for effect in table.effects if isinstance(effect, Ask)]
-    table.decide(lambda b: frames.caught_up(table.council, b))
-    assert [effect for effect in table.effects if isinstance(effect, Ask)]
-    table.decide(lambda b: session.link(table.council, b, LinkChanged(state="up")))
-    assert table.sent == []
+    assert not [effect for effect in harness.effects if isinstance(effect, Ask)]
+    harness.decide(lambda b: inbound.caught_up(harness.runtime, b))
+    assert [effect for effect in harness.effects if isinstance(effect, Ask)]
+    harness.decide(lambda b: lifecycle.link(harness.runtime, b, LinkChanged(state="up")))
+    assert harness.sent == []
 
 
 def test_one_step_takes_a_native_message_once_however_much_stands_between_and_again_after_going_back():
-    table = Table(OPENHANDS)
+    harness = Harness(OPENHANDS)
     numbers = [*range(1, 400), 1]
 
-    def take(build: Building, *chosen: int) -> None:
+    def take(builder: StepBuilder, *chosen: int) -> None:
         for number in chosen:
-            frames.take(table.council, build, Frame("oh_event", _message(number)))
+            inbound.take(harness.runtime, builder, Frame("oh_event", _message(number)))
 
-    def decide(build: Building) -> None:
-        mark = build.mark()
-        take(build, *numbers)
-        build.back_to(mark)
-        take(build, *numbers)
+    def decide(builder: StepBuilder) -> None:
+        mark = builder.mark()
+        take(builder, *numbers)
+        builder.back_to(mark)
+        take(builder, *numbers)
 
-    table.decide(decide)
-    assert [recorded.origin.native_sequence for recorded, _ in table.journal] == list(range(1, 400))
+    harness.decide(decide)
+    assert [recorded.origin.native_sequence for recorded, _ in harness.journal] == list(range(1, 400))

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from adapters.openhands.catchup import Tracker
-from gateway.core import frames
+from gateway.adapter.port import Frame
+from gateway.core import inbound
 from gateway.core.effects import Ask
 from gateway.core.routing import Route
 from gateway.core.state import SessionView
-from gateway.ports.adapter import Frame
-from gateway.simulators.openhands_conversation import Manners, SimConversation
-from gateway.simulators.openhands_events import live_of, replay_of
-from tests.unit.core.table import OPENHANDS, Table
+from gateway.testing.runtimes.openhands.conversation import Manners, SimConversation
+from gateway.testing.runtimes.openhands.events import live_of, replay_of
+from tests.unit.core.harness import OPENHANDS, Harness
 
 CAPTURES = Path(__file__).parents[2] / "vectors" / "openhands" / "captures"
 POLICY = (Route(event="approval.asked", to="chat"),)
@@ -28,25 +28,25 @@ Event = dict[str, Any]
 class Reader:
     """A gateway's session, link after link; keeps what it has put before people."""
 
-    def __init__(self, table: Table, view: SessionView, highest: int | None = None) -> None:
+    def __init__(self, harness: Harness, view: SessionView, highest: int | None = None) -> None:
         self.shown: list[str] = []
-        self.table = table
+        self.harness = harness
         self.highest = highest
         self._tracker = Tracker(self, None)
-        table.view = view
+        harness.view = view
 
     def frame(self, frame: Frame, cursor: str | None = None) -> None:
         del cursor
-        self.table.receive(frame.payload, channel=frame.channel)
+        self.harness.receive(frame.payload, channel=frame.channel)
         self._note()
 
     def caught_up(self, *, starting: bool | None = None) -> None:
-        self.table.decide(lambda build: frames.caught_up(self.table.council, build, is_starting=starting))
+        self.harness.decide(lambda builder: inbound.caught_up(self.harness.runtime, builder, is_starting=starting))
         self._note()
 
     def link(self, stored: list[Event], *, sorts: bool = True) -> None:
         """Make a link while the server holds these events; `sorts` says whether the replay is put in order."""
-        self.table.decide(lambda build: frames.connecting(self.table.council, build))
+        self.harness.decide(lambda builder: inbound.connecting(self.harness.runtime, builder))
         self._tracker = Tracker(self, self.highest)
         latest = -1 if self.highest is None else max(-1, self.highest - OVERLAP)
         for event in replay_of(stored, latest):
@@ -67,13 +67,13 @@ class Reader:
     @property
     def asked(self) -> list[str]:
         """What waits for a person now."""
-        return [asked.event.id for asked in self.table.view.memory.asked]
+        return [asked.event.id for asked in self.harness.view.memory.asked]
 
     def _saw(self, events: list[Event]) -> None:
         self.highest = max([event["id"] for event in events], default=self.highest)
 
     def _note(self) -> None:
-        for effect in self.table.effects:
+        for effect in self.harness.effects:
             if isinstance(effect, Ask) and (asked := effect.data["event"]["id"]) not in self.shown:
                 self.shown.append(asked)
 
@@ -111,12 +111,12 @@ async def gated(talk: SimConversation, work: Awaitable[Any], state: str) -> None
     await working
 
 
-async def say(talk: SimConversation, text: str) -> None:
+async def send(talk: SimConversation, text: str) -> None:
     await talk.accept({"action": "message", "args": {"content": text}})
 
 
 async def a_command_and_an_edit(talk: SimConversation) -> None:
-    await say(talk, "go")
+    await send(talk, "go")
     await gated(talk, talk.agent_runs("rm x", "", gated=True), "user_confirmed")
     await talk.agent_edits("/free", "1")
     await gated(talk, talk.agent_edits("/a", "1", gated=True), "user_confirmed")
@@ -124,23 +124,23 @@ async def a_command_and_an_edit(talk: SimConversation) -> None:
 
 
 async def two_edits_one_denied(talk: SimConversation) -> None:
-    await say(talk, "go")
+    await send(talk, "go")
     await gated(talk, talk.agent_edits("/a", "1", gated=True), "user_rejected")
-    await say(talk, "try again")
+    await send(talk, "try again")
     await gated(talk, talk.agent_edits("/b", "1", gated=True), "user_confirmed")
     await talk.agent_says("done")
 
 
 async def a_command_stopped_while_it_waits(talk: SimConversation) -> None:
-    await say(talk, "go")
+    await send(talk, "go")
     await gated(talk, talk.agent_runs("rm x", "", gated=True), "stopped")
-    await say(talk, "go on")
+    await send(talk, "go on")
     await talk.agent_runs("ls", "a")
     await gated(talk, talk.agent_edits("/b", "1", gated=True), "user_confirmed")
 
 
 async def an_edit_behind_a_delegate(talk: SimConversation) -> None:
-    await say(talk, "go")
+    await send(talk, "go")
     await talk.delegate("BrowsingAgent", "look", {})
     await gated(talk, talk.agent_edits("/a", "1", gated=True), "user_confirmed")
     await gated(talk, talk.agent_runs("rm y", "", gated=True), "user_rejected")
@@ -176,9 +176,9 @@ def waits(stored: list[Event]) -> list[str]:
 
 def hold_all_readings_to_one_question(stored: list[Event]) -> list[str]:
     """Read a conversation in all ways, up to each of its events; returns all that was asked on the way."""
-    table = Table(OPENHANDS, routes=POLICY)
-    begin = table.view
-    early = Reader(table, begin)
+    harness = Harness(OPENHANDS, routes=POLICY)
+    begin = harness.view
+    early = Reader(harness, begin)
     early.link([])
     first_parts: list[tuple[SessionView, int]] = []
     waited: list[str] = []
@@ -186,20 +186,20 @@ def hold_all_readings_to_one_question(stored: list[Event]) -> list[str]:
         held, told = stored[:length], f"after {event}"
         wanted = waits(held)
         waited += [number for number in wanted if number not in waited]
-        early.table.view = first_parts[-1][0] if first_parts else early.table.view
+        early.harness.view = first_parts[-1][0] if first_parts else early.harness.view
         early.hear([event])
         assert (early.asked, early.shown) == (wanted, waited), told
-        first_parts.append((table.view, event["id"]))
+        first_parts.append((harness.view, event["id"]))
         for sorts in (True, False):
-            late = Reader(table, begin)
+            late = Reader(harness, begin)
             late.link(held, sorts=sorts)
             assert (late.asked, late.shown) == (wanted, wanted), told
         # Where nothing waits, now and then is enough: all pairs take long.
         for view, highest in first_parts[:-1] if wanted or length % 5 == 0 else ():
-            second = Reader(table, view, highest)
+            second = Reader(harness, view, highest)
             second.link(held)
             assert (second.asked, second.shown) == (wanted, wanted), told
-        table.view = first_parts[-1][0]
+        harness.view = first_parts[-1][0]
     return early.shown
 
 
@@ -228,14 +228,14 @@ async def test_the_same_is_put_on_record_live_and_replayed() -> None:
 
     def put_down(reader: Reader) -> list[tuple[int | None, str, str]]:
         # A replay withholds all states but the last, and recalls (OH15).
-        known = [(new.origin.native_sequence, new.event.kind, new.direction) for new, _ in reader.table.journal
+        known = [(new.origin.native_sequence, new.event.kind, new.direction) for new, _ in reader.harness.journal
                  if new.origin is not None and new.event.kind not in {"session.moved", "opaque"}]  # fmt: skip
         return sorted(known)
 
-    early = Reader(Table(OPENHANDS), Table(OPENHANDS).view)
+    early = Reader(Harness(OPENHANDS), Harness(OPENHANDS).view)
     early.link([])
     early.hear(stored)
-    late = Reader(Table(OPENHANDS), Table(OPENHANDS).view)
+    late = Reader(Harness(OPENHANDS), Harness(OPENHANDS).view)
     late.link(stored)
     assert put_down(early) == put_down(late)
     assert "action.ordered" not in {kind for _, kind, _ in put_down(late)}

@@ -7,10 +7,11 @@ from typing import Any, Literal
 
 import pytest
 
-from gateway.core import frames
+from gateway.adapter.port import Adapter
+from gateway.core import inbound
 from gateway.core.delivery import OVERDUE, Plan, plan_resend
 from gateway.core.memory import Action, Remembered
-from gateway.envelope import (
+from gateway.events import (
     ActionOrdered,
     AddonAnswered,
     ApprovalGiven,
@@ -29,10 +30,9 @@ from gateway.envelope import (
     TurnInterrupted,
     TurnSteered,
 )
-from gateway.ports.adapter import Adapter
-from gateway.ports.rows import SendRow
-from gateway.ports.step import RUNTIME, SendChange
-from tests.unit.core.table import HERM, HUMA_0_1, HUMA_0_2, OPENHANDS, START, Table
+from gateway.store.rows import SendRow
+from gateway.store.step import RUNTIME, SendChange
+from tests.unit.core.harness import HERM, HUMA_0_1, HUMA_0_2, OPENHANDS, START, Harness
 
 Fate = Literal["send", "moot", "unknown"]
 Circumstance = Literal["crash", "cut", "silence", "waited"]
@@ -212,14 +212,14 @@ def test_a_wake_that_may_have_come_is_said_softly_to_an_agent_that_waits_for_cal
 # Where the runtime can be asked: a replay comes before the plan -------------------------------------------
 
 
-def _openhands(table: Table, payload: Any) -> None:
+def _openhands(harness: Harness, payload: Any) -> None:
     heard = {"id": 3, "timestamp": "2026-11-20T20:00:03.000000", "source": "user", "message": "", **payload}
-    table.receive(heard, channel="oh_event")
+    harness.receive(heard, channel="oh_event")
 
 
-def _herm(table: Table, payload: Any) -> None:
+def _herm(harness: Harness, payload: Any) -> None:
     heard = {"id": "evt_3", "type": payload["type"], "sessionId": "s", "sequence": 3, "status": "complete"}
-    table.receive({**heard, "payload": payload, "createdAt": "2026-11-20T20:00:00.000Z"}, channel="stream")
+    harness.receive({**heard, "payload": payload, "createdAt": "2026-11-20T20:00:00.000Z"}, channel="stream")
 
 
 @pytest.mark.parametrize(
@@ -238,13 +238,13 @@ def _herm(table: Table, payload: Any) -> None:
 def test_an_echo_in_the_replay_after_a_crash_settles_what_would_be_unknown(
     adapter: Adapter, echo: Any, event: Event
 ) -> None:
-    table = Table(adapter)
-    sequence = table.post(event)
-    [payload] = table.sent
-    table.recover()
-    table.decide(lambda build: frames.connecting(table.council, build))
-    echo(table, payload)
-    assert table.step.send_changes == (SendChange(sequence=sequence, target=RUNTIME, state="delivered"),)
+    harness = Harness(adapter)
+    sequence = harness.post(event)
+    [payload] = harness.sent
+    harness.recover()
+    harness.decide(lambda builder: inbound.connecting(harness.runtime, builder))
+    echo(harness, payload)
+    assert harness.step.send_changes == (SendChange(sequence=sequence, target=RUNTIME, state="delivered"),)
     # The same words once more are another client's.
-    echo(table, {**payload, "id": 4} if adapter is OPENHANDS else payload)
-    assert table.step.send_changes == ()
+    echo(harness, {**payload, "id": 4} if adapter is OPENHANDS else payload)
+    assert harness.step.send_changes == ()

@@ -5,17 +5,17 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway.conformance.engine_newer import WeatherChanged
-from gateway.conformance.engine_words import ALICE, FakeClock, new, open_session, said
-from gateway.core import session
+from gateway.core import lifecycle
 from gateway.core.memory import Asked, Remembered
 from gateway.core.snapshots import FOLDING, from_snapshot, to_snapshot
 from gateway.core.state import Complete
-from gateway.engines.memory import MemoryEngine
-from gateway.envelope import EventId, LinkChanged, QuestionAsked
-from gateway.ports.step import Step
-from gateway.runtime.recovery import load_view
-from tests.unit.core.table import Table
+from gateway.events import EventId, LinkChanged, QuestionAsked
+from gateway.runtime.session.load import load_view
+from gateway.store.memory import MemoryEngine
+from gateway.store.step import Step
+from gateway.testing.conformance.engine_newer import WeatherChanged
+from gateway.testing.conformance.engine_words import ALICE, FakeClock, new, open_session, said
+from tests.unit.core.harness import Harness
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MEMORY = Remembered(
@@ -92,20 +92,20 @@ async def test_a_session_folded_without_an_event_hands_on_the_memory_before_it()
 
 
 def test_the_events_that_a_newer_release_folds_anew_are_kept_until_the_session_is_closed() -> None:
-    table = Table()
+    harness = Harness()
     steps: list[Step] = []
 
-    def link(build: Any) -> None:
-        session.link(table.council, build, LinkChanged(state="down"))
-        steps.append(build.step(fence=0, snapshot=b"s"))
+    def link(builder: Any) -> None:
+        lifecycle.link(harness.runtime, builder, LinkChanged(state="down"))
+        steps.append(builder.step(fence=0, snapshot=b"s"))
 
-    table.decide(link)
-    table.view = replace(table.view, complete=Complete(7, b"{}"))
-    table.decide(link)
+    harness.decide(link)
+    harness.view = replace(harness.view, complete=Complete(7, b"{}"))
+    harness.decide(link)
 
-    def close(build: Any) -> None:
-        session.close(table.council, build, reason=None)
-        steps.append(build.step(fence=0, snapshot=b"s"))
+    def close(builder: Any) -> None:
+        lifecycle.close(harness.runtime, builder, reason=None)
+        steps.append(builder.step(fence=0, snapshot=b"s"))
 
-    table.decide(close)
+    harness.decide(close)
     assert [step.keep_from for step in steps] == [None, 8, None]

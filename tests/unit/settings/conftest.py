@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import Field, SecretStr, field_validator
 
+from gateway.adapter.port import PORTS_VERSION, Adapter, Capabilities, Codec, Connector, RuntimeOptions, Tool
 from gateway.errors import InvalidConfiguration
-from gateway.ports.adapter import PORTS_VERSION, Adapter, Capabilities, Codec, Connector, RuntimeOptions, Tool
 from gateway.settings.load import Loaded, load
 
 

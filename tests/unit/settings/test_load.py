@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
+from gateway.adapter.port import Adapter
 from gateway.errors import InvalidConfiguration
-from gateway.ports.adapter import Adapter
 from gateway.settings.load import load
 from gateway.settings.model import Settings, StaticSpec, WebhookSpec
 from gateway.settings.place import suggest

@@ -3,11 +3,11 @@
 import pytest
 from pydantic import ValidationError
 
-from gateway.bootstrap import make_engine
-from gateway.engines.postgres import PostgresEngine
-from gateway.runtime.clock import SystemClock
+from gateway.runtime.system_clock import SystemClock
+from gateway.serve import make_engine
 from gateway.settings.model import PostgresStore, Settings
 from gateway.settings.secret_values import secrets_in
+from gateway.store.postgres import PostgresEngine
 
 DSN = "postgresql://gail:p%40ss-word@db.example.com:5433/shop"
 

@@ -7,7 +7,7 @@ import jsonschema_rs
 import pytest
 import yaml
 
-from gateway.ports.adapter import Adapter
+from gateway.adapter.port import Adapter
 from gateway.settings.schema import build_schema, find
 from tests.unit.settings.test_load import GOOD
 

@@ -1,0 +1,30 @@
+"""The two things that nobody may take from the environment directly: time and fresh ids. Pure."""
+
+from datetime import datetime
+from typing import Protocol
+
+from gateway.events import EventId
+
+
+class Clock(Protocol):
+    """Tells time; a fake one makes tests instant."""
+
+    def now(self) -> datetime:
+        """Say the time in UTC; it never runs backwards within a process."""
+        ...
+
+    def monotonic(self) -> float:
+        """Say seconds since some fixed moment, for measuring spans."""
+        ...
+
+
+class Ids(Protocol):
+    """Mints what must be unique."""
+
+    def event_id(self) -> EventId:
+        """Mint an id that sorts by time of minting."""
+        ...
+
+    def token(self) -> str:
+        """Mint an unguessable URL-safe text."""
+        ...

@@ -1,0 +1,172 @@
+"""Messages of a burst: delivered by the backend, then confirmed index by index, in time. Pure."""
+
+from typing import Any, cast
+
+from gateway.core import calls as life
+from gateway.core.adapt import full_context
+from gateway.core.contexts import CORRECTION
+from gateway.core.effects import Ask
+from gateway.core.folding import fold
+from gateway.core.memory import MOST_CONFIRMATIONS, Confirmation
+from gateway.core.recording import begin_turn, record, send
+from gateway.core.routing import Matched
+from gateway.core.runtime_context import RuntimeContext
+from gateway.core.step_builder import StepBuilder
+from gateway.core.webhook_data import ask_data
+from gateway.errors import CannotExpress, Conflict
+from gateway.events import (
+    ContextUpdated,
+    Draft,
+    Envelope,
+    Event,
+    EventId,
+    Loss,
+    MessageConfirmed,
+    MessagePosted,
+)
+from gateway.executors.port import Answer, Answered, Replied
+from gateway.store.step import NewEvent
+
+_EXCERPT = 500
+
+
+def burst_message(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, event: MessagePosted) -> None:
+    assert event.burst is not None
+    known = builder.memory.confirmation(event.burst.call, event.burst.index)
+    if known is not None:
+        return
+    for call, index, delivered in builder.memory.confirmed:
+        if (call, index) == (event.burst.call, event.burst.index):
+            _confirm_again(runtime, builder, event, delivered=delivered)
+            return
+    begin_turn(runtime, builder)
+    full = len(builder.memory.confirmations) >= MOST_CONFIRMATIONS - 1
+    _, event_id = record(runtime, builder, draft, event)
+    route = runtime.policy.routes.executor_for(runtime=runtime.name, kind=event.kind, labels=builder.memory.labels)
+    waiting = builder.memory.confirmation(event.burst.call, event.burst.index)
+    assert waiting is not None
+    if full:
+        confirm(runtime, builder, waiting, life.failure(life.OVERLOADED))
+    elif isinstance(route, Matched):
+        _ask(runtime, builder, waiting, event, executor=route.executor, key=event_id)
+    else:
+        confirm(runtime, builder, waiting, Replied({}))
+
+
+def recover(runtime: RuntimeContext, builder: StepBuilder, waiting: Confirmation, message: Envelope | None) -> None:
+    """After a restart: ask again about a message where that does no harm; else whether it arrived is unknown."""
+    route = runtime.policy.routes.executor_for(
+        runtime=runtime.name, kind="message.posted", labels=builder.memory.labels
+    )
+    policy = runtime.policy.executors.get(route.executor) if isinstance(route, Matched) else None
+    if message is not None and isinstance(route, Matched) and policy is not None and policy.idempotent:
+        _ask(runtime, builder, waiting, message.event, executor=route.executor, key=message.event_id)
+    else:
+        text = "unknown: the gateway restarted before the delivery was known"
+        confirm(runtime, builder, waiting, life.failure(text, unknown=True))
+
+
+def _confirm_again(runtime: RuntimeContext, builder: StepBuilder, event: MessagePosted, *, delivered: bool) -> None:
+    """A message that was confirmed came again: it is not delivered twice, only confirmed as before."""
+    assert event.burst is not None
+    limit = runtime.capabilities.confirms_messages
+    if limit is None:
+        return
+    error = None if delivered else "the message could not be delivered"
+    again = MessageConfirmed(
+        native_call_id=event.burst.call,
+        index=event.burst.index,
+        delivered=delivered,
+        error=error,
+        context=full_context(builder.memory) if delivered else None,
+    )
+    send(runtime, builder, again, caused_by=None, lane="turn", leave_before=builder.now + limit)
+
+
+def replied(runtime: RuntimeContext, builder: StepBuilder, sequence: int, answer: Answer) -> None:
+    """Take the reply about a routed message."""
+    waiting = next((c for c in builder.memory.confirmations if c.sequence == sequence), None)
+    if waiting is not None:
+        confirm(runtime, builder, waiting, answer)
+
+
+def confirmed_by_client(runtime: RuntimeContext, builder: StepBuilder, event: MessageConfirmed) -> int:
+    waiting = builder.memory.confirmation(event.native_call_id, event.index)
+    if waiting is None:
+        raise Conflict(f"no message {event.index} of call {event.native_call_id!r} waits for a confirmation")
+    reply: dict[str, Any] = {"delivered": event.delivered, "error": event.error, "context": event.context}
+    confirm(runtime, builder, waiting, Replied({key: value for key, value in reply.items() if value is not None}))
+    return builder.last_sequence
+
+
+def _ask(
+    runtime: RuntimeContext, builder: StepBuilder, waiting: Confirmation, event: Event, *, executor: str, key: str
+) -> None:
+    deadline_at = waiting.posted_at + runtime.options.confirm_timeout
+    data = ask_data(
+        builder.base, event, protocol=runtime.protocol, labels=builder.memory.labels, deadline_at=deadline_at
+    )
+    builder.effects.append(
+        Ask(
+            sequence=waiting.sequence,
+            key=key,
+            kind=event.kind,
+            executor=executor,
+            data=data,
+            deadline_at=deadline_at,
+        )
+    )
+
+
+def confirm(runtime: RuntimeContext, builder: StepBuilder, waiting: Confirmation, answer: Answer) -> None:
+    delivered, error, context = read_confirmation(answer)
+    event = MessageConfirmed(native_call_id=waiting.call, index=waiting.index, delivered=delivered, error=error)
+    limit = runtime.capabilities.confirms_messages
+    if limit is None:
+        note = "not sent: this protocol takes no confirmations"
+        loss = Loss(how="dropped", path="", note=note)
+        builder.record(event, "to_runtime", caused_by=waiting.sequence, losses=(loss,))
+        return
+    if builder.now - waiting.posted_at >= limit:
+        # The runtime has gone on and believes the message delivered; only the true state can still be told.
+        note = f"not sent: the runtime waits {limit.total_seconds():g} s at most"
+        loss = Loss(how="dropped", path="", note=note)
+        builder.record(event, "to_runtime", caused_by=waiting.sequence, losses=(loss,))
+        correct(runtime, builder, caused_by=waiting.sequence)
+        return
+    if delivered:
+        after = fold(builder.memory, NewEvent(EventId(""), event, "to_runtime", builder.now), builder.last_sequence + 1)
+        event = event.model_copy(update={"context": context if context is not None else full_context(after)})
+    until = waiting.posted_at + limit
+    try:
+        send(runtime, builder, event, caused_by=waiting.sequence, lane="turn", leave_before=until)
+    except CannotExpress as exc:
+        bare = event.model_copy(update={"context": None, "error": event.error and event.error[:_EXCERPT]})
+        loss = Loss(how="dropped", path="/context", note=exc.reason)
+        send(runtime, builder, bare, caused_by=waiting.sequence, lane="turn", losses=(loss,), leave_before=until)
+
+
+def correct(runtime: RuntimeContext, builder: StepBuilder, *, caused_by: int) -> None:
+    """Tell the runtime what was said so far, without waking it, where it no longer waits to hear it."""
+    if full_context(builder.memory) is not None:
+        words = "What was said so far; a message was confirmed too late."
+        given = dict(builder.memory.context or {})
+        correction = ContextUpdated(name=CORRECTION, context=given, description=words)
+        send(runtime, builder, correction, caused_by=caused_by, lane="turn")
+
+
+def read_confirmation(answer: Answer) -> tuple[bool, str | None, dict[str, Any] | None]:
+    """Read `{"delivered", "error", "context"}`; anything that is no clear yes is a no, with a text."""
+    match answer:
+        case Replied(reply):
+            delivered, error, context = reply.get("delivered", True), reply.get("error"), reply.get("context")
+            if not isinstance(delivered, bool):
+                return False, f"the backend answered delivered={delivered!r:.50}; true or false is allowed", None
+            text = error if isinstance(error, str) else None
+            if not delivered:
+                return False, text or "the backend did not deliver the message", None
+            return True, None, cast("dict[str, Any]", context) if isinstance(context, dict) else None
+        case Answered(outcome):
+            return False, outcome.error or "the backend did not confirm the message", None
+        case _:
+            return False, "the backend did not confirm the message", None

@@ -1,0 +1,159 @@
+"""What the surroundings mean for a session: its link, deliveries, time, restarts, its end. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from gateway.core import calls as life
+from gateway.core.adapt import hydration
+from gateway.core.confirmations import confirm, recover as recover_message
+from gateway.core.contexts import place_of
+from gateway.core.effects import Queue, Transmit
+from gateway.core.interactions import expire
+from gateway.core.memory import Remembered
+from gateway.core.outcomes import settle
+from gateway.core.recording import send
+from gateway.core.runtime_context import RuntimeContext
+from gateway.core.starting import NEVER_SENT, overdue_at
+from gateway.core.state import OpenCall, SessionView, turn_end_due
+from gateway.core.step_builder import StepBuilder
+from gateway.events import (
+    DeliverySettled,
+    Envelope,
+    FaultReported,
+    LinkChanged,
+    Outcome,
+    SessionClosed,
+    SessionMoved,
+)
+from gateway.executors.port import Answered
+from gateway.store.step import RUNTIME, Requeue, SendChange, SendState
+
+UNREADABLE = "The request cannot be read by this release of the gateway, so it was not carried out again."
+
+
+def hydrates(runtime: RuntimeContext, memory: Remembered) -> bool:
+    """Whether a fresh link is told the last context although nobody posts one."""
+    wanted = runtime.capabilities.hydrates if runtime.options.hydrate is None else runtime.options.hydrate
+    return wanted and memory.context is not None
+
+
+def link(runtime: RuntimeContext, builder: StepBuilder, changed: LinkChanged, *, state_waits: bool = False) -> None:
+    """Our connection changed; a fresh one is told the last context first, unless a state waits to be told anyway."""
+    builder.record(changed, "from_runtime")
+    builder.start = replace(builder.start, since=builder.now if changed.state == "up" else None)
+    posted = [effect.state for effect in builder.effects if isinstance(effect, Transmit) and effect.state is not None]
+    state_waits = state_waits or any(place_of(said.event) == "first" for said in posted)
+    if changed.state != "up" or state_waits or not hydrates(runtime, builder.memory):
+        return
+    update = hydration(builder.memory)
+    if update is not None:
+        send(runtime, builder, update, caused_by=builder.last_sequence, lane="urgent", place="first")
+
+
+GATEWAY_FAULT = "gateway.fault"
+"""The code of a `fault.reported` that is about the gateway itself."""
+
+
+def delivery(
+    builder: StepBuilder, sequence: int, target: str, state: SendState, *, reason: str | None, fault: bool = False
+) -> None:
+    """An outbound row has met its fate; what is not plain success is put on record."""
+    if fault:
+        message = reason or "an event could not be sent"
+        builder.record(FaultReported(code=GATEWAY_FAULT, message=message), "from_runtime", caused_by=sequence)
+    builder.change_send(SendChange(sequence=sequence, target=target, state=state, reason=reason))
+    match state:
+        case "refused" | "moot" | "unknown" | "dead":
+            settled = DeliverySettled(sequence=sequence, target=target, state=state, reason=reason)
+            builder.record(settled, "to_runtime", caused_by=sequence)
+        case _:
+            pass
+
+
+def held(builder: StepBuilder, sequences: Iterable[int]) -> None:
+    """Mark outbound rows as never sent, so that a later process may send them; one that has an echo was sent."""
+    waiting = {said.sequence for said in builder.memory.unechoed}
+    for sequence in sequences:
+        if sequence in waiting:
+            builder.change_send(SendChange(sequence=sequence, target=RUNTIME, state="pending", reason=NEVER_SENT))
+
+
+def close(runtime: RuntimeContext, builder: StepBuilder, *, reason: str | None) -> None:
+    """The session ends for us: nothing of it may hang."""
+    for call in list(builder.calls.values()):
+        text = "The session was closed."
+        settle(runtime, builder, call, Answered(Outcome(outcome="canceled", error=text)), tell_reason=text, moot=True)
+    builder.record(SessionClosed(reason=reason), "to_runtime")
+
+
+def tick(runtime: RuntimeContext, builder: StepBuilder) -> None:
+    """Time has passed: end what is over."""
+    now = builder.now
+    for call in list(builder.calls.values()):
+        if call.canceling_until is not None and call.canceling_until <= now:
+            settle(runtime, builder, call, Answered(Outcome(outcome="canceled", error="Canceled by an operator.")))
+        elif call.deadline_at <= now:
+            waited = (now - call.created_at).total_seconds()
+            error = f"The tool {call.tool!r} gave no answer within {waited:.0f} s."
+            unknown = call.unsure or (call.state != "queued" and call.attempt > 0)
+            expired = Answered(Outcome(outcome="expired", error=error, unknown=unknown))
+            settle(runtime, builder, call, expired, tell_reason="The deadline has passed.", dead=True)
+    for waiting in builder.memory.confirmations:
+        if waiting.posted_at + runtime.options.confirm_timeout <= now:
+            confirm(runtime, builder, waiting, life.failure("not confirmed in time"))
+    expire(runtime, builder)
+    overdue = overdue_at(builder.start, runtime.options.start_wait) if runtime.capabilities.starts_deaf else None
+    if overdue is not None and overdue <= now:
+        builder.start = replace(builder.start, state="overdue")
+    due = turn_end_due(builder.view, quiet=runtime.options.turn_quiet, timeout=runtime.options.turn_timeout)
+    if due is not None and due <= now and runtime.capabilities.turns == "inferred":
+        builder.record(SessionMoved(state="idle", reason="inferred: nothing more happened"), "from_runtime")
+
+
+def next_due(runtime: RuntimeContext, view: SessionView) -> datetime | None:
+    """Say when `tick` has something to do."""
+    times = [call.deadline_at for call in view.calls.values()]
+    times += [call.canceling_until for call in view.calls.values() if call.canceling_until is not None]
+    times += [waiting.posted_at + runtime.options.confirm_timeout for waiting in view.memory.confirmations]
+    times += [asked.asked_at + runtime.policy.interaction_timeout for asked in view.memory.asked]
+    overdue = overdue_at(view.start, runtime.options.start_wait) if runtime.capabilities.starts_deaf else None
+    times += [overdue] if overdue is not None else []
+    if runtime.capabilities.turns == "inferred":
+        due = turn_end_due(view, quiet=runtime.options.turn_quiet, timeout=runtime.options.turn_timeout)
+        times += [due] if due is not None else []
+    return min(times, default=None)
+
+
+def recover(runtime: RuntimeContext, builder: StepBuilder, messages: Sequence[Envelope] = ()) -> None:
+    """After a restart: what was under way when the last process ended is taken up again or ended.
+
+    `messages` are those of the agent that were not confirmed yet.
+    """
+    for call in list(builder.calls.values()):
+        policy = runtime.policy.executors.get(call.executor or "")
+        if not call.readable and call.state != "accepted":
+            lost = life.failure(UNREADABLE, unknown=call.unsure or call.state == "dispatched")
+            settle(runtime, builder, call, lost, dead=True)
+        elif policy is None:
+            gone = life.failure(f"The tool {call.tool!r} is no longer available here.", unknown=call.unsure)
+            settle(runtime, builder, call, gone, dead=True)
+        elif call.state == "queued":
+            builder.effects.append(Queue(call.call_id, call.executor or "", call.due_at))
+        elif call.state == "dispatched":
+            _recover_dispatched(runtime, builder, call, policy)
+    posted = {message.sequence: message for message in messages}
+    for waiting in builder.memory.confirmations:
+        recover_message(runtime, builder, waiting, posted.get(waiting.sequence))
+
+
+def _recover_dispatched(
+    runtime: RuntimeContext, builder: StepBuilder, call: OpenCall, policy: life.RetryPolicy
+) -> None:
+    if policy.idempotent and call.attempt < policy.attempts:
+        reason = "the gateway restarted while the executor worked"
+        builder.change_call(Requeue(call.call_id, builder.now, reason, unsure=True))
+        builder.effects.append(Queue(call.call_id, call.executor or "", builder.now))
+    else:
+        text = "outcome unknown: the gateway restarted while the tool may have been running; it was not tried again"
+        settle(runtime, builder, call, life.failure(text, unknown=True), dead=True)

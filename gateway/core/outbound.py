@@ -1,0 +1,85 @@
+"""What clients post through the API, said in a way the runtime understands. Pure."""
+
+from gateway.core.adapt import adapt
+from gateway.core.confirmations import confirmed_by_client
+from gateway.core.interactions import give
+from gateway.core.memory import HELD
+from gateway.core.outcomes import settle
+from gateway.core.recording import begin_turn, send
+from gateway.core.runtime_context import RuntimeContext
+from gateway.core.step_builder import StepBuilder
+from gateway.errors import CannotExpress, Conflict, Inexpressible
+from gateway.events import (
+    ApprovalGiven,
+    ContextUpdated,
+    Event,
+    MessageConfirmed,
+    MessagePosted,
+    Outcome,
+    QuestionAnswered,
+    SecretSupplied,
+    TurnInterrupted,
+    TurnSteered,
+)
+from gateway.executors.port import Answered
+from gateway.store.step import Lane
+
+
+def post(runtime: RuntimeContext, builder: StepBuilder, event: Event, *, by: str) -> int:
+    """Take an event of an API client, `by` the name of its key; returns the sequence it is on record under.
+
+    Raises:
+        Inexpressible: this runtime cannot be told so.
+        Conflict: the session is closed.
+    """
+    if builder.memory.closed:
+        raise Conflict("the session is closed")
+    try:
+        match event:
+            case MessageConfirmed():
+                return confirmed_by_client(runtime, builder, event)
+            case TurnInterrupted():
+                sequence = _pass_on(runtime, builder, event, lane="urgent")
+                native = event.kind in runtime.capabilities.accepts
+                for call in [c for c in builder.calls.values() if c.redrive_of is None]:
+                    reason = event.reason or "The turn was interrupted."
+                    canceled = Answered(Outcome(outcome="canceled", error=reason))
+                    settle(runtime, builder, call, canceled, tell_reason=reason, moot=native)
+                return sequence
+            case ApprovalGiven() | QuestionAnswered() | SecretSupplied():
+                return give(runtime, builder, event, by=by)
+            case MessagePosted() | ContextUpdated(wakes_agent=True):
+                return _pass_on(runtime, builder, event, lane="new_work")
+            case _:
+                return _pass_on(runtime, builder, event, lane="turn")
+    except CannotExpress as exc:
+        raise Inexpressible(exc.reason) from exc
+
+
+def _pass_on(runtime: RuntimeContext, builder: StepBuilder, event: Event, *, lane: Lane) -> int:
+    adapted = adapt(event, builder.memory, runtime.capabilities)
+    if isinstance(adapted.event, TurnSteered):
+        # A hint is for the turn that runs, so it must not wait for its end.
+        lane = "turn"
+    if adapted.holds:
+        builder.record(event, "to_runtime", losses=adapted.losses)
+        return builder.last_sequence
+    if getattr(adapted.event, "wakes_agent", False):
+        begin_turn(runtime, builder)
+    if adapted.event.kind == event.kind:
+        return send(runtime, builder, adapted.event, caused_by=None, lane=lane, losses=adapted.losses)
+    apart = isinstance(event, ContextUpdated) and isinstance(adapted.event, MessagePosted) and event.message is not None
+    held = tuple(loss for loss in adapted.losses if loss.note == HELD)
+    builder.record(event, "to_runtime", losses=held)
+    sequence = builder.last_sequence
+    if adapted.first is not None:
+        send(runtime, builder, adapted.first, caused_by=sequence, lane="turn")
+        builder.add_losses(sequence, builder.events[-1].losses)
+    losses = tuple(loss for loss in adapted.losses if loss not in held)
+    send(runtime, builder, adapted.event, caused_by=sequence, lane="new_work" if apart else lane, losses=losses)
+    # Whoever has posted it is shown this envelope. Where a message was taken out of it, places are counted from there.
+    part = "/message" if apart else ""
+    builder.add_losses(
+        sequence, [loss.model_copy(update={"path": part + loss.path}) for loss in builder.events[-1].losses]
+    )
+    return sequence

@@ -1,0 +1,324 @@
+"""A decision in the making: collects what is written and what follows, while the memory moves along. Pure.
+
+The memory already shows what was recorded here, so that one step can carry many decisions in a row.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from gateway.core.calls import is_open, moved
+from gateway.core.effects import Effect
+from gateway.core.folding import fold
+from gateway.core.memory import Remembered
+from gateway.core.routing import Routes
+from gateway.core.starting import Start
+from gateway.core.state import OpenCall, SessionView
+from gateway.events import CallId, Direction, Event, EventId, InteractionId, Loss, Origin, ToolRequested
+from gateway.events.frozen import frozen
+from gateway.store.rows import CallRow
+from gateway.store.step import (
+    Accept,
+    CallChange,
+    CallOpen,
+    CallState,
+    CameLate,
+    Claim,
+    Dismissed,
+    Expectation,
+    Fence,
+    InteractionChange,
+    Keep,
+    LastSequence,
+    MarkCanceling,
+    NewEvent,
+    Open,
+    Progressed,
+    Redriven,
+    Requeue,
+    Send,
+    SendChange,
+    Settle,
+    Step,
+)
+
+_OF_ENDED = (Redriven, Dismissed, CameLate)
+
+
+@frozen
+class Mark:
+    """A place to go back to when one of several decisions fails."""
+
+    memory: Remembered
+    last_sequence: int
+    sizes: tuple[int, ...]
+    cursor: str | None
+    partial: str
+    live: bool
+    start: Start
+
+
+class StepBuilder:
+    """Collects one step; lives for one decision or a batch of them and is never shared."""
+
+    def __init__(
+        self,
+        view: SessionView,
+        *,
+        now: datetime,
+        mint: Callable[[], EventId],
+        take_slot: Callable[[str], bool],
+        refusal: Callable[[str], str | None],
+        routes: Routes,
+        known: Mapping[str, CallRow] | None = None,
+        repeats: Collection[str] = (),
+    ) -> None:
+        self.base = view
+        self.memory = view.memory
+        self.calls = dict(view.calls)
+        self.last_sequence = view.last_sequence
+        self.touched_at = view.touched_at
+        self.partial = view.partial
+        self.live = view.live
+        self.start = view.start
+        self.now = now
+        self.take_slot = take_slot
+        self.refusal = refusal
+        """Says why a call that got no slot must not wait for one; None where it may."""
+        self.known = known or {}
+        """Settled calls by native id, looked up where an Open was stale."""
+        self.cursor: str | None = None
+        self.effects: list[Effect] = []
+        self.events: list[NewEvent] = []
+        self._mint = mint
+        self._routes = routes
+        self._calls: list[CallChange] = []
+        self._sends: list[Send] = []
+        self._send_changes: list[SendChange] = []
+        self._expects: list[Expectation] = []
+        self._interactions: list[InteractionChange] = []
+        self._keeps: list[Keep] = []
+        self._taken = set(repeats)
+        """Native ids on record that the memory may no longer hold, and those of this step."""
+        self._before: list[tuple[CallId, OpenCall | None]] = []
+        """What each change of a call replaced, for going back."""
+        self._open_bytes: int | None = None
+
+    def record(
+        self,
+        event: Event,
+        direction: Direction,
+        *,
+        origin: Origin | None = None,
+        caused_by: int | None = None,
+        losses: tuple[Loss, ...] = (),
+        dedupe_key: str | None = None,
+    ) -> NewEvent:
+        """Put an event on record, with its copies; it gets the sequence `self.last_sequence`."""
+        new = NewEvent(
+            event_id=self._mint(),
+            event=event,
+            direction=direction,
+            recorded_at=self.now,
+            origin=origin,
+            caused_by=caused_by,
+            losses=losses,
+            dedupe_key=dedupe_key,
+        )
+        self.events.append(new)
+        if dedupe_key is not None:
+            self._taken.add(dedupe_key)
+        self.last_sequence += 1
+        self.memory = fold(self.memory, new, self.last_sequence)
+        if self._routes.copies_anything:
+            tool = event.tool if isinstance(event, ToolRequested) else None
+            for name in self._routes.copies_for(
+                runtime=self.base.runtime, kind=event.kind, tool=tool, labels=self.memory.labels
+            ):
+                self._sends.append(Send(len(self.events) - 1, f"destination:{name}"))
+        return new
+
+    def has_taken(self, native_id: str) -> bool:
+        """Whether a native message is on record, or part of this step, as far as is known here."""
+        return native_id in self._taken or native_id in self.memory.recent
+
+    def add_losses(self, sequence: int, losses: Iterable[Loss]) -> None:
+        """List with an event recorded here what was lost by what is said in its place."""
+        place = sequence - self.base.last_sequence - 1
+        known = self.events[place]
+        self.events[place] = replace(known, losses=tuple(dict.fromkeys((*known.losses, *losses))))
+
+    def add_send(self, send: Send) -> None:
+        """Add an outbound row for a recorded event."""
+        self._sends.append(send)
+
+    def change_send(self, change: SendChange) -> None:
+        """Say what became of an outbound row."""
+        self._send_changes.append(change)
+
+    def change_interaction(self, change: InteractionChange) -> None:
+        """Say what became of a question to a person."""
+        self._interactions.append(change)
+
+    def keep(self, keep: Keep, sequences: Iterable[int]) -> None:
+        """Keep the answer to a client with the step; it shows the events recorded here under these sequences."""
+        events = tuple(sequence - self.base.last_sequence - 1 for sequence in sequences)
+        self._keeps.append(replace(keep, events=events))
+
+    def expect_open(self, call_id: CallId) -> None:
+        """Make the step depend on a call being open; one that this very step opens is."""
+        if call_id in self.base.calls:
+            self._expects.append(CallOpen(call_id))
+
+    def change_call(self, change: CallChange, *, opened: OpenCall | None = None) -> None:
+        """Write a change of a call and show it in the view; an `Open` comes with the call as it then is.
+
+        Raises:
+            Stale: the call is in no state that allows it.
+        """
+        known = self.calls.get(change.call_id)
+        # What an operator clears has ended, and calls that have ended are known to the ledger alone.
+        state = None if known is None else known.state
+        after: CallState = "failed" if isinstance(change, _OF_ENDED) else moved(state, change)
+        self._calls.append(change)
+        self._before.append((change.call_id, self.calls.get(change.call_id)))
+        match change:
+            case Open(call_id=call_id):
+                if opened is not None and is_open(change.state):
+                    self.calls[call_id] = opened
+                    self._open_bytes = None if self._open_bytes is None else self._open_bytes + opened.size
+            case Claim(call_id=call_id, attempt=attempt):
+                self.calls[call_id] = replace(self.calls[call_id], state=after, attempt=attempt, due_at=None)
+            case Accept(call_id=call_id, deadline_at=deadline_at):
+                self.calls[call_id] = replace(self.calls[call_id], state=after, deadline_at=deadline_at)
+            case Requeue(call_id=call_id, due_at=due_at):
+                call = self.calls[call_id]
+                unsure = call.unsure or change.unsure
+                self.calls[call_id] = replace(call, state=after, due_at=due_at, unsure=unsure)
+            case MarkCanceling(call_id=call_id, until=until):
+                self.calls[call_id] = replace(self.calls[call_id], canceling_until=until)
+            case Settle(call_id=call_id):
+                ended = self.calls.pop(call_id, None)
+                if ended is not None and self._open_bytes is not None:
+                    self._open_bytes -= ended.size
+            case Progressed(call_id=call_id, size=size):
+                call = self.calls[call_id]
+                self.calls[call_id] = replace(call, progressed=call.progressed + size)
+            case Redriven() | Dismissed() | CameLate():
+                # It ended before; only the ledger and operators know of it.
+                pass
+
+    @property
+    def open_bytes(self) -> int:
+        """What the arguments of all open calls take; added up once for a batch, however many calls it opens."""
+        if self._open_bytes is None:
+            self._open_bytes = sum([call.size for call in self.calls.values()])
+        return self._open_bytes
+
+    def mark(self) -> Mark:
+        """Remember this place."""
+        return Mark(
+            memory=self.memory,
+            last_sequence=self.last_sequence,
+            sizes=self._sizes(),
+            cursor=self.cursor,
+            partial=self.partial,
+            live=self.live,
+            start=self.start,
+        )
+
+    def back_to(self, mark: Mark) -> None:
+        """Forget everything since a mark."""
+        self.memory, self.last_sequence, self.cursor = mark.memory, mark.last_sequence, mark.cursor
+        self.partial, self.live, self.start = mark.partial, mark.live, mark.start
+        self._open_bytes = None
+        self._taken -= {new.dedupe_key for new in self.events[mark.last_sequence - self.base.last_sequence :]}
+        for call_id, before in reversed(self._before[mark.sizes[0] :]):
+            if before is None:
+                self.calls.pop(call_id, None)
+            else:
+                self.calls[call_id] = before
+        for kept, size in zip(self._lists(), mark.sizes, strict=True):
+            del kept[size:]
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to write."""
+        written = self.events or self._calls or self._sends or self._send_changes or self._interactions
+        return self.cursor is None and not written and self._listed == self.base.listed
+
+    @property
+    def interactions_changed(self) -> tuple[InteractionId, ...]:
+        """The questions to people that the step changes."""
+        return tuple(change.interaction_id for change in self._interactions)
+
+    @property
+    def view(self) -> SessionView:
+        """The session as it is once the step is written."""
+        # Written out, since `replace` costs several times as much and this is done for every batch.
+        base = self.base
+        return SessionView(
+            session_id=base.session_id,
+            runtime=base.runtime,
+            native_id=base.native_id,
+            memory=self.memory,
+            calls=self.calls,
+            last_sequence=self.last_sequence,
+            cursor=self.cursor or base.cursor,
+            first_state=base.first_state,
+            listed=self._listed,
+            touched_at=self.touched_at,
+            partial=self.partial,
+            live=self.live,
+            start=self.start,
+            complete=base.complete,
+        )
+
+    def step(self, *, fence: int, snapshot: bytes | None = None) -> Step:
+        """Make the step, for whoever owns the session under this fence."""
+        state = self._listed
+        return Step(
+            session_id=self.base.session_id,
+            events=tuple(self.events),
+            calls=tuple(self._calls),
+            sends=tuple(self._sends),
+            send_changes=tuple(self._send_changes),
+            interactions=tuple(self._interactions),
+            keeps=tuple(self._keeps),
+            cursor=self.cursor,
+            snapshot=snapshot,
+            keep_from=self._keep_from if snapshot is not None else None,
+            state=state if state != self.base.listed else None,
+            expects=(
+                (Fence(fence), LastSequence(self.base.last_sequence), *self._expects)
+                if self.events
+                else (Fence(fence), *self._expects)
+            ),
+        )
+
+    @property
+    def _keep_from(self) -> int | None:
+        """Say from where on a newer release needs the events; of what is closed nothing is folded any more."""
+        complete = self.base.complete
+        return None if complete is None or self.memory.closed else complete.sequence + 1
+
+    @property
+    def _listed(self) -> str:
+        return "closed" if self.memory.closed else self.memory.state or self.base.first_state
+
+    def _lists(self) -> tuple[list[Any], ...]:
+        return (
+            self._before,
+            self.events,
+            self._calls,
+            self._sends,
+            self._send_changes,
+            self._expects,
+            self._interactions,
+            self._keeps,
+            self.effects,
+        )
+
+    def _sizes(self) -> tuple[int, ...]:
+        return tuple([len(kept) for kept in self._lists()])

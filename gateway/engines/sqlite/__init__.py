@@ -1,3 +1,0 @@
-"""The engine that keeps its ledger in one SQLite file, for one gateway."""
-
-from gateway.engines.sqlite.engine import SqliteEngine as SqliteEngine

@@ -1,0 +1,116 @@
+"""An event with its identity: what a codec makes, what an engine makes, what followers get. Pure."""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from gateway.events.content import Loss
+from gateway.events.frozen import frozen
+from gateway.events.ids import EventId, SessionId
+from gateway.events.kinds import EVENT, Event
+
+Direction = Literal["from_runtime", "to_runtime"]
+
+
+@frozen
+class Origin:
+    """Where an event comes from, in the words of its protocol; absent on synthetic events."""
+
+    adapter: str
+    protocol: str
+    native_id: str | None = None
+    native_sequence: int | None = None
+    native_time: str | None = None
+    correlation: str | None = None
+    """A second native key that ties messages together."""
+
+
+@frozen
+class Draft:
+    """What one frame says, before it has an identity; only a codec makes it."""
+
+    event: Event
+    native_id: str | None = None
+    """The protocol's own id of the message, where it has one; also the key for dropping repeats."""
+    native_sequence: int | None = None
+    native_time: str | None = None
+    native_cause: str | None = None
+    """Native id of the message that this one answers."""
+    correlation: str | None = None
+    """A second native key that ties messages together (OpenHands `tool_call_id`)."""
+    losses: tuple[Loss, ...] = ()
+    live: bool = False
+    """True for what is only news: never numbered, stored or routed."""
+    echo: bool = False
+    """True where the frame may be our own message coming back."""
+
+
+@frozen
+class Envelope:
+    """An event that is on record; only an engine makes it."""
+
+    event_id: EventId
+    session_id: SessionId
+    sequence: int
+    """1, 2, 3 … per session, without gaps."""
+    recorded_at: datetime
+    direction: Direction
+    event: Event
+    origin: Origin | None = None
+    caused_by: int | None = None
+    """Sequence of the event that led to this one."""
+    losses: tuple[Loss, ...] = ()
+    raw: Any = None
+    stored_kind: str | None = None
+    """The kind it was stored under, where this release cannot read it: `event` is then opaque, and never said."""
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether the gateway made this event itself."""
+        return self.origin is None
+
+
+@frozen
+class Live:
+    """Something that followers see and nobody keeps."""
+
+    event: Event
+    after_sequence: int
+
+
+def to_json(envelope: Envelope) -> dict[str, Any]:
+    """Shape an envelope as the API and the event copies show it."""
+    origin = envelope.origin
+    return {
+        "event_id": envelope.event_id,
+        "session_id": envelope.session_id,
+        "sequence": envelope.sequence,
+        "recorded_at": envelope.recorded_at.isoformat(),
+        "direction": envelope.direction,
+        "origin": None
+        if origin is None
+        else {
+            "adapter": origin.adapter,
+            "protocol": origin.protocol,
+            "native_id": origin.native_id,
+            "native_sequence": origin.native_sequence,
+            "native_time": origin.native_time,
+        },
+        "caused_by": envelope.caused_by,
+        "losses": [loss.model_dump() for loss in envelope.losses],
+        "event": dump_event(envelope.event),
+    }
+
+
+def to_copy(envelope: Envelope) -> tuple[str, dict[str, Any]]:
+    """Shape an envelope for those who get copies: its kind, and its JSON.
+
+    What this release cannot read leaves as the release that wrote it would say it.
+    """
+    if envelope.stored_kind is None:
+        return envelope.event.kind, to_json(envelope)
+    return envelope.stored_kind, {**to_json(envelope), "event": getattr(envelope.event, "payload", None)}
+
+
+def dump_event(event: Event) -> dict[str, Any]:
+    """Turn an event into plain JSON values, leaving fields out that hold nothing."""
+    return EVENT.dump_python(event, mode="json", exclude_none=True)

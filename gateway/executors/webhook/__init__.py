@@ -1,0 +1,1 @@
+"""The webhook executor and destination: signed requests, strictly read answers."""

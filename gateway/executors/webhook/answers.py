@@ -1,0 +1,199 @@
+"""Reads how an HTTP exchange ended into an `Answer` or a `Copied`: the table of DESIGN.md 7. Pure."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Any, cast
+
+from gateway.events import Outcome
+from gateway.executors.port import (
+    Accepted,
+    Answer,
+    Answered,
+    Copied,
+    NeverSent,
+    NotProcessed,
+    Replied,
+    Uncertain,
+    outcome_from,
+)
+from gateway.executors.webhook.client import AddressForbidden, ConnectionBroken, Exchange, HttpAnswer, NotSent
+from gateway.executors.webhook.json_body import read_json
+from gateway.executors.webhook.reader import Unread
+
+MAX_RETRY_AFTER = timedelta(hours=1)
+MAX_TEXT = 500
+
+_SECONDS = re.compile(r"[0-9]+")
+_UNPRINTABLE = re.compile(r"[\x00-\x20\x7f-\xa0\u2028\u2029\ud800-\udfff]+")
+_MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,40}/[a-z0-9.+-]{1,40}")
+
+
+def read_answer(
+    exchange: Exchange, kind: str, *, raw: bool = False, now: datetime, hidden: Sequence[str] = ()
+) -> Answer:
+    """Say what one attempt came to.
+
+    A 202 to anything but `tool.requested` is a final failure: no callback exists that could bring the
+    reply later. `hidden` are texts that must not be quoted should the executor send them back.
+    """
+    match exchange:
+        case NotSent(reason):
+            return NeverSent(reason)
+        case AddressForbidden(reason):
+            return failure(f"executor cannot be reached: {reason}")
+        case ConnectionBroken(reason):
+            return Uncertain(reason)
+        case HttpAnswer(status=200 | 202 | 204):
+            return _read_success(exchange, kind, raw=raw, hidden=hidden)
+        case HttpAnswer():
+            return _read_refusal(exchange, now=now, hidden=hidden)
+
+
+def read_copied(exchange: Exchange, *, now: datetime) -> Copied:
+    """Say what became of one event copy; the body of the answer does not matter."""
+    match exchange:
+        case NotSent(reason) | ConnectionBroken(reason):
+            return Copied("again", reason)
+        case AddressForbidden(reason):
+            return Copied("refused", f"destination cannot be reached: {reason}")
+        case HttpAnswer(status=status):
+            pass
+    reason = f"destination answered {name_status(status)}"
+    if 200 <= status < 300:
+        return Copied("delivered")
+    if status == HTTPStatus.GONE:
+        return Copied("gone", reason)
+    if 300 <= status < 400 or (400 <= status < 500 and status not in (408, 409, 425, 429)):
+        return Copied("refused", reason)
+    return Copied("again", reason, retry_after=read_retry_after(exchange.retry_after, now=now))
+
+
+def read_retry_after(header: str | None, *, now: datetime) -> timedelta | None:
+    """Read seconds or an HTTP date as a wait of at most `MAX_RETRY_AFTER`; None where it says nothing sensible."""
+    if header is None:
+        return None
+    given = header.strip()
+    if _SECONDS.fullmatch(given):
+        return min(timedelta(seconds=int(given)), MAX_RETRY_AFTER) if len(given) < 10 else MAX_RETRY_AFTER
+    try:
+        moment = parsedate_to_datetime(given)
+        # HTTP dates are UTC, whether they say so or not (RFC 9110, 5.6.7).
+        wait = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - now
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    return min(max(wait, timedelta(0)), MAX_RETRY_AFTER)
+
+
+def failure(text: str) -> Answered:
+    """End a call for good, with a text for the agent."""
+    return Answered(Outcome(outcome="failure", error=text))
+
+
+def name_status(status: int) -> str:
+    """Write a status with its standard name; what the peer calls it is not trusted."""
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)
+
+
+def _read_success(received: HttpAnswer, kind: str, *, raw: bool, hidden: Sequence[str]) -> Answer:
+    is_call = kind == "tool.requested"
+    if received.status == HTTPStatus.ACCEPTED:
+        return Accepted() if is_call else failure(f"executor answered 202 Accepted, but {kind} cannot be replied later")
+    body = b"" if received.status == HTTPStatus.NO_CONTENT else received.body
+    if body is Unread.LOST:
+        return Uncertain("the connection was lost or time was up in the middle of the answer")
+    if isinstance(body, Unread):
+        return failure(f"executor answered 200 OK with {body.value}")
+    if not body.strip():
+        return Answered(Outcome(outcome="success")) if is_call else Replied({})
+    try:
+        value = read_json(body)
+        return _read_outcome(value, raw=raw, hidden=hidden) if is_call else _read_reply(value)
+    except ValueError as exc:
+        return failure(clean(f"executor answered 200 OK with {_describe(received, body)} {exc}", hidden=hidden))
+
+
+def _read_outcome(value: Any, *, raw: bool, hidden: Sequence[str]) -> Answered:
+    if raw:
+        return Answered(Outcome(outcome="success", result=value))
+    try:
+        answered = outcome_from(value)
+    except ValueError as exc:
+        raise ValueError(f"that is no outcome: {exc}") from exc
+    if answered.ignored:
+        answered = replace(answered, ignored=tuple(clean(name, hidden=hidden) for name in answered.ignored))
+    outcome = answered.outcome
+    if outcome.error and any(secret in outcome.error for secret in hidden):
+        # Its own words, but not the secrets that were sent to it.
+        return replace(answered, outcome=outcome.model_copy(update={"error": mask(outcome.error, hidden)}))
+    if outcome.outcome == "success" or outcome.error:
+        return answered
+    told = outcome.model_copy(update={"error": f"executor answered {outcome.outcome} without saying why"})
+    return replace(answered, outcome=told)
+
+
+def _read_reply(value: Any) -> Replied:
+    if not isinstance(value, dict):
+        raise ValueError("that is not a JSON object")
+    return Replied(cast("dict[str, Any]", value))
+
+
+def _read_refusal(received: HttpAnswer, *, now: datetime, hidden: Sequence[str]) -> Answer:
+    status = received.status
+    text = f"executor answered {name_status(status)}"
+    wait = read_retry_after(received.retry_after, now=now)
+    if status in (425, 429) or (status == HTTPStatus.SERVICE_UNAVAILABLE and wait is not None):
+        return NotProcessed(text, retry_after=wait, by_choice=status < 500)
+    if status in (408, 409):
+        return Uncertain(text, by_choice=True)
+    if 200 <= status < 300:
+        return failure(f"{text}, which means nothing here; it should answer 200, 202 or 204")
+    if 300 <= status < 400:
+        return failure(f"{text}; redirects are not followed")
+    if 400 <= status < 500:
+        detail = _read_detail(received)
+        return failure(clean(f"{text}: {detail}", hidden=hidden) if detail else text)
+    # 5xx, and statuses that HTTP does not have: the work may have been done.
+    return Uncertain(text)
+
+
+def _read_detail(received: HttpAnswer) -> str | None:
+    """Find the text of a problem+json body (RFC 9457), or of plain JSON that looks like one."""
+    if isinstance(received.body, Unread) or not received.content_type.endswith(("/json", "+json")):
+        return None
+    try:
+        problem = read_json(received.body)
+    except ValueError:
+        return None
+    match problem:
+        case {"detail": str(text)} | {"title": str(text)}:
+            return text
+        case _:
+            return None
+
+
+def _describe(received: HttpAnswer, body: bytes) -> str:
+    if "html" in received.content_type or body.lstrip()[:1] == b"<":
+        return "an HTML page"
+    known = _MEDIA_TYPE.fullmatch(received.content_type)
+    return f"a body ({received.content_type})" if known else "a body"
+
+
+def mask(text: str, hidden: Sequence[str]) -> str:
+    """Take secrets out of a text."""
+    for secret in hidden:
+        text = text.replace(secret, "***")
+    return text
+
+
+def clean(text: str, *, hidden: Sequence[str] = ()) -> str:
+    """Make a text from outside fit to be shown: no secrets, one line, bounded."""
+    text = mask(text, hidden)
+    line = _UNPRINTABLE.sub(" ", text[: 4 * MAX_TEXT]).strip()
+    return line if len(line) <= MAX_TEXT else line[: MAX_TEXT - 1] + "…"

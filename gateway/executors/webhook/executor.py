@@ -1,0 +1,69 @@
+"""Asks an HTTP backend: one signed POST per attempt, reported exactly as it ended."""
+
+from datetime import timedelta
+
+import structlog
+
+from gateway.clock import Clock
+from gateway.executors.port import Answer, Cancellation, Request
+from gateway.executors.webhook.answers import failure, name_status, read_answer
+from gateway.executors.webhook.client import AddressForbidden, ConnectionBroken, HttpAnswer, HttpClient, NotSent
+from gateway.executors.webhook.request import RequestWriter
+from gateway.settings.model import WebhookSpec
+
+_log = structlog.get_logger(__name__)
+
+_CANCEL_TIMEOUT = timedelta(seconds=5)
+_CANCEL_CONNECTIONS = 4
+_CANCEL_RESPONSE = 64 * 1024
+
+
+class WebhookExecutor:
+    """An executor behind a URL (DESIGN.md 7); the caller decides about retries."""
+
+    def __init__(self, spec: WebhookSpec, *, clock: Clock) -> None:
+        """Prepare without connecting.
+
+        Raises:
+            OperatorError: the URL, a secret or a header of the configuration can never work.
+        """
+        self._clock = clock
+        self._raw = spec.response == "raw"
+        self._writer = RequestWriter(spec.url, secrets=spec.secret, headers=spec.headers, clock=clock)
+        self._calls = HttpClient(str(spec.url), concurrency=spec.concurrency, max_response=spec.max_response)
+        # Connections of their own, so that hanging calls cannot keep the news of their end from leaving.
+        self._cancels = HttpClient(str(spec.url), concurrency=_CANCEL_CONNECTIONS, max_response=_CANCEL_RESPONSE)
+
+    async def __aenter__(self) -> "WebhookExecutor":
+        await self._calls.__aenter__()
+        await self._cancels.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        try:
+            await self._calls.__aexit__(*exc)
+        finally:
+            await self._cancels.__aexit__(*exc)
+
+    async def execute(self, request: Request) -> Answer:
+        try:
+            letter = self._writer.write(request.key, request.kind, data=request.data, attempt=request.attempt)
+        except ValueError as exc:
+            return failure(f"executor was not asked: {exc}")
+        exchange = await self._calls.post(letter.body, letter.headers, within=request.timeout)
+        return read_answer(exchange, request.kind, raw=self._raw, now=self._clock.now(), hidden=self._writer.hidden)
+
+    async def cancel(self, cancellation: Cancellation) -> None:
+        try:
+            letter = self._writer.write(cancellation.key, "tool.canceled", data=cancellation.data)
+        except ValueError as exc:
+            _log.warning("cancel not sent", key=cancellation.key, reason=str(exc))
+            return
+        within = min(cancellation.timeout, _CANCEL_TIMEOUT)
+        match await self._cancels.post(letter.body, letter.headers, within=within):
+            case HttpAnswer(status=status) if 200 <= status < 300:
+                pass
+            case HttpAnswer(status=status):
+                _log.warning("cancel not taken", key=cancellation.key, reason=f"answered {name_status(status)}")
+            case NotSent(reason) | AddressForbidden(reason) | ConnectionBroken(reason):
+                _log.warning("cancel not taken", key=cancellation.key, reason=reason)

@@ -1,0 +1,260 @@
+"""Checks that every protocol needs on free-form JSON: what is sayable, how long it is, where it went wrong. Pure."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, TypeVar, cast
+
+import orjson
+from pydantic import BaseModel, ValidationError
+
+from gateway.errors import MalformedFrame
+from gateway.events import Loss
+from gateway.json_members import MEMBERS
+
+FORBIDDEN_KEYS = frozenset({"__proto__", "constructor", "prototype"})
+"""Keys that would change an object's class in a JavaScript peer."""
+MAX_DEPTH = 64
+MAX_NODES = 1_000_000
+FEW = 64
+"""Values that are looked at one by one where a look at the text of all would cost more."""
+LONG = 4_096
+"""Length of a text from which on that is so."""
+MAX_LISTED = 32
+"""Unknown fields that are listed one by one; the rest is one loss."""
+
+# Without these flags orjson would quietly turn dates and dataclasses into JSON that nobody wrote.
+_STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+_PLAIN = json.JSONEncoder(allow_nan=False, check_circular=False, ensure_ascii=False)
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """Stands where a payload should be that could not be read; `excerpt` is bounded."""
+
+    reason: str
+    excerpt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The first thing in a value that cannot be said as JSON, and where it is (RFC 6901)."""
+
+    reason: str
+    path: str
+
+
+def is_simple(value: object) -> bool:
+    """Say whether a value is surely harmless JSON: few values, none of which could be more than it seems.
+
+    True means at most `FEW` values and with it nesting under that, keys that no peer minds, no floats (so that no
+    integer can have been rounded, and nothing is not finite), no lone surrogates. False means only that
+    somebody must look closer. What it costs depends on the number of values and not on the length of texts.
+    """
+    waiting: list[object] = [value]
+    for _ in range(FEW):
+        if not waiting:
+            return True
+        current = waiting.pop()
+        kind = type(current)
+        if kind is str:
+            text = cast("str", current)
+            if not (text.isascii() or _is_sayable(text)):
+                return False
+        elif kind is dict:
+            members = cast("dict[object, object]", current)
+            if len(members) > FEW:
+                return False
+            for key, inner in members.items():
+                if type(key) is not str or key in FORBIDDEN_KEYS or not (key.isascii() or _is_sayable(key)):
+                    return False
+                waiting.append(inner)
+        elif kind is list:
+            items = cast("list[object]", current)
+            if len(items) > FEW:
+                return False
+            waiting += items
+        elif kind is int:
+            if not -(2**63) <= cast("int", current) < 2**64:
+                return False
+        elif current is not None and kind is not bool:
+            return False
+    return not waiting
+
+
+def _is_sayable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def find_fault(value: object, path: str = "", *, forbid_keys: bool = True, max_depth: int = MAX_DEPTH) -> Fault | None:
+    """Find what keeps a value from being plain, bounded JSON.
+
+    That is: bytes and other foreign types, NaN and infinities, integers beyond 64 bits, lone
+    surrogates, keys that are not text, nesting over `max_depth`, and the forbidden keys.
+    """
+    try:
+        raw = orjson.dumps(value, option=_STRICT)
+    except TypeError:
+        return _walk(value, path, forbid_keys, max_depth) or Fault("is not JSON", path)
+    if (many := MEMBERS.too_many(raw)) is not None:
+        return Fault(f"has {many}", path)
+    if len(raw) > LONG and max_depth >= FEW and is_simple(value):
+        return None
+    # Nearly all others end here or below: the bytes rule out forbidden keys without a walk.
+    # Written out, since a loop over the three costs more than the looking.
+    if not (forbid_keys and (b"__proto__" in raw or b"constructor" in raw or b"prototype" in raw)):
+        # Every level takes two bytes at least.
+        is_narrow = len(raw) <= 2 * max_depth or raw.count(b"{") + raw.count(b"[") <= max_depth
+        # What is not finite was written as null.
+        if is_narrow and b"null" not in raw:
+            return None
+        # No value takes less than a byte, so these looks are bounded like the walk.
+        if len(raw) <= MAX_NODES and (is_narrow or _is_shallow(value, max_depth)) and _is_plain(value):
+            return None
+    return _walk(value, path, forbid_keys, max_depth)
+
+
+def _is_shallow(value: Any, max_depth: int) -> bool:
+    level: list[Any] = [value]
+    for _ in range(max_depth):
+        level = [
+            inner
+            for outer in level
+            for inner in (cast("dict[str, Any]", outer).values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list | tuple)
+        ]
+        if not level:
+            return True
+    return False
+
+
+def _is_plain(value: object) -> bool:
+    # Unlike orjson, the standard library takes neither what is not finite nor UUIDs and the like.
+    try:
+        _PLAIN.encode(value)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def _walk(value: object, path: str, forbid_keys: bool, max_depth: int) -> Fault | None:
+    waiting: list[tuple[object, str, int]] = [(value, path, 1)]
+    for _ in range(MAX_NODES):
+        if not waiting:
+            return None
+        current, where, depth = waiting.pop()
+        match current:
+            case dict() | list() | tuple() if depth > max_depth:
+                return Fault(f"is nested deeper than {max_depth} levels", where[:200])
+            case dict():
+                for key, inner in cast("dict[object, object]", current).items():
+                    if not isinstance(key, str):
+                        return Fault("has a key that is not text", where)
+                    if _lone_surrogate(key):
+                        return Fault("has a key with a lone surrogate", where)
+                    if forbid_keys and key in FORBIDDEN_KEYS:
+                        return Fault(f"has the forbidden key {key!r}", pointer(where, key))
+                    waiting.append((inner, pointer(where, key), depth + 1))
+            case list() | tuple():
+                items = cast("list[object] | tuple[object, ...]", current)
+                waiting.extend((inner, f"{where}/{index}", depth + 1) for index, inner in enumerate(items))
+            case _:
+                if reason := _scalar_fault(current):
+                    return Fault(reason, where)
+    return Fault(f"has more than {MAX_NODES} values", path)
+
+
+def _scalar_fault(value: object) -> str | None:
+    match value:
+        case None | bool():
+            return None
+        case str():
+            return "holds a lone surrogate" if _lone_surrogate(value) else None
+        case int():
+            return None if -(2**63) <= value < 2**64 else "is an integer beyond 64 bits"
+        case float():
+            return None if isfinite(value) else "is NaN or infinite"
+        case _:
+            return f"is of type {type(value).__name__}, which JSON does not have"
+
+
+def _lone_surrogate(text: str) -> bool:
+    return not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def utf16_length(text: str) -> int:
+    """Count the length of a text as JavaScript does, in UTF-16 units."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def json_length(value: object) -> int:
+    """Count the UTF-16 units of a value's compact JSON.
+
+    Raises:
+        TypeError: the value is not JSON.
+    """
+    raw = orjson.dumps(value)
+    return len(raw) if raw.isascii() else utf16_length(raw.decode())
+
+
+def pointer(path: str, *keys: object) -> str:
+    """Extend an RFC 6901 pointer; each key is escaped and cut to 200 characters."""
+    for key in keys:
+        text = str(key)[:200].encode("utf-8", "backslashreplace").decode()
+        path += "/" + text.replace("~", "~0").replace("/", "~1")
+    return path
+
+
+def unknown_fields(extra: Mapping[str, Any] | None, path: str = "") -> tuple[Loss, ...]:
+    """List the fields of a message that its protocol does not have as dropped."""
+    if not extra:
+        return ()
+    names = list(extra)
+    losses = [Loss(how="dropped", path=pointer(path, name), note="unknown field") for name in names[:MAX_LISTED]]
+    if len(names) > MAX_LISTED:
+        losses.append(Loss(how="dropped", path=path, note=f"{len(names) - MAX_LISTED} more unknown fields"))
+    return tuple(losses)
+
+
+def read_model(model: type[Model], payload: object, path: str = "") -> Model:
+    """Read a native object by its wire model.
+
+    Raises:
+        MalformedFrame: naming the first place that is wrong.
+    """
+    try:
+        return model.model_validate(payload)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_input=False, include_context=False)[0]
+        raise MalformedFrame(first["msg"], path=pointer(path, *_plain(first["loc"]))) from exc
+
+
+def _plain(location: Iterable[int | str]) -> Iterable[int | str]:
+    # pydantic names a faulty key of a mapping with an element of its own, which is no place in the payload.
+    return (part for part in location if part != "[key]")
+
+
+def json_type(value: object) -> str:
+    """Name a value's type as JSON would."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case list() | tuple():
+            return "an array"
+        case dict():
+            return "an object"
+        case _:
+            return f"a {type(value).__name__}"

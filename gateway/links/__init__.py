@@ -1,0 +1,1 @@
+"""Links to runtimes: Socket.IO, REST and server-sent events."""

@@ -1,0 +1,119 @@
+"""Connects to no address that is refused: looked at where a socket is made, for the address that was resolved.
+
+A name may resolve to something else a second later, and an IP literal is never resolved at all, so the check
+belongs to the moment of connecting. `check_url` finds the literal that can never work while the configuration
+is still being read.
+"""
+
+import asyncio
+import socket
+from collections.abc import Iterable
+from typing import Any, cast
+
+import httpcore
+
+from gateway.addresses import why_refused
+from gateway.errors import LinkRefused, OperatorError
+
+REDIRECTS = range(300, 400)
+_FIRST_TRY = 1.0
+"""Seconds for each address of a name but the last."""
+
+
+class AddressRefused(OSError):
+    """The address must not be connected to.
+
+    An OSError because aiohappyeyeballs' race between the addresses of a name understands nothing else.
+    The text is constant: where all addresses of a name are refused, it then hands one of these errors
+    on instead of a mixture.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("the address is refused")
+
+
+def refused_address() -> LinkRefused:
+    """Say that a runtime's address is one that is never connected to."""
+    what = "its address is link-local, a metadata service or otherwise never connected to"
+    return LinkRefused("ADDRESS_REFUSED", f"{what}; mend `url`, then reload", terminal=True, until_reload=True)
+
+
+def refused_redirect() -> LinkRefused:
+    """Say that a runtime answered with a redirect; where it leads, and what is there, is nobody's business."""
+    detail = "the runtime answered with a redirect, and none is followed; write its own address as `url`, then reload"
+    return LinkRefused("REDIRECT_REFUSED", detail, terminal=True, until_reload=True)
+
+
+def check_url(url: str, host: str | None) -> None:
+    """Refuse a URL whose host is a literal that would never be connected to.
+
+    Raises:
+        OperatorError: names the host and what it is, never the rest of the URL.
+    """
+    if not host:
+        raise OperatorError("url: there is no host in it")
+    if (reason := why_refused(host)) is not None:
+        raise OperatorError(f"url: {host} is {reason}, which is never connected to; write the address of your service")
+    if not url.startswith(("http://", "https://")):
+        raise OperatorError("url: must begin with http:// or https://")
+
+
+def guarded_socket(addr_info: tuple[Any, ...]) -> socket.socket:
+    """Open a socket for one resolved address, as a `socket_factory` of aiohappyeyeballs and aiohttp.
+
+    Raises:
+        AddressRefused: the address must not be connected to.
+    """
+    family, kind, protocol, _, address = addr_info
+    if why_refused(str(address[0])) is not None:
+        raise AddressRefused
+    return socket.socket(family=family, type=kind, proto=protocol)
+
+
+class GuardedNetwork(httpcore.AsyncNetworkBackend):
+    """Connections of httpx, to good addresses only; each address of a name is tried in turn."""
+
+    # ASYNC109: the library's parameter.
+
+    def __init__(self) -> None:
+        # Where anyio is missing, the library has an empty class in its place.
+        self._inner = cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Resolve once, look at what came, and connect to just that.
+
+        Raises:
+            AddressRefused: none of the addresses may be connected to.
+            httpcore.ConnectError, httpcore.ConnectTimeout: none of them answered.
+        """
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as exc:
+            raise httpcore.ConnectError("host name cannot be resolved") from exc
+        good = [str(info[4][0]) for info in found if why_refused(str(info[4][0])) is None]
+        if not good:
+            raise AddressRefused
+        for address in good[:-1]:
+            try:
+                return await self._inner.connect_tcp(address, port, _FIRST_TRY, local_address, socket_options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout):
+                continue
+        return await self._inner.connect_tcp(good[-1], port, timeout, local_address, socket_options)
+
+    async def connect_unix_socket(
+        self,
+        path: str,
+        timeout: float | None = None,  # noqa: ASYNC109
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        return await self._inner.connect_unix_socket(path, timeout, socket_options)
+
+    async def sleep(self, seconds: float) -> None:
+        await self._inner.sleep(seconds)

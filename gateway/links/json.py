@@ -1,0 +1,229 @@
+"""JSON for sockets: reading returns a malformed value instead of raising inside a read loop, writing refuses bytes.
+
+The module itself has the two functions that python-socketio asks of a `json=` module.
+"""
+
+import asyncio
+import json as standard
+import re
+from collections.abc import Iterator
+from typing import Any, cast
+
+import orjson
+
+from gateway.errors import CannotExpress
+from gateway.json_members import MEMBERS
+from gateway.json_values import LONG, Malformed, is_simple
+
+EXCERPT = 256
+MAX_DEPTH = 256
+"""Nesting that is handed on at all; what a protocol lets through is for its codec to say."""
+
+CUT_LENGTH = 64 * 1024
+"""The longest text of which the depths are cut off; looking through it takes some milliseconds."""
+
+_MARKS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
+_NEXT = re.compile(r'[^"\[\]{}]*+(?:"(?:[^"\\]++|\\.)*+"[^"\[\]{}]*+)*+([\[\]{}])', re.DOTALL)
+"""What leads to the next bracket that stands in no text, and the bracket."""
+_SLICE = 2_000
+"""Brackets that are looked at before others get their turn; it takes about a millisecond."""
+_LONG_INTEGER = re.compile(r"-\d{19}|\d{20}")
+_SAME_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_RUN = b"0" * 19
+"""Digits made all alike, a long run of them is found by a plain search, many times sooner than by a pattern."""
+_OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+
+
+def loads(text: str | bytes) -> Any:
+    """Read JSON; what cannot be read comes back as `Malformed`.
+
+    Refused beside broken JSON: more members than `limits.members`, lone surrogates, nesting over `MAX_DEPTH`,
+    infinities, and integers beyond 64 bits, which would otherwise be rounded without a word.
+    """
+    if (many := MEMBERS.too_many(text)) is not None:
+        return Malformed(f"has {many}", excerpt(text))
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as exc:
+        return Malformed(f"not readable as JSON: {exc.msg}", excerpt(text))
+    if len(text) > LONG and is_simple(value):
+        return value
+    if (
+        isinstance(text, str)
+        and _RUN in text.encode().translate(_SAME_DIGITS)
+        and _LONG_INTEGER.search(text)
+        and _has_huge_integer(text)
+    ):
+        return Malformed("an integer is beyond 64 bits", excerpt(text))
+    return value if _is_shallow(text, value) else Malformed(f"nested deeper than {MAX_DEPTH} levels", excerpt(text))
+
+
+def salvage(text: str) -> Any:
+    """Read JSON as Python does, with the lone surrogates and huge integers that `loads` refuses.
+
+    A call with one bad argument can then be answered, because its id is known. For the same reason what is nested
+    deeper than `MAX_DEPTH` is left out, where the text is short enough to look for it. Whoever takes the value must
+    find what is unspeakable in it (`gateway.json_values.find_fault`); it is still nested to `MAX_DEPTH`.
+    """
+    if len(text) <= CUT_LENGTH:
+        text = _without_depths(text)
+    if (many := MEMBERS.too_many(text)) is not None:
+        return Malformed(f"has {many}", excerpt(text))
+    try:
+        value = standard.loads(text)
+    except (ValueError, RecursionError) as exc:
+        reason = exc.msg if isinstance(exc, standard.JSONDecodeError) else "beyond all bounds"
+        return Malformed(f"not readable as JSON: {reason}", excerpt(text))
+    return value if _is_shallow(text, value) else Malformed(f"nested deeper than {MAX_DEPTH} levels", excerpt(text))
+
+
+def read(text: str) -> Any:
+    """Read JSON leniently: one bad value must not cost all that stands around it.
+
+    Whoever takes the value must find what is unspeakable in it, as for `salvage`.
+    """
+    value = loads(text)
+    if not isinstance(value, Malformed):
+        return value
+    salvaged = salvage(text)
+    return value if isinstance(salvaged, Malformed) else salvaged
+
+
+async def read_answer(content: bytes) -> Any:
+    """Read an answer leniently; it may hold a list of events.
+
+    Where there are more members than one value may have, each event of the list is one value, read by itself, and one
+    that cannot be read is `Malformed` in its place, without an excerpt. Others get their turn in between.
+    """
+    text = content.decode("utf-8", "replace")
+    if MEMBERS.too_many(content) is None:
+        return read(text)
+    # In a list the events stand below it, in an object below its lists.
+    level = 1 if text.lstrip().startswith("[") else 2
+    events: list[Any] = []
+    around: list[str] = []
+    depth = start = 0
+    for number, mark in enumerate(_brackets(text), start=1):
+        if mark[1] in "[{":
+            if depth == level:
+                around.append(f"{text[start : mark.start(1)]}[{len(events)}]")
+                start = mark.start(1)
+            depth += 1
+        else:
+            depth -= 1
+            if depth == level:
+                await asyncio.sleep(0)
+                event = read(text[start : mark.end()])
+                events.append(Malformed(event.reason) if isinstance(event, Malformed) else event)
+                start = mark.end()
+                await asyncio.sleep(0)
+        if number % _SLICE == 0:
+            await asyncio.sleep(0)
+    answer = read("".join((*around, text[start:])))
+    return answer if isinstance(answer, Malformed) else _put_in(answer, level, events)
+
+
+def _brackets(text: str) -> Iterator[re.Match[str]]:
+    """Find one after the other; a search would go through what has none again from each of its letters."""
+    mark = _NEXT.match(text)
+    while mark is not None:
+        yield mark
+        mark = _NEXT.match(text, mark.end())
+
+
+def _put_in(around: Any, level: int, events: list[Any]) -> Any:
+    """Put the events back; all containers at this level are places of them."""
+    match around:
+        case [int(place)] if level == 0:
+            return events[place]
+        case dict():
+            members = cast("dict[str, Any]", around)
+            return {name: _put_in(inner, level - 1, events) for name, inner in members.items()}
+        case list():
+            return [_put_in(inner, level - 1, events) for inner in cast("list[Any]", around)]
+        case _:
+            return around
+
+
+def dumps(value: object, **_options: object) -> str:
+    """Write compact JSON; the options that python-socketio passes (separators) are what it does anyway.
+
+    Raises:
+        CannotExpress: the value is not JSON (bytes, for one).
+    """
+    try:
+        return orjson.dumps(value, option=_OPTIONS).decode()
+    except TypeError as exc:
+        raise CannotExpress(f"the value is not JSON: {exc}") from exc
+
+
+def excerpt(text: str | bytes) -> str:
+    """Cut a raw message to what may be kept as evidence."""
+    if isinstance(text, bytes):
+        return text[:EXCERPT].decode("utf-8", "backslashreplace")
+    return text[:EXCERPT].encode("utf-8", "backslashreplace").decode()
+
+
+def _without_depths(text: str) -> str:
+    """Leave out what is inside of containers at `MAX_DEPTH`; a text that is shallow comes back as it is."""
+    kept: list[str] = []
+    depth = start = 0
+    for mark in _MARKS.finditer(text):
+        match mark[0]:
+            case "[" | "{":
+                depth += 1
+                if depth == MAX_DEPTH:
+                    kept.append(text[start : mark.end()])
+            case "]" | "}":
+                if depth == MAX_DEPTH:
+                    start = mark.start()
+                depth -= 1
+            case _:
+                pass
+    return "".join((*kept, text[start:])) if kept else text
+
+
+class _HugeInteger(ValueError):
+    pass
+
+
+def _bounded(digits: str) -> int:
+    if len(digits) > 20 or not -(2**63) <= (value := int(digits)) < 2**64:
+        raise _HugeInteger
+    return value
+
+
+_CHECKER = standard.JSONDecoder(parse_int=_bounded)
+
+
+def _has_huge_integer(text: str) -> bool:
+    try:
+        _CHECKER.decode(text)
+    except (_HugeInteger, RecursionError):
+        return True
+    return False
+
+
+def _is_shallow(text: str | bytes, value: object) -> bool:
+    # Every level takes two characters at least.
+    if len(text) <= 2 * MAX_DEPTH:
+        return True
+    opening = (text.count(b"[") + text.count(b"{")) if isinstance(text, bytes) else (text.count("[") + text.count("{"))
+    if opening <= MAX_DEPTH:
+        return True
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return True
+    return not any(isinstance(inner, dict | list) for inner in level)
+
+
+def _inside(value: object) -> list[object]:
+    match value:
+        case dict():
+            return list(cast("dict[str, object]", value).values())
+        case list():
+            return cast("list[object]", value)
+        case _:
+            return []

@@ -1,0 +1,236 @@
+"""HTTP requests to a runtime's REST interface over httpx, with every way they can end said as a link error."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import httpcore
+import httpx
+
+from gateway.errors import LinkLost, LinkRefused
+from gateway.json_values import Malformed
+from gateway.links import json
+from gateway.links.addresses import REDIRECTS, AddressRefused, GuardedNetwork, refused_address, refused_redirect
+from gateway.links.masking import Mask
+
+MAX_ANSWER = 64 * 1024 * 1024
+MAX_ERROR = 64 * 1024
+_AGAIN = frozenset({408, 425, 429})
+_LATER = frozenset({409, 423})
+# uvicorn and Node close an idle connection after 5 s; letting go first avoids the race with that.
+_IDLE_SECONDS = 4.0
+_MOST_REFUSED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class RestAnswer:
+    """What a server answered, its body read as JSON; `Malformed` where it is none, None where it is empty."""
+
+    status: int
+    body: Any
+    retry_after: str | None = None
+
+    @property
+    def code(self) -> str:
+        """The error code in the body, where it has one."""
+        match self.body:
+            case {"error": str(code)} | {"code": str(code)}:
+                return code[:64]
+            case {"error": {"type": str(code)} | {"code": str(code)}}:
+                return code[:64]
+            case _:
+                return ""
+
+    @property
+    def message(self) -> str:
+        """The words in the body, where it has any; they may quote what was sent."""
+        match self.body:
+            case {"message": str(text)} | {"error": {"message": str(text)}} | {"detail": str(text)}:
+                return text[:300]
+            case _:
+                return ""
+
+
+class RestClient:
+    """The HTTP connections of one runtime; an async context manager.
+
+    Redirects are not followed, cookies not kept, proxy variables of the environment not obeyed.
+    """
+
+    def __init__(self, base_url: str, *, headers: Mapping[str, str], mask: Mask) -> None:
+        self.mask = mask
+        self._redirected: set[str] = set()
+        """Paths that were answered with a redirect; they are not asked again."""
+        self._client = httpx.AsyncClient(
+            base_url=base_url,
+            # Compression would hide how much an answer unfolds to.
+            headers={**headers, "Accept-Encoding": "identity"},
+            # Every wait is bounded by whoever waits.
+            timeout=httpx.Timeout(None),
+            transport=_Transport(),
+            follow_redirects=False,
+            trust_env=False,
+        )
+
+    async def __aenter__(self) -> "RestClient":
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._client.aclose()
+
+    async def get(self, path: str, query: Mapping[str, str], *, within: timedelta) -> RestAnswer:
+        """GET once and read the answer.
+
+        Raises:
+            LinkLost: no answer, or one that cannot be read.
+            LinkRefused: the address is refused, or answers with a redirect.
+        """
+        self._check(path)
+        return await self._ask(path, self._client.build_request("GET", path, params=dict(query)), within)
+
+    async def post(self, path: str, body: object, *, within: timedelta) -> RestAnswer:
+        """POST once and read the answer.
+
+        Raises:
+            LinkLost: no answer, or one that cannot be read; the server may have acted.
+            LinkRefused: the address is refused.
+        """
+        # Read once and not kept, since it may hold what nobody may see.
+        content = json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        return await self._ask(path, self._client.build_request("POST", path, content=content, headers=headers), within)
+
+    async def _ask(self, path: str, request: httpx.Request, within: timedelta) -> RestAnswer:
+        request.headers.setdefault("Accept", "application/json")
+        response: httpx.Response | None = None
+        unsent = refused = False
+        try:
+            async with asyncio.timeout(within.total_seconds()):
+                response = await self._client.send(request, stream=True)
+                body = await _read_json(await read_whole(response, MAX_ANSWER))
+        except TimeoutError:
+            failure = f"no answer within {within.total_seconds():g} s"
+        except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError, ValueError) as exc:
+            failure = explain(exc, self.mask)
+            unsent = isinstance(exc, httpx.ConnectError | httpx.ConnectTimeout)
+            refused = isinstance(exc, AddressRefused)
+        else:
+            self._note(path, response)
+            return RestAnswer(response.status_code, body, response.headers.get("Retry-After"))
+        finally:
+            if response is not None:
+                await response.aclose()
+        if response is not None:
+            # The status says what became of the request, whatever became of the body.
+            return RestAnswer(response.status_code, Malformed(failure), response.headers.get("Retry-After"))
+        # Outside the handlers, so that no chained exception holds the request and its key.
+        raise refused_address() if refused else LinkLost(failure, unsent=unsent)
+
+    def _check(self, path: str) -> None:
+        if path in self._redirected:
+            raise refused_redirect()
+
+    def _note(self, path: str, response: httpx.Response) -> None:
+        if response.status_code in REDIRECTS and len(self._redirected) < _MOST_REFUSED:
+            self._redirected.add(path)
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, headers: Mapping[str, str], within: timedelta
+    ) -> AsyncGenerator[httpx.Response]:
+        """GET an answer whose body is read as it comes; entering waits for its head.
+
+        Raises:
+            LinkLost: no answer, or one that promises to mend itself.
+            LinkRefused: the server said no.
+        """
+        self._check(path)
+        request = self._client.build_request("GET", path, headers=dict(headers))
+        failure: LinkLost | LinkRefused | None = None
+        response: httpx.Response | None = None
+        try:
+            try:
+                async with asyncio.timeout(within.total_seconds()):
+                    response = await self._client.send(request, stream=True)
+                    self._note(path, response)
+                    if not response.is_success:
+                        content = await _read_json(await read_whole(response, MAX_ERROR))
+                        answer = RestAnswer(response.status_code, content, response.headers.get("Retry-After"))
+                        failure = refusal(answer, self.mask)
+            except TimeoutError:
+                failure = LinkLost(f"no answer within {within.total_seconds():g} s")
+            except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError, ValueError) as exc:
+                refused = isinstance(exc, AddressRefused)
+                failure = refused_address() if refused else LinkLost(explain(exc, self.mask))
+            if failure is not None or response is None:
+                raise failure or LinkLost("no answer")
+            yield response
+        finally:
+            if response is not None:
+                await response.aclose()
+
+
+class _Transport(httpx.AsyncHTTPTransport):
+    """HTTP over a network of ours, for which httpx itself has no parameter."""
+
+    def __init__(self) -> None:
+        trust = httpx.create_ssl_context(trust_env=False)
+        super().__init__(verify=trust, trust_env=False)
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=trust,
+            max_connections=None,
+            max_keepalive_connections=20,
+            keepalive_expiry=_IDLE_SECONDS,
+            network_backend=GuardedNetwork(),
+        )
+
+
+async def read_whole(response: httpx.Response, most: int) -> bytes:
+    """Read a body within bounds.
+
+    Raises:
+        ValueError: it is over them, or compressed although nobody asked for that.
+    """
+    check_plain(response)
+    pieces = bytearray()
+    async for piece in response.aiter_raw():
+        pieces += piece
+        if len(pieces) > most:
+            raise ValueError(f"the answer is over {most} bytes")
+    return bytes(pieces)
+
+
+def check_plain(response: httpx.Response) -> None:
+    """Refuse a compressed body.
+
+    Raises:
+        ValueError: it is one.
+    """
+    if response.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
+        raise ValueError("the answer is compressed although nobody asked for that")
+
+
+def explain(exc: Exception, mask: Mask) -> str:
+    """Say what went wrong on the wire, without secrets."""
+    return mask(f"{type(exc).__name__}: {exc}")[:300]
+
+
+def refusal(answer: RestAnswer, mask: Mask) -> LinkLost | LinkRefused:
+    """Say an error answer as what it means for a link."""
+    if answer.status in REDIRECTS:
+        return refused_redirect()
+    words = ": ".join(part for part in (answer.code, answer.message) if part)
+    detail = mask(words or "no reason given")[:300]
+    if answer.status >= 500 or answer.status in _AGAIN:
+        again = f" (Retry-After: {answer.retry_after[:40]})" if answer.retry_after else ""
+        return LinkLost(f"HTTP {answer.status}: {detail}{again}")
+    code = "UNAUTHORIZED" if answer.status in {401, 403} else f"HTTP_{answer.status}"
+    return LinkRefused(code, detail, terminal=answer.status not in _LATER)
+
+
+async def _read_json(content: bytes) -> Any:
+    return await json.read_answer(content) if content.strip() else None

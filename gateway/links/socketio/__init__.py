@@ -1,0 +1,1 @@
+"""One Socket.IO link, from the handshake to the packets."""

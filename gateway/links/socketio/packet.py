@@ -1,0 +1,137 @@
+"""Reads and writes Socket.IO packets without ever raising on what a peer sent, and without searching for binary.
+
+`SafePacket` is what python-socketio calls a serializer. Anything that claims to be an event arrives under
+the one name `ARRIVED`, so that a peer can neither break the library's dispatch nor call its reserved handlers.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from gateway.adapter.port import Frame
+from gateway.json_values import Malformed
+from gateway.links import json
+
+CONNECT, DISCONNECT, EVENT, ACK, CONNECT_ERROR, BINARY_EVENT, BINARY_ACK = range(7)
+ARRIVED = "dragoman.arrived"
+RESERVED = frozenset({"connect", "connect_error", "disconnect", "disconnecting", "newListener", "removeListener"})
+"""Event names that Socket.IO keeps for itself."""
+
+_HEAD = re.compile(r"(?P<type>[0-6])(?:(?P<attachments>\d{1,10})-)?(?:(?P<namespace>/[^,]*)(?:,|$))?(?P<id>\d{1,100})?")
+_CHANNEL = re.compile(r'\["((?:[^"\\]){0,64})"')
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What one packet brought: its frames, and the id of the acknowledgement that the peer asks for."""
+
+    frames: tuple[Frame, ...]
+    ack: str | None = None
+
+
+def read_event(packet: str | bytes) -> Arrival:
+    """Read an event packet (without the Engine.IO digit); whatever is wrong with it becomes a malformed frame."""
+    if isinstance(packet, str) and packet.startswith('2["'):
+        # Nearly every packet: an event of the root namespace that asks for no acknowledgement.
+        return _read_body(packet, packet[1:])
+    if isinstance(packet, bytes):
+        return _malformed("", f"a binary attachment of {len(packet)} bytes; binary is not spoken here", packet[:64])
+    head = _HEAD.match(packet)
+    if head is None or int(head["type"]) not in {EVENT, BINARY_EVENT, BINARY_ACK}:
+        return _malformed("", "not a Socket.IO event", packet)
+    body = packet[head.end() :]
+    if int(head["type"]) != EVENT:
+        return _malformed(_channel(body), "a binary packet; binary is not spoken here", packet, ack=head["id"])
+    return _read_body(packet, body, namespace=head["namespace"], ack=head["id"])
+
+
+def _read_body(packet: str, body: str, *, namespace: str | None = None, ack: str | None = None) -> Arrival:
+    said = json.read(body)
+    match said:
+        case Malformed():
+            return Arrival((Frame(_channel(body), said),), ack)
+        case [str(channel), payload] if namespace is None:
+            return Arrival((Frame(channel, payload),), ack)
+        case [str(channel), *arguments]:
+            name = f"{namespace}#{channel}" if namespace not in {None, "/"} else channel
+            frames = [Frame(name, arguments[0] if arguments else None)]
+            # A listener in JavaScript sees the first argument only; the others are kept apart, not thrown away.
+            frames.extend(Frame(f"{name}#{place}", extra) for place, extra in enumerate(arguments[1:], start=2))
+            return Arrival(tuple(frames), ack)
+        case _:
+            return _malformed("", "a Socket.IO event that does not begin with its name", packet, ack=ack)
+
+
+def write_event(frame: Frame) -> str:
+    """Write an event packet for the root namespace, with the Engine.IO digit in front.
+
+    Raises:
+        CannotExpress: the payload is not JSON.
+    """
+    return "42" + json.dumps([frame.channel, frame.payload])
+
+
+def _channel(body: str) -> str:
+    found = _CHANNEL.match(body)
+    return found[1] if found else ""
+
+
+def _malformed(channel: str, reason: str, packet: str | bytes, *, ack: str | None = None) -> Arrival:
+    return Arrival((Frame(channel, Malformed(reason, json.excerpt(packet))),), ack)
+
+
+class SafePacket:
+    """One Socket.IO packet, in the form that python-socketio asks of a serializer class."""
+
+    # python-socketio sets and reads this on the class.
+    json: ClassVar[Any] = json
+
+    def __init__(
+        self,
+        packet_type: int = EVENT,
+        data: Any = None,
+        namespace: str | None = None,
+        # The library passes it by this name.
+        id: int | None = None,  # noqa: A002
+        binary: bool | None = None,
+        encoded_packet: str | bytes | None = None,
+    ) -> None:
+        del binary  # asked for by nobody: what is not JSON is refused when it is written
+        self.packet_type = packet_type
+        self.data: Any = data
+        self.namespace = namespace
+        self.id = id
+        self.attachment_count = 0
+        if encoded_packet:
+            self._decode(encoded_packet)
+
+    def encode(self) -> str:
+        """Write the packet."""
+        text = str(self.packet_type)
+        if self.namespace not in {None, "/"}:
+            text += f"{self.namespace},"
+        if self.id is not None:
+            text += str(self.id)
+        return text if self.data is None else text + json.dumps(self.data)
+
+    def add_attachment(self, attachment: bytes) -> bool:
+        """Refuse attachments; none is ever announced, because binary packets do not get this far."""
+        raise ValueError(f"an attachment of {len(attachment)} bytes that nobody announced")
+
+    def _decode(self, packet: str | bytes) -> None:
+        head = None if isinstance(packet, bytes) else _HEAD.match(packet)
+        if head is None or isinstance(packet, bytes) or int(head["type"]) in {EVENT, BINARY_EVENT, BINARY_ACK}:
+            arrival = read_event(packet)
+            self.data = [ARRIVED, arrival]
+            self.id = int(arrival.ack) if arrival.ack else None
+            return
+        self.packet_type = int(head["type"])
+        self.namespace = head["namespace"]
+        self.id = int(head["id"]) if head["id"] else None
+        data: object = json.loads(packet[head.end() :]) if len(packet) > head.end() else None
+        # The library reads CONNECT data as a mapping and ACK data as a list, and trusts both.
+        fits = {CONNECT: isinstance(data, dict), ACK: isinstance(data, list)}
+        if fits.get(self.packet_type, not isinstance(data, Malformed)):
+            self.data = data
+        else:
+            self.data = [] if self.packet_type == ACK else None

@@ -1,0 +1,68 @@
+"""The addresses that executors report to later on, each with a token that is good for its one call."""
+
+import hmac
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+
+from gateway.clock import Ids
+from gateway.errors import EngineUnavailable
+from gateway.events import CallId
+from gateway.store.port import Engine
+from gateway.store.rows import StoredAnswer
+
+_NOTE = "callback-key"
+_SCOPE = "gateway"
+_NEVER = datetime(9999, 1, 1, tzinfo=UTC)
+_LETTERS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where an executor reports about one call."""
+
+    outcome: str
+    progress: str
+
+
+class Callbacks:
+    """Makes callback addresses and checks their tokens; the key is made once and kept in the store."""
+
+    def __init__(self, key: bytes, public_url: str | None) -> None:
+        self.public_url = public_url
+        self._key = key
+
+    def addresses(self, call_id: CallId) -> Addresses | None:
+        """Name where to report; None where the configuration has no `public_url`."""
+        if self.public_url is None:
+            return None
+        root, token = self.public_url.rstrip("/"), self._token(call_id)
+        return Addresses(
+            outcome=f"{root}/v1/calls/{call_id}/outcome?token={token}",
+            progress=f"{root}/v1/calls/{call_id}/progress?token={token}",
+        )
+
+    def allowed(self, call_id: CallId, token: str) -> bool:
+        """Whether a token belongs to a call, in constant time."""
+        return hmac.compare_digest(self._token(call_id).encode(), token.encode("utf-8", "replace"))
+
+    def _token(self, call_id: CallId) -> str:
+        return hmac.new(self._key, call_id.encode("utf-8", "replace"), sha256).hexdigest()[:_LETTERS]
+
+
+async def keep_key(engine: Engine, ids: Ids) -> bytes:
+    """Read the key of this store, or make one; of several instances that start at once, one makes it for all.
+
+    Raises:
+        EngineUnavailable: the store keeps none.
+    """
+    known = await engine.note(_NOTE)
+    if known is not None:
+        return known.encode()
+    # The store keeps one answer per key, whoever comes first; a note would be the last one's.
+    made = StoredAnswer("", ids.token().encode(), _NEVER)
+    await engine.remember(key=_NOTE, scope=_SCOPE, answer=made)
+    kept = await engine.recall(key=_NOTE, scope=_SCOPE)
+    if kept is None:
+        raise EngineUnavailable("the store did not keep the key of callback addresses")
+    return kept.response

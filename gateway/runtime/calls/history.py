@@ -1,0 +1,36 @@
+"""A call's whole story, which takes more than one look into the store."""
+
+from gateway.errors import Truncated
+from gateway.events import Envelope
+from gateway.runtime.views import CallHistory
+from gateway.store.port import Engine
+from gateway.store.rows import CallRow
+
+_PAGE = 500
+_MOST_PAGES = 20
+
+
+async def load_history(engine: Engine, row: CallRow) -> CallHistory:
+    """Collect everything on record about a call, looking a bounded way behind its request."""
+    found: list[Envelope] = []
+    after = row.request_sequence - 1
+    for _ in range(_MOST_PAGES):
+        try:
+            page = await engine.read(row.session_id, after=after, limit=_PAGE)
+        except Truncated as exc:
+            after = exc.first_sequence - 1
+            continue
+        found.extend(envelope for envelope in page if _tells_of(envelope, row))
+        if len(page) < _PAGE:
+            break
+        after = page[-1].sequence
+    outcome = row.outcome_sequence
+    sends = () if outcome is None else await engine.sends_of(row.session_id, outcome)
+    return CallHistory(row, tuple(found), tuple(sends))
+
+
+def _tells_of(envelope: Envelope, row: CallRow) -> bool:
+    event = envelope.event
+    if getattr(event, "call_id", None) == row.call_id or envelope.sequence == row.request_sequence:
+        return True
+    return event.kind == "delivery.settled" and getattr(event, "sequence", None) == row.outcome_sequence

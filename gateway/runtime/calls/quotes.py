@@ -1,0 +1,72 @@
+"""What executors send back of the secrets that were sent to them: masked in errors, counted in results."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import structlog
+
+from gateway.executors.port import Answered
+from gateway.executors.webhook.answers import mask
+from gateway.executors.webhook.request import sent_to
+from gateway.runtime.masking import is_registered
+from gateway.runtime.metrics import Metrics
+from gateway.settings.model import ExecutorSpec, WebhookSpec
+
+log = structlog.get_logger(__name__)
+
+
+class Quotes:
+    """Looks through outcomes, however they came."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._sent: Mapping[str, tuple[str, ...]] = {}
+        self._secret: Mapping[str, tuple[bytes, ...]] = {}
+        self._noted: set[str] = set()
+        """Executors of which it was logged that they tell secrets back."""
+
+    def configure(self, executors: Mapping[str, ExecutorSpec]) -> None:
+        """Look for what is sent to these executors from now on."""
+        self._sent = {
+            name: sent_to(spec.url, spec.secret, spec.headers)
+            for name, spec in executors.items()
+            if isinstance(spec, WebhookSpec)
+        }
+        self._secret = {
+            name: tuple(_write(value)[1:-1] for value in values if is_registered(value))
+            for name, values in self._sent.items()
+        }
+
+    def look_through(self, executor: str | None, answer: Answered) -> Answered:
+        """Mask the error of an outcome; its result is the executor's own word, and is only counted and logged."""
+        if executor is None:
+            return answer
+        self._note(executor, answer)
+        error, sent = answer.outcome.error, self._sent.get(executor, ())
+        if not error or not any(value in error for value in sent):
+            return answer
+        return replace(answer, outcome=answer.outcome.model_copy(update={"error": mask(error, sent)}))
+
+    def _note(self, executor: str, answer: Answered) -> None:
+        secrets = self._secret.get(executor)
+        said = [answer.outcome.result, *(update.model_dump() for update in answer.updates)]
+        if not secrets or said == [None]:
+            return
+        written = _write(said)
+        if not any(secret in written for secret in secrets):
+            return
+        self._metrics.secret_in_result(executor)
+        if executor not in self._noted:
+            self._noted.add(executor)
+            log.warning("a result tells a secret that was sent to its executor; it is passed on", executor=executor)
+
+
+def _write(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        # It knows no integers beyond 64 bits.
+        return json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "replace")

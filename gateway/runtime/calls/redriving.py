@@ -1,0 +1,119 @@
+"""Tries calls and deliveries again that have ended, and dismisses those that an operator leaves as they are."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from gateway.clock import Clock, Ids
+from gateway.core.outcomes import NO_LONGER_DEAD, dismissal
+from gateway.errors import Conflict, Elsewhere, Gone, NotFound, Stale, Truncated
+from gateway.events import CallId, SessionId, ToolRequested
+from gateway.runtime.calls.dead_letters import dismissed
+from gateway.runtime.session.directory import SessionDirectory, ask, reply_slot
+from gateway.runtime.session.signals import DismissOrdered, RedriveOrdered
+from gateway.runtime.session.worker import SessionWorker
+from gateway.store.port import Engine
+from gateway.store.rows import CallRow, SendRow
+from gateway.store.step import RUNTIME, Dismissed, NewEvent, SendChange, Step
+
+
+class Redriving:
+    """Does what an operator orders about one call or one delivery; `wake` wakes whoever sends copies."""
+
+    def __init__(
+        self, engine: Engine, directory: SessionDirectory, clock: Clock, ids: Ids, *, wake: Callable[[], None]
+    ) -> None:
+        self._engine = engine
+        self._directory = directory
+        self._clock = clock
+        self._ids = ids
+        self._wake = wake
+
+    async def call(self, row: CallRow, *, new_key: bool, deliver: bool) -> CallRow:
+        """Ask the executor again what a call had asked; returns the new call.
+
+        Raises:
+            Conflict, Elsewhere: the call is open, or its session is not at work here.
+            Gone: its arguments were removed.
+        """
+        if row.outcome_sequence is None:
+            raise Conflict("the call is still open; there is nothing to try again")
+        try:
+            found = await self._engine.read(row.session_id, after=row.request_sequence - 1, limit=1)
+        except Truncated:
+            found = ()
+        request = found[0].event if found else None
+        if found and found[0].stored_kind is not None:
+            raise Conflict("the request of this call was written by a newer release: redrive it with that release")
+        if not isinstance(request, ToolRequested):
+            raise Gone("the arguments of this call were removed", first_sequence=row.request_sequence + 1)
+        worker = await self._directory.worker(row.session_id)
+        order = RedriveOrdered(row, request, new_key=new_key, deliver=deliver, reply=reply_slot())
+        fresh: CallId = await ask(worker, order)
+        return await self._directory.call(fresh)
+
+    async def dead_call(self, call_id: CallId, *, new_key: bool, deliver: bool) -> CallRow:
+        """Redrive a dead call, unless somebody else does so already."""
+        row = await self._directory.call(call_id)
+        if not row.dead:
+            raise Conflict(NO_LONGER_DEAD)
+        return await self.call(row, new_key=new_key, deliver=deliver)
+
+    async def delivery(self, session_id: SessionId, sequence: int, target: str) -> None:
+        """Send one event copy or outbound event again, whatever became of it."""
+        worker = await self._sender(session_id, target)
+        if all(row.target != target for row in await self._engine.sends_of(session_id, sequence)):
+            raise NotFound(f"event {sequence} was never meant for {target!r}")
+        change = SendChange(sequence=sequence, target=target, state="pending", due_at=self._clock.now())
+        await self._engine.commit(Step(session_id=session_id, send_changes=(change,)))
+        self._send_again(worker, sequence)
+
+    async def dead_delivery(self, session_id: SessionId, sequence: int, target: str) -> None:
+        """Send a dead letter again, unless somebody else does so already."""
+        worker = await self._sender(session_id, target)
+        if not await self._engine.revive(session_id, sequence, target, due_at=self._clock.now()):
+            raise Conflict("this delivery is tried again already")
+        self._send_again(worker, sequence)
+
+    async def dismiss(self, row: CallRow | SendRow, by: str) -> CallRow | SendRow:
+        """Leave a dead letter as it is, unless it is one no more."""
+        now = self._clock.now()
+        if isinstance(row, SendRow):
+            reason = dismissed(row, by=by, at=now)
+            if not await self._engine.dismiss(row.session_id, row.sequence, row.target, reason=reason):
+                raise Conflict("this delivery was tried again or dismissed meanwhile")
+            if row.waits and (carried := self._directory.carried(row.session_id)) is not None:
+                carried.worker.reread_unsent()
+            return replace(row, state="moot", due_at=None, reason=reason)
+        carried = self._directory.carried(row.session_id)
+        if carried is not None:
+            await ask(carried.worker, DismissOrdered(row, by, reply_slot()))
+            return await self._directory.call(row.call_id)
+        session = await self._directory.session(row.session_id)
+        if session.state != "closed" and isinstance(elsewhere := await self._directory.not_here(session), Elsewhere):
+            raise elsewhere
+        # Nobody carries the session, and nobody will as things are.
+        event = NewEvent(
+            event_id=self._ids.event_id(),
+            event=dismissal(row, by=by),
+            direction="to_runtime",
+            recorded_at=now,
+            caused_by=row.request_sequence,
+        )
+        try:
+            await self._engine.commit(Step(row.session_id, (event,), calls=(Dismissed(row.call_id),)))
+        except Stale as exc:
+            raise Conflict(NO_LONGER_DEAD) from exc
+        return await self._directory.call(row.call_id)
+
+    async def _sender(self, session_id: SessionId, target: str) -> SessionWorker | None:
+        """Find the worker that speaks to the runtime; copies, and events of closed sessions, need none."""
+        session = await self._directory.session(session_id)
+        carried = self._directory.carried(session_id)
+        if target == RUNTIME and carried is None and session.state != "closed":
+            raise await self._directory.not_here(session)
+        return carried.worker if carried is not None and target == RUNTIME else None
+
+    def _send_again(self, worker: SessionWorker | None, sequence: int) -> None:
+        self._wake()
+        if worker is not None:
+            worker.send_again(sequence)

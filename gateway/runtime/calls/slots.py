@@ -1,0 +1,256 @@
+"""Who may work now: slots and a rate per executor and per session, fair queues behind them.
+
+- A free slot goes to the waiting sessions in turn, and within a session to the call that waited longest.
+- A rate is a bucket of one second's worth (at least one call): so many may begin at once after a quiet second.
+- A call that ends while it waits leaves its queue at once. How many calls of a session may wait is bounded where
+  they are opened (`limits.open_calls`), so queues need no bound of their own.
+- While an executor's breaker is not closed nobody waits for it: one call is let through, the others are turned away.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gateway.events import CallId
+from gateway.guard import guard_call
+from gateway.runtime.calls.breaker import Breakers
+
+_LEAST_WAIT = 0.001
+
+Limit = tuple[int, float | None]
+"""How many calls at once, and how many may begin in a second."""
+
+
+class Waiter(Protocol):
+    """A session that can have calls waiting."""
+
+    def slot_free(self, call_id: CallId, executor: str) -> None:
+        """Tell that a slot is now held for this call."""
+        ...
+
+    def turned_away(self, call_id: CallId, reason: str) -> None:
+        """Tell that this call is not going to get a slot."""
+        ...
+
+
+# Dictionaries without values: in order of arrival, and a call in the middle is taken out at once.
+_Queue = dict[CallId, None]
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """A second's worth of calls, and at least one, which fills up at a rate."""
+
+    rate: float
+    tokens: float
+    filled_at: float
+
+    @classmethod
+    def full(cls, rate: float) -> "_Bucket":
+        return cls(rate, max(1.0, rate), asyncio.get_running_loop().time())
+
+    def wait(self) -> float:
+        """Say in how many seconds a call may begin; 0 where one may now."""
+        now = asyncio.get_running_loop().time()
+        self.tokens = min(max(1.0, self.rate), self.tokens + (now - self.filled_at) * self.rate)
+        self.filled_at = now
+        return 0.0 if self.tokens >= 1.0 else max(_LEAST_WAIT, (1.0 - self.tokens) / self.rate)
+
+    def take(self) -> None:
+        self.tokens -= 1.0
+
+
+def _paced(bucket: _Bucket | None, rate: float | None) -> _Bucket | None:
+    """Give a bucket another rate; what is in it stays."""
+    if rate is None:
+        return None
+    if bucket is None:
+        return _Bucket.full(rate)
+    bucket.rate = rate
+    return bucket
+
+
+@dataclass(slots=True)
+class _Executor:
+    name: str
+    most: int
+    bucket: _Bucket | None
+    running: int = 0
+    queues: "OrderedDict[Waiter, _Queue]" = field(default_factory=OrderedDict["Waiter", _Queue])
+    timer: asyncio.TimerHandle | None = None
+
+
+class Slots:
+    """Counts calls in flight; a free slot goes to the sessions in turn."""
+
+    def __init__(self, breakers: Breakers) -> None:
+        self._breakers = breakers
+        self._per_session = 1
+        self._session_rate: float | None = None
+        self._executors: dict[str, _Executor] = {}
+        self._sessions: dict[Waiter, int] = {}
+        self._paces: dict[Waiter, _Bucket] = {}
+        """Of sessions that have begun a call, until they end; empty where sessions have no rate."""
+        self._paused = False
+
+    def configure(self, executors: Mapping[str, Limit], *, session: Limit) -> None:
+        """Set the limits of each executor and of every session; queues and counts are kept."""
+        self._per_session, self._session_rate = session
+        for waiter in list(self._paces):
+            pace = _paced(self._paces.pop(waiter), self._session_rate)
+            if pace is not None:
+                self._paces[waiter] = pace
+        for name, (most, rate) in executors.items():
+            known = self._executors.get(name)
+            if known is None:
+                self._executors[name] = _Executor(name, most, _paced(None, rate))
+                continue
+            known.most, known.bucket = most, _paced(known.bucket, rate)
+            if known.timer is not None:
+                # It was set for the old rate.
+                known.timer.cancel()
+                known.timer = None
+        for name in list(self._executors):
+            self._grant(name)
+
+    def pause(self) -> None:
+        """Let nothing new begin any more; the process is about to end."""
+        self._paused = True
+
+    def take(self, executor: str, session: Waiter) -> bool:
+        """Take a slot if one is free and nobody waits for it."""
+        state = self._executors.get(executor)
+        if state is None or state.queues or not self._fits(state, session):
+            return False
+        self._hold(state, session)
+        return True
+
+    def refusal(self, executor: str) -> str | None:
+        """Say why a call that got no slot must not wait for one; None where it may."""
+        return self._breakers.reason(executor)
+
+    def wait(self, executor: str, session: Waiter, call_id: CallId) -> None:
+        """Queue for a slot; `session.slot_free` tells when it is held, `session.turned_away` that it will not be."""
+        state = self._executors.get(executor)
+        if state is None:
+            session.turned_away(call_id, f"executor {executor!r} is no longer configured")
+            return
+        state.queues.setdefault(session, {})[call_id] = None
+        self._grant(executor)
+        self.turn_away(executor)
+
+    def withdraw(self, executor: str, session: Waiter, call_id: CallId) -> None:
+        """Take a call that has ended out of its queue, if it is in it."""
+        state = self._executors.get(executor)
+        queue = state.queues.get(session) if state is not None else None
+        if state is None or queue is None:
+            return
+        queue.pop(call_id, None)
+        if not queue:
+            del state.queues[session]
+
+    def turn_away(self, executor: str) -> None:
+        """Let nobody wait for an executor whose breaker is not closed."""
+        state = self._executors.get(executor)
+        reason = self._breakers.reason(executor)
+        if state is None or reason is None:
+            return
+        waiting, state.queues = state.queues, OrderedDict()
+        for session, queue in waiting.items():
+            for call_id in queue:
+                session.turned_away(call_id, reason)
+
+    def release(self, executor: str, session: Waiter) -> None:
+        """Give a slot back."""
+        state = self._executors.get(executor)
+        if state is not None:
+            state.running -= 1
+        left = self._sessions.get(session, 1) - 1
+        if left > 0:
+            self._sessions[session] = left
+        else:
+            self._sessions.pop(session, None)
+        for name, other in self._executors.items():
+            if other.queues:
+                self._grant(name)
+
+    def forget(self, session: Waiter) -> None:
+        """Take a session's waiting calls out of all queues."""
+        self._paces.pop(session, None)
+        for state in self._executors.values():
+            state.queues.pop(session, None)
+
+    @property
+    def held(self) -> int:
+        """How many slots are held, of all executors."""
+        return sum(state.running for state in self._executors.values())
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for a slot."""
+        return sum(len(queue) for state in self._executors.values() for queue in state.queues.values())
+
+    def _fits(self, state: _Executor, session: Waiter) -> bool:
+        if self._paused or state.running >= state.most or self._is_full(session):
+            return False
+        return self._breakers.admits(state.name) and not self._rate_wait(state, session)
+
+    def _is_full(self, session: Waiter) -> bool:
+        return self._sessions.get(session, 0) >= self._per_session
+
+    def _rate_wait(self, state: _Executor, session: Waiter) -> float:
+        """Say in how many seconds the rates of both would let a call begin."""
+        pace = self._paces.get(session)
+        return max(state.bucket.wait() if state.bucket else 0.0, pace.wait() if pace else 0.0)
+
+    def _hold(self, state: _Executor, session: Waiter) -> None:
+        state.running += 1
+        if state.bucket is not None:
+            state.bucket.take()
+        if self._session_rate is not None:
+            pace = self._paces.get(session)
+            if pace is None:
+                pace = self._paces[session] = _Bucket.full(self._session_rate)
+            pace.take()
+        self._sessions[session] = self._sessions.get(session, 0) + 1
+        self._breakers.reserve(state.name)
+
+    def _grant(self, executor: str) -> None:
+        state = self._executors[executor]
+        granted = True
+        while granted:
+            granted = False
+            for session in list(state.queues):
+                if not self._fits(state, session):
+                    continue
+                granted = True
+                queue = state.queues[session]
+                call_id = next(iter(queue))
+                del queue[call_id]
+                if queue:
+                    # The next free slot is for another session.
+                    state.queues.move_to_end(session)
+                else:
+                    del state.queues[session]
+                self._hold(state, session)
+                session.slot_free(call_id, executor)
+        self._wake_for_rate(executor, state)
+
+    def _wake_for_rate(self, executor: str, state: _Executor) -> None:
+        if not state.queues or state.timer is not None or state.running >= state.most:
+            return
+        if state.bucket is None and not self._paces:
+            return
+        waits = [self._rate_wait(state, session) for session in state.queues if not self._is_full(session)]
+        # Where something else than a rate holds them up, its end grants anew.
+        wait = min((wait for wait in waits if wait), default=0.0)
+        if not wait:
+            return
+
+        def again() -> None:
+            state.timer = None
+            self._grant(executor)
+
+        state.timer = asyncio.get_running_loop().call_later(wait, guard_call("slots", again))

@@ -1,0 +1,1 @@
+"""This process among others on one store: lease, takeover, notifications, forwarding."""

@@ -1,0 +1,176 @@
+"""Finds the instance that carries a session, and passes requests on to it.
+
+Addresses come from the store's list of instances and from nowhere else; redirects are not followed.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import aiohttp
+import structlog
+from yarl import URL
+
+from gateway.clock import Clock
+from gateway.errors import Elsewhere
+from gateway.events import SessionId
+from gateway.guard import Tasks, awaited
+from gateway.runtime.cluster.lease import LeaseKeeper
+from gateway.runtime.metrics import Metrics
+from gateway.runtime.session.sessions import Sessions
+from gateway.store.port import Engine
+from gateway.store.rows import Instance
+
+log = structlog.get_logger(__name__)
+
+_LOOK = 0.2
+_WATCH = 2.0
+_CHUNK = 64 * 1024
+_CONNECT = 2.0
+_DEADLINE = 40.0
+"""Seconds for a whole exchange: more than an owner takes to say that it is too slow."""
+_MOST_CONNECTIONS = 256
+_MOST_ANSWER = 16 * 1024**2
+_ALONE = 5.0
+"""Seconds to wait for a session to be taken up again where no other instance can carry it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardedRequest:
+    """A request to pass on."""
+
+    method: str
+    path: str
+    """With the query, as it came."""
+    headers: Sequence[tuple[str, str]]
+    body: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardedAnswer:
+    """What the owner answered."""
+
+    status: int
+    headers: Sequence[tuple[str, str]]
+    body: bytes
+
+
+class Unreached(Exception):
+    """The owner could not be connected to, so that nothing was sent."""
+
+
+class Forwarder:
+    """Asks other instances; entered with the gateway."""
+
+    def __init__(self, engine: Engine, clock: Clock, keeper: LeaseKeeper, sessions: Sessions, metrics: Metrics) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._keeper = keeper
+        self._sessions = sessions
+        self._metrics = metrics
+        self._client: aiohttp.ClientSession | None = None
+        self._tasks = Tasks()
+
+    async def __aenter__(self) -> "Forwarder":
+        # Proxies of the environment are for the outside world.
+        self._client = aiohttp.ClientSession(
+            # A kept connection that the owner closes in that moment would leave it unclear whether it took a request.
+            connector=aiohttp.TCPConnector(limit=_MOST_CONNECTIONS, force_close=True),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=_DEADLINE, connect=_CONNECT),
+            auto_decompress=False,
+            trust_env=False,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._tasks.close()
+        if self._client is not None:
+            await self._client.close()
+
+    @property
+    def instance(self) -> str:
+        """The name of this instance, for whoever is asked."""
+        return "-" if self._keeper.lease is None else self._keeper.lease.instance
+
+    def patience(self) -> float:
+        """Say until when, by the monotonic clock, a request may wait for an owner."""
+        wait = 2 * self._keeper.ttl.total_seconds() if self._keeper.shared else _ALONE
+        return self._clock.monotonic() + wait
+
+    async def owner(self, session_id: SessionId, *, until: float) -> Instance | None:
+        """Find who carries a session; None where that is decided here.
+
+        Raises:
+            Elsewhere: nobody took it up in time.
+        """
+        while True:
+            if self._sessions.carried(session_id) is not None:
+                return None
+            owner = await self._engine.owner(session_id)
+            if owner is not None and owner.instance_id != self.instance:
+                return owner
+            row = await self._engine.session(session_id)
+            if row is None or row.state == "closed":
+                return None
+            if self._clock.monotonic() >= until:
+                self._metrics.forwarded("nobody")
+                raise Elsewhere(session_id, "no instance that lives carries the session now")
+            await asyncio.sleep(_LOOK)
+
+    async def pause(self, session_id: SessionId, *, until: float) -> None:
+        """Wait a moment before an owner is looked for again.
+
+        Raises:
+            Elsewhere: there is no time left.
+        """
+        if self._clock.monotonic() >= until:
+            raise Elsewhere(session_id, "the instance that carries the session cannot be reached")
+        await asyncio.sleep(_LOOK)
+
+    async def ask(self, owner: Instance, session_id: SessionId, letter: ForwardedRequest) -> ForwardedAnswer:
+        """Pass a request on, and wait for the answer while its owner lives.
+
+        Raises:
+            Unreached: nothing was sent; another owner may be found soon.
+            Elsewhere: it was sent, and no answer came.
+        """
+        exchange = awaited("relay", self._exchange(owner, letter), self._tasks)
+        try:
+            while not (await asyncio.wait({exchange}, timeout=_WATCH))[0]:
+                now = await self._engine.owner(session_id)
+                if now is None or now.instance_id != owner.instance_id:
+                    raise self._unsure(owner, session_id, "it carries the session no longer")
+            answered = exchange.result()
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as exc:
+            self._metrics.forwarded("unreachable")
+            log.warning("the owner of a session cannot be reached", instance=owner.instance_id, reason=str(exc))
+            raise Unreached(str(exc)) from exc
+        except (aiohttp.ClientError, TimeoutError) as exc:
+            raise self._unsure(owner, session_id, str(exc)) from exc
+        finally:
+            exchange.cancel()
+        self._metrics.forwarded("answered")
+        return answered
+
+    async def _exchange(self, owner: Instance, letter: ForwardedRequest) -> ForwardedAnswer:
+        assert self._client is not None
+        url = URL(owner.url.rstrip("/") + letter.path, encoded=True)
+        async with self._client.request(
+            letter.method, url, headers=letter.headers, data=letter.body, allow_redirects=False
+        ) as response:
+            answer = bytearray()
+            async for chunk in response.content.iter_chunked(_CHUNK):
+                answer += chunk
+                if len(answer) > _MOST_ANSWER:
+                    raise aiohttp.ClientPayloadError("the answer is too large")
+            return ForwardedAnswer(response.status, list(response.headers.items()), bytes(answer))
+
+    def _unsure(self, owner: Instance, session_id: SessionId, reason: str) -> Elsewhere:
+        self._metrics.forwarded("unsure")
+        log.warning("a forwarded request was not answered", instance=owner.instance_id, reason=reason)
+        text = "the instance that carries the session gave no answer; the request may be on record or not"
+        return Elsewhere(session_id, text, unsure=True)

@@ -1,0 +1,164 @@
+"""Feeds of sessions that another instance carries: one reader of the journal for all their followers here.
+
+A reader asks the owner to notify of this session, and looks by itself as well: each second while there is news,
+each five seconds on a quiet session. What is only live (pieces of text, typing) never reaches the journal: the
+owner sends it along with its notifications, as far as it fits, so that under load some of it does not arrive.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import orjson
+import structlog
+
+from gateway.errors import EngineUnavailable, Truncated
+from gateway.events import EVENT, Live, SessionId, dump_event
+from gateway.guard import Tasks, guard, guard_call
+from gateway.runtime.cluster.notifications import Notifications
+from gateway.runtime.feeds.feed import Feed
+from gateway.store.port import Engine
+
+log = structlog.get_logger(__name__)
+
+_PAGE = 200
+_LOOK = 1.0
+_LOOK_IDLE = 5.0
+_IDLE_AFTER = 30.0
+_SAY_AGAIN = 10.0
+_INTEREST = 25.0
+"""Seconds for which an owner notifies after it was asked; asked again sooner, it goes on."""
+
+
+class Carrying(Protocol):
+    """Whoever knows the feeds of the sessions that are carried here."""
+
+    def feed(self, session_id: SessionId) -> Feed | None: ...
+
+
+class RemoteFeeds:
+    """Keeps a feed for each session that is followed here and carried elsewhere, or by nobody."""
+
+    def __init__(self, engine: Engine, here: Carrying, notifications: Notifications, tasks: Tasks) -> None:
+        self._engine = engine
+        self._here = here
+        self._notifications = notifications
+        self._tasks = tasks
+        self._remote_feeds: dict[SessionId, tuple[Feed, asyncio.Event]] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        notifications.on("session", self._hear)
+        notifications.on("follow", self._ring_for)
+        notifications.on_live(self._show)
+        notifications.on_missed(self._look_all)
+
+    def here(self, session_id: SessionId) -> Feed | None:
+        """Find the feed of a session that is carried here."""
+        feed = self._here.feed(session_id)
+        return None if feed is None or feed.closed else feed
+
+    async def elsewhere(self, session_id: SessionId) -> Feed | None:
+        """Make or find the feed of one that is not; None where the session is closed or unknown."""
+        found = self._remote_feeds.get(session_id)
+        if found is None:
+            row = await self._engine.session(session_id)
+            if row is None or row.state == "closed":
+                return None
+            found = self._remote_feeds.get(session_id)
+            if found is None:
+                found = Feed(row.last_sequence), asyncio.Event()
+                self._remote_feeds[session_id] = found
+                task = guard("mirror", partial(self._read, session_id, *found), self._tasks, session_id=session_id)
+                self._running.add(task)
+                task.add_done_callback(self._running.discard)
+                task.add_done_callback(guard_call("mirror", partial(self._forget, session_id, found[0])))
+        return found[0]
+
+    def _forget(self, session_id: SessionId, feed: Feed, _ended: "asyncio.Task[None]") -> None:
+        del self._remote_feeds[session_id]
+        feed.close()
+
+    def stop(self) -> None:
+        """End all readers."""
+        for task in self._running:
+            task.cancel()
+
+    # Notifications -----------------------------------------------------------------------------------------------
+
+    def _hear(self, names: Sequence[str]) -> None:
+        for name in names:
+            if found := self._remote_feeds.get(SessionId(name)):
+                found[1].set()
+
+    def _show(self, name: str, text: str) -> None:
+        """Show something that is only live to those who follow here."""
+        found = self._remote_feeds.get(SessionId(name))
+        if found is None:
+            return
+        try:
+            told: dict[str, Any] = orjson.loads(text)
+            live = Live(EVENT.validate_python(told["event"]), int(told["after_sequence"]))
+        except (ValueError, KeyError, TypeError) as exc:
+            # Another release may show what this one does not know.
+            log.debug("a live item cannot be shown", session_id=name, reason=type(exc).__name__)
+        else:
+            found[0].tell(live)
+
+    def _look_all(self) -> None:
+        for _, wake in self._remote_feeds.values():
+            wake.set()
+
+    def _ring_for(self, names: Sequence[str]) -> None:
+        """Others follow these sessions; notify after each commit for a while, where they are carried here."""
+        for name in names:
+            feed = self._here.feed(SessionId(name))
+            if feed is not None:
+                feed.tell_others(partial(self._tell, name), seconds=_INTEREST)
+
+    def _tell(self, name: str, live: Live | None) -> None:
+        if live is None:
+            self._notifications.tell("session", [name])
+        else:
+            told = {"after_sequence": live.after_sequence, "event": dump_event(live.event)}
+            self._notifications.show(name, orjson.dumps(told, default=str).decode())
+
+    # Reading ---------------------------------------------------------------------------------------------
+
+    async def _read(self, session_id: SessionId, feed: Feed, wake: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+        news_at, said_at = loop.time(), 0.0
+        while feed.followed and self.here(session_id) is None:
+            if loop.time() - said_at > _SAY_AGAIN:
+                self._notifications.tell("follow", [session_id])
+                said_at = loop.time()
+            wake.clear()
+            try:
+                if await self._catch_up(session_id, feed):
+                    news_at = loop.time()
+                    if await self._is_closed(session_id, feed):
+                        return
+            except EngineUnavailable as exc:
+                log.warning("a followed session cannot be read", session_id=session_id, reason=str(exc))
+            try:
+                async with asyncio.timeout(_LOOK if loop.time() - news_at < _IDLE_AFTER else _LOOK_IDLE):
+                    await wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _catch_up(self, session_id: SessionId, feed: Feed) -> bool:
+        began = feed.last_sequence
+        while True:
+            try:
+                page = await self._engine.read(session_id, after=feed.last_sequence, limit=_PAGE)
+            except Truncated as exc:
+                feed.skip_to(exc.first_sequence - 1)
+                continue
+            feed.extend(page)
+            if len(page) < _PAGE:
+                return feed.last_sequence > began
+
+    async def _is_closed(self, session_id: SessionId, feed: Feed) -> bool:
+        if not feed.ends_with("session.closed"):
+            return False
+        row = await self._engine.session(session_id)
+        return row is None or row.state == "closed"

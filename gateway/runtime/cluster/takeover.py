@@ -1,0 +1,155 @@
+"""Takes up what nobody carries: at the start, when an instance has died or left, and when somebody says so."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+import structlog
+
+from gateway.errors import EngineUnavailable
+from gateway.events import SessionId
+from gateway.guard import FAULTS, Tasks, guard
+from gateway.runtime.cluster.lease import LeaseKeeper
+from gateway.runtime.cluster.notifications import Notifications
+from gateway.runtime.metrics import Metrics
+from gateway.runtime.session.sessions import Sessions
+from gateway.store.port import Engine
+from gateway.store.rows import Page, Regained, SessionRow
+
+log = structlog.get_logger(__name__)
+
+PORTION = 100
+"""Sessions adopted at once; each of them makes a link."""
+_PAUSE = 0.1
+_TOGETHER = 16
+"""Named sessions taken before the first of them is taken up."""
+_LOOK = 1.0
+_COMPARE = 10
+"""Looks after which the store is asked whether it and this process agree about who carries what."""
+_PAGE = 500
+_MOST_NAMED = 10_000
+
+
+class Takeover:
+    """Looks for orphans about once a second, and whenever it is woken."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        keeper: LeaseKeeper,
+        sessions: Sessions,
+        notifications: Notifications,
+        *,
+        metrics: Metrics,
+        jitter: Callable[[], float],
+    ) -> None:
+        self._engine = engine
+        self._keeper = keeper
+        self._sessions = sessions
+        self._metrics = metrics
+        self._jitter = jitter
+        self._wake = asyncio.Event()
+        self._named: dict[SessionId, None] = {}
+        self._doubt = False
+        self._task: asyncio.Task[None] | None = None
+        notifications.on("orphans", self._hear)
+        notifications.on_missed(self._wake.set)
+
+    def start(self, tasks: Tasks) -> None:
+        """Look from now on; where the store is this process's alone, there is nothing to look for."""
+        if self._keeper.shared:
+            self._task = guard("adoption", self._look, tasks)
+
+    def stop(self) -> None:
+        """Adopt nothing more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def wake(self) -> None:
+        """Look now."""
+        self._wake.set()
+
+    async def go_on(self, mine: Sequence[Regained]) -> None:
+        """A new lease has begun after a lost one: these sessions go on, all others that are carried are let go."""
+        self._sessions.resume_all({one.session_id: one for one in mine})
+        # What is owned and not carried was just being taken up when the lease was lost. The next look, a moment
+        # later, leaves other instances that lost theirs in the same pause the time to go on as well.
+        self._doubt = True
+
+    async def take_all(self, *, pause: float = 0.0) -> None:
+        """Take up, in portions, whatever this instance may."""
+        while True:
+            rows = await self._keeper.take_over(self._sessions.runtimes.keys(), limit=PORTION)
+            if not rows:
+                return
+            for row in rows:
+                self._metrics.adopted(takeover=row.fence > 1)
+            if pause:
+                log.info("sessions adopted", count=len(rows))
+            await self._sessions.take_up(rows)
+            await asyncio.sleep(pause * (0.5 + self._jitter()))
+
+    def _hear(self, names: Sequence[str]) -> None:
+        for name in names[: _MOST_NAMED - len(self._named)]:
+            self._named[SessionId(name)] = None
+        self._wake.set()
+
+    async def _look(self) -> None:
+        looks = 0
+        while True:
+            try:
+                async with asyncio.timeout(_LOOK * (0.5 + self._jitter())):
+                    await self._wake.wait()
+            except TimeoutError:
+                looks += 1
+            self._wake.clear()
+            try:
+                # A part of what is left of a leaving instance: the store's fair share still counts that one.
+                await self._take_named()
+                await self.take_all(pause=_PAUSE)
+                if self._doubt or looks >= _COMPARE:
+                    looks, self._doubt = 0, False
+                    await self._compare()
+            except EngineUnavailable as exc:
+                # An answer that was lost may have made this instance the owner of something.
+                self._doubt = True
+                log.warning("orphans cannot be looked for", reason=str(exc))
+
+    async def _take_named(self) -> None:
+        while self._named:
+            taken: list[SessionRow] = []
+            for session_id in list(islice(self._named, _TOGETHER)):
+                try:
+                    row = await self._keeper.take(session_id)
+                except EngineUnavailable:
+                    raise
+                except Exception as exc:  # noqa: BLE001 - noted: one session must not keep those behind it
+                    FAULTS.note("adoption", exc, session_id=session_id)
+                    row, self._doubt = None, True
+                del self._named[session_id]
+                if row is not None and self._sessions.carried(session_id) is None:
+                    self._metrics.adopted(takeover=row.fence > 1)
+                    taken.append(row)
+            await self._sessions.take_up(taken)
+
+    async def _compare(self) -> None:
+        """Mend what is owned and not carried, or carried and not owned, which only lost answers can have caused."""
+        lease = self._keeper.lease
+        if lease is None or not self._keeper.settled:
+            return
+        shown = await self._engine.instances()
+        owned = next((one.sessions for one in shown if one.instance_id == lease.instance), 0)
+        if owned == len(self._sessions.all()):
+            return
+        after: str | None = None
+        while True:
+            rows, after = await self._engine.sessions(Page(_PAGE, after), open_only=True)
+            for row in rows:
+                carried = self._sessions.carried(row.session_id)
+                if row.owner == lease.instance and carried is None:
+                    log.warning("a session was owned and not carried", session_id=row.session_id)
+                    await self._sessions.take_up([row])
+                elif carried is not None and carried.worker.fence < row.fence:
+                    self._sessions.lose(carried, "it is owned elsewhere")
+            if after is None or self._keeper.lease is not lease:
+                return

@@ -1,0 +1,225 @@
+"""The executors and destinations of the configuration: opened, swapped on reload, closed."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import structlog
+
+from gateway.clock import Clock
+from gateway.errors import EngineUnavailable, InvalidConfiguration, NotFound, OperatorError, Problem
+from gateway.executors.port import Destination, Executor
+from gateway.guard import Tasks, awaited, guard, tried
+from gateway.runtime.cluster.lease import Lease, LeaseKeeper
+from gateway.runtime.cluster.notifications import Notifications
+from gateway.runtime.delivery.subscriptions import EventDelivery, note_of, target_of
+from gateway.runtime.policy import copying_of, retry_of
+from gateway.settings.model import DestinationSpec, ExecutorSpec, Settings
+from gateway.store.port import Engine
+
+log = structlog.get_logger(__name__)
+
+_OVERLAP = 10.0
+_HOLD_AGAIN = 1.0
+_FINISH = 5.0
+_LOOK, _LOOK_ALONE = 2.0, 30.0
+"""Seconds after which copies are looked for that nobody announced, among others and alone."""
+_Spec = TypeVar("_Spec")
+_Part = TypeVar("_Part")
+
+
+@dataclass(frozen=True, slots=True)
+class _Delivery:
+    spec: DestinationSpec
+    destination: Destination
+    delivery: EventDelivery
+    task: asyncio.Task[None]
+
+
+class Backends:
+    """Owns everything that talks to the user's side."""
+
+    def __init__(
+        self,
+        make_executor: Callable[[ExecutorSpec], Executor],
+        make_destination: Callable[[DestinationSpec], Destination],
+        engine: Engine,
+        clock: Clock,
+        jitter: Callable[[], float],
+        keeper: LeaseKeeper,
+        notifications: Notifications,
+    ) -> None:
+        self._keeper = keeper
+        self._notifications = notifications
+        self._make_executor = make_executor
+        self._make_destination = make_destination
+        self._engine = engine
+        self._clock = clock
+        self._jitter = jitter
+        self._tasks: Tasks | None = None
+        self._executors: dict[str, tuple[ExecutorSpec, Executor]] = {}
+        self._deliveries: dict[str, _Delivery] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._held: set[str] = set()
+        """The destinations that this instance, and no other, delivers to."""
+        notifications.on("copies", self._hear)
+        notifications.on_missed(lambda: self._hear(tuple(self._deliveries)))
+
+    async def start(self, tasks: Tasks) -> None:
+        """Run couriers in this group."""
+        self._tasks = tasks
+
+    @property
+    def executors(self) -> Mapping[str, Executor]:
+        """The executors by name."""
+        return {name: executor for name, (_, executor) in self._executors.items()}
+
+    async def configure(self, settings: Settings) -> None:
+        """Open what is new or changed and close what is gone; attempts under way keep theirs until they end.
+
+        Raises:
+            InvalidConfiguration: something of it can never work; nothing was changed.
+        """
+        executors = {
+            name: (spec, _made("executors", name, self._make_executor, spec))
+            for name, spec in settings.executors.items()
+            if name not in self._executors or self._executors[name][0] != spec
+        }
+        destinations = {
+            name: (spec, _made("destinations", name, self._make_destination, spec))
+            for name, spec in settings.destinations.items()
+            if name not in self._deliveries or self._deliveries[name].spec != spec
+        }
+        async with AsyncExitStack() as opened:
+            for _, part in (*executors.values(), *destinations.values()):
+                await opened.enter_async_context(part)
+            # All or nothing: what is new is open, so that from here on nothing can fail.
+            opened.pop_all()
+        for name in [name for name in self._executors if name in executors or name not in settings.executors]:
+            self._close_later(*self._executors.pop(name))
+        self._executors.update(executors)
+        for name in [name for name in self._deliveries if name in destinations or name not in settings.destinations]:
+            await self._end(self._deliveries.pop(name))
+        await self._open_destinations(destinations)
+
+    async def _open_destinations(self, fresh: Mapping[str, tuple[DestinationSpec, Destination]]) -> None:
+        assert self._tasks is not None
+        for name, (spec, destination) in fresh.items():
+            delivery = EventDelivery(
+                name,
+                destination,
+                policy=copying_of(spec),
+                concurrency=spec.concurrency,
+                engine=self._engine,
+                clock=self._clock,
+                jitter=self._jitter,
+                longest_sleep=_LOOK if self._keeper.shared else _LOOK_ALONE,
+            )
+            task = guard("destination", partial(self._deliver, name, delivery), self._tasks, destination=name)
+            self._deliveries[name] = _Delivery(spec, destination, delivery, task)
+
+    async def _deliver(self, name: str, delivery: EventDelivery) -> None:
+        """Deliver while this instance holds its destination."""
+        while not delivery.finishing:
+            lease = self._keeper.lease
+            if lease is not None and await self._may_hold(name):
+                self._held.add(name)
+                try:
+                    await self._while_held(name, lease, delivery)
+                finally:
+                    self._held.discard(name)
+            if not delivery.finishing:
+                await asyncio.sleep(_HOLD_AGAIN * (0.5 + self._jitter()))
+
+    async def _while_held(self, name: str, lease: Lease, delivery: EventDelivery) -> None:
+        async with Tasks() as group:
+            working, over = awaited("copies", delivery.run(), group), awaited("copies", lease.over.wait(), group)
+            patience = _HOLD_AGAIN if self._keeper.shared else None
+            held = True
+            while held:
+                done, _ = await asyncio.wait({working, over}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                held = not done and await self._may_hold(name)
+            await group.close()
+            if not working.cancelled():
+                # What it raised is this destination's fault.
+                working.result()
+
+    async def _may_hold(self, name: str) -> bool:
+        try:
+            return await self._keeper.hold(target_of(name))
+        except EngineUnavailable as exc:
+            log.warning("a destination cannot be held now", destination=name, reason=str(exc))
+            # What is held stays so as long as the lease runs.
+            return name in self._held
+
+    async def finish(self) -> None:
+        """Let the copies under way end, for a while, and begin no others; whoever comes next delivers them."""
+        for delivery in self._deliveries.values():
+            delivery.delivery.finish()
+        if tasks := [self._deliveries[name].task for name in self._held & self._deliveries.keys()]:
+            await asyncio.wait(tasks, timeout=_FINISH)
+
+    def wake(self) -> None:
+        """There may be new copies to deliver, here or by whoever holds their destination."""
+        for name, delivery in self._deliveries.items():
+            if name in self._held:
+                delivery.delivery.wake()
+            elif self._keeper.shared:
+                self._notifications.tell("copies", [name])
+
+    def _hear(self, names: Sequence[str]) -> None:
+        for name in names:
+            if name in self._held and name in self._deliveries:
+                self._deliveries[name].delivery.wake()
+
+    async def enable(self, name: str) -> None:
+        """Switch a destination on again."""
+        if name not in self._deliveries:
+            known = ", ".join(sorted(self._deliveries)) or "none"
+            raise NotFound(f"no destination is named {name!r}; configured: {known}")
+        await self._engine.set_note(note_of(name), None)
+        self.wake()
+        log.info("destination enabled", destination=name)
+
+    async def stop(self) -> None:
+        """Close everything."""
+        for task in list(self._closing):
+            task.cancel()
+        if self._closing:
+            await asyncio.wait(self._closing)
+        for delivery in self._deliveries.values():
+            await self._end(delivery)
+        for name, (_, executor) in self._executors.items():
+            await tried("executor", executor.__aexit__(None, None, None), executor=name)
+        self._deliveries.clear()
+        self._executors.clear()
+
+    async def _end(self, delivery: _Delivery) -> None:
+        delivery.task.cancel()
+        await asyncio.wait({delivery.task})
+        await tried("destination", delivery.destination.__aexit__(None, None, None))
+
+    def _close_later(self, spec: ExecutorSpec, executor: Executor) -> None:
+        assert self._tasks is not None
+        patience = retry_of(spec).timeout.total_seconds() + _OVERLAP
+        task = guard("executor", partial(_close_after, executor, patience), self._tasks, again=False)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+def _made(section: str, name: str, make: Callable[[_Spec], _Part], spec: _Spec) -> _Part:
+    try:
+        return make(spec)
+    except OperatorError as exc:
+        fault = Problem(path=f"{section}.{name}", message=str(exc))
+        raise InvalidConfiguration("configuration", (fault,)) from exc
+
+
+async def _close_after(executor: Executor, seconds: float) -> None:
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        await executor.__aexit__(None, None, None)

@@ -1,0 +1,106 @@
+"""What is looked after from time to time: retention, and the gauges nobody pushes."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+import structlog
+
+from gateway.errors import EngineUnavailable
+from gateway.guard import Tasks, guard
+from gateway.runtime.cluster.lease import LeaseKeeper
+from gateway.runtime.metrics import Metrics
+from gateway.runtime.session.sessions import Sessions
+from gateway.settings.model import Retention
+from gateway.store.port import Engine
+from gateway.store.rows import CallFilter, Page, RetentionPolicy
+
+log = structlog.get_logger(__name__)
+
+_GAUGES = 5.0
+_SWEEP = 60.0
+_DEAD_COUNTED = 1_000
+
+
+class Maintenance:
+    """Two small loops in the gateway's task group."""
+
+    def __init__(self, engine: Engine, metrics: Metrics, sessions: Sessions, keeper: LeaseKeeper) -> None:
+        self._engine = engine
+        self._keeper = keeper
+        self._metrics = metrics
+        self._sessions = sessions
+        self._running: list[asyncio.Task[None]] = []
+
+    def start(self, tasks: Tasks, retention: Callable[[], Retention]) -> None:
+        """Begin; `retention` says what may go as the configuration has it at that moment."""
+        self._running = [
+            guard("gauges", self._measure, tasks),
+            guard("retention", partial(self._sweep, retention), tasks),
+        ]
+
+    def stop(self) -> None:
+        """End both loops."""
+        for task in self._running:
+            task.cancel()
+
+    async def _measure(self) -> None:
+        while True:
+            oldest: dict[str, float] = dict.fromkeys(self._sessions.runtimes, 0.0)
+            for carried in self._sessions.all():
+                name = carried.runtime.name
+                oldest[name] = max(oldest.get(name, 0.0), carried.worker.oldest_unsent)
+            for name, seconds in oldest.items():
+                self._metrics.outbox_oldest(name, seconds)
+            self._metrics.tasks(len(asyncio.all_tasks()))
+            try:
+                await self._measure_store()
+            except EngineUnavailable as exc:
+                log.warning("the engine cannot be measured", reason=str(exc))
+            await asyncio.sleep(_GAUGES)
+
+    async def _measure_store(self) -> None:
+        dead, _ = await self._engine.dead_sends(Page(limit=_DEAD_COUNTED))
+        calls, _ = await self._engine.calls(CallFilter(dead=True), Page(limit=_DEAD_COUNTED))
+        self._metrics.dead_letters(len(dead) + len(calls))
+        free = (await self._engine.health()).extra.get("disk_free_bytes")
+        if free is not None:
+            self._metrics.disk_free(int(free))
+
+    async def _sweep(self, retention: Callable[[], Retention]) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP)
+            lost = Counter[str]()
+            try:
+                if not await self._keeper.hold("sweep"):
+                    continue
+                policy = _policy(retention())
+                swept = await self._engine.sweep(policy)
+                lost.update(swept.copies)
+                while swept.more and await self._keeper.hold("sweep"):
+                    await asyncio.sleep(0.05)
+                    swept = await self._engine.sweep(policy)
+                    lost.update(swept.copies)
+            except EngineUnavailable as exc:
+                log.warning("retention must wait", reason=str(exc))
+            self._tell_lost(lost)
+
+    def _tell_lost(self, lost: Counter[str]) -> None:
+        """Tell of copies that retention removed undelivered."""
+        named = {target.removeprefix("destination:"): count for target, count in lost.items()}
+        for destination, count in named.items():
+            self._metrics.copies_lost(destination, count)
+        if named:
+            log.warning("retention removed copies that were never delivered", copies=named)
+
+
+def _policy(retention: Retention) -> RetentionPolicy:
+    return RetentionPolicy(
+        closed_age=retention.closed_age,
+        open_age=retention.open_age,
+        open_events=retention.open_events,
+        call_age=retention.closed_age,
+        copy_age=retention.closed_age,
+        max_bytes=int(retention.max_bytes),
+    )

@@ -1,0 +1,1 @@
+"""What followers see: feeds of sessions and of questions to people."""

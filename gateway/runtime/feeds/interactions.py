@@ -1,0 +1,147 @@
+"""What the followers of questions to people see: a bounded list of which ones changed, and a wake-up.
+
+Changes at other instances come by their notifications, and by a look from time to time. Only ids are kept. A follower
+reads the row as it is when its turn comes, so a question that changed twice meanwhile is shown once, as it
+stands; one that falls behind begins again with all that wait.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+
+import structlog
+
+from gateway.errors import EngineUnavailable, Truncated
+from gateway.events import InteractionId
+from gateway.runtime.feeds.wakeup import Ending, Wakeup, woken
+from gateway.runtime.views import Heartbeat, InteractionItem, InteractionShown, Missed
+from gateway.store.port import Engine
+from gateway.store.rows import InteractionRow, Page
+
+TAIL = 1_000
+_PAGE = 200
+_LOOK, _LOOK_UNFOLLOWED = 1.0, 5.0
+
+log = structlog.get_logger(__name__)
+
+
+class InteractionFeed:
+    """Keeps which interactions changed last, over all sessions."""
+
+    def __init__(self, tell_others: Callable[[Collection[InteractionId]], None] | None = None) -> None:
+        """Start an empty list; `tell_others` takes what changed here to other instances."""
+        self._tell_others = tell_others
+        self._followers = 0
+        self._ids: deque[InteractionId] = deque(maxlen=TAIL)
+        self._count = 0
+        self._wakeup = Wakeup()
+
+    @property
+    def followed(self) -> bool:
+        """Whether anybody follows here."""
+        return self._followers > 0
+
+    def join(self) -> int:
+        """Start to follow; returns the place to read from."""
+        self._followers += 1
+        return self._count
+
+    def leave(self) -> None:
+        """Stop following."""
+        self._followers -= 1
+
+    def tell(self, changed: Collection[InteractionId]) -> None:
+        """Take note that these changed here; their rows are written already."""
+        if changed:
+            self.hear(changed)
+            if self._tell_others is not None:
+                self._tell_others(changed)
+
+    def hear(self, changed: Iterable[InteractionId]) -> None:
+        """Take note that these changed, wherever that was."""
+        for interaction_id in changed:
+            self._ids.append(interaction_id)
+            self._count += 1
+        self._wakeup.wake()
+
+    def miss(self) -> None:
+        """Let all followers begin again: something may have changed unheard."""
+        self._ids.clear()
+        self._count += 1
+        self._wakeup.wake()
+
+    def since(self, place: int) -> tuple[list[InteractionId], int, bool]:
+        """Read what changed after a place: the ids, each once, the new place, and whether some were missed."""
+        first = self._count - len(self._ids)
+        return list(dict.fromkeys(list(self._ids)[max(0, place - first) :])), self._count, first > place
+
+    async def wait(self, place: int, *, ended: Ending, within: float) -> bool:
+        """Wait for something behind a place, or the end; False when neither came in so many seconds."""
+        return self._count > place or await woken(self._wakeup, ended, within=within)
+
+
+async def show(engine: Engine, row: InteractionRow) -> InteractionShown | None:
+    """Put a row together with the event that asked; None where that was removed."""
+    try:
+        found = await engine.read(row.session_id, after=row.request_sequence - 1, limit=1)
+    except Truncated:
+        return None
+    return InteractionShown(row, found[0]) if found and found[0].sequence == row.request_sequence else None
+
+
+async def follow_interactions(
+    engine: Engine, interaction_feed: InteractionFeed, *, heartbeat: float, ended: Ending
+) -> AsyncIterator[InteractionItem]:
+    """Yield all that wait, then each that changes as it then is, and heartbeats in between."""
+    place = interaction_feed.join()
+    try:
+        async for waiting in _waiting(engine):
+            yield waiting
+        while not ended.is_set():
+            changed, place, missed = interaction_feed.since(place)
+            if missed:
+                yield Missed()
+                async for waiting in _waiting(engine):
+                    yield waiting
+                continue
+            for interaction_id in changed:
+                row = await engine.interaction(interaction_id)
+                shown = await show(engine, row) if row is not None else None
+                if shown is not None:
+                    yield shown
+            if not await interaction_feed.wait(place, ended=ended, within=heartbeat):
+                yield Heartbeat()
+    finally:
+        interaction_feed.leave()
+
+
+async def watch_others(engine: Engine, interaction_feed: InteractionFeed) -> None:
+    """Look from time to time which questions wait, so that a lost notification only costs a wait."""
+    known: set[InteractionId] | None = None
+    while True:
+        try:
+            waiting = {row.interaction_id async for row in _rows_waiting(engine)}
+        except EngineUnavailable as exc:
+            log.warning("questions of other instances cannot be looked for", reason=str(exc))
+        else:
+            if known is not None:
+                interaction_feed.hear(known ^ waiting)
+            known = waiting
+        await asyncio.sleep(_LOOK if interaction_feed.followed else _LOOK_UNFOLLOWED)
+
+
+async def _rows_waiting(engine: Engine) -> AsyncIterator[InteractionRow]:
+    after: str | None = None
+    while True:
+        rows, after = await engine.interactions(Page(_PAGE, after), state="waiting")
+        for row in rows:
+            yield row
+        if after is None:
+            return
+
+
+async def _waiting(engine: Engine) -> AsyncIterator[InteractionShown]:
+    async for row in _rows_waiting(engine):
+        shown = await show(engine, row)
+        if shown is not None:
+            yield shown

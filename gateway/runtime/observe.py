@@ -1,0 +1,55 @@
+"""Counts and logs what was recorded or came and went; off the path of anything that waits."""
+
+from collections.abc import Sequence
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.core.state import SessionView
+from gateway.events import CallId, Envelope, FaultReported, FrameRejected, OutcomeIgnored, ToolFinished
+from gateway.runtime.metrics import Metrics
+
+_EXCERPT = 500
+
+
+def excerpt(payload: object) -> str:
+    """Show the beginning of a frame's payload for the log; values that hide themselves stay hidden."""
+    return repr(payload)[:_EXCERPT]
+
+
+def note(
+    envelopes: Sequence[Envelope], before: SessionView, *, adapter: str, metrics: Metrics, log: FilteringBoundLogger
+) -> Sequence[FaultReported]:
+    """Note what operators care about; returns the faults that the runtime has reported."""
+    faults: list[FaultReported] = []
+    listed = {envelope.sequence: envelope.losses for envelope in envelopes}
+    for envelope in envelopes:
+        # What is said in the place of a client's event lists its losses with both.
+        for loss in set(envelope.losses).difference(listed.get(envelope.caused_by or 0, ())):
+            metrics.loss(adapter, loss.how)
+        match envelope.event:
+            case ToolFinished() as event:
+                log.info(
+                    "call settled",
+                    call_id=event.call_id,
+                    tool=event.tool,
+                    outcome=event.outcome,
+                    sequence=envelope.sequence,
+                    unknown=event.unknown or None,
+                )
+                call = before.calls.get(CallId(event.call_id or ""))
+                seconds = (envelope.recorded_at - call.created_at).total_seconds() if call else 0.0
+                metrics.call_settled(before.runtime, event.tool or "", outcome=event.outcome, seconds=seconds)
+                if event.unknown:
+                    metrics.unknown_outcome()
+            case OutcomeIgnored() as event:
+                metrics.late_outcome()
+                log.warning("late outcome ignored", call_id=event.call_id, reason=event.reason)
+            case FrameRejected() as event:
+                metrics.frame_rejected(before.runtime)
+                log.warning("frame rejected", reason=event.reason, path=event.path, channel=event.channel)
+            case FaultReported() as event:
+                log.warning("the runtime reports a fault", code=event.code, message=event.message[:500])
+                faults.append(event)
+            case _:
+                pass
+    return faults

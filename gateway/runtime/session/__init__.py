@@ -1,0 +1,1 @@
+"""One session at work: its worker, inbox, outbox and link."""

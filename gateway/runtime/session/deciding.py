@@ -1,0 +1,152 @@
+"""Which decision of the core belongs to which signal."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from gateway.core import confirmations, inbound, interactions, lifecycle, outbound, outcomes
+from gateway.core.effects import Transmit
+from gateway.core.runtime_context import RuntimeContext
+from gateway.core.step_builder import StepBuilder
+from gateway.errors import Overloaded
+from gateway.events import ContextUpdated, Event, LinkChanged, MessagePosted
+from gateway.runtime.session import signals as s
+from gateway.store.step import HANDOVER, SendChange
+
+MOST_WAITING = 16
+_REASON = 500
+
+
+class Desk(Protocol):
+    """What a session's worker knows that a decision asks for."""
+
+    @property
+    def runtime(self) -> RuntimeContext: ...
+    @property
+    def known_refused(self) -> bool: ...
+    @property
+    def state_waits(self) -> bool: ...
+    @property
+    def waiting_messages(self) -> int: ...
+    @property
+    def waiting_events(self) -> int: ...
+    def jitter(self) -> float: ...
+    def give_back(self, executor: str) -> None: ...
+
+
+def decide(desk: Desk, builder: StepBuilder, signal: s.Signal) -> Any:
+    """Add what a signal means to a step; returns what its reply gets, where it has one."""
+    match signal:
+        case s.Connecting() | s.CaughtUp() | s.Reread() | s.LinkUp() | s.LinkDown():
+            _about_link(desk, builder, signal)
+        case s.Attempted(call_id, attempt, answer):
+            return outcomes.answered(desk.runtime, builder, call_id, attempt, answer, jitter=desk.jitter())
+        case s.SlotFree() | s.TurnedAway() | s.ExecutorReplied():
+            _about_work(desk, builder, signal)
+        case s.FrameArrived(frame, cursor, _, overloaded):
+            inbound.take(desk.runtime, builder, frame, cursor=cursor, overloaded=overloaded)
+        case s.HandedOver(frame, sequence, overloaded):
+            inbound.take(desk.runtime, builder, frame, overloaded=overloaded)
+            builder.change_send(SendChange(sequence, HANDOVER, "delivered"))
+        case s.Delivered(sequences, target, state, reason, overdue, fault):
+            for sequence in sequences:
+                lifecycle.delivery(builder, sequence, target, state, reason=reason, fault=fault)
+            if overdue:
+                confirmations.correct(desk.runtime, builder, caused_by=sequences[-1])
+        case s.Held(sequences):
+            lifecycle.held(builder, sequences)
+        case s.AnsweredLate(row, answered):
+            outcomes.late_outcome(builder, row, answered)
+        case s.Recover(unconfirmed):
+            lifecycle.recover(desk.runtime, builder, unconfirmed)
+        case s.Tick():
+            lifecycle.tick(desk.runtime, builder)
+        case _:
+            return _for_client(desk, builder, signal)
+    return None
+
+
+def _about_link(desk: Desk, builder: StepBuilder, signal: s.LinkSignal) -> None:
+    runtime = desk.runtime
+    match signal:
+        case s.Connecting():
+            inbound.connecting(runtime, builder)
+        case s.CaughtUp(starting):
+            inbound.caught_up(runtime, builder, is_starting=starting)
+        case s.Reread():
+            interactions.ask_again(runtime, builder)
+        case s.LinkUp():
+            lifecycle.link(runtime, builder, LinkChanged(state="up"), state_waits=desk.state_waits)
+        case s.LinkDown(reason, refused):
+            if builder.memory.linked or (refused and not desk.known_refused):
+                state = "refused" if refused else "down"
+                lifecycle.link(runtime, builder, LinkChanged(state=state, reason=reason[:_REASON]))
+
+
+def _about_work(desk: Desk, builder: StepBuilder, signal: s.SlotFree | s.TurnedAway | s.ExecutorReplied) -> None:
+    match signal:
+        case s.SlotFree(call_id, executor):
+            if not outcomes.claim(builder, call_id):
+                desk.give_back(executor)
+        case s.TurnedAway(call_id, reason):
+            outcomes.turn_away(desk.runtime, builder, call_id, reason)
+        case s.ExecutorReplied(sequence, answer):
+            asked = next((a for a in builder.memory.asked if a.sequence == sequence), None)
+            if asked is None:
+                confirmations.replied(desk.runtime, builder, sequence, answer)
+            else:
+                interactions.replied(desk.runtime, builder, asked, answer)
+
+
+def _for_client(desk: Desk, builder: StepBuilder, signal: s.ClientSignal) -> Any:
+    """What an API client or operator asked for."""
+    runtime = desk.runtime
+    match signal:
+        case s.Post(events, _, by, keep):
+            _refuse_too_many(desk, builder, events)
+            sequences = [outbound.post(runtime, builder, event, by=by) for event in events]
+            if keep is not None:
+                builder.keep(keep, sequences)
+            return sequences
+        case s.OutcomeGiven(call_id, answered):
+            return outcomes.outcome(runtime, builder, call_id, answered)
+        case s.OutcomeLate(row, answered):
+            outcomes.late_outcome(builder, row, answered)
+        case s.ProgressGiven(call_id, progress):
+            return outcomes.progressed(runtime, builder, call_id, progress)
+        case s.CancelOrdered(call_id, reason):
+            return outcomes.cancel(runtime, builder, call_id, reason=reason)
+        case s.RedriveOrdered(row, request, new_key, deliver):
+            return outcomes.redrive(runtime, builder, row, request, new_key=new_key, deliver=deliver)
+        case s.DismissOrdered(row, by):
+            outcomes.dismiss(builder, row, by=by)
+        case s.AnswerGiven(interaction_id, body, by):
+            interactions.answer(runtime, builder, interaction_id, body, by=by)
+        case s.CloseOrdered(reason):
+            lifecycle.close(runtime, builder, reason=reason)
+    return None
+
+
+def _refuse_too_many(desk: Desk, builder: StepBuilder, events: Sequence[Event]) -> None:
+    """Only so many events may wait for the runtime, and messages for their turn where it takes one a turn."""
+    most = desk.runtime.policy.outbound
+    if desk.waiting_events + len(builder.events) + len(events) > most:
+        raise Overloaded(f"{most} events may wait to be delivered to the runtime; try again later")
+    if not desk.runtime.capabilities.one_message_per_turn:
+        return
+    running = builder.memory.running
+    more = sum(_begins_a_turn(event, running=running) for event in events)
+    decided = sum(isinstance(effect, Transmit) and effect.lane == "new_work" for effect in builder.effects)
+    # Where no turn runs, the first of them need not wait.
+    room = MOST_WAITING if running else MOST_WAITING + 1
+    if more and desk.waiting_messages + decided + more > room:
+        raise Overloaded(f"only {MOST_WAITING} messages may wait for the turn to end; interrupt it or wait")
+
+
+def _begins_a_turn(event: Event, *, running: bool) -> bool:
+    match event:
+        case MessagePosted():
+            return True
+        case ContextUpdated():
+            return event.wakes_agent and not running
+        case _:
+            return False

@@ -1,0 +1,235 @@
+"""A session's inbox: one queue, in order, bounded for what the runtime and API clients send.
+
+Signals of our own (answers, deliveries, ticks) always get in: their number is bounded by the calls
+in flight. Past the bound the overload rule of DESIGN.md 11 applies to frames; requests of clients are refused.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import orjson
+
+from gateway.adapter.port import Frame
+from gateway.errors import Overloaded
+from gateway.guard import guard_call
+from gateway.runtime.session.replies import reply_of
+from gateway.runtime.session.signals import FrameArrived, Signal
+
+HARD_FACTOR = 4
+HARD_FRAMES = 10_000
+"""Small frames are let in far past the bound, so that each call among them can still be told "overloaded"."""
+MOST_REQUESTS = 256
+"""Requests of clients that may wait to be decided about."""
+# Each link begins with what is known already; where that alone fills the inbox, nothing new would ever get in.
+_MOST_ROOM = 16
+
+
+class Inbox:
+    """Takes signals from callbacks at once; hands them to the worker in batches."""
+
+    __slots__ = (
+        "_bytes",
+        "_frames",
+        "_is_live",
+        "_last_live",
+        "_most_bytes",
+        "_most_frames",
+        "_overflow",
+        "_queue",
+        "_requests",
+        "_resumed_at",
+        "_resumes",
+        "_room",
+        "_roomy",
+        "_shut",
+        "_taker",
+        "_weighed",
+    )
+
+    def __init__(
+        self,
+        *,
+        frames: int,
+        size: int,
+        resumes: bool,
+        is_live: Callable[[Frame], bool],
+        overflow: Callable[[str], None],
+        weighed: Callable[[int], None],
+    ) -> None:
+        """Bound what the runtime sends; `weighed` hears of bytes that come in and go out.
+
+        Where the protocol `resumes`, a full inbox costs the link and nothing else: what did not get in is
+        sent again by the next one. Elsewhere frames that are only live give way first: `is_live` tells them.
+        """
+        self._resumes, self._shut = resumes, False
+        self._room = 1
+        self._resumed_at: str | None = None
+        # Made when the first signal comes, since most sessions are idle most of the time.
+        self._queue: deque[Signal] | None = None
+        self._taker: asyncio.Future[None] | None = None
+        self._roomy: asyncio.Future[None] | None = None
+        self._last_live: FrameArrived | None = None
+        self._most_frames, self._most_bytes = frames, size
+        self._frames = self._bytes = self._requests = 0
+        self._is_live = is_live
+        self._overflow = overflow
+        self._weighed = weighed
+
+    def put(self, signal: Signal) -> None:
+        """Add a signal of our own, or a request of a client.
+
+        Raises:
+            Overloaded: it is a request, and too many wait already.
+        """
+        reply = reply_of(signal)
+        if reply is not None:
+            if self._requests >= MOST_REQUESTS:
+                raise Overloaded(f"{MOST_REQUESTS} requests wait for this session already; try again later")
+            self._requests += 1
+            reply.add_done_callback(
+                guard_call("inbox", lambda done: self._withdraw(signal) if done.cancelled() else None)
+            )
+        self._add(signal)
+
+    def put_frame(self, frame: Frame, cursor: str | None, *, alone: bool = False) -> None:
+        """Add a frame; one past the bound is marked, one far past it costs the link. `alone` goes with it."""
+        if self._shut:
+            return
+        size = _size_of(frame)
+        most_bytes = self._most_bytes * self._room
+        crowded = self._frames >= self._most_frames * self._room or self._bytes + size > max(most_bytes, size)
+        if crowded and self._resumes:
+            self._shut = True
+            self._overflow("the inbox is full; what is missing is asked for again")
+            return
+        if crowded and self._is_live(frame):
+            # Only the newest is shown, once there is room; a call or cancel never gives way to it.
+            self._last_live = FrameArrived(frame, cursor, 0)
+            return
+        if self.overfull:
+            self._overflow("the inbox is full")
+            return
+        self._weigh(1, size)
+        self._add(FrameArrived(frame, cursor, size, overloaded=crowded, alone=alone))
+
+    def reopen(self, cursor: str | None = None) -> None:
+        """A new link is being made: take its frames; there is room for more where the last one got nowhere."""
+        if not self._shut:
+            self._room = 1
+        elif cursor == self._resumed_at:
+            self._room = min(self._room * 2, _MOST_ROOM)
+        self._resumed_at, self._shut = cursor, False
+
+    @property
+    def shut(self) -> bool:
+        """Whether frames of the present link were turned away."""
+        return self._shut
+
+    @property
+    def overfull(self) -> bool:
+        """Whether not even marked frames get in any more."""
+        most_frames = max(self._most_frames * HARD_FACTOR, HARD_FRAMES)
+        return self._frames >= most_frames or self._bytes > self._most_bytes * HARD_FACTOR
+
+    async def has_room(self) -> None:
+        """Wait until a link that was cut because of a full inbox may be made again."""
+        while self._is_half_full:
+            if self._roomy is None:
+                self._roomy = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._roomy)
+
+    @property
+    def _is_half_full(self) -> bool:
+        return self._frames > self._most_frames // 2 or self._bytes > self._most_bytes // 2
+
+    async def take(self, most: int) -> list[Signal]:
+        """Wait for signals and take what is there, at most `most`."""
+        while not self._queue:
+            self._taker = asyncio.get_running_loop().create_future()
+            await self._taker
+        queue = self._queue
+        if len(queue) <= most:
+            batch = list(queue)
+            self._queue = None
+        else:
+            batch = [queue.popleft() for _ in range(most)]
+        for signal in batch:
+            if isinstance(signal, FrameArrived):
+                self._weigh(-1, -signal.size)
+            elif reply_of(signal) is not None:
+                self._requests -= 1
+        if self._queue is None and self._last_live is not None:
+            batch.append(self._last_live)
+            self._last_live = None
+        self._tell_of_room()
+        return batch
+
+    def put_back(self, signals: Sequence[Signal]) -> None:
+        """Put signals that could not be carried out in front again, in their order."""
+        for signal in reversed(signals):
+            if self._queue is None:
+                self._queue = deque()
+            self._queue.appendleft(signal)
+            if isinstance(signal, FrameArrived):
+                self._weigh(1, signal.size)
+            elif reply_of(signal) is not None:
+                self._requests += 1
+        self._wake()
+
+    def empty_out(self) -> list[Signal]:
+        """Take everything out, for the end."""
+        left = list(self._queue or ())
+        self._queue = None
+        self._requests = 0
+        self._weigh(-self._frames, -self._bytes)
+        self._tell_of_room()
+        return left
+
+    def _add(self, signal: Signal) -> None:
+        if self._queue is None:
+            self._queue = deque()
+        self._queue.append(signal)
+        self._wake()
+
+    def _withdraw(self, signal: Signal) -> None:
+        """Nobody waits for a request any more, so that it is not carried out either."""
+        if self._queue is not None and signal in self._queue:
+            self._queue.remove(signal)
+            self._requests -= 1
+
+    def _tell_of_room(self) -> None:
+        if self._roomy is not None and not self._is_half_full:
+            self._roomy.set_result(None)
+            self._roomy = None
+
+    def _wake(self) -> None:
+        taker, self._taker = self._taker, None
+        if taker is not None and not taker.done():
+            taker.set_result(None)
+
+    def _weigh(self, frames: int, size: int) -> None:
+        self._frames += frames
+        self._bytes += size
+        self._weighed(size)
+
+    @property
+    def waiting(self) -> list[Signal]:
+        """Show everything that waits, in its order."""
+        return list(self._queue or ())
+
+    @property
+    def empty(self) -> bool:
+        """Whether no signal waits."""
+        return not self._queue
+
+
+def _size_of(frame: Frame) -> int:
+    """Estimate a frame's size cheaply: exact for text, by encoding for the rest."""
+    payload = frame.payload
+    if isinstance(payload, str | bytes):
+        return len(payload)
+    try:
+        return len(orjson.dumps(payload))
+    except (TypeError, ValueError, orjson.JSONEncodeError):
+        return 1_024

@@ -1,0 +1,176 @@
+"""Keeps the link of one session: connects, waits, tries again with backoff and jitter."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Literal
+
+from gateway.adapter.port import Connector, Link, Resting
+from gateway.clock import Clock
+from gateway.errors import LinkCrowded, LinkLost, LinkRefused
+from gateway.guard import FAULTS, Tasks, awaited, is_fault, is_to_end
+from gateway.links.once import Once
+from gateway.runtime.metrics import Metrics
+from gateway.runtime.session.resting import Rest
+from gateway.runtime.session.signals import LinkDown, LinkUp
+from gateway.runtime.session.worker import SessionWorker
+
+_FIRST, _LONGEST = 0.5, 30.0
+_REFUSED = 60.0
+_STABLE = 10.0
+
+LinkState = Literal["connecting", "up", "down", "refused", "asleep"]
+"""`asleep`: the runtime has ended the session, and nobody has anything to say to it."""
+
+
+class Supervisor:
+    """Owns one session's connection; `run` is its only task."""
+
+    def __init__(
+        self,
+        worker: SessionWorker,
+        *,
+        connector: Connector,
+        clock: Clock,
+        metrics: Metrics,
+        jitter: Callable[[], float],
+        changed: Callable[[], None],
+        tasks: Tasks,
+    ) -> None:
+        self._tasks = tasks
+        self.state: LinkState = "connecting"
+        self.since: datetime = clock.now()
+        self.reason: str | None = None
+        self.gave_up = False
+        """Whether the address itself is at fault: only a reload, which makes the link anew, may try it again."""
+        self._worker = worker
+        self._connector = connector
+        self._clock = clock
+        self._metrics = metrics
+        self._jitter = jitter
+        self._changed = changed
+        self._dropped = Once()
+        self._drop_reason = ""
+        self._rest: Rest | None = None
+        if isinstance(connector, Resting):
+            self._rest = Rest(
+                worker, connector, native_id=worker.view.native_id, clock=clock, jitter=jitter, show=self._move
+            )
+
+    def drop(self, reason: str) -> None:
+        """Cut the link, e.g. because the inbox is full; it is made anew."""
+        self._drop_reason = reason
+        self._dropped.set()
+
+    async def run(self) -> None:
+        """Keep the link up until the task is canceled or the session is closed."""
+        tries = 0
+        started = self._clock.monotonic()
+        while not self._worker.closed.is_set():
+            # A link to a session that cannot decide about what is there already would only be cut again.
+            await self._worker.has_room()
+            try:
+                if not await self._rested():
+                    continue
+                self._move("connecting", self.reason)
+                started = self._clock.monotonic()
+                reason = await self._live()
+            except LinkCrowded as exc:
+                self._down(str(exc))
+                if self._rest is not None:
+                    self._rest.crowded(str(exc), stood=timedelta(seconds=self._clock.monotonic() - started))
+                wait = self._backoff(tries)
+            except LinkRefused as exc:
+                self._refused(exc)
+                self.gave_up = exc.until_reload
+                if self.gave_up:
+                    await self._worker.closed.wait()
+                    return
+                wait = _REFUSED if exc.terminal else self._backoff(tries)
+            except LinkLost as exc:
+                self._down(str(exc))
+                wait = self._backoff(tries)
+            except BaseException as exc:
+                if not is_fault(exc):
+                    raise
+                wait = self._failed(exc)
+                if is_to_end():
+                    raise asyncio.CancelledError from exc
+            else:
+                self._down(reason)
+                if self._clock.monotonic() - started > _STABLE:
+                    tries = 0
+                wait = self._backoff(tries)
+                self._metrics.reconnected(self._worker.view.runtime)
+            tries += 1
+            await self._wait(wait)
+
+    async def _rested(self) -> bool:
+        """Wait until there is a reason for a link; says whether one may be made: the lease may run out meanwhile."""
+        if self._rest is not None:
+            await self._rest.wait()
+        return self._worker.leased and not self._worker.closed.is_set()
+
+    async def _live(self) -> str:
+        self._dropped = Once()
+        native_id = self._worker.view.native_id
+        self._worker.connecting()
+        async with self._connector.connect(native_id, self._worker, resume_after=self._worker.cursor) as link:
+            if self._dropped.is_set():
+                return self._drop_reason
+            self._move("up", None)
+            if self._rest is not None:
+                self._rest.connected()
+            self._worker.log.info("link up")
+            self._worker.put(LinkUp(link))
+            return await self._until_ended(link)
+
+    async def _until_ended(self, link: Link) -> str:
+        lost, dropped = awaited("link", _closed(link), self._tasks), self._dropped.future()
+        try:
+            await asyncio.wait({lost, dropped, self._worker.closed.future()}, return_when=asyncio.FIRST_COMPLETED)
+            if lost.done():
+                return lost.result()
+        finally:
+            lost.cancel()
+        return self._drop_reason if dropped.done() else "the session is closed"
+
+    def _down(self, reason: str) -> None:
+        if self.state == "up" or self.reason != reason:
+            self._worker.log.warning("link down", reason=reason)
+        self._move("down", reason)
+        self._worker.put(LinkDown(reason))
+
+    def _failed(self, exc: BaseException) -> float:
+        """Somebody else's code raised what nobody foresaw: the link is dropped; says when it is made again."""
+        FAULTS.note("link", exc, session_id=self._worker.view.session_id, runtime=self._worker.view.runtime)
+        self._down(f"the adapter failed inside the gateway ({type(exc).__name__})")
+        return FAULTS.pause("link", self, now=asyncio.get_running_loop().time())
+
+    def _refused(self, problem: LinkRefused) -> None:
+        if self.reason != str(problem):
+            self._worker.log.error(
+                "the runtime refuses the link", code=problem.code, reason=str(problem), terminal=problem.terminal
+            )
+        self._move("refused", str(problem))
+        self._worker.put(LinkDown(str(problem), refused=True))
+
+    def _move(self, state: LinkState, reason: str | None) -> None:
+        if (state, reason) != (self.state, self.reason):
+            self.state, self.reason, self.since = state, reason, self._clock.now()
+            self._changed()
+
+    def _backoff(self, tries: int) -> float:
+        ceiling = min(_LONGEST, _FIRST * 2 ** min(tries, 10))
+        return ceiling * (0.5 + 0.5 * self._jitter())
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._worker.closed.wait()
+        except TimeoutError:
+            return
+
+
+async def _closed(link: Link) -> str:
+    return await link.wait_closed()

@@ -1,0 +1,71 @@
+"""Taking a session up from the store: its memory folded, its open calls joined in."""
+
+from gateway.core.folding import fold
+from gateway.core.snapshots import from_snapshot, to_snapshot
+from gateway.core.state import Complete, OpenCall, SessionView
+from gateway.errors import NotFound, Truncated
+from gateway.events import Envelope, SessionId, ToolRequested
+from gateway.store.port import Engine
+from gateway.store.rows import CallRow, SessionRow
+
+_PAGE = 500
+
+
+async def load_view(engine: Engine, session_id: SessionId) -> SessionView:
+    """Read what decisions about a session rest on.
+
+    Raises:
+        NotFound: no such session.
+    """
+    row = await engine.session(session_id)
+    if row is None:
+        raise NotFound(f"no session {session_id}")
+    after, memory, complete = from_snapshot(row.snapshot)
+    while True:
+        try:
+            page = await engine.read(session_id, after=after, limit=_PAGE)
+        except Truncated as exc:
+            after = exc.first_sequence - 1
+            continue
+        for envelope in page:
+            if envelope.stored_kind is not None and complete is None:
+                before = envelope.sequence - 1
+                complete = Complete(before, to_snapshot(before, memory))
+            memory = fold(memory, envelope, envelope.sequence)
+        if len(page) < _PAGE:
+            break
+        after = page[-1].sequence
+    opened = [await _open_call(engine, row, call) for call in await engine.open_calls(session_id)]
+    return SessionView(
+        session_id=session_id,
+        runtime=row.runtime,
+        native_id=row.native_id,
+        memory=memory,
+        calls={call.call_id: call for call in opened},
+        last_sequence=row.last_sequence,
+        cursor=row.cursor,
+        complete=complete,
+        listed=row.state,
+    )
+
+
+async def read_unconfirmed(engine: Engine, view: SessionView) -> list[Envelope]:
+    """Read the agent's messages that wait to be confirmed."""
+    found: list[Envelope] = []
+    for waiting in view.memory.confirmations:
+        try:
+            found += await engine.read(view.session_id, after=waiting.sequence - 1, limit=1)
+        except Truncated:
+            # Too old for anybody to be asked; the message still gets its confirmation.
+            continue
+    return found
+
+
+async def _open_call(engine: Engine, session: SessionRow, call: CallRow) -> OpenCall:
+    found = await engine.read(session.session_id, after=call.request_sequence - 1, limit=1)
+    request = found[0].event if found else None
+    if isinstance(request, ToolRequested):
+        return OpenCall.from_row(call, request)
+    # Erased, damaged, or written by a newer release; whatever it asked for, it still ends.
+    request = ToolRequested(native_call_id=call.native_call_id, tool=call.tool)
+    return OpenCall.from_row(call, request, readable=False)

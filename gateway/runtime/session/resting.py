@@ -1,0 +1,138 @@
+"""When the link of a session is made that its runtime ends by itself, and begins again for whoever connects."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Literal, Protocol
+
+from gateway.adapter.port import Resting
+from gateway.clock import Clock
+from gateway.core.adapt import HYDRATION
+from gateway.errors import EngineUnavailable, LinkLost
+from gateway.events import (
+    ApprovalGiven,
+    ContextUpdated,
+    QuestionAnswered,
+    SecretSupplied,
+    SessionId,
+    ToolFinished,
+    interaction_id,
+)
+from gateway.links.once import Once
+from gateway.store.port import Engine
+from gateway.store.rows import SendRow
+from gateway.store.step import RUNTIME
+
+STOPPED = "the runtime has ended the session; it is connected when there is something to say"
+_PAGE = 200
+
+
+class Sleeper(Protocol):
+    """What is asked of the session."""
+
+    @property
+    def closed(self) -> Once: ...
+    @property
+    def cursor(self) -> str | None: ...
+    async def has_something_to_say(self) -> bool: ...
+    def call_when_said(self, call: Callable[[], None] | None) -> None: ...
+
+
+class Rest:
+    """Keeps a link from being made while nobody needs it; one session's, for as long as its supervisor lives."""
+
+    def __init__(
+        self,
+        worker: Sleeper,
+        connector: Resting,
+        *,
+        native_id: str,
+        clock: Clock,
+        jitter: Callable[[], float],
+        show: Callable[[Literal["asleep", "refused"], str], None],
+    ) -> None:
+        self._worker = worker
+        self._connector = connector
+        self._native_id = native_id
+        self._clock = clock
+        self._jitter = jitter
+        self._show = show
+        self._reason = STOPPED
+        self._away_until: float | None = None
+        self._away = connector.rest_times.crowded
+
+    def crowded(self, reason: str, *, stood: timedelta) -> None:
+        """The session had to make room for another one after its link had stood for so long."""
+        times = self._connector.rest_times
+        if stood > self._away:
+            self._away = times.crowded
+        # Sessions that were ended together must not come back together.
+        wait = self._away.total_seconds() * (1 + 0.1 * self._jitter())
+        self._away_until = self._clock.monotonic() + wait
+        self._away = min(2 * self._away, times.crowded_most)
+        self._reason = reason
+
+    def connected(self) -> None:
+        """A link stands, so what kept it away is over."""
+        self._reason = STOPPED
+
+    async def wait(self) -> None:
+        """Return when a link is to be made, or the session is closed.
+
+        Raises:
+            LinkLost: the runtime or the store cannot be asked.
+            LinkRefused: the runtime does not answer us.
+        """
+        said = Once()
+        try:
+            while not self._worker.closed.is_set():
+                self._worker.call_when_said(said.set)
+                has_work = await self._has_work()
+                left = 0.0 if self._away_until is None else self._away_until - self._clock.monotonic()
+                if left > 0:
+                    self._show("refused" if has_work else "asleep", self._reason)
+                elif has_work or not await self._connector.is_stopped(self._native_id):
+                    return
+                else:
+                    self._show("asleep", self._reason)
+                    left = self._connector.rest_times.look_again.total_seconds() * (1 - 0.25 * self._jitter())
+                await asyncio.wait(
+                    {said.future(), self._worker.closed.future()}, timeout=left, return_when=asyncio.FIRST_COMPLETED
+                )
+                if said.is_set():
+                    said = Once()
+        finally:
+            self._worker.call_when_said(None)
+
+    async def _has_work(self) -> bool:
+        """Whether there is something to say, or to hear: a session that was never linked is."""
+        try:
+            return self._worker.cursor is None or await self._worker.has_something_to_say()
+        except EngineUnavailable as exc:
+            raise LinkLost(f"what waits for the runtime cannot be read: {exc}") from exc
+
+
+async def has_something_to_say(engine: Engine, session_id: SessionId) -> bool:
+    """Whether anything waits for a session's runtime that a client or a person has said."""
+    rows = await engine.pending_sends(session_id=session_id, target=RUNTIME, limit=_PAGE)
+    if len(rows) == _PAGE:
+        return True
+    for row in rows:
+        if await _was_said(engine, row):
+            return True
+    return False
+
+
+async def _was_said(engine: Engine, row: SendRow) -> bool:
+    event, about = row.envelope.event, row.envelope.caused_by
+    match event:
+        case ApprovalGiven() | QuestionAnswered() | SecretSupplied() if about is not None:
+            asked = await engine.interaction(interaction_id(session=row.session_id, native_id=event.id, n=about))
+            # What nobody answered in time, the gateway has answered in nobody's place.
+            return asked is None or asked.state != "expired"
+        case ContextUpdated(name=name, call_id=call_id):
+            return call_id is None and name != HYDRATION
+        case ToolFinished():
+            return False
+        case _:
+            return True

@@ -1,0 +1,578 @@
+"""Every session this process carries: its worker, its link, and the runtime it belongs to."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+
+import structlog
+
+from gateway.adapter.port import Adapter, Connector, RuntimeOptions, Tool
+from gateway.core.runtime_context import Policy, RuntimeContext
+from gateway.core.state import SessionView, first_state
+from gateway.errors import DragomanError, EngineUnavailable, Fenced, NotFound
+from gateway.events import SessionId, SessionOpened, session_id as name_session
+from gateway.guard import FAULTS, Tasks, guard, guard_call, is_fault, is_to_end, tried
+from gateway.runtime.cluster.handover import Handover
+from gateway.runtime.cluster.lease import Lease, LeaseKeeper
+from gateway.runtime.cluster.notifications import Notifications
+from gateway.runtime.session.codec import CheckedCodec
+from gateway.runtime.session.link import Supervisor
+from gateway.runtime.session.load import load_view, read_unconfirmed
+from gateway.runtime.session.shared import Shared
+from gateway.runtime.session.signals import FrameArrived, LinkDown, Recover
+from gateway.runtime.session.worker import Left, SessionWorker, Tried
+from gateway.store.rows import Page, Regained, SessionRow
+from gateway.store.step import NewEvent
+
+log = structlog.get_logger(__name__)
+
+_AT_ONCE = 16
+"""Sessions that are read from the store side by side."""
+_STOP = 5.0
+_END = 30.0
+"""Seconds in which a session's tasks have ended, also where the store does not answer."""
+_PAUSE = 1.0
+_CREATIONS = 3
+"""How often creating a session at start may fail in ways that nobody foresaw; each may have made one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """One runtime of the YAML, connected."""
+
+    name: str
+    adapter: Adapter
+    options: RuntimeOptions
+    connector: Connector
+    context: RuntimeContext
+    stack: AsyncExitStack
+    tools: tuple[Tool, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """One session at work."""
+
+    worker: SessionWorker
+    supervisor: Supervisor
+    runtime: Runtime
+    tasks: tuple[asyncio.Task[None], ...]
+
+
+class Sessions:
+    """Starts and stops runtimes and their sessions; all tasks run in the gateway's group."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        *,
+        keeper: LeaseKeeper,
+        notifications: Notifications,
+        handover: Handover,
+        tasks: Tasks,
+        inbound_frames: int,
+        inbound_bytes: int,
+        changed: Callable[[str], None],
+    ) -> None:
+        self.runtimes: dict[str, Runtime] = {}
+        self._shared = shared
+        self._keeper = keeper
+        self._notifications = notifications
+        self._handover = handover
+        self._tasks = tasks
+        self._inbound_frames = inbound_frames
+        self._inbound_bytes = inbound_bytes
+        self._changed = changed
+        self._carried: dict[SessionId, Carried] = {}
+        self._starting: set[SessionId] = set()
+        self._ending: dict[SessionId, set[asyncio.Task[None]]] = {}
+        """What is left of sessions that were let go: links that still close."""
+        self._left: dict[SessionId, Left] = {}
+        """What sessions that failed had before them, until they are taken up again."""
+        self._unfinished: set[str] = set()
+        self._leaving = False
+
+    # Runtimes --------------------------------------------------------------------------------------------
+
+    async def start_runtime(
+        self, name: str, adapter: Adapter, options: RuntimeOptions, *, tools: tuple[Tool, ...], policy: Policy
+    ) -> None:
+        """Connect a runtime and open the session its options name; its other sessions are for whoever adopts them."""
+        runtime = await self._connect(name, adapter, options, tools=tools, policy=policy)
+        await self._populate(runtime)
+
+    async def renew_runtime(
+        self, name: str, adapter: Adapter, options: RuntimeOptions, *, tools: tuple[Tool, ...], policy: Policy
+    ) -> None:
+        """Connect a runtime anew, with other options; its sessions go on, and with them the calls in flight."""
+        old = self.runtimes[name]
+        self._unfinished.add(name)
+        runtime = await self._connect(name, adapter, options, tools=tools, policy=policy)
+        for carried in list(self.of_runtime(name)):
+            worker, (working, linked) = carried.worker, carried.tasks
+            linked.cancel()
+            await asyncio.wait({linked}, timeout=_STOP)
+            worker.reconfigure(runtime.context)
+            worker.put(LinkDown("the runtime's options have changed"))
+            supervisor = self._supervisor(runtime, worker)
+            tasks = (working, self._keep_linked(supervisor, worker))
+            if self._carried.get(worker.view.session_id) is carried:
+                self._carried[worker.view.session_id] = Carried(worker, supervisor, runtime, tasks)
+        await tried("connector", old.stack.aclose(), runtime=name)
+        await self._populate(runtime)
+
+    async def _connect(
+        self, name: str, adapter: Adapter, options: RuntimeOptions, *, tools: tuple[Tool, ...], policy: Policy
+    ) -> Runtime:
+        async with AsyncExitStack() as stack:
+            connector = await stack.enter_async_context(adapter.connector(options, tools))
+            context = RuntimeContext(
+                adapter=adapter.name,
+                protocol=adapter.protocol,
+                name=name,
+                capabilities=adapter.capabilities,
+                codec=CheckedCodec(adapter.codec(options), runtime=name),
+                options=options,
+                policy=policy,
+            )
+            runtime = Runtime(name, adapter, options, connector, context, stack.pop_all(), tools)
+        self.runtimes[name] = runtime
+        self._changed(name)
+        return runtime
+
+    async def _populate(self, runtime: Runtime) -> None:
+        name, options = runtime.name, runtime.options
+        self._unfinished.add(name)
+        if options.native_id is not None:
+            await self.open(name, options.native_id, labels=options.labels)
+        self._unfinished.discard(name)
+        if options.autostart and options.creates:
+            guard("autostart", partial(self._autostart, runtime), self._tasks, times=_CREATIONS, runtime=name)
+
+    async def _autostart(self, runtime: Runtime) -> None:
+        """Create the runtime's one session; a failure is told and left to the operator's next try."""
+        try:
+            # Whoever is first may die before it has created one; after that nobody else need look again.
+            until = self._shared.clock.monotonic() + 3 * self._keeper.ttl.total_seconds()
+            while not await self._keeper.hold(f"autostart:{runtime.name}"):
+                if await self._has_session(runtime.name) or self._shared.clock.monotonic() > until:
+                    return
+                await asyncio.sleep(_PAUSE)
+            if not await self._has_session(runtime.name):
+                created = await runtime.connector.create(runtime.options.labels)
+                await self.open(runtime.name, created.native_id, labels=runtime.options.labels)
+        except DragomanError as exc:
+            # The reason is the peer's or the operator's; a traceback of ours would tell them nothing.
+            log.error("a session could not be created at start", runtime=runtime.name, reason=str(exc))  # noqa: TRY400
+
+    async def _has_session(self, runtime: str) -> bool:
+        rows, _ = await self._shared.engine.sessions(Page(limit=1), runtime=runtime, open_only=True)
+        return bool(rows)
+
+    async def stop_runtime(self, name: str) -> None:
+        """Let go of a runtime's links; its sessions stay on record."""
+        runtime = self.runtimes.pop(name)
+        self._unfinished.discard(name)
+        mine = list(self.of_runtime(name))
+        for carried in mine:
+            await self._let_go(carried)
+        await tried("connector", runtime.stack.aclose(), runtime=runtime.name)
+        await self._release([carried.worker.view.session_id for carried in mine])
+        self._changed(name)
+
+    def is_unfinished(self, name: str) -> bool:
+        """Whether a runtime was not connected, or its session not opened, as its options say."""
+        return name in self._unfinished
+
+    def gave_up(self, name: str) -> bool:
+        """Whether a link of a runtime is not tried again before it is connected anew."""
+        return any(carried.supervisor.gave_up for carried in self.of_runtime(name))
+
+    def change_policy(self, policy: Policy) -> None:
+        """Use another configuration for calls from now on."""
+        for name, runtime in self.runtimes.items():
+            context = replace(runtime.context, policy=policy)
+            self.runtimes[name] = replace(runtime, context=context)
+            for carried in self.of_runtime(name):
+                carried.worker.reconfigure(context)
+
+    # Sessions --------------------------------------------------------------------------------------------
+
+    async def open(self, runtime_name: str, native_id: str, *, labels: dict[str, str]) -> tuple[SessionRow, bool]:
+        """Attach to a native session, once; labels of an open one stay as they are."""
+        runtime = self.runtime(runtime_name)
+        session_id = name_session(runtime=runtime_name, native_session_id=native_id)
+        protocol = runtime.adapter.protocol
+        opened = SessionOpened(
+            runtime=runtime_name,
+            protocol=protocol,
+            native_id=native_id,
+            labels=labels,
+            echoes=runtime.adapter.capabilities.echoes,
+            delegates=runtime.adapter.capabilities.delegates,
+        )
+        row, new = await self._shared.engine.open_session(
+            session_id=session_id,
+            runtime=runtime_name,
+            protocol=protocol,
+            native_id=native_id,
+            labels=labels,
+            first=NewEvent(
+                event_id=self._shared.ids.event_id(),
+                event=opened,
+                direction="to_runtime",
+                recorded_at=self._shared.clock.now(),
+                origin=None,
+            ),
+            state=first_state(runtime.adapter.capabilities),
+        )
+        if self._leaving:
+            return row, new
+        taken = await self._keeper.take(session_id)
+        if taken is None:
+            # Whoever owns it carries it; where that was a closed session's last owner, it must hear of this.
+            self._notifications.tell("orphans", [session_id])
+        else:
+            await self.take_up([taken])
+        return taken or row, new
+
+    async def create(self, runtime_name: str, *, labels: dict[str, str]) -> tuple[SessionRow, bool]:
+        """Make a native session as the options say, and attach to it."""
+        runtime = self.runtime(runtime_name)
+        created = await runtime.connector.create(labels)
+        for loss in created.losses:
+            log.warning("not all could be told on creation", runtime=runtime_name, path=loss.path, note=loss.note)
+        return await self.open(runtime_name, created.native_id, labels=labels)
+
+    async def take_up(self, rows: Sequence[SessionRow]) -> None:
+        """Carry sessions that this instance owns; those that cannot be read now are taken up later."""
+        gate, lease = asyncio.Semaphore(_AT_ONCE), self._keeper.lease
+
+        async def one(row: SessionRow) -> None:
+            async with gate:
+                await self._take_up_or_later(row, lease)
+
+        async with Tasks() as group:
+            for row in rows:
+                guard("session", partial(one, row), group, again=False, session_id=row.session_id)
+
+    async def _take_up_or_later(self, row: SessionRow, lease: Lease | None) -> None:
+        try:
+            await self._take_up(row, lease)
+        except EngineUnavailable as exc:
+            log.warning("a session cannot be taken up yet", session_id=row.session_id, reason=str(exc))
+            pause = _PAUSE
+        except BaseException as exc:
+            if not is_fault(exc):
+                raise
+            # One session's fault must not keep the others, or the process, from their work.
+            pause = self._failed(row.session_id, exc, "a session cannot be taken up")
+        else:
+            return
+        self._begin_again(row.session_id, after=pause)
+
+    def _failed(self, session_id: SessionId, exc: BaseException, text: str) -> float:
+        """Take note of a session's fault; says when it is taken up again."""
+        FAULTS.note("session", exc, text=text, session_id=session_id)
+        return FAULTS.pause("session", session_id, now=asyncio.get_running_loop().time())
+
+    def _begin_again(self, session_id: SessionId, *, after: float) -> None:
+        again = partial(self._take_up_again, session_id, after=after)
+        guard("session", again, self._tasks, session_id=session_id)
+
+    async def _take_up(self, row: SessionRow, lease: Lease | None) -> None:
+        """Read a session under its fence, which keeps everybody else from writing, and set it to work.
+
+        It is owned only as long as the lease runs under which it was got.
+        """
+        session_id = row.session_id
+        if session_id in self._carried or session_id in self._starting:
+            return
+        self._starting.add(session_id)
+        try:
+            if leftover := self._ending.get(session_id):
+                await asyncio.wait(leftover, timeout=_STOP)
+            view = await load_view(self._shared.engine, session_id)
+            recover = Recover(await read_unconfirmed(self._shared.engine, view))
+            # Looked up by name: each reload makes the runtime anew.
+            runtime = self.runtimes.get(row.runtime)
+            if lease is None or lease is not self._keeper.lease:
+                return
+            if runtime is None or self._leaving:
+                await self._release([session_id])
+            else:
+                view = replace(view, first_state=first_state(runtime.adapter.capabilities))
+                self._carry(runtime, view, recover, fence=row.fence)
+        finally:
+            self._starting.discard(session_id)
+
+    def _carry(self, runtime: Runtime, view: SessionView, recover: Recover, *, fence: int) -> None:
+        session_id = view.session_id
+        results, frames = _worth_deciding(self._left.pop(session_id, None), view)
+        worker = SessionWorker(
+            view,
+            fence=fence,
+            runtime=runtime.context,
+            shared=self._shared,
+            inbound_frames=self._inbound_frames,
+            inbound_bytes=self._inbound_bytes,
+            drop_link=partial(self._drop_link, session_id),
+            # What came of work comes before recovery, which would guess at it; calls that arrived come behind.
+            kept=(*results, (recover, 0), *frames),
+        )
+        supervisor = self._supervisor(runtime, worker)
+        working = guard("session", partial(self._work, worker), self._tasks, session_id=session_id)
+        self._carried[session_id] = Carried(
+            worker, supervisor, runtime, (working, self._keep_linked(supervisor, worker))
+        )
+        working.add_done_callback(guard_call("session", lambda _: self._ended(worker)))
+        self._handover.wake()
+
+    def _drop_link(self, session_id: SessionId, reason: str) -> None:
+        # Looked up when it is needed: the supervisor is made after the worker, and again with new options.
+        carried = self._carried.get(session_id)
+        if carried is not None:
+            carried.supervisor.drop(reason)
+
+    def _supervisor(self, runtime: Runtime, worker: SessionWorker) -> Supervisor:
+        return Supervisor(
+            worker,
+            connector=runtime.connector,
+            clock=self._shared.clock,
+            metrics=self._shared.metrics,
+            jitter=self._shared.jitter,
+            changed=lambda: self._changed(runtime.name),
+            tasks=self._tasks,
+        )
+
+    def _keep_linked(self, supervisor: Supervisor, worker: SessionWorker) -> "asyncio.Task[None]":
+        return guard("link", supervisor.run, self._tasks, session_id=worker.view.session_id)
+
+    async def _work(self, worker: SessionWorker) -> None:
+        """Run a worker; a fault of ours ends this session's work, which is then taken up anew from the store."""
+        session_id = worker.view.session_id
+        try:
+            await worker.run()
+        except Fenced as exc:
+            self._shared.metrics.fenced()
+            carried = self._carried.get(session_id)
+            if carried is not None and carried.worker is worker:
+                self.lose(carried, str(exc))
+            if worker.outrun:
+                self._begin_again(session_id, after=_PAUSE)
+        except BaseException as exc:
+            if not is_fault(exc):
+                raise
+            # One session's fault must not end the process, which every other session shares.
+            pause = self._failed(session_id, exc, "a session failed and is taken up again")
+            carried = self._carried.get(session_id)
+            if carried is not None and carried.worker is worker:
+                del self._carried[session_id]
+                # What is under way would report to nobody; recovery decides about it by the calls' rows.
+                self._drop(carried)
+                self._changed(carried.runtime.name)
+            if worker.left is not None:
+                self._left[session_id] = worker.left
+            if not is_to_end():
+                self._begin_again(session_id, after=pause)
+
+    async def _take_up_again(self, session_id: SessionId, *, after: float) -> None:
+        row: SessionRow | None = None
+        while row is None:
+            await asyncio.sleep(after)
+            if self._leaving:
+                return
+            try:
+                row = await self._keeper.take(session_id)
+            except EngineUnavailable as exc:
+                log.warning("a session cannot be taken up yet", session_id=session_id, reason=str(exc))
+            else:
+                if row is None:
+                    self._leave(session_id)
+                    return
+        await self._take_up_or_later(row, self._keeper.lease)
+
+    def _ended(self, worker: SessionWorker) -> None:
+        session_id = worker.view.session_id
+        carried = self._carried.get(session_id)
+        if carried is not None and carried.worker is worker and worker.closed.is_set():
+            del self._carried[session_id]
+            self._changed(carried.runtime.name)
+
+    # Letting go ------------------------------------------------------------------------------------------
+
+    def lose(self, carried: Carried, reason: str) -> None:
+        """Let go of a session at once: somebody else speaks for it, or may do so soon."""
+        session_id = carried.worker.view.session_id
+        if self._carried.get(session_id) is carried:
+            del self._carried[session_id]
+        log.warning("a session is let go", session_id=session_id, runtime=carried.runtime.name, reason=reason)
+        self._drop(carried)
+        self._changed(carried.runtime.name)
+        hand_over = partial(self._hand_over_heard, carried)
+        guard("handover", hand_over, self._tasks, again=False, session_id=session_id)
+
+    def _leave(self, session_id: SessionId) -> None:
+        """A session that failed here goes on elsewhere: what it had before it is for whoever carries it."""
+        left = self._left.pop(session_id, None)
+        if left is not None:
+            leave = partial(self._handover.leave, session_id, left)
+            guard("handover", leave, self._tasks, again=False, session_id=session_id)
+
+    async def _hand_over_heard(self, carried: Carried) -> None:
+        """Leave to the session's owner what its runtime has said here until the link was closed."""
+        await asyncio.wait(carried.tasks, timeout=_END)
+        left = carried.worker.take_what_is_left()
+        if left is not None:
+            await self._handover.leave(carried.worker.view.session_id, left)
+
+    def suspend_all(self) -> None:
+        """Let every session fall silent at once: the lease is lost, and somebody else may take them over."""
+        for carried in self.all():
+            guard_call("session", carried.worker.suspend)()
+
+    def resume_all(self, mine: Mapping[SessionId, Regained]) -> None:
+        """Let these sessions go on under their new fences; the others have been taken over, and are let go."""
+        for session_id in self._left.keys() - mine.keys():
+            self._leave(session_id)
+        for carried in self.all():
+            # Each goes on or is let go, whatever becomes of another.
+            guard_call("session", self._resume)(carried, mine.get(carried.worker.view.session_id))
+
+    def _resume(self, carried: Carried, row: Regained | None) -> None:
+        if row is None:
+            self.lose(carried, "another instance has taken it over")
+        else:
+            carried.worker.resume(row)
+
+    def _drop(self, carried: Carried) -> None:
+        session_id = carried.worker.view.session_id
+        carried.worker.lose()
+        self._shared.workshop.abandon(carried.worker)
+        left = {task for task in carried.tasks if not task.done() and task is not asyncio.current_task()}
+        self._ending.setdefault(session_id, set()).update(left)
+        for task in left:
+            task.cancel()
+            task.add_done_callback(guard_call("session", partial(self._gone, session_id)))
+
+    def _gone(self, session_id: SessionId, task: asyncio.Task[None]) -> None:
+        left = self._ending.get(session_id, set())
+        left.discard(task)
+        if not left:
+            self._ending.pop(session_id, None)
+
+    def stop_taking_up(self) -> None:
+        """Carry nothing new from now on: the process is about to end."""
+        self._leaving = True
+
+    async def hand_over(self, some: Sequence[Carried], *, force: bool = False) -> int:
+        """Close links, and let others carry these sessions; returns how many were ready for that.
+
+        One that has got something to do meanwhile is kept, unless it must go.
+        """
+        links = {carried.tasks[1] for carried in some}
+        for task in links:
+            task.cancel()
+        if links:
+            await asyncio.wait(links, timeout=_STOP)
+        ready = [carried for carried in some if force or self._may_go(carried)]
+        for carried in ready:
+            self._carried.pop(carried.worker.view.session_id, None)
+            self._drop(carried)
+            self._changed(carried.runtime.name)
+        if ready:
+            await asyncio.wait({carried.tasks[0] for carried in ready}, timeout=_STOP)
+            try:
+                async with asyncio.timeout(_STOP):
+                    for carried in ready:
+                        await self._hand_over_heard(carried)
+            except TimeoutError:
+                log.warning("not all that was heard could be handed over", sessions=len(ready))
+            await self._release([carried.worker.view.session_id for carried in ready])
+        return len(ready)
+
+    def ready_to_go(self) -> list[Carried]:
+        """List the sessions that have nothing under way."""
+        return [carried for carried in self.all() if self._may_go(carried)]
+
+    def _may_go(self, carried: Carried) -> bool:
+        return carried.worker.settled and not self._shared.workshop.busy(carried.worker)
+
+    async def _release(self, session_ids: Sequence[SessionId]) -> None:
+        try:
+            await self._keeper.release(session_ids)
+        except EngineUnavailable as exc:
+            log.warning("sessions are free when the lease has run out", reason=str(exc))
+        except BaseException as exc:
+            if not is_fault(exc):
+                raise
+            FAULTS.note("lease", exc, text="sessions are free when the lease has run out")
+        self._notifications.tell("orphans", session_ids)
+
+    async def _let_go(self, carried: Carried) -> None:
+        for task in reversed(carried.tasks):
+            task.cancel()
+        await asyncio.wait(carried.tasks, timeout=_STOP)
+
+    async def let_go_of_links(self) -> None:
+        """Close every link, for the end of the process; workers go on until they are told to end."""
+        links = [carried.tasks[1] for carried in self._carried.values()]
+        for task in links:
+            task.cancel()
+        if links:
+            await asyncio.wait(links, timeout=_STOP)
+
+    async def end(self) -> None:
+        """End all tasks and close all connectors."""
+        # Nothing is taken up any more without its runtime.
+        runtimes, self.runtimes = self.runtimes, {}
+        everyone = [task for carried in list(self._carried.values()) for task in carried.tasks]
+        for task in everyone:
+            task.cancel()
+        if everyone:
+            await asyncio.wait(everyone, timeout=_STOP)
+        for runtime in runtimes.values():
+            await tried("connector", runtime.stack.aclose(), runtime=runtime.name)
+
+    # Looking ---------------------------------------------------------------------------------------------
+
+    def runtime(self, name: str) -> Runtime:
+        """Find a runtime by its name in the YAML."""
+        runtime = self.runtimes.get(name)
+        if runtime is None:
+            known = ", ".join(sorted(self.runtimes)) or "none"
+            raise NotFound(f"no runtime is named {name!r}; configured: {known}")
+        return runtime
+
+    @property
+    def count(self) -> int:
+        """How many sessions are at work here."""
+        return len(self._carried)
+
+    def carries(self, runtime: str, native_id: str) -> bool:
+        """Whether a native session is at work here."""
+        return name_session(runtime=runtime, native_session_id=native_id) in self._carried
+
+    def carried(self, session_id: SessionId) -> Carried | None:
+        """Find a session that is at work here."""
+        return self._carried.get(session_id)
+
+    def of_runtime(self, name: str) -> Iterator[Carried]:
+        """All sessions of a runtime that are at work here."""
+        return (carried for carried in list(self._carried.values()) if carried.runtime.name == name)
+
+    def all(self) -> list[Carried]:
+        """All sessions that are at work here."""
+        return list(self._carried.values())
+
+
+def _worth_deciding(left: Left | None, view: SessionView) -> tuple[list[Tried], list[Tried]]:
+    """Part what a session that failed had before it, as far as it is not on record: results, and frames."""
+    if left is None:
+        return [], []
+    # Nobody else writes under its fence but operators, who write events: where none is new, no step was written.
+    kept = [*(left.under_way if view.last_sequence == left.sequence else ()), *left.waiting]
+    frames = [one for one in kept if isinstance(one[0], FrameArrived)]
+    return [one for one in kept if not isinstance(one[0], FrameArrived)], frames

@@ -1,0 +1,241 @@
+"""Finds and wires the concrete parts; the one module that names them."""
+
+import asyncio
+import gc
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from importlib.metadata import version
+from ipaddress import ip_address
+from pathlib import Path
+
+import structlog
+
+from gateway.clock import Clock
+from gateway.errors import DragomanError, OperatorError
+from gateway.executors.port import Executor
+from gateway.executors.python import PythonExecutor
+from gateway.executors.static import StaticExecutor
+from gateway.executors.webhook.destination import WebhookDestination
+from gateway.executors.webhook.executor import WebhookExecutor
+from gateway.guard import Tasks, awaited, guard, guard_call
+from gateway.http.app import build_app
+from gateway.http.server import make_server, most_connections
+from gateway.plugins import installed_adapters
+from gateway.runtime import log as log_setup
+from gateway.runtime.app import Gateway, Parts
+from gateway.runtime.metrics import Metrics
+from gateway.runtime.system_clock import SystemClock, SystemIds
+from gateway.settings.load import Loaded, load
+from gateway.settings.model import (
+    ExecutorSpec,
+    MemoryStore,
+    PostgresStore,
+    PythonSpec,
+    Settings,
+    SqliteStore,
+    StaticSpec,
+    Store,
+    WebhookSpec,
+)
+from gateway.store.memory import MemoryEngine
+from gateway.store.port import Engine
+from gateway.store.postgres import PostgresEngine
+from gateway.store.sqlite import SqliteEngine
+
+log = structlog.get_logger(__name__)
+
+VERSION = version("dragoman")
+DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8080
+
+_OWN_FILES = 1_000
+"""Files and sockets for all that is neither a request nor a link: the store, executors, destinations."""
+
+_ALONE = frozenset({"sqlite", "memory"})
+"""Stores that one process has for itself."""
+
+_LEAVING = timedelta(seconds=7)
+"""How long leaving may take behind the drain: with the default drain, less than `stop_grace_period` of compose."""
+
+
+async def serve(
+    config: Path,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    stopping: Callable[[timedelta], object] = lambda _: None,
+) -> int:
+    """Run the gateway until it is told to stop (SIGTERM, SIGINT); SIGHUP reads the configuration again.
+
+    `stopping` is called once it is told to, with the time that leaving may take.
+
+    Raises:
+        OperatorError: the configuration, the address or the store cannot be used; nothing was started.
+    """
+    loaded = read_configuration(config)
+    settings = loaded.settings
+    log_setup.configure(level=settings.logging.level, format=settings.logging.format)
+    for problem in loaded.problems:
+        log.warning("configuration", path=problem.path, line=problem.line, problem=problem.message)
+    connections = most_connections(settings.limits.followers)
+    _allow_files(connections + _OWN_FILES, settings.limits.sessions)
+    listener = _listen(host or DEFAULT_HOST, DEFAULT_PORT if port is None else port, guarded=bool(settings.api.keys))
+    with listener:
+        url = own_url(settings, listener)
+        async with (
+            Gateway(
+                settings, parts_for(settings, reread=lambda: read_configuration(config).settings, url=url)
+            ) as gateway,
+            Tasks() as tasks,
+        ):
+            server = make_server(build_app(gateway), drain=settings.limits.drain, connections=connections)
+            stop = _handle_signals(gateway, tasks)
+            _tune_the_interpreter()
+            serving = awaited("server", server.serve(sockets=[listener]), tasks)
+            where, at = listener.getsockname()[:2]
+            log.info("listening", url=f"http://{f'[{where}]' if ':' in where else where}:{at}", pid=os.getpid())
+            await asyncio.wait({serving, awaited("server", stop.wait(), tasks)}, return_when=asyncio.FIRST_COMPLETED)
+            stopping(settings.limits.drain + _LEAVING)
+            await gateway.drain()
+            server.should_exit = True
+            await serving
+            await tasks.close()
+    return 0
+
+
+def read_configuration(config: Path) -> Loaded:
+    """Load a configuration with this machine's adapters and environment, and hide its secrets from the log."""
+    loaded = load(config, adapters=installed_adapters(), env=os.environ)
+    for secret in loaded.secrets:
+        log_setup.register_secret(secret)
+    return loaded
+
+
+def parts_for(settings: Settings, *, reread: Callable[[], Settings], url: str = "http://127.0.0.1") -> Parts:
+    """Pick the concrete pieces that a configuration asks for; `url` is where other instances reach this one."""
+    clock = SystemClock()
+    return Parts(
+        engine=make_engine(settings.engine, clock),
+        adapters=installed_adapters(),
+        make_executor=lambda spec: make_executor(spec, clock),
+        make_destination=lambda spec: WebhookDestination(spec, clock=clock),
+        clock=clock,
+        ids=SystemIds(clock),
+        metrics=Metrics(version=VERSION),
+        reread=reread,
+        version=VERSION,
+        url=url,
+        shared=settings.engine.type not in _ALONE,
+    )
+
+
+def make_engine(spec: Store, clock: Clock) -> Engine:
+    """Make the store."""
+    match spec:
+        case SqliteStore(path=path):
+            return SqliteEngine(path, clock)
+        case PostgresStore():
+            return PostgresEngine(
+                spec.dsn.get_secret_value(),
+                clock,
+                direct_dsn=spec.direct_dsn.get_secret_value() if spec.direct_dsn else None,
+                schema=spec.schema_name,
+                connections=spec.connections,
+            )
+        case MemoryStore():
+            return MemoryEngine(clock)
+
+
+def make_executor(spec: ExecutorSpec, clock: Clock) -> Executor:
+    """Make an executor of the YAML."""
+    match spec:
+        case WebhookSpec():
+            return WebhookExecutor(spec, clock=clock)
+        case StaticSpec():
+            return StaticExecutor(spec)
+        case PythonSpec():
+            return PythonExecutor(spec)
+
+
+def _allow_files(needed: int, links: int) -> None:
+    """Open as many files and sockets as the system lets us; shells and services begin with 1,024, which is soon over.
+
+    Without one left nobody is let in, and no executor can be asked, and nothing says why.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most, unlimited = needed + links, resource.RLIM_INFINITY
+    allowed = most if hard == unlimited else min(most, hard)
+    if soft != unlimited and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < needed:
+        log.warning("few files and sockets may be open", allowed=allowed, wanted=needed, mend="raise `ulimit -Hn`")
+
+
+def _listen(host: str, port: int, *, guarded: bool) -> socket.socket:
+    """Bind before anything starts, so that a taken port is one clear line."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as exc:
+        raise OperatorError(f"the host {host!r} cannot be resolved: {exc.strerror}") from exc
+    if not guarded and not ip_address(address[0]).is_loopback:
+        raise OperatorError(
+            f"without API keys only loopback addresses are served, and {host} is none;"
+            " add `api: {keys: [...]}` to the configuration, or use --host 127.0.0.1"
+        )
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen()
+    except OSError as exc:
+        listener.close()
+        raise OperatorError(f"cannot listen on {host}:{port}: {exc.strerror}; choose another with --port") from exc
+    return listener
+
+
+def own_url(settings: Settings, listener: socket.socket) -> str:
+    """Say where other instances reach this one: as configured, or where it listens."""
+    if settings.instance.url is not None:
+        return str(settings.instance.url)
+    where, port = listener.getsockname()[:2]
+    host = socket.gethostname() if ip_address(where).is_unspecified else where
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _tune_the_interpreter() -> None:
+    """Fit the interpreter to one busy loop beside one thread that writes.
+
+    Classes and configuration live as long as the process; walking them over and over is a tenth of the
+    CPU of a busy gateway and most of its slowest calls. And the writer must not wait 5 ms for its turn
+    each time it comes back from the disk.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+    sys.setswitchinterval(0.0003)
+
+
+def _handle_signals(gateway: Gateway, tasks: Tasks) -> asyncio.Event:
+    """Stop on SIGTERM and SIGINT, read the configuration again on SIGHUP."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def reload() -> None:
+        guard("reload", partial(_reload, gateway), tasks, again=False)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, guard_call("signal", stop.set))
+    loop.add_signal_handler(signal.SIGHUP, guard_call("signal", reload))
+    return stop
+
+
+async def _reload(gateway: Gateway) -> None:
+    try:
+        await gateway.reload()
+    except DragomanError as exc:
+        # The old configuration stays; the reason is the operator's, not a traceback of ours.
+        log.error("the configuration was not reloaded", reason=str(exc))  # noqa: TRY400

@@ -1,0 +1,346 @@
+"""Decides what a step writes: checks its expectations, numbers its events, names the rows. Pure.
+
+Every engine asks here, so that they agree. An engine gives `Known` (what is already kept) and collects in
+`Writes`, where later steps of the same batch see what earlier ones decided. A step that fails leaves
+`Writes` untouched.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import orjson
+
+from gateway.core.calls import moved
+from gateway.errors import Fenced, InvalidRequest, NotFound, Repeated, Stale
+from gateway.events import CallId, Direction, Envelope, SessionId
+from gateway.store.encoding import EncodedEvent
+from gateway.store.records import (
+    AnswerRecord,
+    CallRecord,
+    EventRecord,
+    Head,
+    InteractionMove,
+    InteractionRecord,
+    SendMove,
+    SendRecord,
+    SnapshotRecord,
+    micros,
+    micros_or_none,
+)
+from gateway.store.step import (
+    OPEN_STATES,
+    Accept,
+    CallChange,
+    CallOpen,
+    CallState,
+    CameLate,
+    Claim,
+    Committed,
+    Dismissed,
+    Fence,
+    InteractionChange,
+    Keep,
+    LastSequence,
+    MarkCanceling,
+    NewEvent,
+    Open,
+    Progressed,
+    Redriven,
+    Requeue,
+    Send,
+    Settle,
+    Step,
+)
+
+CLOSED = "closed"
+"""The state of a session that has ended for us."""
+
+DEAD_STATES: frozenset[str] = frozenset({"refused", "unknown", "dead"})
+"""Outbound rows that wait for an operator."""
+
+_NO_CALLS: tuple[dict[CallId, CallRecord], list[CallId]] = ({}, [])
+DedupeKey = tuple[SessionId, Direction, str]
+
+
+class Known(Protocol):
+    """What the store held before this batch."""
+
+    def head(self, session_id: SessionId) -> Head | None: ...
+    def call(self, call_id: CallId) -> CallRecord | None: ...
+    def seen(self, key: DedupeKey) -> bool: ...
+
+
+@dataclass(slots=True)
+class Writes:
+    """What the steps of one batch write, in the order it was decided."""
+
+    heads: dict[SessionId, Head] = field(default_factory=dict[SessionId, Head])
+    """Every session touched, as it stands after the batch."""
+    cursors: dict[SessionId, str] = field(default_factory=dict[SessionId, str])
+    snapshots: dict[SessionId, SnapshotRecord] = field(default_factory=dict[SessionId, SnapshotRecord])
+    events: list[EventRecord] = field(default_factory=list[EventRecord])
+    keys: set[DedupeKey] = field(default_factory=set[DedupeKey])
+    opened: list[CallId] = field(default_factory=list[CallId])
+    calls: dict[CallId, CallRecord] = field(default_factory=dict[CallId, CallRecord])
+    """Every call touched, as it stands after the batch; those in `opened` are new."""
+    sends: list[SendRecord] = field(default_factory=list[SendRecord])
+    send_moves: list[SendMove] = field(default_factory=list[SendMove])
+    interactions: list[InteractionRecord | InteractionMove] = field(
+        default_factory=list[InteractionRecord | InteractionMove]
+    )
+    answers: list[AnswerRecord] = field(default_factory=list[AnswerRecord])
+    """Answers to keep; one that is kept already and has not expired stays."""
+
+
+def decide(step: Step, events: Sequence[EncodedEvent], *, now: int, known: Known, writes: Writes) -> Committed:
+    """Add what a step writes to `writes`, and say what will be committed.
+
+    Raises:
+        NotFound: no such session.
+        Stale: an expectation fails (Fenced where it is the fence), a call to open exists, or one to change is not open.
+        Repeated: an event's dedupe_key is on record already, or twice in the step.
+        InvalidRequest: an index points at no event of the step.
+    """
+    session_id = step.session_id
+    head = writes.heads.get(session_id) or known.head(session_id)
+    if head is None:
+        raise NotFound(f"no session {session_id!r}")
+    _expect(step, head, known=known, writes=writes)
+    keys = _keys(events, session_id, known=known, writes=writes)
+    numbers = range(head.last_seq + 1, head.last_seq + 1 + len(events))
+    # Most steps have only some of these, and this is the writer's busiest path.
+    calls, opened = _change_calls(step, head, numbers, now=now, known=known, writes=writes) if step.calls else _NO_CALLS
+    sends = _sends(step.sends, session_id, numbers, now=now) if step.sends else ()
+    interactions = _interactions(step.interactions, session_id, numbers) if step.interactions else ()
+    answers = [_answer(keep, session_id, numbers) for keep in step.keeps]
+    moves = [
+        SendMove(c.state, c.attempt, micros_or_none(c.due_at), c.reason, session_id, c.sequence, c.target)
+        for c in step.send_changes
+    ]
+
+    # From here on nothing fails.
+    size = head.size
+    sequence = head.last_seq
+    envelopes: list[Envelope] = []
+    for new, recorded_at, body, about in events:
+        sequence += 1
+        size += len(body) + (len(about) if about else 0)
+        event, event_id, direction = new.event, new.event_id, new.direction
+        writes.events.append(
+            EventRecord(session_id, sequence, event_id, event.kind, direction, new.dedupe_key, recorded_at, body, about)
+        )
+        envelopes.append(
+            Envelope(
+                event_id,
+                session_id,
+                sequence,
+                new.recorded_at,
+                direction,
+                event,
+                new.origin,
+                new.caused_by,
+                new.losses,
+                new.raw,
+            )
+        )
+    writes.heads[session_id] = Head(
+        session_id, head.runtime, step.state or head.state, sequence, head.min_seq, head.fence, size
+    )
+    if step.cursor is not None:
+        writes.cursors[session_id] = step.cursor
+    if step.snapshot is not None:
+        writes.snapshots[session_id] = SnapshotRecord(session_id, step.snapshot, step.keep_from)
+    if keys:
+        writes.keys |= keys
+    if calls:
+        writes.calls.update(calls)
+        writes.opened += opened
+    writes.sends += sends
+    writes.interactions += interactions
+    writes.send_moves += moves
+    writes.answers += answers
+    return Committed(tuple(envelopes), sequence)
+
+
+def begin(first: NewEvent, session_id: SessionId, state: str) -> Step:
+    """Say what opening a session, or opening it again, writes about it."""
+    return Step(session_id=session_id, events=(first,), state=state)
+
+
+def _expect(step: Step, head: Head, *, known: Known, writes: Writes) -> None:
+    for expectation in step.expects:
+        # The usual ones first, and without capture patterns, which cost several times as much.
+        match expectation:
+            case LastSequence():
+                if expectation.sequence != head.last_seq:
+                    wanted = expectation.sequence
+                    raise Stale(f"session {head.session_id!r} is at sequence {head.last_seq}, not {wanted}")
+            case CallOpen():
+                call_id, attempt = expectation.call_id, expectation.attempt
+                call = writes.calls.get(call_id) or known.call(call_id)
+                if call is None or call.state not in OPEN_STATES:
+                    raise Stale(f"call {call_id!r} is not open")
+                if attempt is not None and attempt != call.attempt:
+                    raise Stale(f"call {call_id!r} is at attempt {call.attempt}, not {attempt}")
+            case Fence():
+                if expectation.fence != head.fence:
+                    raise Fenced(f"session {head.session_id!r} has fence {head.fence}, not {expectation.fence}")
+
+
+def _keys(events: Sequence[EncodedEvent], session_id: SessionId, *, known: Known, writes: Writes) -> set[DedupeKey]:
+    keys: set[DedupeKey] = set()
+    repeats: list[str] = []
+    for encoded in events:
+        new = encoded.new
+        if new.dedupe_key is not None:
+            key = (session_id, new.direction, new.dedupe_key)
+            if key in keys or key in writes.keys or known.seen(key):
+                repeats.append(new.dedupe_key)
+            keys.add(key)
+    if repeats:
+        raise Repeated(session_id, repeats)
+    return keys
+
+
+def _change_calls(
+    step: Step, head: Head, numbers: Sequence[int], *, now: int, known: Known, writes: Writes
+) -> tuple[dict[CallId, CallRecord], list[CallId]]:
+    calls: dict[CallId, CallRecord] = {}
+    opened: list[CallId] = []
+    for change in step.calls:
+        call_id = change.call_id
+        call = calls.get(call_id) or writes.calls.get(call_id) or known.call(call_id)
+        after = moved(None if call is None else call.state, change)
+        if isinstance(change, Open):
+            calls[call_id] = _open(change, head, numbers, now=now)
+            opened.append(call_id)
+            continue
+        if call is None or call.session_id != head.session_id:
+            raise Stale(f"call {call_id!r} is another session's")
+        if isinstance(change, CameLate) and call.late:
+            raise Stale(f"a late outcome of call {call_id!r} is on record already")
+        if isinstance(change, Redriven | Dismissed) and not call.dead:
+            raise Stale(f"call {call_id!r} waits for no operator")
+        calls[call_id] = _change(call, change, after, numbers, now=now)
+    return calls, opened
+
+
+def _open(change: Open, head: Head, numbers: Sequence[int], *, now: int) -> CallRecord:
+    if change.request_index is not None:
+        request_seq = _sequence_of(change.request_index, numbers)
+    elif change.request_sequence is not None:
+        request_seq = change.request_sequence
+    else:
+        raise InvalidRequest(f"call {change.call_id!r} points at no request")
+    return CallRecord(
+        change.call_id,
+        head.session_id,
+        head.runtime,
+        change.native_call_id,
+        change.n,
+        change.tool,
+        change.args_sha,
+        change.state,
+        change.attempt,
+        now,
+        micros(change.deadline_at),
+        request_seq,
+        change.executor,
+        change.key,
+        micros_or_none(change.due_at),
+        None,
+        None,
+        None,
+        0,
+        None,
+        change.redrive_of,
+        int(change.deliver),
+        None if change.state in OPEN_STATES else now,
+        0,
+        0,
+        0,
+    )
+
+
+def _change(call: CallRecord, change: CallChange, state: CallState, numbers: Sequence[int], *, now: int) -> CallRecord:
+    match change:
+        case Settle():
+            outcome_seq = None if change.outcome_index is None else _sequence_of(change.outcome_index, numbers)
+            return call._replace(
+                state=state,
+                due_at=None,
+                outcome_seq=outcome_seq,
+                outcome_sha=change.outcome_sha,
+                unknown=int(change.unknown),
+                error=change.error,
+                finished_at=now,
+                dead=int(change.dead),
+            )
+        case Claim():
+            return call._replace(state=state, attempt=change.attempt, due_at=None)
+        case Accept():
+            return call._replace(state=state, deadline_at=micros(change.deadline_at))
+        case Requeue():
+            unknown = int(change.unsure or call.unknown)
+            return call._replace(state=state, due_at=micros(change.due_at), error=change.reason, unknown=unknown)
+        case MarkCanceling():
+            return call._replace(canceling_until=micros(change.until))
+        case Redriven() | Dismissed():
+            return call._replace(dead=0)
+        case CameLate():
+            return call._replace(late=1)
+        case Progressed():
+            return call._replace(progressed=call.progressed + change.size)
+        case Open():
+            raise AssertionError("an Open is no change of a known call")
+
+
+def _answer(keep: Keep, session_id: SessionId, numbers: Sequence[int]) -> AnswerRecord:
+    shown = {"session_id": session_id, "sequences": [_sequence_of(index, numbers) for index in keep.events]}
+    return AnswerRecord(keep.scope, keep.key, keep.request_sha, orjson.dumps(shown), micros(keep.expires_at))
+
+
+def _sends(sends: Sequence[Send], session_id: SessionId, numbers: Sequence[int], *, now: int) -> list[SendRecord]:
+    records: dict[tuple[int, str], SendRecord] = {}
+    for send in sends:
+        sequence = _sequence_of(send.event_index, numbers)
+        records.setdefault(
+            (sequence, send.target),
+            SendRecord(session_id, sequence, send.target, send.lane, "pending", 0, None, None, now),
+        )
+    return list(records.values())
+
+
+def _interactions(
+    changes: Sequence[InteractionChange], session_id: SessionId, numbers: Sequence[int]
+) -> list[InteractionRecord | InteractionMove]:
+    records: list[InteractionRecord | InteractionMove] = []
+    for change in changes:
+        expires_at = micros_or_none(change.expires_at)
+        sequence = change.request_sequence
+        if change.request_index is not None:
+            sequence = _sequence_of(change.request_index, numbers)
+        if sequence is None:
+            records.append(
+                InteractionMove(change.state, expires_at, change.answered_by, change.interaction_id, session_id)
+            )
+        else:
+            records.append(
+                InteractionRecord(
+                    change.interaction_id,
+                    session_id,
+                    change.kind,
+                    change.state,
+                    sequence,
+                    expires_at,
+                    change.answered_by,
+                )
+            )
+    return records
+
+
+def _sequence_of(index: int, numbers: Sequence[int]) -> int:
+    if not 0 <= index < len(numbers):
+        raise InvalidRequest(f"index {index} points at none of the step's {len(numbers)} events")
+    return numbers[index]

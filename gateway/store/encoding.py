@@ -1,0 +1,204 @@
+"""Turns events into the bytes that engines keep, and rows back into envelopes. Pure.
+
+The event is written once, by pydantic and with every member, so that free-form values come back exactly
+as they were (null members, NUL characters, large integers). What goes with it (origin, cause, losses,
+raw) is a second, smaller JSON object, absent where there is nothing to say.
+"""
+
+import json
+import math
+from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable
+from typing import Any, NamedTuple, cast
+
+import orjson
+from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
+
+from gateway.errors import InvalidRequest
+from gateway.events import EVENT, Envelope, Loss, Opaque, Origin
+from gateway.json_values import LONG, is_simple
+from gateway.store.records import EventRecord, SendRecord, micros, moment, moment_or_none
+from gateway.store.rows import SendRow
+from gateway.store.step import NEWER, NewEvent
+
+ERASED = "erased"
+"""The channel of the opaque event that an erased one reads back as."""
+UNKNOWN = "unknown-kind"
+"""The channel of the opaque event that one reads back as whose kind, or a member of it, this release does not know."""
+
+
+_ORIGIN = frozenset(Origin.__annotations__)
+_LONGEST_LOSS = 500
+
+
+class EncodedEvent(NamedTuple):
+    """An event ready to be kept."""
+
+    new: NewEvent
+    recorded_at: int
+    body: bytes
+    about: bytes | None
+
+
+def encode_event(new: NewEvent) -> EncodedEvent:
+    """Write an event and what goes with it as bytes; a secret becomes asterisks.
+
+    Raises:
+        InvalidRequest: it holds what JSON cannot say (lone surrogates, NaN, nesting without end) or a naive time.
+    """
+    try:
+        body = new.event.__pydantic_serializer__.to_json(new.event)
+        about = _about(new)
+    except (PydanticSerializationError, ValueError, TypeError) as exc:
+        raise InvalidRequest(f"{new.event.kind} {new.event_id!r} cannot be kept: {exc}") from exc
+    # pydantic writes what is not finite as these texts; only then is the costly search for real ones worth it,
+    # and looking for them in a long body only where it is not long because of a text or two.
+    suspect = len(body) <= LONG or not is_simple(new.event.__dict__)
+    if suspect and (b'NaN"' in body or b'Infinity"' in body) and not _is_finite(new.event.model_dump()):
+        raise InvalidRequest(f"{new.event.kind} {new.event_id!r} cannot be kept: it holds NaN or Infinity")
+    return EncodedEvent(new, micros(new.recorded_at), body, about)
+
+
+def _about(new: NewEvent) -> bytes | None:
+    about: dict[str, Any] = {}
+    if new.origin is not None:
+        about["origin"] = new.origin
+    if new.caused_by is not None:
+        about["caused_by"] = new.caused_by
+    if new.losses:
+        about["losses"] = [loss.model_dump() for loss in new.losses]
+    if new.raw is not None:
+        if not _is_finite(new.raw):
+            raise ValueError("its raw frame holds NaN or Infinity")
+        about["raw"] = new.raw
+    return orjson.dumps(about) if about else None
+
+
+def _is_finite(value: Any) -> bool:
+    waiting: list[Any] = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, float):
+            if not math.isfinite(item):
+                return False
+        elif isinstance(item, dict):
+            waiting.extend(cast("dict[Any, Any]", item).values())
+        elif isinstance(item, list | tuple):
+            waiting.extend(cast("Iterable[Any]", item))
+    return True
+
+
+def decode_envelope(record: EventRecord) -> Envelope:
+    """Build the envelope of a kept event again; whatever its bytes are, it can be read.
+
+    What another release has written in a way that this one does not know reads back as opaque.
+    """
+    about = _read_about(record.about) if record.about else {}
+    event, stored_kind = _decode_event(record)
+    return Envelope(
+        event_id=record.event_id,
+        session_id=record.session_id,
+        sequence=record.seq,
+        recorded_at=moment(record.recorded_at),
+        direction=record.direction,
+        event=event,
+        origin=_read_origin(about.get("origin")),
+        caused_by=about.get("caused_by"),
+        losses=tuple([_read_loss(loss) for loss in about.get("losses", ())]),
+        raw=about.get("raw"),
+        stored_kind=stored_kind,
+    )
+
+
+def _decode_event(record: EventRecord) -> tuple[Any, str | None]:
+    if record.body is None:
+        return Opaque(channel=ERASED, payload={"kind": record.kind}), None
+    try:
+        return EVENT.validate_json(record.body), None
+    except ValidationError:
+        pass
+    try:
+        # pydantic writes deeper nesting than it reads; the standard library reads all of it.
+        payload: Any = json.loads(record.body, parse_constant=str)
+        # Lone surrogates could be shown to nobody.
+        json.dumps(payload, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        kept = b64encode(record.body).decode()
+        return Opaque(channel=UNKNOWN, payload={"kind": record.kind, "base64": kept}), record.kind
+    try:
+        return EVENT.validate_python(payload), None
+    except (ValidationError, RecursionError):
+        return Opaque(channel=UNKNOWN, payload=payload), record.kind
+
+
+def _read_about(about: bytes) -> dict[str, Any]:
+    try:
+        found = orjson.loads(about)
+    except orjson.JSONDecodeError:
+        return {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _read_origin(told: Any) -> Origin | None:
+    if not isinstance(told, dict):
+        return None
+    members = cast("dict[str, Any]", told)
+    try:
+        return Origin(**members)
+    except TypeError:
+        # Without an origin it would be an event of our own making.
+        least: dict[str, Any] = {"adapter": "", "protocol": ""}
+        return Origin(**(least | {name: value for name, value in members.items() if name in _ORIGIN}))
+
+
+def _read_loss(told: Any) -> Loss:
+    try:
+        return Loss.model_validate(told)
+    except ValidationError:
+        said = orjson.dumps(told).decode()[:_LONGEST_LOSS]
+        return Loss(how="narrowed", path="", note=f"{NEWER}: {said}")
+
+
+def strip_about(about: bytes | None) -> bytes | None:
+    """Leave origin and cause, and drop what may quote a body: losses and the raw frame."""
+    if about is None:
+        return None
+    members = _read_about(about)
+    kept = {name: members[name] for name in ("origin", "caused_by") if name in members}
+    return orjson.dumps(kept) if kept else None
+
+
+def send_row(record: SendRecord, event: EventRecord) -> SendRow:
+    """Show an outbound row with its envelope, as the port does."""
+    return SendRow(
+        session_id=record.session_id,
+        sequence=record.seq,
+        target=record.target,
+        lane=record.lane,
+        state=record.state,
+        attempt=record.attempt,
+        due_at=moment_or_none(record.due_at),
+        reason=record.reason,
+        envelope=decode_envelope(event),
+    )
+
+
+def write_cursor(*position: int | str) -> str:
+    """Hide a place in a list behind an opaque text that is safe in URLs."""
+    return urlsafe_b64encode(orjson.dumps(position)).decode().rstrip("=")
+
+
+def read_cursor(cursor: str, *types: type) -> tuple[Any, ...]:
+    """Read a place that `write_cursor` wrote.
+
+    Raises:
+        InvalidRequest: the text is not a cursor of this list.
+    """
+    try:
+        position: Any = orjson.loads(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except ValueError as exc:
+        raise InvalidRequest("the cursor is not one that this list gave out", pointer="after") from exc
+    if not isinstance(position, list) or [type(part) for part in cast("list[Any]", position)] != list(types):
+        raise InvalidRequest("the cursor is not one that this list gave out", pointer="after")
+    return tuple(cast("list[Any]", position))

@@ -1,0 +1,238 @@
+"""Commits steps in batches that share a transaction, in two lanes by session.
+
+A batch is whatever queued while the one before it was committing. Futures resolve after COMMIT has
+returned. A step that SQL refuses fails alone: its batch is undone and tried again in halves.
+
+While the server is away steps wait: up to WAITING, or WAITING_BYTES, and who comes later for room among them. Who has
+waited for PATIENCE is told EngineUnavailable, with the certainty that nothing was written; only a batch whose
+connection was lost in COMMIT waits for as long as it takes to find out. The session worker tells its clients, and
+comes again with everything else.
+"""
+
+import asyncio
+import zlib
+from collections import deque
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+
+from gateway.clock import Clock
+from gateway.errors import DragomanError, EngineUnavailable, InvalidRequest, OperatorError
+from gateway.guard import FAULTS, Tasks, guard
+from gateway.store.apply import Writes, decide
+from gateway.store.byte_room import ByteRoom
+from gateway.store.encoding import EncodedEvent
+from gateway.store.postgres.connection import Address
+from gateway.store.postgres.once import ExactlyOnce, Line, Transaction
+from gateway.store.postgres.store import KnownRows, lock, write
+from gateway.store.records import micros
+from gateway.store.step import Committed, Step
+
+LANES = 2
+BATCH = 256
+BATCH_BYTES = 8 * 1024**2
+"""What the events of a batch may weigh together; a single step may weigh more."""
+WAITING = 1_024
+WAITING_BYTES = 64 * 1024**2
+"""What the events of waiting steps may weigh together."""
+PATIENCE = 10.0
+CLOSING = 15.0
+"""Seconds that what is queued may still take when the engine is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A step to decide and write."""
+
+    step: Step
+    events: Sequence[EncodedEvent]
+    future: asyncio.Future[Committed]
+    since: float
+
+
+Verdict = tuple[Job, Committed | None, Exception | None]
+
+
+class CommitLanes:
+    """Takes steps from the event loop: `start`, then `commit`, then `stop`."""
+
+    def __init__(self, address: Address, once: ExactlyOnce, clock: Clock) -> None:
+        self._address = address
+        self._room = asyncio.Semaphore(WAITING)
+        self._weight = ByteRoom(WAITING_BYTES)
+        self._lanes = [_Lane(address, once, clock, self._room) for _ in range(LANES)]
+        self._tasks = Tasks()
+        self._running: list[asyncio.Task[None]] = []
+        self._closing = False
+
+    def start(self) -> None:
+        # Tasks of the engine's own and not of a group: entering and leaving may be two tasks' doing.
+        self._running = [guard("postgres lane", lane.run, self._tasks) for lane in self._lanes]
+
+    async def stop(self) -> None:
+        """Write what is queued, and end; what cannot be written in time is refused."""
+        self._closing = True
+        for lane in self._lanes:
+            lane.close()
+        await asyncio.wait(self._running, timeout=CLOSING)
+        await self._tasks.close()
+
+    async def commit(self, step: Step, events: Sequence[EncodedEvent]) -> Committed:
+        loop = asyncio.get_running_loop()
+        since = loop.time()
+        self._check_open()
+        async with AsyncExitStack() as held:
+            try:
+                async with asyncio.timeout_at(since + PATIENCE):
+                    await held.enter_async_context(self._weight.held(sum(map(_weigh, events))))
+                    await self._room.acquire()
+            except TimeoutError as exc:
+                raise EngineUnavailable(f"{self._address.place} is too slow: too many steps wait already") from exc
+            if self._closing:
+                self._room.release()
+                self._check_open()
+            job = Job(step, events, loop.create_future(), since)
+            self._lanes[zlib.crc32(step.session_id.encode(errors="replace")) % LANES].put(job)
+            return await job.future
+
+    def check(self) -> None:
+        """Look whether every lane is at work.
+
+        Raises:
+            EngineUnavailable: one has ended.
+        """
+        if any(lane.ended for lane in self._lanes):
+            raise EngineUnavailable(f"a writer of {self._address.place} has failed: restart the gateway")
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise EngineUnavailable(f"{self._address.place} is closed")
+        self.check()
+
+
+class _Lane:
+    def __init__(self, address: Address, once: ExactlyOnce, clock: Clock, room: asyncio.Semaphore) -> None:
+        self._line = Line(address)
+        self._once = once
+        self._clock = clock
+        self._room = room
+        self._waiting: deque[Job] = deque()
+        self._news = asyncio.Event()
+        self._closing = False
+        self.ended = False
+
+    def put(self, job: Job) -> None:
+        if self.ended:
+            self._refuse([job])
+        else:
+            self._waiting.append(job)
+            self._news.set()
+
+    def close(self) -> None:
+        self._closing = True
+        self._news.set()
+
+    async def run(self) -> None:
+        batch: list[Job] = []
+        self.ended = False
+        try:
+            while True:
+                await self._news.wait()
+                batch = _take(self._waiting)
+                if batch:
+                    self._resolve(await self._process(batch))
+                    batch = []
+                elif self._closing:
+                    return
+                else:
+                    self._news.clear()
+        finally:
+            # Also when this fails: nobody may wait for ever.
+            self.ended = True
+            left = [*batch, *self._waiting]
+            self._waiting.clear()
+            self._refuse(left)
+            await self._line.close()
+
+    def _refuse(self, jobs: Sequence[Job]) -> None:
+        text = f"the writer of {self._line.address.place} has stopped"
+        self._resolve([(job, None, EngineUnavailable(text)) for job in jobs])
+
+    def _resolve(self, verdicts: Sequence[Verdict]) -> None:
+        for job, value, error in verdicts:
+            self._room.release()
+            # Who was canceled while waiting no longer wants to know; the write stands.
+            if job.future.done():
+                continue
+            if value is not None:
+                job.future.set_result(value)
+            else:
+                job.future.set_exception(error or EngineUnavailable("no answer"))
+
+    async def _process(self, batch: Sequence[Job]) -> list[Verdict]:
+        try:
+            begin = lock({job.step.session_id for job in batch})
+            until = min(job.since for job in batch) + PATIENCE
+            return await self._once.run(self._line, partial(self._attempt, batch), begin=begin, until=until)
+        except EngineUnavailable as exc:
+            return [(job, None, exc) for job in batch]
+        except OperatorError as exc:
+            return [(job, None, _unavailable(exc)) for job in batch]
+        except (InvalidRequest, ValueError, TypeError, OverflowError) as exc:
+            if len(batch) == 1:
+                return [(batch[0], None, _refused(exc))]
+        # Whatever it is, it is one session's alone: what is at fault is found by halves, and nothing was written.
+        except Exception as exc:  # noqa: BLE001
+            if len(batch) == 1:
+                FAULTS.note("postgres lane", exc, session_id=batch[0].step.session_id)
+                return [(batch[0], None, exc)]
+        half = len(batch) // 2
+        return [*await self._process(batch[:half]), *await self._process(batch[half:])]
+
+    async def _attempt(self, batch: Sequence[Job], turn: Transaction) -> list[Verdict]:
+        held, writes = KnownRows(), Writes()
+        await held.fetch(turn.link, (job.step for job in batch))
+        now = micros(self._clock.now())
+        verdicts: list[Verdict] = []
+        for job in batch:
+            try:
+                verdicts.append((job, decide(job.step, job.events, now=now, known=held, writes=writes), None))
+            except DragomanError as exc:
+                verdicts.append((job, None, exc))
+        if writes.heads:
+            await write(turn.link, writes, now, token=turn.token, spent=turn.spent)
+            turn.marked = True
+        else:
+            turn.idle = True
+        return verdicts
+
+
+def _take(waiting: deque[Job]) -> list[Job]:
+    batch: list[Job] = []
+    weight = 0
+    while waiting and len(batch) < BATCH:
+        weight += sum(map(_weigh, waiting[0].events))
+        if batch and weight > BATCH_BYTES:
+            break
+        batch.append(waiting.popleft())
+    return batch
+
+
+def _weigh(event: EncodedEvent) -> int:
+    return len(event.body) + len(event.about or b"")
+
+
+def _unavailable(exc: OperatorError) -> DragomanError:
+    # The way there was fine at the start, so that this may pass as well.
+    error = EngineUnavailable(str(exc))
+    error.__cause__ = exc
+    return error
+
+
+def _refused(exc: Exception) -> DragomanError:
+    if isinstance(exc, DragomanError):
+        return exc
+    error = InvalidRequest(f"the step cannot be kept: {exc}")
+    error.__cause__ = exc
+    return error

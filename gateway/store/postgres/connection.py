@@ -1,0 +1,231 @@
+"""One connection to PostgreSQL: each wait has a deadline, and a connection that misses one is thrown away.
+
+Nothing here needs the state of a server's session, so that PgBouncer may stand in between in transaction
+mode: settings are made inside transactions, and statements are only prepared by name where the backend
+that answers is the one that was connected to.
+
+PostgreSQL's texts cannot hold NUL. It is written as DLE 0, and DLE itself as DLE 1.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import asyncpg
+
+from gateway.errors import EngineUnusable
+from gateway.guard import guard_call
+from gateway.store.postgres.faults import ConnectionLost, ReadOnly, place_of, translate
+
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 10.0
+"""What a statement may take; the server itself gives up before (see `store.BEGIN`)."""
+_CLOSE_SECONDS = 2.0
+_STATEMENTS = 200
+
+_NUL, _ESCAPE = "\x00", "\x10"
+
+
+@dataclass(slots=True)
+class Address:
+    """Where a server is, and what was learned of the way there."""
+
+    dsn: str
+    schema: str
+    direct: bool = False
+    """Whether no pooler stands in between; asked of each new connection."""
+
+    @property
+    def place(self) -> str:
+        return place_of(self.dsn)
+
+    def name(self, statement: str) -> str:
+        """Fill in the schema: tables are written as `@events`."""
+        return statement.replace("@", f'"{self.schema}".')
+
+
+class Connection:
+    """A connection; `lost` once it is of no use any more."""
+
+    def __init__(self, connection: "asyncpg.Connection[Any]", address: Address) -> None:
+        self.raw = connection
+        self.address = address
+        self._named: dict[str, str] = {}
+
+    @property
+    def lost(self) -> bool:
+        return self.raw.is_closed()
+
+    async def run(self, script: str, *, seconds: float = ANSWER_SECONDS) -> str:
+        """Run statements without parameters in one round trip; answers what the last one did.
+
+        Raises:
+            Lost, Again, EngineUnavailable, InvalidRequest.
+        """
+        timer = self._deadline(seconds)
+        try:
+            return await self.raw.execute(self.address.name(script))
+        except Exception as exc:
+            raise self._failed(exc) from exc
+        except BaseException:
+            self.drop()
+            raise
+        finally:
+            timer.cancel()
+
+    async def ask(self, statement: str, *values: object, seconds: float = ANSWER_SECONDS) -> Sequence[Any]:
+        """Run one statement; answers its rows.
+
+        Raises:
+            Lost, Again, EngineUnavailable, InvalidRequest.
+        """
+        timer = self._deadline(seconds)
+        try:
+            rows = await self.raw.fetch(self._name(statement), *map(_written, values))
+            return [_read_row(row) for row in rows]
+        except Exception as exc:
+            raise self._failed(exc) from exc
+        except BaseException:
+            # Who waited was canceled; the answer to a statement half-way through would be taken for the next one's.
+            self.drop()
+            raise
+        finally:
+            timer.cancel()
+
+    async def listen(self, channel: str, heard: Callable[[str], None]) -> None:
+        """Hear what is sent to a channel; only on a direct connection.
+
+        Raises:
+            Lost, EngineUnavailable.
+        """
+
+        def hear(_connection: object, _pid: object, _channel: object, payload: object) -> None:
+            heard(str(payload))
+
+        timer = self._deadline(ANSWER_SECONDS)
+        try:
+            await self.raw.add_listener(channel, hear)
+        except Exception as exc:
+            raise self._failed(exc) from exc
+        finally:
+            timer.cancel()
+
+    def deaf(self, reason: str) -> ConnectionLost:
+        """Throw the connection away for a reason that only its user knows."""
+        self.drop()
+        return ConnectionLost(f"{self.address.place}: {reason}")
+
+    def drop(self) -> None:
+        """Throw the connection away without a word, also in the middle of a statement."""
+        self.raw.terminate()
+
+    async def close(self) -> None:
+        """Take leave of the server."""
+        try:
+            await self.raw.close(timeout=_CLOSE_SECONDS)
+        except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            self.drop()
+
+    def _deadline(self, seconds: float) -> asyncio.TimerHandle:
+        # asyncpg's own time-outs ask the server to cancel, which must never happen to a COMMIT: one that
+        # waits for its replica would then be reported as done.
+        return asyncio.get_running_loop().call_later(seconds, guard_call("postgres link", self.drop))
+
+    def _failed(self, exc: Exception) -> Exception:
+        error = translate(exc, self.address.place)
+        # A name may lead to another server by now, which takes writes.
+        if isinstance(error, ConnectionLost | ReadOnly):
+            self.drop()
+        return error
+
+    def _name(self, statement: str) -> str:
+        # Only of statements with parameters, of which there are a few; scripts hold values.
+        named = self._named.get(statement)
+        if named is None:
+            named = self._named[statement] = self.address.name(statement)
+        return named
+
+
+async def connect(address: Address) -> Connection:
+    """Open a connection.
+
+    Raises:
+        Lost: the server cannot be reached now.
+        EngineUnavailable: it turned us away.
+        EngineUnusable: the DSN cannot be read.
+    """
+    try:
+        connection = await _open(address)
+        if await _is_direct(connection) is not address.direct:
+            connection.terminate()
+            address.direct = not address.direct
+            connection = await _open(address)
+    except (ValueError, TypeError) as exc:
+        raise EngineUnusable(
+            f"the DSN of {address.place} cannot be used: write postgresql://user:password@host:5432/database"
+        ) from exc
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as exc:
+        raise translate(exc, address.place) from exc
+    return Connection(connection, address)
+
+
+async def _open(address: Address) -> "asyncpg.Connection[Any]":
+    kept = _STATEMENTS if address.direct else 0
+    return await asyncpg.connect(address.dsn, timeout=CONNECT_SECONDS, statement_cache_size=kept)
+
+
+async def _is_direct(connection: "asyncpg.Connection[Any]") -> bool:
+    """Ask whether the backend that answers is the one that was connected to, and no pooler stands in between."""
+    timer = asyncio.get_running_loop().call_later(CONNECT_SECONDS, guard_call("postgres link", connection.terminate))
+    try:
+        return await connection.fetchval("SELECT pg_backend_pid()") == connection.get_server_pid()
+    except BaseException:
+        connection.terminate()
+        raise
+    finally:
+        timer.cancel()
+
+
+def write_text(text: str) -> str:
+    """Say a text as PostgreSQL can keep it."""
+    if _NUL in text or _ESCAPE in text:
+        return text.replace(_ESCAPE, _ESCAPE + "1").replace(_NUL, _ESCAPE + "0")
+    return text
+
+
+def _read_text(text: str) -> str:
+    return text.replace(_ESCAPE + "0", _NUL).replace(_ESCAPE + "1", _ESCAPE)
+
+
+def _written(value: Any) -> Any:
+    match value:
+        case str():
+            return write_text(value)
+        case list() | tuple() if any(_is_odd(one) for one in cast("Sequence[Any]", value)):
+            return [_written(one) for one in cast("Sequence[Any]", value)]
+        case _:
+            return value
+
+
+def _is_odd(value: Any) -> bool:
+    return value.__class__ is str and (_NUL in value or _ESCAPE in value)
+
+
+def _read_row(row: Any) -> Any:
+    for value in row:
+        if value.__class__ is list or (value.__class__ is str and _ESCAPE in value):
+            return _read_value(tuple(row))
+    return row
+
+
+def _read_value(value: Any) -> Any:
+    match value:
+        case str():
+            return _read_text(value) if _ESCAPE in value else value
+        case list():
+            return [_read_value(one) for one in cast("Sequence[Any]", value)]
+        case tuple():
+            return tuple(_read_value(one) for one in cast("Sequence[Any]", value))
+        case _:
+            return value

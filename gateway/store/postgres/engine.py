@@ -1,0 +1,333 @@
+"""The engine for several gateways: PostgreSQL 14 or newer, one schema, nothing acknowledged before it is on its disk.
+
+Steps are committed in batches (`lanes`), everything else beside them (`pool`), each exactly
+once (`once`). A server that is away is waited for: commits up to ten seconds, questions up to
+five, and then EngineUnavailable names the place; nothing is ever written of what was refused.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Self
+
+import orjson
+import structlog
+
+from gateway.clock import Clock
+from gateway.errors import EngineUnavailable, EngineUnusable, InvalidRequest, NotFound
+from gateway.events import CallId, Envelope, InteractionId, SessionId
+from gateway.store.encoding import encode_event
+from gateway.store.postgres import leases, queries, upkeep
+from gateway.store.postgres.commits import LANES, PATIENCE, CommitLanes
+from gateway.store.postgres.connection import Address
+from gateway.store.postgres.notifier import PostgresNotifier
+from gateway.store.postgres.once import FIRST_PAUSE, LONGEST_PAUSE, ExactlyOnce, Line
+from gateway.store.postgres.pool import Pool
+from gateway.store.postgres.schema import check, migrate
+from gateway.store.records import micros, whole_micros
+from gateway.store.retention import add_up, portions
+from gateway.store.rows import (
+    ANY_DEAD,
+    CallFilter,
+    CallRow,
+    DeadFilter,
+    EngineHealth,
+    Instance,
+    InteractionRow,
+    Page,
+    Regained,
+    RetentionPolicy,
+    SendRow,
+    SessionRow,
+    StoredAnswer,
+    Swept,
+)
+from gateway.store.shared_probe import SharedProbe
+from gateway.store.step import Committed, InteractionState, NewEvent, Step
+
+log = structlog.get_logger(__name__)
+
+_PROBE_SECONDS = 5.0
+_BEAT_SECONDS = 1.5
+"""What a connection may take for a heartbeat: one that went dead must not cost the lease."""
+RESERVED = LANES + 1
+"""Connections that are not for questions: two write steps, one keeps the lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    lanes: CommitLanes
+    pool: Pool
+    pulse: Pool
+    """A connection for the lease alone, so that no question delays a heartbeat."""
+
+
+class PostgresEngine:
+    """Keep everything in one schema of the database at `dsn`; any number of gateways may share it."""
+
+    def __init__(
+        self,
+        dsn: str,
+        clock: Clock,
+        *,
+        direct_dsn: str | None = None,
+        schema: str = "dragoman",
+        connections: int = 8,
+    ) -> None:
+        self._address = Address(dsn, schema)
+        self._clock = clock
+        self._questions = max(connections - RESERVED, 1)
+        self._notifier = PostgresNotifier(Address(direct_dsn or dsn, schema))
+        self._now_open: _Open | None = None
+        self._doubts: set[str] = set()
+        self._schema = 0
+        self._stack = AsyncExitStack()
+        self._probing = SharedProbe(self._address.place, self._probe, patience=_PROBE_SECONDS)
+
+    async def __aenter__(self) -> Self:
+        await self._prepare()
+        once = ExactlyOnce()
+        async with AsyncExitStack() as stack:
+            pool = Pool(self._address, once, size=self._questions)
+            stack.push_async_callback(pool.close)
+            pulse = Pool(self._address, once, size=1, answer=_BEAT_SECONDS)
+            stack.push_async_callback(pulse.close)
+            lanes = CommitLanes(self._address, once, self._clock)
+            lanes.start()
+            stack.push_async_callback(lanes.stop)
+            stack.push_async_callback(self._probing.close)
+            self._notifier.start()
+            stack.push_async_callback(self._notifier.stop)
+            self._now_open = _Open(lanes, pool, pulse)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._now_open = None
+        await self._stack.aclose()
+
+    async def _prepare(self) -> None:
+        """Look at how the server is set, and bring the schema up to date.
+
+        Raises:
+            EngineUnusable, SchemaTooNew: a person must act, or the server is away for longer than we wait.
+        """
+        loop = asyncio.get_running_loop()
+        line, until, pause = Line(self._address), loop.time() + PATIENCE, FIRST_PAUSE
+        try:
+            while True:
+                try:
+                    link = await line.link()
+                    found = await check(link)
+                    self._schema = await migrate(link)
+                    break
+                except EngineUnavailable as exc:
+                    if loop.time() + pause > until:
+                        raise EngineUnusable(str(exc)) from exc
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+        finally:
+            await line.close()
+        self._show(found)
+
+    def _show(self, found: Mapping[str, str]) -> Mapping[str, str]:
+        """Say in the log, once, what is doubtful about the server; answers everything for an operator's eyes."""
+        doubts = {name for name in found if name.startswith("warning ")}
+        for name in sorted(doubts - self._doubts):
+            log.warning("the database server needs attention", place=self._address.place, reason=found[name])
+        self._doubts = doubts
+        return {
+            "place": self._address.place,
+            "schema": f"{self._address.schema} {self._schema}",
+            "pooler": "no" if self._address.direct else "yes",
+            **found,
+        }
+
+    @property
+    def _open(self) -> _Open:
+        if self._now_open is None:
+            raise EngineUnavailable(f"{self._address.place} is not open")
+        return self._now_open
+
+    @property
+    def _pool(self) -> Pool:
+        return self._open.pool
+
+    # Journal
+
+    async def commit(self, step: Step) -> Committed:
+        lanes = self._open.lanes
+        return await lanes.commit(step, [encode_event(new) for new in step.events])
+
+    async def read(self, session_id: SessionId, *, after: int = 0, limit: int = 500) -> Sequence[Envelope]:
+        return await queries.read_events(self._pool, session_id, after, limit)
+
+    # Registry
+
+    async def open_session(
+        self,
+        *,
+        session_id: SessionId,
+        runtime: str,
+        protocol: str,
+        native_id: str,
+        labels: Mapping[str, str],
+        first: NewEvent,
+        state: str = "starting",
+    ) -> tuple[SessionRow, bool]:
+        try:
+            written = orjson.dumps(dict(labels)).decode()
+        except orjson.JSONEncodeError as exc:
+            raise InvalidRequest(f"the labels cannot be kept: {exc}") from exc
+        found, new = await self._pool.transact(
+            upkeep.open_session(
+                session_id,
+                runtime=runtime,
+                protocol=protocol,
+                native_id=native_id,
+                labels=written,
+                first=encode_event(first),
+                state=state,
+                now=micros(self._clock.now()),
+            )
+        )
+        row = await self.session(found)
+        if row is None:
+            raise NotFound(f"no session {found!r}")
+        return row, new
+
+    async def session(self, session_id: SessionId) -> SessionRow | None:
+        return await queries.read_session(self._pool, session_id)
+
+    async def sessions(
+        self, page: Page, *, runtime: str | None = None, open_only: bool = False
+    ) -> tuple[Sequence[SessionRow], str | None]:
+        return await queries.list_sessions(self._pool, page, runtime=runtime, open_only=open_only)
+
+    async def erase(self, session_id: SessionId) -> None:
+        reached: int | None = 0
+        while reached is not None:
+            reached = await self._pool.transact(upkeep.erase(session_id, reached))
+
+    # Ledger
+
+    async def call(self, call_id: CallId) -> CallRow | None:
+        return await queries.read_call(self._pool, call_id)
+
+    async def latest_call(self, session_id: SessionId, native_call_id: str) -> CallRow | None:
+        return await queries.read_latest_call(self._pool, session_id, native_call_id)
+
+    async def ended_for(self, call_id: CallId) -> timedelta | None:
+        return await queries.read_ended(self._pool, call_id, now=self._clock.now())
+
+    async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[CallRow], str | None]:
+        return await queries.list_calls(self._pool, which, page)
+
+    async def open_calls(self, session_id: SessionId) -> Sequence[CallRow]:
+        return await queries.list_open_calls(self._pool, session_id)
+
+    async def pending_sends(
+        self,
+        *,
+        session_id: SessionId | None = None,
+        target: str,
+        due_before: datetime | None = None,
+        limit: int = 500,
+    ) -> Sequence[SendRow]:
+        return await queries.list_pending_sends(self._pool, session_id, target, due_before, limit)
+
+    async def next_send_due(self, target: str) -> datetime | None:
+        return await queries.read_next_send_due(self._pool, target)
+
+    async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[SendRow]:
+        return await queries.list_sends_of(self._pool, session_id, sequence)
+
+    async def revive(self, session_id: SessionId, sequence: int, target: str, *, due_at: datetime) -> bool:
+        return await self._pool.transact(upkeep.revive(session_id, sequence, target, micros(due_at)))
+
+    async def dismiss(self, session_id: SessionId, sequence: int, target: str, *, reason: str) -> bool:
+        return await self._pool.transact(upkeep.dismiss(session_id, sequence, target, reason))
+
+    async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[SendRow], str | None]:
+        return await queries.list_dead_sends(self._pool, page, which)
+
+    async def interactions(
+        self, page: Page, *, session_id: SessionId | None = None, state: InteractionState | None = None
+    ) -> tuple[Sequence[InteractionRow], str | None]:
+        return await queries.list_interactions(self._pool, page, session_id=session_id, state=state)
+
+    async def interaction(self, interaction_id: InteractionId) -> InteractionRow | None:
+        return await queries.read_interaction(self._pool, interaction_id)
+
+    # Memory
+
+    async def recall(self, *, key: str, scope: str) -> StoredAnswer | None:
+        return await queries.read_answer(self._pool, key, scope, micros(self._clock.now()))
+
+    async def remember(self, *, key: str, scope: str, answer: StoredAnswer) -> bool:
+        return await self._pool.transact(upkeep.remember(key, scope, answer, micros(self._clock.now())))
+
+    async def note(self, name: str) -> str | None:
+        return await queries.read_note(self._pool, name)
+
+    async def set_note(self, name: str, value: str | None) -> None:
+        await self._pool.transact(upkeep.set_note(name, value))
+
+    # Leases
+
+    async def beat(self, instance: str, *, url: str, ttl: timedelta) -> bool:
+        return await leases.beat(self._open.pulse, instance, url, ttl)
+
+    async def take(self, instance: str, session_id: SessionId) -> SessionRow | None:
+        return await leases.take(self._pool, instance, session_id)
+
+    async def take_over(self, instance: str, *, runtimes: Collection[str], limit: int) -> Sequence[SessionRow]:
+        return await self._pool.transact(leases.take_over(instance, runtimes, limit))
+
+    async def regain(self, instance: str, *, former: Collection[str]) -> Sequence[Regained]:
+        return await self._pool.transact(leases.regain(instance, former))
+
+    async def release(self, instance: str, session_ids: Collection[SessionId] | None = None) -> None:
+        await leases.release(self._pool, instance, session_ids)
+
+    async def owner(self, session_id: SessionId) -> Instance | None:
+        return await leases.owner(self._pool, session_id)
+
+    async def instances(self) -> Sequence[Instance]:
+        return await leases.instances(self._pool)
+
+    async def hold(self, instance: str, name: str) -> bool:
+        return await leases.hold(self._pool, instance, name)
+
+    async def let_go(self, instance: str, name: str) -> None:
+        await leases.let_go(self._pool, instance, name)
+
+    # Notifier
+
+    def notify(self, topic: str) -> None:
+        self._notifier.notify(topic)
+
+    def listen(self, heard: Callable[[str | None], None]) -> Callable[[], None]:
+        return self._notifier.listen(heard)
+
+    # Upkeep
+
+    async def sweep(self, policy: RetentionPolicy, *, budget: int = 2_000) -> Swept:
+        now = micros(self._clock.now())
+        cuts, more = await queries.choose_to_sweep(self._pool, policy, now, budget)
+        copies_from = now - whole_micros(policy.copy_age)
+        gone = [await self._pool.transact(upkeep.cut(portion, copies_from)) for portion in portions(cuts)]
+        events, copies = add_up(gone)
+        before = now - whole_micros(policy.call_age)
+        calls = await self._pool.transact(upkeep.drop_calls(before, budget - events, now))
+        return Swept(events=events, calls=calls, more=more or events + calls >= budget, copies=copies)
+
+    async def health(self) -> EngineHealth:
+        return await self._probing.ask()
+
+    async def _probe(self) -> EngineHealth:
+        self._open.lanes.check()
+        size, found = await self._pool.transact(upkeep.probe(self._address.schema))
+        return EngineHealth(writable=True, bytes_used=size, extra=self._show(found))

@@ -1,0 +1,201 @@
+"""Who lives and who owns what in PostgreSQL, by the database's own clock alone.
+
+One row per instance says how long it lives; it is never revived. Whoever changes an owner locks the sessions
+first and looks in a statement of its own, so that it sees what others decided before they let go.
+"""
+
+from collections.abc import Collection, Sequence
+from datetime import timedelta
+from typing import Any
+
+from gateway.events import SessionId
+from gateway.store.postgres.once import Transaction, Work
+from gateway.store.postgres.pool import Pool
+from gateway.store.postgres.queries import SESSION_COLUMNS, session_row
+from gateway.store.postgres.store import lock
+from gateway.store.roster import room_for
+from gateway.store.rows import Instance, Regained, SessionRow
+
+_BEAT = """
+INSERT INTO @instances AS i (instance, url, expires_at) VALUES ($1, $2, clock_timestamp() + $3::interval)
+ON CONFLICT (instance) DO UPDATE SET url = excluded.url, expires_at = clock_timestamp() + $3::interval
+WHERE i.expires_at > clock_timestamp()
+RETURNING 1
+"""
+_LIVES = "EXISTS (SELECT 1 FROM @instances WHERE instance = $1 AND expires_at > clock_timestamp())"
+_OWNER_LIVES = "EXISTS (SELECT 1 FROM @instances i WHERE i.instance = s.owner AND i.expires_at > clock_timestamp())"
+_TAKE = f"""
+UPDATE @sessions s SET owner = $1, fence = s.fence + 1
+WHERE s.session_id = $2 AND s.state <> 'closed' AND s.owner IS DISTINCT FROM $1 AND {_LIVES} AND NOT {_OWNER_LIVES}
+"""
+_OWN = f"""
+SELECT {SESSION_COLUMNS}, p.snapshot FROM @sessions s LEFT JOIN @snapshots p ON p.session_id = s.session_id
+WHERE s.session_id = ANY ($2::text[]) AND s.owner = $1 AND s.state <> 'closed' AND {_LIVES} ORDER BY s.id
+"""
+_ROLL = f"""
+SELECT {_LIVES}, (SELECT count(*) FROM @instances WHERE expires_at > clock_timestamp()),
+    ARRAY(SELECT instance FROM @instances WHERE expires_at <= clock_timestamp())
+"""
+_IS_ORPHAN = "s.state <> 'closed' AND s.runtime = ANY ($1::text[]) AND (s.owner IS NULL OR s.owner = ANY ($2::text[]))"
+_ANY_ORPHAN = f"SELECT 1 FROM @sessions s WHERE {_IS_ORPHAN} LIMIT 1"
+_COUNT = """
+SELECT count(*), count(*) FILTER (WHERE owner = $1) FROM @sessions WHERE state <> 'closed'
+"""
+_LOCK_ORPHANS = f"""
+SELECT s.session_id FROM @sessions s WHERE {_IS_ORPHAN} ORDER BY s.id LIMIT $3 FOR UPDATE SKIP LOCKED
+"""
+_ADOPT = "UPDATE @sessions SET owner = $1, fence = fence + 1 WHERE session_id = ANY ($2::text[])"
+# Sessions in sorted order, as every batch of steps locks them; one that went to somebody meanwhile is left alone.
+_REGAIN = f"""
+WITH former AS (
+    SELECT session_id FROM @sessions WHERE owner = ANY ($2::text[]) AND state <> 'closed'
+    ORDER BY session_id FOR UPDATE
+)
+UPDATE @sessions s SET owner = $1, fence = s.fence + 1 FROM former f
+WHERE s.session_id = f.session_id AND s.owner = ANY ($2::text[]) AND {_LIVES}
+"""
+_END_FORMERS = f"""
+UPDATE @instances SET expires_at = least(expires_at, clock_timestamp()) WHERE instance = ANY ($2::text[]) AND {_LIVES}
+"""
+_MINE = f"""
+SELECT session_id, fence, last_seq FROM @sessions s WHERE owner = $1 AND state <> 'closed' AND {_LIVES}
+"""
+_RELEASE = "UPDATE @sessions SET owner = NULL WHERE owner = $1 AND session_id = ANY ($2::text[])"
+_LOCK_OWN = "SELECT session_id FROM @sessions WHERE owner = $1 AND state <> 'closed' ORDER BY session_id FOR UPDATE"
+_END = "UPDATE @instances SET expires_at = least(expires_at, clock_timestamp()) WHERE instance = $1"
+INSTANCES = """
+WITH owned AS (
+    SELECT owner, count(*) AS n FROM @sessions WHERE state <> 'closed' AND owner IS NOT NULL GROUP BY owner
+)
+SELECT i.instance, i.url, i.expires_at > clock_timestamp(), coalesce(o.n, 0)
+FROM @instances i LEFT JOIN owned o ON o.owner = i.instance
+WHERE i.expires_at > clock_timestamp() OR o.n > 0 ORDER BY i.instance
+"""
+_OWNER = """
+SELECT i.instance, i.url, true,
+    (SELECT count(*) FROM @sessions o WHERE o.owner = i.instance AND o.state <> 'closed')
+FROM @sessions s JOIN @instances i ON i.instance = s.owner
+WHERE s.session_id = $1 AND i.expires_at > clock_timestamp()
+"""
+_HOLDER_LIVES = "EXISTS (SELECT 1 FROM @instances i WHERE i.instance = h.instance AND i.expires_at > clock_timestamp())"
+_HOLDER = f"""
+SELECT h.instance, {_HOLDER_LIVES}, {_LIVES} FROM (SELECT 1) AS one LEFT JOIN @holds h ON h.name = $2
+"""
+_BEGIN_HOLD = "INSERT INTO @holds (name, instance) VALUES ($2, $1) ON CONFLICT (name) DO NOTHING"
+_LOCK_HOLD = "SELECT 1 FROM @holds WHERE name = $1 FOR UPDATE"
+_HOLD = f"""
+UPDATE @holds h SET instance = $1
+WHERE h.name = $2 AND {_LIVES} AND (h.instance = $1 OR NOT {_HOLDER_LIVES})
+RETURNING 1
+"""
+
+
+async def beat(pool: Pool, instance: str, url: str, ttl: timedelta) -> bool:
+    """Begin or renew a lease; one statement, that may be repeated."""
+    return bool(await pool.ask(_BEAT, instance, url, ttl))
+
+
+async def take(pool: Pool, instance: str, session_id: SessionId) -> SessionRow | None:
+    """Own one open session, where nobody who lives does."""
+
+    async def work(turn: Transaction) -> SessionRow | None:
+        await turn.link.ask(_TAKE, instance, session_id)
+        rows = await turn.link.ask(_OWN, instance, [session_id])
+        turn.idle = not rows
+        return session_row(rows[0]) if rows else None
+
+    return await pool.transact(work, begin=lock([session_id]))
+
+
+def take_over(instance: str, runtimes: Collection[str], limit: int) -> Work[Sequence[SessionRow]]:
+    """Own open sessions that nobody who lives owns, up to a limit and to a fair share of all."""
+
+    async def work(turn: Transaction) -> Sequence[SessionRow]:
+        rows = await _take_over(turn, instance, [*runtimes], limit)
+        turn.idle = not rows
+        return [session_row(row) for row in rows]
+
+    return work
+
+
+async def _take_over(turn: Transaction, instance: str, runtimes: Sequence[str], limit: int) -> Sequence[Any]:
+    ask = turn.link.ask
+    ((lives, living, dead),) = await ask(_ROLL, instance)
+    # Counting all sessions is the costly part, and most of the time there is no orphan.
+    if not lives or limit <= 0 or not await ask(_ANY_ORPHAN, runtimes, dead):
+        return []
+    ((total, owned),) = await ask(_COUNT, instance)
+    room = room_for(limit, owned=owned, total=total, living=living)
+    found = [row[0] for row in await ask(_LOCK_ORPHANS, runtimes, dead, room)]
+    if not found:
+        return []
+    await ask(_ADOPT, instance, found)
+    return await ask(_OWN, instance, found)
+
+
+def regain(instance: str, former: Collection[str]) -> Work[Sequence[Regained]]:
+    """Own the open sessions of the instances that one follows; answers all that are one's own then."""
+
+    async def work(turn: Transaction) -> Sequence[Regained]:
+        ask = turn.link.ask
+        await ask(_REGAIN, instance, [*former])
+        await ask(_END_FORMERS, instance, [*former])
+        return [Regained(*row) for row in await ask(_MINE, instance)]
+
+    return work
+
+
+async def release(pool: Pool, instance: str, session_ids: Collection[SessionId] | None) -> None:
+    """Give up some sessions, or everything and the lease."""
+    if session_ids is not None:
+        if session_ids:
+            await pool.transact(_release_some(instance, [*session_ids]), begin=lock(session_ids))
+        return
+
+    async def work(turn: Transaction) -> None:
+        ask = turn.link.ask
+        await ask(_END, instance)
+        await ask(_RELEASE, instance, [row[0] for row in await ask(_LOCK_OWN, instance)])
+        await ask("DELETE FROM @holds WHERE instance = $1", instance)
+
+    await pool.transact(work)
+
+
+def _release_some(instance: str, session_ids: Sequence[SessionId]) -> Work[None]:
+    async def work(turn: Transaction) -> None:
+        await turn.link.ask(_RELEASE, instance, session_ids)
+
+    return work
+
+
+async def owner(pool: Pool, session_id: SessionId) -> Instance | None:
+    rows = await pool.ask(_OWNER, session_id)
+    return Instance(*rows[0]) if rows else None
+
+
+async def instances(pool: Pool) -> Sequence[Instance]:
+    return [Instance(*row) for row in await pool.ask(INSTANCES)]
+
+
+async def hold(pool: Pool, instance: str, name: str) -> bool:
+    """Take or keep a name; keeping it, the usual case, writes nothing."""
+    ((holder, holder_lives, lives),) = await pool.ask(_HOLDER, instance, name)
+    if not lives or holder_lives:
+        return lives and holder == instance
+
+    async def work(turn: Transaction) -> bool:
+        ask = turn.link.ask
+        await ask(_BEGIN_HOLD, instance, name)
+        await ask(_LOCK_HOLD, name)
+        return bool(await ask(_HOLD, instance, name))
+
+    return await pool.transact(work)
+
+
+async def let_go(pool: Pool, instance: str, name: str) -> None:
+    """Give up a name, where it is this instance's."""
+
+    async def work(turn: Transaction) -> None:
+        await turn.link.ask("DELETE FROM @holds WHERE name = $2 AND instance = $1", instance, name)
+
+    await pool.transact(work)

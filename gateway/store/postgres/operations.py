@@ -1,0 +1,205 @@
+"""What an operator does with a PostgreSQL schema: migrate it, dump it by other programs, renew its fences, move it."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from gateway.errors import EngineUnusable, OperatorError
+from gateway.store.copy import NEWER, PAGE, TABLES, Row, Table
+from gateway.store.postgres.connection import Address, Connection, connect
+from gateway.store.postgres.leases import INSTANCES
+from gateway.store.postgres.schema import check, migrate, reached
+from gateway.store.postgres.tables import MIGRATIONS
+from gateway.store.roster import RESTORED
+from gateway.store.rows import Instance
+
+_LONG = 3_600.0
+"""Seconds that one statement over a whole table may take."""
+_BEGIN = """
+BEGIN ISOLATION LEVEL REPEATABLE READ; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '10s';
+SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL synchronous_commit = on
+"""
+_LIVING = "SELECT count(*) FROM @instances WHERE expires_at > clock_timestamp()"
+_TYPES = "SELECT table_name, column_name, data_type FROM information_schema.columns WHERE table_schema = $1"
+_COUNT_ON = """
+SELECT setval(pg_get_serial_sequence('@{table}', 'id'), (SELECT coalesce(max(id), 0) + 1 FROM @{table}), false)
+"""
+
+
+async def schema_of(address: Address) -> int:
+    """Say which schema the tables have; 0 where there are none yet.
+
+    Raises:
+        EngineUnusable, EngineUnavailable, SchemaTooNew: as the engine itself.
+    """
+    async with _linked(address) as link:
+        return await reached(link) or 0
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What a look at a server shows, without changing anything."""
+
+    found: Mapping[str, str]
+    """How it is set; doubts under `warning …`."""
+    number: int
+    """The schema its tables have; 0 where there are none yet."""
+    instances: Sequence[Instance]
+
+
+async def examine(address: Address) -> Examined:
+    """Look at a server and who is on it.
+
+    Raises:
+        EngineUnusable, EngineUnavailable, SchemaTooNew: as the engine itself.
+    """
+    async with _linked(address) as link:
+        found = await check(link)
+        number = await reached(link) or 0
+        rows = await link.ask(INSTANCES) if number >= len(MIGRATIONS) else ()
+        return Examined(found, number, [Instance(*row) for row in rows])
+
+
+async def bring_up_to_date(address: Address) -> tuple[int, int]:
+    """Migrate, also while gateways run; answers the schema before and after.
+
+    Raises:
+        EngineUnusable, EngineUnavailable, SchemaTooNew: as the engine itself.
+    """
+    async with _linked(address) as link:
+        return await reached(link) or 0, await migrate(link)
+
+
+async def bump_fences(address: Address) -> int:
+    """Make every fence a new one, and let nobody own anything; answers how many sessions there are.
+
+    Raises:
+        OperatorError: a gateway runs.
+        EngineUnusable: there are no tables.
+        EngineUnavailable: the server does not answer, or its sessions are in use.
+    """
+    async with _linked(address) as link:
+        if not await reached(link):
+            raise EngineUnusable(f"{_place(address)} has no tables")
+        await migrate(link)
+        async with _alone(link):
+            # No lease runs, so that nothing is held; the rows of those that ended stay, so that none is revived.
+            await link.run(f"UPDATE @sessions SET fence = fence + {RESTORED}, owner = NULL", seconds=_LONG)
+            ((count,),) = await link.ask("SELECT count(*) FROM @sessions", seconds=_LONG)
+            await link.run("COMMIT", seconds=_LONG)
+    return count
+
+
+class PostgresSide:
+    """A schema whose gateways are stopped, as one side of a move."""
+
+    def __init__(self, link: Connection, types: dict[tuple[str, str], str]) -> None:
+        self._link = link
+        self._types = types
+        self.place = _place(link.address)
+
+    async def count(self, table: Table) -> int:
+        ((count,),) = await self._link.ask(f"SELECT count(*) FROM @{table.name}", seconds=_LONG)
+        return count
+
+    async def pages(self, table: Table) -> AsyncIterator[Sequence[Row]]:
+        columns, key = ", ".join(table.columns), ", ".join(table.key)
+        marks = ", ".join(f"${place}" for place in range(1, len(table.key) + 1))
+        places = [table.columns.index(name) for name in table.key]
+        rows = await self._link.ask(f"SELECT {columns} FROM @{table.name} ORDER BY {key} LIMIT {PAGE}", seconds=_LONG)
+        after = f"SELECT {columns} FROM @{table.name} WHERE ({key}) > ({marks}) ORDER BY {key} LIMIT {PAGE}"
+        while rows:
+            yield [tuple(row) for row in rows]
+            last = rows[-1]
+            rows = await self._link.ask(after, *(last[place] for place in places), seconds=_LONG)
+
+    async def put(self, table: Table, rows: Sequence[Row]) -> None:
+        columns = ", ".join(table.columns)
+        arrays = ", ".join(
+            f"${place}::{self._types[table.name, name]}[]" for place, name in enumerate(table.columns, 1)
+        )
+        await self._link.ask(
+            f"INSERT INTO @{table.name} ({columns}) OVERRIDING SYSTEM VALUE SELECT * FROM unnest({arrays})",
+            *(list(column) for column in zip(*rows, strict=True)),
+            seconds=_LONG,
+        )
+
+    async def keep(self) -> None:
+        for table in TABLES:
+            if "id" in table.columns:
+                await self._link.run(_COUNT_ON.format(table=table.name), seconds=_LONG)
+        await self._link.run("COMMIT", seconds=_LONG)
+
+
+@asynccontextmanager
+async def postgres_side(address: Address, *, filled: bool) -> AsyncGenerator[PostgresSide]:
+    """Open a schema to read all of it, or to fill it; nobody else writes to it meanwhile.
+
+    Raises:
+        OperatorError: a gateway runs.
+        EngineUnusable: it is to be read, and is of an earlier release.
+        EngineUnavailable: the server does not answer, or its sessions are in use.
+    """
+    async with _linked(address) as link:
+        if filled and (await reached(link) or 0) < len(MIGRATIONS):
+            raise EngineUnusable(f"{_place(address)} is not up to date: run `dragoman migrate` with its configuration")
+        if await migrate(link) > len(MIGRATIONS):
+            raise EngineUnusable(f"{_place(address)} is of a newer release: {NEWER}")
+        types = {(table, column): kind for table, column, kind in await link.ask(_TYPES, address.schema)}
+        async with _alone(link):
+            yield PostgresSide(link, types)
+
+
+def dump_command(address: Address, file: Path) -> str:
+    """Write the command that backs a schema up; the password is not in it."""
+    return f"pg_dump --format=custom --schema={address.schema} --file={quote(str(file))} {_open_dsn(address)}"
+
+
+def restore_command(address: Address, file: Path) -> str:
+    """Write the command that puts such a backup back."""
+    return (
+        f"pg_restore --clean --if-exists --single-transaction --dbname={_open_dsn(address)} {quote(str(file))}"
+        " && dragoman restore --bump-fences"
+    )
+
+
+def _open_dsn(address: Address) -> str:
+    parts = urlsplit(address.dsn)
+    login, at, hosts = parts.netloc.rpartition("@")
+    query = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name != "password"], safe="/")
+    return quote(urlunsplit((parts.scheme, login.partition(":")[0] + at + hosts, parts.path, query, "")))
+
+
+def _place(address: Address) -> str:
+    return f"{address.place}, schema {address.schema}"
+
+
+@asynccontextmanager
+async def _linked(address: Address) -> AsyncGenerator[Connection]:
+    link = await connect(address)
+    try:
+        yield link
+    finally:
+        await link.close()
+
+
+@asynccontextmanager
+async def _alone(link: Connection) -> AsyncGenerator[None]:
+    """Begin a transaction that is undone with its connection, and keep everybody else from writing."""
+    # Looked at before as well, because waiting for the locks holds up whoever is at work.
+    await _refuse_living(link)
+    await link.run(_BEGIN)
+    await link.run("LOCK TABLE @sessions, @instances IN EXCLUSIVE MODE", seconds=15)
+    await _refuse_living(link)
+    yield
+
+
+async def _refuse_living(link: Connection) -> None:
+    ((living,),) = await link.ask(_LIVING)
+    if living:
+        raise OperatorError(
+            f"{_place(link.address)} is in use by {living} running gateway{'' if living == 1 else 's'}: stop them first"
+        )

@@ -1,0 +1,145 @@
+"""Brings the tables of a PostgreSQL schema up to date, and looks whether the server keeps what it promises."""
+
+import zlib
+from datetime import timedelta
+from typing import Any
+
+from gateway.errors import EngineUnusable, SchemaTooNew
+from gateway.store.postgres.connection import Connection
+from gateway.store.postgres.tables import MIGRATIONS, OURS, READABLE_FROM
+
+OLDEST = 140_000
+"""The oldest server_version_num that is supported."""
+
+_LOCK = "SELECT pg_advisory_xact_lock($1)"
+_TABLES = "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1"
+# The first release had no such column.
+_VERSION = f"SELECT n, (to_jsonb(v) ->> 'readable_from')::bigint FROM @{OURS} v ORDER BY n DESC LIMIT 1"
+_MIGRATION_SECONDS = 600.0
+
+_SETTINGS = """
+SELECT current_setting('server_version'), current_setting('server_version_num')::int, current_setting('fsync'),
+    current_setting('full_page_writes'), (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'),
+    current_setting('transaction_read_only'), pg_is_in_recovery(), current_setting('synchronous_standby_names'),
+    (SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming')
+"""
+
+OLD_SECONDS = 300.0
+"""How long a transaction of somebody else may hold back what vacuum removes before a person is told."""
+_OLDEST_TRANSACTION = """
+SELECT pid, application_name, usename, state, extract(epoch FROM clock_timestamp() - xact_start)::bigint
+FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+    AND coalesce(backend_xmin, backend_xid) IS NOT NULL AND xact_start < clock_timestamp() - make_interval(secs => $1)
+ORDER BY xact_start LIMIT 1
+"""
+
+
+async def check(link: Connection) -> dict[str, str]:
+    """Look at how the server is set; answers what a person should know, doubts under `warning …`.
+
+    Raises:
+        EngineUnusable: it is too old, or only reads.
+        EngineUnavailable: it does not answer.
+    """
+    (row,) = await link.ask(_SETTINGS)
+    version, number, fsync, full_pages, commits, read_only, standby, names, replicas = row
+    place = link.address.place
+    if number < OLDEST:
+        raise EngineUnusable(f"{place} runs PostgreSQL {version}: upgrade it to 14 or newer")
+    if standby or read_only == "on":
+        why = "is a standby" if standby else "only reads (default_transaction_read_only)"
+        raise EngineUnusable(f"{place} {why}: point engine.dsn at a primary that takes writes")
+    found = {"version": version, "synchronous_commit": commits, "replicas": str(replicas)}
+    if fsync != "on":
+        found["warning fsync"] = "fsync is off, so that a crash of the server's machine loses or spoils everything"
+    if full_pages != "on":
+        found["warning full_page_writes"] = (
+            "full_page_writes is off, so that a crash of the server's machine may spoil pages"
+        )
+    if commits in {"off", "local"}:
+        found["warning synchronous_commit"] = (
+            "synchronous_commit is off for this role; the gateway's own writes switch it on"
+            if commits == "off"
+            else "synchronous_commit is local for this role, so that a failover may lose acknowledged writes"
+        )
+    if replicas and not names:
+        found["warning synchronous_standby_names"] = (
+            f"{replicas} replicas are attached and none is synchronous, so that a failover may lose acknowledged"
+            " writes; name one in synchronous_standby_names"
+        )
+    # Of other roles only where ours may see them (pg_read_all_stats).
+    for pid, application, role, state, age in await link.ask(_OLDEST_TRANSACTION, OLD_SECONDS):
+        found["warning old transaction"] = (
+            f"process {pid} (application {application!r}, role {role!r}, {state}) has had a transaction open for"
+            f" {timedelta(seconds=age)}, so that vacuum removes nothing that was replaced since, and all gets slower;"
+            f" SELECT pg_terminate_backend({pid}) ends it, and idle_in_transaction_session_timeout on its role keeps it"
+            " from coming back"
+        )
+    return found
+
+
+async def migrate(link: Connection) -> int:
+    """Make the schema or bring it up to date; answers its number. Several processes may do it at once.
+
+    Raises:
+        EngineUnusable: the schema holds tables of another program, or may not be made.
+        SchemaTooNew: a newer release has made it in a way that this one cannot work on.
+        EngineUnavailable: the server does not answer.
+    """
+    found = await reached(link) or 0
+    if found >= len(MIGRATIONS):
+        return found
+    schema = link.address.schema
+    await link.run("BEGIN ISOLATION LEVEL READ COMMITTED")
+    try:
+        await link.ask(_LOCK, _number(schema), seconds=_MIGRATION_SECONDS)
+        done = await reached(link)
+        script: list[str] = []
+        if done is None:
+            # Only made where it is missing, since that needs a right which nothing else does.
+            if not await link.ask("SELECT 1 FROM pg_namespace WHERE nspname = $1", schema):
+                script.append(f'CREATE SCHEMA "{schema}"')
+            script.append(f"CREATE TABLE @{OURS} (n bigint PRIMARY KEY, at timestamptz NOT NULL)")
+        for number, statements in enumerate(MIGRATIONS[done or 0 :], start=(done or 0) + 1):
+            script += statements
+            script.append(f"INSERT INTO @{OURS} VALUES ({number}, clock_timestamp())")
+        if script:
+            script.append(f"UPDATE @{OURS} SET readable_from = {READABLE_FROM} WHERE n = {len(MIGRATIONS)}")
+            await link.run(";\n".join(script), seconds=_MIGRATION_SECONDS)
+        await link.run("COMMIT")
+    except BaseException:
+        # Whatever it was, the server undoes the transaction together with the connection.
+        link.drop()
+        raise
+    return max(done or 0, len(MIGRATIONS))
+
+
+async def reached(link: Connection) -> int | None:
+    """Say which migration the tables have had; None where there are none.
+
+    Raises:
+        EngineUnusable: the schema holds tables of another program.
+        SchemaTooNew: a newer release has made it in a way that this one cannot work on.
+    """
+    schema, place = link.address.schema, link.address.place
+    tables = {row[0] for row in await link.ask(_TABLES, schema)}
+    if not tables:
+        return None
+    if OURS not in tables:
+        raise EngineUnusable(
+            f"the schema {schema!r} of {place} holds tables of another program: give engine.schema another name"
+        )
+    rows: Any = await link.ask(_VERSION)
+    done, readable_from = rows[0] if rows else (0, None)
+    if done > len(MIGRATIONS) and (readable_from is None or readable_from > len(MIGRATIONS)):
+        raise SchemaTooNew(
+            f"the schema {schema!r} of {place} has number {done} and this release knows {len(MIGRATIONS)}: "
+            "run the newer release again, or restore a backup made before the upgrade"
+        )
+    return int(done)
+
+
+def _number(schema: str) -> int:
+    # A lock of our own among those of other programs in the same database.
+    return (0x4472676D << 32) | zlib.crc32(schema.encode())

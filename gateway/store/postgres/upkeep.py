@@ -1,0 +1,274 @@
+"""What is written to PostgreSQL besides steps: sessions are opened, answers remembered, old things removed."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from gateway.errors import Conflict, NotFound
+from gateway.events import SessionId
+from gateway.store.apply import CLOSED, Writes, begin, decide
+from gateway.store.encoding import EncodedEvent, strip_about
+from gateway.store.postgres.once import Transaction, Work
+from gateway.store.postgres.schema import check
+from gateway.store.postgres.store import KEEP_ANSWERS, KnownRows, write
+from gateway.store.records import LISTED, Head, micros
+from gateway.store.retention import PORTION, RemovedRows, add_up
+from gateway.store.rows import StoredAnswer
+
+_HEAD = ", ".join(Head._fields)
+_FIND = f"SELECT {_HEAD} FROM @sessions WHERE runtime = $1 AND native_id = $2 FOR UPDATE"
+_ADD_SESSION = f"""
+INSERT INTO @sessions (session_id, runtime, protocol, native_id, state, labels, last_seq, min_seq, fence, size,
+    opened_at, updated_at)
+VALUES ($1, $2, $3, $4, $5, $6, 0, 1, 0, 0, $7, $7)
+ON CONFLICT DO NOTHING RETURNING {_HEAD}
+"""
+_LOCK = f"SELECT {_HEAD} FROM @sessions WHERE session_id = $1 FOR UPDATE"
+_SET_NOTE = """
+INSERT INTO @notes (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value
+"""
+_REVIVE = """
+UPDATE @outbound SET state = 'pending', attempt = 0, due_at = $4, reason = NULL
+WHERE session_id = $1 AND seq = $2 AND target = $3 AND state IN ('refused', 'unknown', 'dead') RETURNING 1
+"""
+_DISMISS = f"""
+UPDATE @outbound SET state = 'moot', due_at = NULL, reason = $4
+WHERE session_id = $1 AND seq = $2 AND target = $3 AND ({LISTED}) RETURNING 1
+"""
+_PROBE = """
+INSERT INTO @probe (id, tried_at) VALUES (1, clock_timestamp())
+ON CONFLICT (id) DO UPDATE SET tried_at = excluded.tried_at
+"""
+_SIZE = """
+SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relkind = 'r'
+"""
+_ERASE = """
+UPDATE @events e SET body = NULL, about = n.about
+FROM unnest($2::bigint[], $3::bytea[]) n (seq, about) WHERE e.session_id = $1 AND e.seq = n.seq
+"""
+_MEASURE = """
+UPDATE @sessions SET size = (SELECT coalesce(sum(length(about)), 0) FROM @events WHERE session_id = $1)
+WHERE session_id = $1
+"""
+_FLOOR = """
+SELECT min(seq) FROM (
+    SELECT request_seq AS seq FROM @calls WHERE session_id = $1 AND state IN ('queued', 'dispatched', 'accepted')
+    UNION ALL SELECT seq FROM @outbound
+    WHERE session_id = $1 AND state = 'pending' AND (target = 'runtime' OR created_at >= $2::bigint)
+    UNION ALL SELECT request_seq FROM @interactions WHERE session_id = $1 AND state = 'waiting'
+    UNION ALL SELECT request_seq FROM @interactions
+    WHERE session_id = $1 AND state NOT IN ('waiting', 'answered', 'expired', 'moot')
+    UNION ALL SELECT request_seq FROM @calls WHERE session_id = $1
+        AND state NOT IN ('queued', 'dispatched', 'accepted', 'succeeded', 'failed', 'canceled', 'expired')
+    UNION ALL SELECT seq FROM @outbound WHERE session_id = $1
+        AND state NOT IN ('pending', 'delivered', 'moot') AND state NOT IN ('refused', 'unknown', 'dead')
+    UNION ALL SELECT keep_from FROM @snapshots WHERE session_id = $1 AND keep_from IS NOT NULL
+) AS needed
+"""
+_CUT = """
+WITH gone AS (
+    DELETE FROM @events WHERE session_id = $1 AND seq < $2
+    RETURNING coalesce(length(body), 0) + coalesce(length(about), 0) AS size
+), sends AS (
+    DELETE FROM @outbound WHERE session_id = $1 AND seq < $2
+), questions AS (
+    DELETE FROM @interactions WHERE session_id = $1 AND request_seq < $2
+), moved AS (
+    UPDATE @sessions SET min_seq = greatest(min_seq, $2), size = size - (SELECT coalesce(sum(size), 0) FROM gone)
+    WHERE session_id = $1
+)
+SELECT count(*) FROM gone
+"""
+_UNDELIVERED = """
+SELECT target, count(*) FROM @outbound WHERE session_id = $1 AND seq < $2 AND state = 'pending' GROUP BY target
+"""
+_DROP_CALLS = """
+DELETE FROM @calls WHERE id IN (
+    SELECT c.id FROM @calls c
+    WHERE c.id < coalesce((SELECT id FROM @calls WHERE created_at >= $1 ORDER BY id LIMIT 1), 9223372036854775807)
+        AND c.finished_at < $1
+        AND NOT EXISTS (
+            SELECT 1 FROM @outbound o
+            WHERE o.session_id = c.session_id AND o.seq = c.outcome_seq AND o.state = 'pending'
+        )
+    ORDER BY c.id LIMIT $2
+)
+RETURNING 1
+"""
+# Nobody asks about a transaction of yesterday, and an instance that has been gone for a week will not be back.
+# What such an instance held is free already, whether or not its name is still on the list.
+_FORGET = (
+    """
+    DELETE FROM @holds h WHERE NOT EXISTS (
+        SELECT 1 FROM @instances i WHERE i.instance = h.instance AND i.expires_at > clock_timestamp()
+    )
+    """,
+    "DELETE FROM @commits WHERE at < clock_timestamp() - interval '1 day'",
+    """
+    DELETE FROM @instances i WHERE i.expires_at < clock_timestamp() - interval '7 days'
+        AND NOT EXISTS (SELECT 1 FROM @sessions s WHERE s.owner = i.instance AND s.state <> 'closed')
+    """,
+)
+
+
+def open_session(
+    session_id: SessionId,
+    *,
+    runtime: str,
+    protocol: str,
+    native_id: str,
+    labels: str,
+    first: EncodedEvent,
+    state: str,
+    now: int,
+) -> Work[tuple[SessionId, bool]]:
+    """Make a session or open a closed one again; answers its id and whether it is new."""
+
+    async def work(turn: Transaction) -> tuple[SessionId, bool]:
+        ask = turn.link.ask
+        found = await ask(_FIND, runtime, native_id)
+        if not found:
+            # It waits for whoever opens the same at this moment, and writes nothing where that one did.
+            added = await ask(_ADD_SESSION, session_id, runtime, protocol, native_id, state, labels, now)
+            if added:
+                await _begin(turn, Head._make(added[0]), first, state, now)
+                return session_id, True
+            found = await ask(_FIND, runtime, native_id)
+        if not found:
+            raise Conflict(f"session {session_id!r} is another one of runtime {runtime!r}")
+        head = Head._make(found[0])
+        if head.state == CLOSED:
+            await _begin(turn, head, first, state, now)
+            await ask(
+                "UPDATE @sessions SET labels = $2, protocol = $3 WHERE session_id = $1",
+                head.session_id,
+                labels,
+                protocol,
+            )
+        else:
+            turn.idle = True
+        return head.session_id, False
+
+    return work
+
+
+async def _begin(turn: Transaction, head: Head, first: EncodedEvent, state: str, now: int) -> None:
+    step, held, writes = begin(first.new, head.session_id, state), KnownRows(), Writes()
+    await held.fetch(turn.link, [step])
+    decide(step, [first], now=now, known=held, writes=writes)
+    await write(turn.link, writes, now, token=turn.token, spent=turn.spent)
+    turn.marked = True
+
+
+def remember(key: str, scope: str, answer: StoredAnswer, now: int) -> Work[bool]:
+    """Keep an answer, unless one that has not expired is kept already."""
+
+    async def work(turn: Transaction) -> bool:
+        values = (scope, key, answer.request_sha, answer.response, micros(answer.expires_at))
+        return bool(await turn.link.ask(KEEP_ANSWERS, *([value] for value in values), now))
+
+    return work
+
+
+def revive(session_id: SessionId, sequence: int, target: str, due_at: int) -> Work[bool]:
+    """Make an outbound row pending again, where it waits for an operator."""
+
+    async def work(turn: Transaction) -> bool:
+        return bool(await turn.link.ask(_REVIVE, session_id, sequence, target, due_at))
+
+    return work
+
+
+def dismiss(session_id: SessionId, sequence: int, target: str, reason: str) -> Work[bool]:
+    """Make an outbound row moot, where it waits for an operator."""
+
+    async def work(turn: Transaction) -> bool:
+        return bool(await turn.link.ask(_DISMISS, session_id, sequence, target, reason))
+
+    return work
+
+
+def set_note(name: str, value: str | None) -> Work[None]:
+    """Keep a note, or remove it."""
+
+    async def work(turn: Transaction) -> None:
+        if value is None:
+            await turn.link.ask("DELETE FROM @notes WHERE name = $1", name)
+        else:
+            await turn.link.ask(_SET_NOTE, name, value)
+
+    return work
+
+
+def probe(schema: str) -> Work[tuple[int, dict[str, str]]]:
+    """Write something; answers how large everything is, and how the server is set."""
+
+    async def work(turn: Transaction) -> tuple[int, dict[str, str]]:
+        found = await check(turn.link)
+        await turn.link.ask(_PROBE)
+        return (await turn.link.ask(_SIZE, schema))[0][0], found
+
+    return work
+
+
+def erase(session_id: SessionId, after: int) -> Work[int | None]:
+    """Erase a portion of a closed session's events; answers where to go on, or None at the end."""
+
+    async def work(turn: Transaction) -> int | None:
+        ask = turn.link.ask
+        found = await ask(_LOCK, session_id)
+        if not found:
+            raise NotFound(f"no session {session_id!r}")
+        if Head._make(found[0]).state != CLOSED:
+            raise Conflict(f"session {session_id!r} is open; close it before erasing")
+        rows = await ask(
+            "SELECT seq, about FROM @events WHERE session_id = $1 AND seq > $2 ORDER BY seq LIMIT $3",
+            session_id,
+            after,
+            PORTION,
+        )
+        await ask(_ERASE, session_id, [row[0] for row in rows], [strip_about(row[1]) for row in rows])
+        if len(rows) == PORTION:
+            return rows[-1][0]
+        await ask("DELETE FROM @snapshots WHERE session_id = $1", session_id)
+        await ask("UPDATE @calls SET error = NULL WHERE session_id = $1", session_id)
+        await ask(_MEASURE, session_id)
+        return None
+
+    return work
+
+
+def cut(firsts: Mapping[SessionId, int], copies_from: int) -> Work[RemovedRows]:
+    """Move the beginnings of sessions forward, but never past what is still needed; answers what went.
+
+    Copies made before `copies_from` are waited for no more.
+    """
+
+    async def work(turn: Transaction) -> RemovedRows:
+        names = sorted(firsts)
+        return add_up([await _cut_one(turn, name, firsts[name], copies_from) for name in names])
+
+    return work
+
+
+async def _cut_one(turn: Transaction, session_id: SessionId, first: int, copies_from: int) -> RemovedRows:
+    ask = turn.link.ask
+    if not await ask(_LOCK, session_id):
+        return RemovedRows(0, Counter())
+    ((floor,),) = await ask(_FLOOR, session_id, copies_from)
+    first = first if floor is None else min(first, floor)
+    copies: Counter[str] = Counter(dict(await ask(_UNDELIVERED, session_id, first)))
+    ((count,),) = await ask(_CUT, session_id, first)
+    return RemovedRows(count, copies)
+
+
+def drop_calls(before: int, budget: int, now: int) -> Work[int]:
+    """Remove calls that ended before a time and whose outcome waits for no one, and what has expired."""
+
+    async def work(turn: Transaction) -> int:
+        await turn.link.ask("DELETE FROM @idempotency WHERE expires_at <= $1", now)
+        for statement in _FORGET:
+            await turn.link.ask(statement)
+        return len(await turn.link.ask(_DROP_CALLS, before, max(budget, 0)))
+
+    return work

@@ -1,0 +1,329 @@
+"""The default engine: one SQLite file, written by one thread, nothing acknowledged before the disk has it.
+
+The lock on the file keeps other processes out, so no lease outlives the process, and the notifier reaches nobody.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Self
+
+import orjson
+
+from gateway.clock import Clock
+from gateway.errors import EngineUnavailable, InvalidRequest, NotFound
+from gateway.events import CallId, Envelope, InteractionId, SessionId
+from gateway.store.encoding import encode_event
+from gateway.store.records import micros, whole_micros
+from gateway.store.retention import add_up, portions
+from gateway.store.roster import Roster
+from gateway.store.rows import (
+    ANY_DEAD,
+    CallFilter,
+    CallRow,
+    DeadFilter,
+    EngineHealth,
+    Instance,
+    InteractionRow,
+    Page,
+    Regained,
+    RetentionPolicy,
+    SendRow,
+    SessionRow,
+    StoredAnswer,
+    Swept,
+)
+from gateway.store.shared_probe import SharedProbe
+from gateway.store.sqlite import leases, queries, upkeep
+from gateway.store.sqlite.lock import FileLock, check_place, locate
+from gateway.store.sqlite.place import FilePlace
+from gateway.store.sqlite.privacy import make_private
+from gateway.store.sqlite.readers import Readers
+from gateway.store.sqlite.writer import Writer
+from gateway.store.step import Committed, InteractionState, NewEvent, Step
+
+PROBE_SECONDS = 5.0
+"""How long the disk may take until it counts as one that takes no writes."""
+_LOG_TRIES, _LOG_PAUSE = 100, 0.1
+_SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
+
+
+class SqliteEngine:
+    """Keep everything in the file at `path`; its folder must exist and be on a local disk."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path = locate(path)
+        self._clock = clock
+        self._lock = FileLock(self._path)
+        self._place: FilePlace | None = None
+        self._opened: tuple[Writer, Readers, Roster] | None = None
+        self._probing = SharedProbe(f"the disk of {str(self._path)!r}", self._probe, patience=PROBE_SECONDS)
+
+    async def __aenter__(self) -> Self:
+        check_place(self._path)
+        self._lock.take()
+        try:
+            make_private(self._path)
+            # A new database has its file only now.
+            self._lock.take_file()
+            place = FilePlace(self._path)
+            writer = Writer(self._path, self._clock, place)
+            await writer.start()
+        except BaseException:
+            self._lock.free()
+            raise
+        place.start()
+        self._place = place
+        self._opened = writer, Readers(self._path, place), Roster(self._clock)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        writer, readers, _ = self._open
+        self._opened = None
+        try:
+            await self._probing.close()
+            await readers.close()
+        finally:
+            try:
+                await writer.stop()
+            finally:
+                if self._place is not None:
+                    self._place.stop()
+                self._lock.free()
+
+    @property
+    def _open(self) -> tuple[Writer, Readers, Roster]:
+        if self._opened is None:
+            raise EngineUnavailable(f"the database {str(self._path)!r} is not open")
+        return self._opened
+
+    @property
+    def _write(self) -> Writer:
+        return self._open[0]
+
+    @property
+    def _read(self) -> Readers:
+        return self._open[1]
+
+    @property
+    def _roster(self) -> Roster:
+        return self._open[2]
+
+    # Journal
+
+    async def commit(self, step: Step) -> Committed:
+        writer = self._write
+        return await writer.commit(step, [encode_event(new) for new in step.events])
+
+    async def read(self, session_id: SessionId, *, after: int = 0, limit: int = 500) -> Sequence[Envelope]:
+        return await self._read.ask(queries.read_events, session_id, after, limit)
+
+    # Registry
+
+    async def open_session(
+        self,
+        *,
+        session_id: SessionId,
+        runtime: str,
+        protocol: str,
+        native_id: str,
+        labels: Mapping[str, str],
+        first: NewEvent,
+        state: str = "starting",
+    ) -> tuple[SessionRow, bool]:
+        try:
+            written = orjson.dumps(dict(labels))
+        except orjson.JSONEncodeError as exc:
+            raise InvalidRequest(f"the labels cannot be kept: {exc}") from exc
+        found, new = await self._write.run(
+            upkeep.open_session(
+                session_id,
+                runtime=runtime,
+                protocol=protocol,
+                native_id=native_id,
+                labels=written,
+                first=encode_event(first),
+                state=state,
+            )
+        )
+        row = await self.session(found)
+        if row is None:
+            raise NotFound(f"no session {found!r}")
+        return row, new
+
+    async def session(self, session_id: SessionId) -> SessionRow | None:
+        return await self._read.ask(queries.read_session, session_id)
+
+    async def sessions(
+        self, page: Page, *, runtime: str | None = None, open_only: bool = False
+    ) -> tuple[Sequence[SessionRow], str | None]:
+        return await self._read.ask(queries.list_sessions, page, runtime=runtime, open_only=open_only)
+
+    async def erase(self, session_id: SessionId) -> None:
+        reached: int | None = 0
+        while reached is not None:
+            reached = await self._write.run(upkeep.erase(session_id, reached), how="alone")
+        tries = 0
+        while not await self._write.run(upkeep.empty_log, how="outside"):
+            tries += 1
+            if tries == _LOG_TRIES:
+                raise EngineUnavailable(
+                    f"another process reads {str(self._path)!r} (a backup?), so that its log still holds "
+                    "what was erased: erase it again later"
+                )
+            await asyncio.sleep(_LOG_PAUSE)
+
+    # Ledger
+
+    async def call(self, call_id: CallId) -> CallRow | None:
+        return await self._read.ask(queries.read_call, call_id)
+
+    async def latest_call(self, session_id: SessionId, native_call_id: str) -> CallRow | None:
+        return await self._read.ask(queries.read_latest_call, session_id, native_call_id)
+
+    async def ended_for(self, call_id: CallId) -> timedelta | None:
+        # One process has the file for itself: its clock is the store's.
+        row = await self.call(call_id)
+        return None if row is None or row.finished_at is None else self._clock.now() - row.finished_at
+
+    async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[CallRow], str | None]:
+        return await self._read.ask(queries.list_calls, which, page)
+
+    async def open_calls(self, session_id: SessionId) -> Sequence[CallRow]:
+        return await self._read.ask(queries.list_open_calls, session_id)
+
+    async def pending_sends(
+        self,
+        *,
+        session_id: SessionId | None = None,
+        target: str,
+        due_before: datetime | None = None,
+        limit: int = 500,
+    ) -> Sequence[SendRow]:
+        return await self._read.ask(queries.list_pending_sends, session_id, target, due_before, limit)
+
+    async def next_send_due(self, target: str) -> datetime | None:
+        return await self._read.ask(queries.read_next_send_due, target)
+
+    async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[SendRow]:
+        return await self._read.ask(queries.list_sends_of, session_id, sequence)
+
+    async def revive(self, session_id: SessionId, sequence: int, target: str, *, due_at: datetime) -> bool:
+        return bool(await self._write.run(upkeep.revive(session_id, sequence, target, micros(due_at))))
+
+    async def dismiss(self, session_id: SessionId, sequence: int, target: str, *, reason: str) -> bool:
+        return bool(await self._write.run(upkeep.dismiss(session_id, sequence, target, reason)))
+
+    async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[SendRow], str | None]:
+        return await self._read.ask(queries.list_dead_sends, page, which)
+
+    async def interactions(
+        self, page: Page, *, session_id: SessionId | None = None, state: InteractionState | None = None
+    ) -> tuple[Sequence[InteractionRow], str | None]:
+        return await self._read.ask(queries.list_interactions, page, session_id=session_id, state=state)
+
+    async def interaction(self, interaction_id: InteractionId) -> InteractionRow | None:
+        return await self._read.ask(queries.read_interaction, interaction_id)
+
+    # Memory
+
+    async def recall(self, *, key: str, scope: str) -> StoredAnswer | None:
+        return await self._read.ask(queries.read_answer, key, scope, micros(self._clock.now()))
+
+    async def remember(self, *, key: str, scope: str, answer: StoredAnswer) -> bool:
+        return bool(await self._write.run(upkeep.remember(key, scope, answer)))
+
+    async def note(self, name: str) -> str | None:
+        return await self._read.ask(queries.read_note, name)
+
+    async def set_note(self, name: str, value: str | None) -> None:
+        await self._write.run(upkeep.set_note(name, value))
+
+    # Leases
+
+    async def beat(self, instance: str, *, url: str, ttl: timedelta) -> bool:
+        return self._roster.beat(instance, url, ttl)
+
+    async def take(self, instance: str, session_id: SessionId) -> SessionRow | None:
+        return await self._write.run(leases.take(instance, session_id, self._roster), how="alone")
+
+    async def take_over(self, instance: str, *, runtimes: Collection[str], limit: int) -> Sequence[SessionRow]:
+        return await self._write.run(leases.take_over(instance, runtimes, limit, self._roster), how="alone")
+
+    async def regain(self, instance: str, *, former: Collection[str]) -> Sequence[Regained]:
+        if instance not in self._roster.living():
+            return []
+        for one in former:
+            self._roster.end(one)
+        return await self._write.run(leases.regain(instance, former), how="alone")
+
+    async def release(self, instance: str, session_ids: Collection[SessionId] | None = None) -> None:
+        if session_ids is None:
+            self._roster.end(instance)
+        await self._write.run(leases.release(instance, session_ids), how="alone")
+
+    async def owner(self, session_id: SessionId) -> Instance | None:
+        owner = await self._read.ask(leases.read_owner, session_id)
+        return next((one for one in await self.instances() if one.alive and one.instance_id == owner), None)
+
+    async def instances(self) -> Sequence[Instance]:
+        return self._roster.show(await self._read.ask(leases.count_owned))
+
+    async def hold(self, instance: str, name: str) -> bool:
+        return self._roster.hold(instance, name)
+
+    async def let_go(self, instance: str, name: str) -> None:
+        self._roster.let_go(instance, name)
+
+    # Notifier
+
+    def notify(self, topic: str) -> None:
+        """Do nothing: there is no other instance."""
+
+    def listen(self, heard: Callable[[str | None], None]) -> Callable[[], None]:
+        """Hear nothing: there is no other instance."""
+        del heard
+        return lambda: None
+
+    # Upkeep
+
+    async def sweep(self, policy: RetentionPolicy, *, budget: int = 2_000) -> Swept:
+        now = micros(self._clock.now())
+        cuts, more = await self._read.ask(queries.choose_to_sweep, policy, now, budget)
+        copies_from = now - whole_micros(policy.copy_age)
+        gone = [await self._write.run(upkeep.cut(portion, copies_from), how="alone") for portion in portions(cuts)]
+        events, copies = add_up(gone)
+        before = now - whole_micros(policy.call_age)
+        calls: int = await self._write.run(upkeep.drop_calls(before, budget - events), how="alone")
+        return Swept(events=events, calls=calls, more=more or events + calls >= budget, copies=copies)
+
+    async def health(self) -> EngineHealth:
+        return await self._probing.ask()
+
+    @property
+    def _trouble(self) -> str:
+        return (self._place and self._place.trouble) or ""
+
+    async def _probe(self) -> EngineHealth:
+        try:
+            found = await self._write.run(upkeep.probe)
+            free = shutil.disk_usage(self._path.parent).free
+        except (EngineUnavailable, OSError) as exc:
+            # All that is amiss with its files, where it is that.
+            reason = f"the disk of the database cannot be looked at: {exc}" if isinstance(exc, OSError) else str(exc)
+            raise EngineUnavailable(self._trouble or reason) from exc
+        trouble = self._trouble
+        return EngineHealth(
+            writable=not trouble,
+            detail=trouble,
+            bytes_used=found["page_count"] * found["page_size"],
+            extra={
+                "path": str(self._path),
+                "journal_mode": found["journal_mode"],
+                "synchronous": _SYNCHRONOUS[found["synchronous"]],
+                "schema": str(found["user_version"]),
+                "disk_free_bytes": str(free),
+            },
+        )

@@ -1,0 +1,82 @@
+"""A SQLite database as one side of a move."""
+
+import sqlite3
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from gateway.errors import EngineUnavailable, EngineUnusable
+from gateway.store.copy import NEWER, PAGE, Row, Table
+from gateway.store.sqlite.backup import alone, schema_of
+from gateway.store.sqlite.schema import MIGRATIONS, open_writer
+from gateway.store.sqlite.store import insert, select
+
+
+class SqliteSide:
+    """A database that nobody else uses."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self.place = f"the database {str(path)!r}"
+
+    async def count(self, table: Table) -> int:
+        # A name of the schema, never a caller's.
+        return self._connection.execute(f"SELECT count(*) FROM {table.name}").fetchone()[0]  # noqa: S608
+
+    async def pages(self, table: Table) -> AsyncIterator[Sequence[Row]]:
+        found = self._connection.execute(select(table.columns, f"FROM {table.name} ORDER BY {', '.join(table.key)}"))
+        while rows := found.fetchmany(PAGE):
+            yield rows
+
+    async def put(self, table: Table, rows: Sequence[Row]) -> None:
+        self._connection.executemany(insert(table.name, table.columns), rows)
+
+    async def keep(self) -> None:
+        self._connection.execute("COMMIT")
+
+
+@asynccontextmanager
+async def sqlite_source(path: Path) -> AsyncGenerator[SqliteSide]:
+    """Open a database to read all of it.
+
+    Raises:
+        EngineLocked: a gateway uses it.
+        EngineUnusable: there is none, or it is of an earlier release.
+    """
+    with alone(path):
+        schema = schema_of(path)
+        if not schema:
+            raise EngineUnusable(f"there is no database at {str(path)!r}")
+        if schema != len(MIGRATIONS):
+            mend = "run `dragoman migrate` with its configuration" if schema < len(MIGRATIONS) else NEWER
+            raise EngineUnusable(f"{str(path)!r} has schema {schema}, not {len(MIGRATIONS)}: {mend}")
+        async with _in_one_transaction(path) as side:
+            yield side
+
+
+@asynccontextmanager
+async def sqlite_target(path: Path) -> AsyncGenerator[SqliteSide]:
+    """Open a database to fill it, and make it where there is none.
+
+    Raises:
+        EngineLocked: a gateway uses it.
+        EngineUnusable: it cannot be used.
+    """
+    with alone(path):
+        if schema_of(path) > len(MIGRATIONS):
+            raise EngineUnusable(f"{str(path)!r} is of a newer release: {NEWER}")
+        async with _in_one_transaction(path) as side:
+            yield side
+
+
+@asynccontextmanager
+async def _in_one_transaction(path: Path) -> AsyncGenerator[SqliteSide]:
+    connection = open_writer(path)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        yield SqliteSide(connection, path)
+    except sqlite3.Error as exc:
+        raise EngineUnavailable(f"the database {str(path)!r} cannot be read or written: {exc}") from exc
+    finally:
+        # What was not kept is undone.
+        connection.close()

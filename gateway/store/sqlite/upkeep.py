@@ -1,0 +1,262 @@
+"""What the SQLite writer does besides steps: open sessions, remember answers, erase, remove what is old."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gateway.errors import Conflict, NotFound
+from gateway.events import SessionId
+from gateway.store.apply import CLOSED, begin, decide
+from gateway.store.encoding import EncodedEvent, strip_about
+from gateway.store.records import LISTED, Head, micros
+from gateway.store.retention import PORTION, RemovedRows, add_up
+from gateway.store.rows import StoredAnswer
+from gateway.store.sqlite.schema import PATIENCE
+from gateway.store.sqlite.writer import Turn
+
+_ADD_SESSION = """
+INSERT INTO sessions (session_id, runtime, protocol, native_id, state, labels, last_seq, min_seq, fence, size,
+    opened_at, updated_at)
+VALUES (?, ?, ?, ?, ?, ?, 0, 1, 0, 0, ?, ?)
+"""
+_REMEMBER = """
+INSERT OR REPLACE INTO idempotency (scope, key, request_sha, response, expires_at) VALUES (?, ?, ?, ?, ?)
+"""
+_REVIVE = """
+UPDATE outbound SET state = 'pending', attempt = 0, due_at = ?, reason = NULL
+WHERE session_id = ? AND seq = ? AND target = ? AND state IN ('refused', 'unknown', 'dead')
+"""
+_DISMISS = " ".join(
+    (
+        "UPDATE outbound SET state = 'moot', due_at = NULL, reason = ?",
+        "WHERE session_id = ? AND seq = ? AND target = ? AND (",
+        LISTED,
+        ")",
+    )
+)
+_FLOOR = """
+SELECT min(seq) FROM (
+    SELECT request_seq AS seq FROM calls WHERE session_id = ?1 AND state IN ('queued', 'dispatched', 'accepted')
+    UNION ALL SELECT seq FROM outbound
+    WHERE session_id = ?1 AND state = 'pending' AND (target = 'runtime' OR created_at >= ?2)
+    UNION ALL SELECT request_seq FROM interactions WHERE session_id = ?1 AND state = 'waiting'
+    UNION ALL SELECT request_seq FROM interactions
+    WHERE session_id = ?1 AND state NOT IN ('waiting', 'answered', 'expired', 'moot')
+    UNION ALL SELECT request_seq FROM calls WHERE session_id = ?1
+        AND state NOT IN ('queued', 'dispatched', 'accepted', 'succeeded', 'failed', 'canceled', 'expired')
+    UNION ALL SELECT seq FROM outbound WHERE session_id = ?1
+        AND state NOT IN ('pending', 'delivered', 'moot') AND state NOT IN ('refused', 'unknown', 'dead')
+    UNION ALL SELECT keep_from FROM snapshots WHERE session_id = ?1 AND keep_from IS NOT NULL
+)
+"""
+_UNDELIVERED = """
+SELECT target, count(*) FROM outbound WHERE session_id = ? AND seq < ? AND state = 'pending' GROUP BY target
+"""
+_DROP_CALLS = """
+DELETE FROM calls WHERE id IN (
+    SELECT c.id FROM calls c
+    WHERE c.id < coalesce((SELECT id FROM calls WHERE created_at >= ?1 ORDER BY id LIMIT 1), 9223372036854775807)
+        AND c.finished_at < ?1
+        AND NOT EXISTS (
+            SELECT 1 FROM outbound o
+            WHERE o.session_id = c.session_id AND o.seq = c.outcome_seq AND o.state = 'pending'
+        )
+    ORDER BY c.id LIMIT ?2
+)
+"""
+
+Run = Callable[[Turn], Any]
+
+
+def open_session(
+    session_id: SessionId,
+    *,
+    runtime: str,
+    protocol: str,
+    native_id: str,
+    labels: bytes,
+    first: EncodedEvent,
+    state: str,
+) -> Run:
+    """Make a session or open a closed one again; answers its id and whether it is new."""
+    shown = labels.decode()
+
+    def run(turn: Turn) -> tuple[SessionId, bool]:
+        execute = turn.store.connection.execute
+        found = execute(
+            "SELECT session_id FROM sessions WHERE runtime = ? AND native_id = ?", (runtime, native_id)
+        ).fetchone()
+        if found is None:
+            if _head(turn, session_id) is not None:
+                raise Conflict(f"session {session_id!r} is another one of runtime {runtime!r}")
+            execute(_ADD_SESSION, (session_id, runtime, protocol, native_id, state, shown, turn.now, turn.now))
+            turn.writes.heads[session_id] = Head(session_id, runtime, state, 0, 1, 0, 0)
+            _begin(turn, session_id, first, state)
+            return session_id, True
+        known: SessionId = found[0]
+        head = _head(turn, known)
+        if head is not None and head.state == CLOSED:
+            _begin(turn, known, first, state)
+            execute("UPDATE sessions SET labels = ?, protocol = ? WHERE session_id = ?", (shown, protocol, known))
+        return known, False
+
+    return run
+
+
+def _begin(turn: Turn, session_id: SessionId, first: EncodedEvent, state: str) -> None:
+    step = begin(first.new, session_id, state)
+    turn.store.fetch([step])
+    decide(step, [first], now=turn.now, known=turn.store, writes=turn.writes)
+
+
+def _head(turn: Turn, session_id: SessionId) -> Head | None:
+    turn.store.fetch_head(session_id)
+    return turn.writes.heads.get(session_id) or turn.store.head(session_id)
+
+
+def remember(key: str, scope: str, answer: StoredAnswer) -> Run:
+    """Keep an answer, unless one that has not expired is kept already."""
+
+    def run(turn: Turn) -> bool:
+        execute = turn.store.connection.execute
+        found = execute("SELECT expires_at FROM idempotency WHERE scope = ? AND key = ?", (scope, key)).fetchone()
+        if found is not None and found[0] > turn.now:
+            return False
+        execute(_REMEMBER, (scope, key, answer.request_sha, answer.response, micros(answer.expires_at)))
+        return True
+
+    return run
+
+
+def revive(session_id: SessionId, sequence: int, target: str, due_at: int) -> Run:
+    """Make an outbound row pending again, where it waits for an operator."""
+
+    def run(turn: Turn) -> bool:
+        return turn.store.connection.execute(_REVIVE, (due_at, session_id, sequence, target)).rowcount == 1
+
+    return run
+
+
+def dismiss(session_id: SessionId, sequence: int, target: str, reason: str) -> Run:
+    """Make an outbound row moot, where it waits for an operator."""
+
+    def run(turn: Turn) -> bool:
+        return turn.store.connection.execute(_DISMISS, (reason, session_id, sequence, target)).rowcount == 1
+
+    return run
+
+
+def set_note(name: str, value: str | None) -> Run:
+    """Keep a note, or remove it."""
+
+    def run(turn: Turn) -> None:
+        if value is None:
+            turn.store.connection.execute("DELETE FROM notes WHERE name = ?", (name,))
+        else:
+            turn.store.connection.execute("INSERT OR REPLACE INTO notes (name, value) VALUES (?, ?)", (name, value))
+
+    return run
+
+
+def probe(turn: Turn) -> Mapping[str, Any]:
+    """Write something, and say how the database is set."""
+    connection = turn.store.connection
+    connection.execute("INSERT OR REPLACE INTO probe (id, tried_at) VALUES (1, ?)", (turn.now,))
+    names = ("page_count", "page_size", "journal_mode", "synchronous", "user_version")
+    return {name: connection.execute("PRAGMA " + name).fetchone()[0] for name in names}
+
+
+def erase(session_id: SessionId, after: int) -> Run:
+    """Erase a portion of a closed session's events; answers where to go on, or None at the end."""
+
+    def run(turn: Turn) -> int | None:
+        head = _head(turn, session_id)
+        if head is None:
+            raise NotFound(f"no session {session_id!r}")
+        if head.state != CLOSED:
+            raise Conflict(f"session {session_id!r} is open; close it before erasing")
+        connection = turn.store.connection
+        rows = connection.execute(
+            "SELECT seq, about FROM events WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?",
+            (session_id, after, PORTION),
+        ).fetchall()
+        connection.executemany(
+            "UPDATE events SET body = NULL, about = ? WHERE session_id = ? AND seq = ?",
+            [(strip_about(about), session_id, seq) for seq, about in rows],
+        )
+        if len(rows) == PORTION:
+            return rows[-1][0]
+        connection.execute("DELETE FROM snapshots WHERE session_id = ?", (session_id,))
+        connection.execute("UPDATE calls SET error = NULL WHERE session_id = ?", (session_id,))
+        connection.execute(
+            """
+            UPDATE sessions SET size = (
+                SELECT coalesce(sum(length(about)), 0) FROM events WHERE events.session_id = sessions.session_id
+            ) WHERE session_id = ?
+            """,
+            (session_id,),
+        )
+        turn.store.forget_head(session_id)
+        return None
+
+    return run
+
+
+def empty_log(turn: Turn) -> bool:
+    """Move everything out of the write-ahead log and cut it to nothing, so that it keeps no erased body.
+
+    False where somebody reads what is in it (a backup does so for as long as it takes); steps do not wait for that.
+    """
+    execute = turn.store.connection.execute
+    execute("PRAGMA busy_timeout = 0")
+    try:
+        busy = execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+    finally:
+        execute(f"PRAGMA busy_timeout = {PATIENCE}")
+    return not busy
+
+
+def cut(firsts: Mapping[SessionId, int], copies_from: int) -> Run:
+    """Move the beginnings of sessions forward, but never past what is still needed; answers what went.
+
+    Copies made before `copies_from` are waited for no more.
+    """
+
+    def run(turn: Turn) -> RemovedRows:
+        return add_up(_cut_one(turn, session_id, first, copies_from) for session_id, first in firsts.items())
+
+    return run
+
+
+def _cut_one(turn: Turn, session_id: SessionId, first: int, copies_from: int) -> RemovedRows:
+    execute = turn.store.connection.execute
+    floor = execute(_FLOOR, (session_id, copies_from)).fetchone()[0]
+    first = first if floor is None else min(first, floor)
+    place = (session_id, first)
+    count, size = execute(
+        """
+        SELECT count(*), coalesce(sum(coalesce(length(body), 0) + coalesce(length(about), 0)), 0)
+        FROM events WHERE session_id = ? AND seq < ?
+        """,
+        place,
+    ).fetchone()
+    if count == 0:
+        return RemovedRows(0, Counter())
+    copies: Counter[str] = Counter(dict(execute(_UNDELIVERED, place)))
+    execute("UPDATE sessions SET min_seq = ?, size = size - ? WHERE session_id = ?", (first, size, session_id))
+    execute("DELETE FROM events WHERE session_id = ? AND seq < ?", place)
+    execute("DELETE FROM outbound WHERE session_id = ? AND seq < ?", place)
+    execute("DELETE FROM interactions WHERE session_id = ? AND request_seq < ?", place)
+    turn.store.forget_head(session_id)
+    return RemovedRows(count, copies)
+
+
+def drop_calls(before: int, budget: int) -> Run:
+    """Remove calls that ended before a time and whose outcome waits for no one, and expired answers."""
+
+    def run(turn: Turn) -> int:
+        execute = turn.store.connection.execute
+        execute("DELETE FROM idempotency WHERE expires_at <= ?", (turn.now,))
+        return execute(_DROP_CALLS, (before, max(budget, 0))).rowcount
+
+    return run

@@ -1,0 +1,263 @@
+"""What may be written about a session: a Step, with its events and every change that goes in with them. Pure."""
+
+from datetime import datetime
+from typing import Any, Literal, get_args
+
+from gateway.events import CallId, Direction, Envelope, Event, EventId, InteractionId, Loss, Origin, SessionId
+from gateway.events.frozen import frozen
+
+CallState = Literal["queued", "dispatched", "accepted", "succeeded", "failed", "canceled", "expired"]
+OPEN_STATES: frozenset[str] = frozenset({"queued", "dispatched", "accepted"})
+ENDED_STATES: frozenset[str] = frozenset({"succeeded", "failed", "canceled", "expired"})
+SendState = Literal["pending", "delivered", "refused", "moot", "unknown", "dead"]
+Lane = Literal["urgent", "turn", "new_work"]
+SEND_STATES: frozenset[str] = frozenset(get_args(SendState))
+InteractionState = Literal["waiting", "answered", "expired", "moot"]
+
+NEWER = "written by a newer release"
+"""The reason on a pending row that waits for the release that wrote it, since this one cannot read its event; no row
+behind it in its lane overtakes it. It was not sent since, and is once that release is back."""
+
+BEHIND = "waits behind an event of a newer release"
+"""The reason on a pending row that was not sent, because one with `NEWER` stands before it in its lane."""
+
+RUNTIME = "runtime"
+"""The outbound target that is the session's own runtime; the others are `HANDOVER` and `destination:NAME`."""
+
+HANDOVER = "handover"
+"""The outbound target that is whoever carries the session: frames that another instance heard and may not write."""
+
+
+@frozen
+class NewEvent:
+    """An event that is to be numbered and kept."""
+
+    event_id: EventId
+    event: Event
+    direction: Direction
+    recorded_at: datetime
+    origin: Origin | None = None
+    caused_by: int | None = None
+    losses: tuple[Loss, ...] = ()
+    dedupe_key: str | None = None
+    """With a repeat of (session, direction, key) nothing of a step is written: it is Repeated."""
+    raw: Any = None
+
+
+@frozen
+class Open:
+    """A new call; `state` is `dispatched` with attempt 1 where it may leave at once, `queued` otherwise."""
+
+    call_id: CallId
+    native_call_id: str
+    n: int
+    tool: str
+    args_sha: str
+    state: CallState
+    attempt: int
+    deadline_at: datetime
+    request_index: int | None
+    """Index of its tool.requested in the same step; None with `request_sequence` for a redrive."""
+    executor: str | None = None
+    due_at: datetime | None = None
+    key: str | None = None
+    """Idempotency key where it is not the call_id (a redrive of another call)."""
+    redrive_of: CallId | None = None
+    request_sequence: int | None = None
+    deliver: bool = True
+    """Whether the outcome goes to the runtime."""
+
+
+@frozen
+class Claim:
+    """A queued call leaves now, as attempt `attempt`."""
+
+    call_id: CallId
+    attempt: int
+
+
+@frozen
+class Accept:
+    """The executor promised an outcome (202); the call waits until `deadline_at`."""
+
+    call_id: CallId
+    deadline_at: datetime
+
+
+@frozen
+class Requeue:
+    """Try again at `due_at`."""
+
+    call_id: CallId
+    due_at: datetime
+    reason: str
+    unsure: bool = False
+    """Whether the executor may have done the work already; once so, it stays so until the call ends."""
+
+
+@frozen
+class MarkCanceling:
+    """An operator canceled: first answer wins until `until`."""
+
+    call_id: CallId
+    until: datetime
+
+
+@frozen
+class Settle:
+    """The call has its one outcome; `outcome_index` is its tool.finished in the same step."""
+
+    call_id: CallId
+    state: CallState
+    outcome_sha: str
+    outcome_index: int | None
+    unknown: bool = False
+    error: str | None = None
+    dead: bool = False
+    """Whether it ended without an answer of its executor, so that it waits for an operator."""
+
+
+@frozen
+class Redriven:
+    """A dead call was tried again as another one, so it waits for an operator no more; it may have ended long ago.
+
+    Of many at once one succeeds, the others are Stale.
+    """
+
+    call_id: CallId
+
+
+@frozen
+class Dismissed:
+    """An operator has left a dead call as it is, so it waits for one no more; it may have ended long ago.
+
+    Of many at once, those that redrive it included, one succeeds, the others are Stale.
+    """
+
+    call_id: CallId
+
+
+@frozen
+class CameLate:
+    """A different outcome of an ended call is on record; of many at once one succeeds, the others are Stale."""
+
+    call_id: CallId
+
+
+@frozen
+class Progressed:
+    """Word of an executor on how far an open call is; `size` counts towards what one call may say."""
+
+    call_id: CallId
+    size: int
+
+
+CallChange = CameLate | Progressed | Open | Claim | Accept | Requeue | MarkCanceling | Settle | Redriven | Dismissed
+
+
+@frozen
+class Send:
+    """An outbound row for an event of the same step, born `pending`."""
+
+    event_index: int
+    target: str
+    lane: Lane = "turn"
+
+
+@frozen
+class SendChange:
+    """What became of an outbound row; a `pending` one with `due_at` is tried again then."""
+
+    sequence: int
+    target: str
+    state: SendState
+    attempt: int = 0
+    due_at: datetime | None = None
+    reason: str | None = None
+
+
+@frozen
+class InteractionChange:
+    """A person was asked, or has answered, or no longer needs to."""
+
+    interaction_id: InteractionId
+    state: InteractionState
+    kind: str = ""
+    """Given, with the place of the question, where it is asked; other changes leave both out."""
+    request_index: int | None = None
+    expires_at: datetime | None = None
+    answered_by: str | None = None
+    request_sequence: int | None = None
+    """Instead of an index, for a question that an earlier step recorded."""
+
+
+@frozen
+class Keep:
+    """The answer to an API write with an Idempotency-Key, kept in the very step that carries it out.
+
+    What is kept as the response is `{"session_id", "sequences"}` in JSON, since sequences are only known now; the
+    answer is formed again from the events. An answer that is kept already and has not expired stays.
+    """
+
+    key: str
+    scope: str
+    request_sha: str
+    expires_at: datetime
+    events: tuple[int, ...]
+    """Indexes of the events of this step that the answer shows."""
+
+
+@frozen
+class Fence:
+    """The session must still be owned under this fence."""
+
+    fence: int
+
+
+@frozen
+class CallOpen:
+    """The call must be open, and at this attempt where one is given."""
+
+    call_id: CallId
+    attempt: int | None = None
+
+
+@frozen
+class LastSequence:
+    """Nobody may have written to the session since this sequence."""
+
+    sequence: int
+
+
+Expectation = Fence | CallOpen | LastSequence
+
+
+@frozen
+class Step:
+    """Everything one decision writes about one session: all of it or nothing.
+
+    An `Open` of a call_id that exists is Stale as well: the caller looks the old call up and decides again.
+    """
+
+    session_id: SessionId
+    events: tuple[NewEvent, ...] = ()
+    calls: tuple[CallChange, ...] = ()
+    sends: tuple[Send, ...] = ()
+    send_changes: tuple[SendChange, ...] = ()
+    interactions: tuple[InteractionChange, ...] = ()
+    keeps: tuple[Keep, ...] = ()
+    cursor: str | None = None
+    snapshot: bytes | None = None
+    keep_from: int | None = None
+    """With a snapshot: the first event that must stay, because a newer release will fold it anew; None for none."""
+    state: str | None = None
+    """The session's own state for lists (`running`, `idle`, `closed`, ...)."""
+    expects: tuple[Expectation, ...] = ()
+
+
+@frozen
+class Committed:
+    """What is now durable: the envelopes in order."""
+
+    envelopes: tuple[Envelope, ...]
+    last_sequence: int

@@ -1,0 +1,1 @@
+"""Simulated runtimes, conformance suites and the demo: for local work and for tests, never for production."""

@@ -1,0 +1,1 @@
+"""Suites that every adapter, engine and executor inherits and must pass."""

@@ -1,0 +1,326 @@
+"""What every codec must do, as tests: inherit `CodecSuite`, name the adapter and its vectors, run pytest.
+
+A vector is one JSON object (a file holds one, or a list of them):
+
+    {"name": "a tool call", "source": "HUMA 0.2.0, tool-call", "requirements": ["N53"],
+     "frame": {"channel": "event", "payload": {…}},
+     "drafts": [{"event": {"kind": …}, "losses": [{"how", "path"}], "live": false, "native_id": null}],
+     "encodes_back": true}
+
+`encodes_back` says what encoding the drafts gives: true is the same frame without losses, otherwise
+`{"frames": […], "losses": […]}` or `{"refused_at": "/path"}`. A vector with `"malformed_at": "/path"` in place
+of drafts must be refused there; one with `"event"` in place of a frame is only encoded.
+
+Needs pytest and hypothesis, which the distribution itself does not.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from gateway.adapter.port import PORTS_VERSION, Adapter, Codec, Encoded, Frame
+from gateway.errors import CannotExpress, MalformedFrame
+from gateway.events import EVENT, Draft, Event, Loss
+
+_SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=20),
+    st.sampled_from(["", "\ud800", "__proto__", "🂡" * 40, b"bytes", 2**70, math.nan, math.inf, 0.0, -1]),
+)
+_KEYS = st.one_of(st.text(max_size=10), st.sampled_from(["__proto__", "constructor", "type", "\ud800", "id"]))
+_JSON: st.SearchStrategy[Any] = st.recursive(
+    _SCALARS,
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(_KEYS, inner, max_size=4)),
+    max_leaves=12,
+)
+# A suite is inherited, so hypothesis sees one test under several classes.
+_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
+
+
+def nested(depth: int) -> list[Any]:
+    """Build a list in a list in a list."""
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+HOSTILE: dict[str, Any] = {
+    "null": None,
+    "true": True,
+    "zero": 0,
+    "no text": "",
+    "text": "text",
+    "bytes": b"bytes",
+    "empty list": [],
+    "empty object": {},
+    "not a number": math.nan,
+    "infinity": -math.inf,
+    "a huge integer": 2**200,
+    "a lone surrogate": "\ud800",
+    "a foreign object": object(),
+    "a deep list": nested(2_000),
+    "a deep list in an object": {"a": nested(2_000)},
+    "a key that is no text": {1: "x"},
+    "a null type": {"type": None},
+    "a list of types": {"type": ["tool-call"]},
+    "a type with a lone surrogate": {"type": "\udfff"},
+}
+"""Payloads that no peer should send and some peer will."""
+
+
+def load_vectors(folder: Path) -> list[dict[str, Any]]:
+    """Read all vectors of a folder, in the order of their files' names."""
+    found: list[dict[str, Any]] = []
+    for path in sorted(folder.glob("*.json")):
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        found.extend(cast("list[Any]", content) if isinstance(content, list) else [content])
+    return found
+
+
+class CodecSuite:
+    """Inherit this as `class TestMyCodec(CodecSuite)` and set the class attributes."""
+
+    adapter: Adapter
+    vectors: Path
+    channels: tuple[str, ...] = ("message", "event", "error")
+    """Channels of the protocol; the properties try all of them."""
+    derived: frozenset[str] = frozenset({"call_id"})
+    """Event fields that the wire leaves out because the other side knows them."""
+
+    @property
+    def codec(self) -> Codec:
+        return self.adapter.codec()
+
+    def test_the_adapter_names_itself_and_its_ports(self) -> None:
+        assert self.adapter.name
+        assert self.adapter.protocol
+        assert self.adapter.ports == PORTS_VERSION
+        assert self.adapter.options.model_json_schema()["properties"]["adapter"]
+
+    def test_there_are_vectors_and_their_names_differ(self) -> None:
+        names = [vector["name"] for vector in load_vectors(self.vectors)]
+        assert names
+        assert len(set(names)) == len(names)
+
+    def test_every_vector_holds(self, subtests: pytest.Subtests) -> None:
+        for vector in load_vectors(self.vectors):
+            with subtests.test(vector["name"]):
+                check_vector(self.codec, vector)
+
+    @pytest.mark.parametrize("name", HOSTILE)
+    def test_a_hostile_payload_raises_nothing_but_malformed_frame(self, name: str) -> None:
+        payload = HOSTILE[name]
+        for channel in (*self.channels, "unheard of"):
+            decode_or_refuse(self.codec, Frame(channel, payload))
+
+    def test_a_hostile_value_anywhere_in_a_known_message_raises_nothing_but_malformed_frame(self) -> None:
+        for frame in self.known_frames():
+            for path in places(frame.payload):
+                for value in HOSTILE.values():
+                    decode_or_refuse(self.codec, Frame(frame.channel, replaced(frame.payload, path, value)))
+
+    @_PATIENT
+    @given(payload=_JSON, data=st.data())
+    def test_any_json_raises_nothing_but_malformed_frame(self, payload: Any, data: st.DataObject) -> None:
+        channel = data.draw(st.one_of(st.sampled_from(self.channels), st.text(max_size=5)))
+        decode_or_refuse(self.codec, Frame(channel, payload))
+
+    @_PATIENT
+    @given(data=st.data())
+    def test_what_is_decoded_survives_encoding_but_for_what_is_listed_as_lost(self, data: st.DataObject) -> None:
+        frame = self.draw_near_frame(data)
+        for draft in decode_or_refuse(self.codec, frame):
+            check_survival(self.codec, draft, self.derived)
+
+    @_PATIENT
+    @given(data=st.data())
+    def test_encoding_the_same_item_again_gives_the_same_bytes(self, data: st.DataObject) -> None:
+        for draft in decode_or_refuse(self.codec, self.draw_near_frame(data)):
+            once, again = encode_or_refuse(self.codec, draft), encode_or_refuse(self.codec, draft)
+            assert repr(once) == repr(again)
+
+    def test_every_accepted_kind_is_in_a_vector_towards_the_runtime(self) -> None:
+        said: set[str] = set()
+        for vector in load_vectors(self.vectors):
+            said.update(draft["event"]["kind"] for draft in vector.get("drafts", []))
+            said.update([vector["event"]["kind"]] if "event" in vector else [])
+        assert self.adapter.capabilities.accepts <= said
+
+    def test_no_kind_is_beyond_encoding_without_saying_so(self) -> None:
+        for vector in load_vectors(self.vectors):
+            for kind in (draft["event"] for draft in vector.get("drafts", [])):
+                encode_or_refuse(self.codec, Draft(read_event(kind)))
+
+    def known_frames(self) -> list[Frame]:
+        """Take the frames of the vectors, as seeds for what is nearly right."""
+        frames = [vector["frame"] for vector in load_vectors(self.vectors) if "frame" in vector]
+        return [Frame(frame["channel"], frame["payload"]) for frame in frames]
+
+    def draw_near_frame(self, data: st.DataObject) -> Frame:
+        """Draw a known message with up to two places changed, left out or added."""
+        frame = data.draw(st.sampled_from(self.known_frames()))
+        payload = frame.payload
+        for _ in range(data.draw(st.integers(0, 2))):
+            path = data.draw(st.sampled_from(places(payload)))
+            payload = replaced(payload, path, data.draw(st.one_of(st.just(LEFT_OUT), _JSON)))
+            if isinstance(payload, dict) and data.draw(st.booleans()):
+                payload = {**cast("dict[str, Any]", payload), data.draw(_KEYS): data.draw(_JSON)}
+        return Frame(frame.channel, None if payload is LEFT_OUT else payload)
+
+
+LEFT_OUT = object()
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """List the paths of all values inside a value, itself included."""
+    found = [path]
+    match value:
+        case dict():
+            for key, inner in cast("dict[Any, Any]", value).items():
+                found.extend(places(inner, (*path, key)))
+        case list():
+            for index, inner in enumerate(cast("list[Any]", value)):
+                found.extend(places(inner, (*path, index)))
+        case _:
+            pass
+    return found
+
+
+def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    """Copy a value with one place changed, or left out."""
+    if not path:
+        return new
+    copy: Any = value.copy()
+    inner = replaced(value[path[0]], path[1:], new)
+    if inner is LEFT_OUT:
+        del copy[path[0]]
+    else:
+        copy[path[0]] = inner
+    return copy
+
+
+def decode_or_refuse(codec: Codec, frame: Frame) -> tuple[Draft, ...]:
+    """Decode; a refusal is fine, anything else it may raise is not caught."""
+    try:
+        drafts = codec.decode(frame)
+    except MalformedFrame as exc:
+        refusal = exc
+    else:
+        assert drafts, "a frame says at least one thing"
+        return drafts
+    assert refusal.reason
+    assert refusal.path == "" or refusal.path.startswith("/")
+    return ()
+
+
+def encode_or_refuse(codec: Codec, draft: Draft) -> Encoded | str:
+    """Encode; a refusal is fine and comes back as its text."""
+    try:
+        return codec.encode(draft)
+    except CannotExpress as refusal:
+        return f"{refusal.path}: {refusal.reason}"
+
+
+def read_event(given: Any) -> Event:
+    """Read a canonical event as a vector writes it."""
+    return EVENT.validate_python(given)
+
+
+def check_vector(codec: Codec, vector: dict[str, Any]) -> None:
+    """Hold a codec to one vector, in the directions it names."""
+    if "event" in vector:
+        _check_encoding(codec, [Draft(read_event(vector["event"]))], vector["encodes_back"], None)
+        return
+    frame = Frame(vector["frame"]["channel"], vector["frame"]["payload"])
+    if "malformed_at" in vector:
+        with pytest.raises(MalformedFrame) as refusal:
+            codec.decode(frame)
+        assert refusal.value.path == vector["malformed_at"]
+        return
+    drafts = codec.decode(frame)
+    assert [_shape(draft) for draft in drafts] == [_expected(draft) for draft in vector["drafts"]]
+    _check_encoding(codec, drafts, vector["encodes_back"], frame)
+
+
+def _shape(draft: Draft) -> dict[str, Any]:
+    return {
+        "event": draft.event,
+        "losses": sorted((loss.how, loss.path) for loss in draft.losses),
+        "live": draft.live,
+        "native_id": draft.native_id,
+    }
+
+
+def _expected(draft: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "event": read_event(draft["event"]),
+        "losses": sorted((loss["how"], loss["path"]) for loss in draft.get("losses", [])),
+        "live": draft.get("live", False),
+        "native_id": draft.get("native_id"),
+    }
+
+
+def _check_encoding(codec: Codec, drafts: Sequence[Draft], expected: Any, frame: Frame | None) -> None:
+    match expected:
+        case {"refused_at": path}:
+            for draft in drafts:
+                with pytest.raises(CannotExpress) as refusal:
+                    codec.encode(draft)
+                assert refusal.value.path == path
+            return
+        case True:
+            frames, losses = ([] if frame is None else [frame]), []
+        case _:
+            frames = [Frame(said["channel"], said["payload"]) for said in expected["frames"]]
+            losses = [(loss["how"], loss["path"]) for loss in expected.get("losses", [])]
+    encoded = [codec.encode(draft) for draft in drafts]
+    assert [said for one in encoded for said in one.frames] == frames
+    assert sorted((loss.how, loss.path) for one in encoded for loss in one.losses) == sorted(losses)
+
+
+def check_survival(codec: Codec, draft: Draft, derived: frozenset[str]) -> None:
+    """Encode and decode one draft; what comes back differs only where a loss says so."""
+    encoded = encode_or_refuse(codec, draft)
+    if isinstance(encoded, str):
+        return
+    if not encoded.frames:
+        return  # the frame of another event says it already
+    said = [found for frame in encoded.frames for found in codec.decode(frame)]
+    # A frame may say a second thing, as a tool use that waits for an approval does.
+    back = [found for found in said if found.event.kind == draft.event.kind] or said
+    assert len(back) == 1, "one event in, one event back"
+    before, after = leaves(draft.event), leaves(back[0].event)
+    for path, value in before.items():
+        if value is None or path.split("/")[1] in derived or _is_lost(path, encoded.losses):
+            continue
+        assert after.get(path) == value, f"{path} changed without a loss: {value!r} became {after.get(path)!r}"
+
+
+def leaves(event: Event) -> dict[str, Any]:
+    """Lay an event out as pointer to value."""
+    found: dict[str, Any] = {}
+    waiting: list[tuple[str, Any]] = [("", event.model_dump())]
+    while waiting:
+        path, value = waiting.pop()
+        match value:
+            case dict() if value:
+                waiting.extend((f"{path}/{key}", inner) for key, inner in cast("dict[Any, Any]", value).items())
+            case list() | tuple() if value:
+                items = cast("Sequence[Any]", value)
+                waiting.extend((f"{path}/{index}", inner) for index, inner in enumerate(items))
+            case _:
+                found[path] = value
+    return found
+
+
+def _is_lost(path: str, losses: Sequence[Loss]) -> bool:
+    return any(path == loss.path or path.startswith(f"{loss.path}/") for loss in losses)

@@ -1,0 +1,57 @@
+"""The suite that every engine passes; a third party's engine inherits it in a file of a few lines.
+
+    class TestMyEngine(EngineSuite):
+        def build(self, folder, clock):
+            return MyEngine(folder / "store", clock)
+
+It needs pytest, pytest-asyncio in auto mode, and hypothesis.
+"""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gateway.store.port import Engine
+from gateway.testing.conformance.engine_calls import CallSuite
+from gateway.testing.conformance.engine_expectations import ExpectationSuite
+from gateway.testing.conformance.engine_journal import JournalSuite
+from gateway.testing.conformance.engine_leases import LeaseSuite, NotifierSuite
+from gateway.testing.conformance.engine_ledger import InteractionSuite, MemorySuite, SendSuite
+from gateway.testing.conformance.engine_model import ModelSuite
+from gateway.testing.conformance.engine_newer import NewerSuite
+from gateway.testing.conformance.engine_registry import RegistrySuite
+from gateway.testing.conformance.engine_upkeep import EraseSuite, LifeSuite, SweepSuite
+from gateway.testing.conformance.engine_words import FakeClock
+
+
+class EngineSuite(
+    JournalSuite,
+    ExpectationSuite,
+    RegistrySuite,
+    CallSuite,
+    SendSuite,
+    InteractionSuite,
+    MemorySuite,
+    EraseSuite,
+    SweepSuite,
+    LeaseSuite,
+    NotifierSuite,
+    NewerSuite,
+    LifeSuite,
+    ModelSuite,
+):
+    """Every sentence of `gateway.store.port`, `step` and `rows` as a test; `build` says which engine.
+
+    `durable` says whether it persists, `shared` whether several engines can be on one store at once. An engine
+    that reads the time elsewhere overrides `pass_time` and shortens `ttl`.
+    """
+
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        return FakeClock()
+
+    @pytest.fixture
+    async def engine(self, tmp_path: Path, clock: FakeClock) -> AsyncIterator[Engine]:
+        async with self.build(tmp_path, clock) as engine:
+            yield engine

@@ -1,0 +1,379 @@
+"""What every engine must know of calls."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from gateway.core.calls import BORN, TRANSITIONS, moved
+from gateway.errors import Stale
+from gateway.events import CallId
+from gateway.store.port import Engine
+from gateway.store.rows import CallFilter, CallRow, Page
+from gateway.store.step import (
+    RUNTIME,
+    Accept,
+    CallChange,
+    CallState,
+    CameLate,
+    Claim,
+    Dismissed,
+    MarkCanceling,
+    Progressed,
+    Redriven,
+    Requeue,
+    Send,
+    Step,
+)
+from gateway.testing.conformance.engine_words import (
+    ALICE,
+    ALL,
+    BOB,
+    DAY,
+    START,
+    FakeClock,
+    answered,
+    asked,
+    call,
+    open_call,
+    open_session,
+    said,
+    settled,
+    texts,
+)
+
+SECOND = timedelta(seconds=1)
+
+
+_CHANGES: tuple[CallChange, ...] = (
+    call(),
+    Claim(CallId("call-1"), 2),
+    Accept(CallId("call-1"), START + DAY),
+    Requeue(CallId("call-1"), START + SECOND, "no answer"),
+    MarkCanceling(CallId("call-1"), START + SECOND),
+    *(settled(state=state, outcome_index=1) for state in TRANSITIONS),
+    Progressed(CallId("call-1"), 10),
+    Redriven(CallId("call-1")),
+    Dismissed(CallId("call-1")),
+    CameLate(CallId("call-1")),
+)
+_ENDED: tuple[CallState, ...] = ("succeeded", "failed", "canceled", "expired")
+_WAYS: Mapping[CallState, tuple[tuple[CallChange, ...], ...]] = {
+    "queued": ((call(state="queued", attempt=0),),),
+    "dispatched": ((call(),),),
+    "accepted": ((call(), Accept(CallId("call-1"), START + DAY)),),
+    **{state: ((call(),), (settled(state=state, outcome_index=1, dead=True),)) for state in _ENDED},
+}
+"""How a call comes to each state."""
+
+
+class CallSuite:
+    """Calls."""
+
+    async def test_an_opened_call_is_kept_as_it_was_told(self, engine: Engine) -> None:
+        await open_session(engine)
+        opened = call(
+            native_call_id="n\x00🂡",
+            n=3,
+            state="queued",
+            attempt=0,
+            request_index=1,
+            executor="cards",
+            due_at=START + SECOND,
+            key="another key",
+            deliver=False,
+        )
+        await engine.commit(Step(ALICE, (said(), asked()), calls=(opened,)))
+        assert await engine.call(CallId("call-1")) == CallRow(
+            call_id=CallId("call-1"),
+            session_id=ALICE,
+            runtime="finn",
+            native_call_id="n\x00🂡",
+            n=3,
+            tool="ask_for_cards",
+            args_sha="a" * 64,
+            state="queued",
+            attempt=0,
+            created_at=START,
+            deadline_at=START + timedelta(seconds=120),
+            request_sequence=3,
+            executor="cards",
+            key="another key",
+            due_at=START + SECOND,
+            deliver=False,
+        )
+        assert await engine.call(CallId("nobody's")) is None
+
+    async def test_a_call_moves_through_its_states(self, engine: Engine, clock: FakeClock) -> None:
+        await open_session(engine)
+        await open_call(engine, state="queued", attempt=0, due_at=START)
+        expected = await self._row(engine)
+
+        await engine.commit(Step(ALICE, calls=(Claim(CallId("call-1"), 1),)))
+        expected = replace(expected, state="dispatched", attempt=1, due_at=None)
+        assert await self._row(engine) == expected
+
+        await engine.commit(Step(ALICE, calls=(Requeue(CallId("call-1"), START + SECOND, "HTTP 503"),)))
+        expected = replace(expected, state="queued", due_at=START + SECOND, error="HTTP 503")
+        assert await self._row(engine) == expected
+
+        await engine.commit(
+            Step(ALICE, calls=(Claim(CallId("call-1"), 2), Accept(CallId("call-1"), START + 600 * SECOND)))
+        )
+        expected = replace(expected, state="accepted", attempt=2, due_at=None, deadline_at=START + 600 * SECOND)
+        assert await self._row(engine) == expected
+
+        await engine.commit(Step(ALICE, calls=(MarkCanceling(CallId("call-1"), START + 10 * SECOND),)))
+        expected = replace(expected, canceling_until=START + 10 * SECOND)
+        assert await self._row(engine) == expected
+
+        clock.turn(SECOND)
+        await engine.commit(
+            Step(
+                ALICE, (said(), answered()), calls=(settled(outcome_index=1, state="failed", unknown=True, error="?"),)
+            )
+        )
+        assert await self._row(engine) == replace(
+            expected,
+            state="failed",
+            outcome_sequence=4,
+            outcome_sha="b" * 64,
+            unknown=True,
+            error="?",
+            finished_at=START + SECOND,
+        )
+
+    async def test_how_long_ago_a_call_ended_is_known_of_ended_ones_only(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_call(engine)
+        assert await engine.ended_for(CallId("call-1")) is None
+        assert await engine.ended_for(CallId("nobody's")) is None
+        await engine.commit(Step(ALICE, (answered(),), calls=(settled(),)))
+        ended = await engine.ended_for(CallId("call-1"))
+        assert ended is not None
+        assert timedelta(0) <= ended < DAY
+        await engine.commit(Step(ALICE, calls=(CameLate(CallId("call-1")),)))
+        later = await engine.ended_for(CallId("call-1"))
+        assert later is not None
+        assert ended <= later < DAY
+
+    @pytest.mark.parametrize("state", list(TRANSITIONS))
+    @pytest.mark.parametrize(
+        "change", _CHANGES, ids=lambda change: f"{type(change).__name__}-{getattr(change, 'state', '')}"
+    )
+    async def test_only_the_table_of_call_states_says_which_change_is_allowed(
+        self, engine: Engine, state: CallState, change: CallChange
+    ) -> None:
+        await open_session(engine)
+        for way in _WAYS[state]:
+            await engine.commit(Step(ALICE, (asked(), answered()), calls=way))
+        before = await engine.call(CallId("call-1"))
+        assert before is not None
+        assert before.state == state
+        try:
+            after = moved(state, change)
+        except Stale:
+            with pytest.raises(Stale):
+                await engine.commit(Step(ALICE, (asked(), answered()), calls=(change,)))
+            assert await engine.call(CallId("call-1")) == before
+        else:
+            await engine.commit(Step(ALICE, (asked(), answered()), calls=(change,)))
+            row = await engine.call(CallId("call-1"))
+            assert row is not None
+            assert row.state == after
+
+    @pytest.mark.parametrize("state", list(TRANSITIONS))
+    async def test_a_call_begins_as_the_table_says(self, engine: Engine, state: CallState) -> None:
+        await open_session(engine)
+        step = Step(ALICE, (asked(),), calls=(call(state=state),))
+        if state in BORN:
+            await engine.commit(step)
+        else:
+            with pytest.raises(Stale):
+                await engine.commit(step)
+        assert (await engine.call(CallId("call-1")) is not None) is (state in BORN)
+
+    async def _row(self, engine: Engine) -> CallRow:
+        row = await engine.call(CallId("call-1"))
+        assert row is not None
+        return row
+
+    async def test_a_call_may_be_opened_and_settled_in_one_step(self, engine: Engine) -> None:
+        await open_session(engine)
+        await engine.commit(
+            Step(
+                ALICE,
+                (asked(), answered()),
+                calls=(call(), settled(outcome_index=1, state="failed")),
+                sends=(Send(1, RUNTIME),),
+            )
+        )
+        row = await self._row(engine)
+        assert (row.state, row.request_sequence, row.outcome_sequence) == ("failed", 2, 3)
+        assert await engine.open_calls(ALICE) == []
+
+    async def test_a_call_may_be_settled_without_an_event(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_call(engine)
+        await engine.commit(Step(ALICE, calls=(settled(outcome_index=None),)))
+        row = await self._row(engine)
+        assert (row.state, row.outcome_sequence, row.outcome_sha) == ("succeeded", None, "b" * 64)
+
+    async def test_the_latest_call_of_a_native_id_is_the_last_reuse_and_no_redrive(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_session(engine, BOB)
+        await open_call(engine, call_id="second", n=1)
+        await open_call(engine, call_id="first", n=0)
+        await open_call(engine, BOB, call_id="bob's", n=7)
+        redrive = call(
+            "redrive", n=9, request_index=None, request_sequence=2, redrive_of=CallId("second"), key="second"
+        )
+        await engine.commit(Step(ALICE, calls=(redrive,)))
+        found = await engine.latest_call(ALICE, "native-1")
+        assert found is not None
+        assert found.call_id == "second"
+        assert await engine.latest_call(ALICE, "native-2") is None
+        row = await engine.call(CallId("redrive"))
+        assert row is not None
+        assert (row.redrive_of, row.key, row.request_sequence) == ("second", "second", 2)
+
+    async def test_calls_are_listed_newest_first_page_by_page(self, engine: Engine) -> None:
+        await open_session(engine)
+        names = [f"c-{n}" for n in (3, 1, 4, 2, 5)]
+        for name in names:
+            await open_call(engine, call_id=name)
+        rows, cursor = await engine.calls(CallFilter(), Page(2))
+        assert [row.call_id for row in rows] == ["c-5", "c-2"]
+        await open_call(engine, call_id="newer")
+        rows, cursor = await engine.calls(CallFilter(), Page(2, cursor))
+        assert [row.call_id for row in rows] == ["c-4", "c-1"]
+        rows, cursor = await engine.calls(CallFilter(), Page(2, cursor))
+        assert ([row.call_id for row in rows], cursor) == (["c-3"], None)
+
+    async def test_calls_are_listed_by_what_is_asked_for(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_session(engine, BOB, runtime="coder")
+        await open_call(engine, call_id="a")
+        await open_call(engine, call_id="b", tool="other", state="queued", attempt=0)
+        await open_call(engine, BOB, call_id="c")
+        await engine.commit(Step(BOB, (answered(),), calls=(settled("c", state="failed", unknown=True),)))
+        for which, expected in (
+            (CallFilter(session_id=ALICE), ["b", "a"]),
+            (CallFilter(runtime="coder"), ["c"]),
+            (CallFilter(tool="other"), ["b"]),
+            (CallFilter(states=frozenset({"queued", "failed"})), ["c", "b"]),
+            (CallFilter(unknown=True), ["c"]),
+            (CallFilter(unknown=False, tool="ask_for_cards"), ["a"]),
+            (CallFilter(session_id=BOB, tool="other"), []),
+        ):
+            rows, cursor = await engine.calls(which, ALL)
+            assert ([row.call_id for row in rows], cursor) == (expected, None)
+
+    async def test_a_dead_call_is_listed_until_it_is_redriven(self, engine: Engine, clock: FakeClock) -> None:
+        await open_session(engine)
+        await open_call(engine, call_id="lost", executor="cards")
+        await open_call(engine, call_id="done", executor="cards")
+        clock.turn(DAY)
+        await open_call(engine, call_id="later", executor="chat")
+        lost = replace(settled("lost", state="failed", unknown=True), dead=True)
+        await engine.commit(Step(ALICE, (answered(),), calls=(lost,)))
+        await engine.commit(Step(ALICE, (answered(),), calls=(settled("done", state="failed"),)))
+        await engine.commit(Step(ALICE, (answered(),), calls=(replace(settled("later", state="expired"), dead=True),)))
+        for which, expected in (
+            (CallFilter(dead=True), ["later", "lost"]),
+            (CallFilter(dead=False), ["done"]),
+            (CallFilter(dead=True, executor="cards"), ["lost"]),
+            (CallFilter(dead=True, since=START + DAY), ["later"]),
+            (CallFilter(since=START + DAY + SECOND), []),
+        ):
+            rows, _ = await engine.calls(which, ALL)
+            assert [row.call_id for row in rows] == expected
+        row = await engine.call(CallId("lost"))
+        assert row is not None
+        await engine.commit(Step(ALICE, calls=(Redriven(CallId("lost")),)))
+        assert await engine.call(CallId("lost")) == replace(row, dead=False)
+        rows, _ = await engine.calls(CallFilter(dead=True), ALL)
+        assert [row.call_id for row in rows] == ["later"]
+        for call_id in ("lost", "done"):
+            with pytest.raises(Stale):
+                await engine.commit(Step(ALICE, calls=(Redriven(CallId(call_id)),)))
+
+    async def test_of_many_that_redrive_a_call_at_once_one_does(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_call(engine, call_id="lost")
+        await engine.commit(Step(ALICE, (answered(),), calls=(replace(settled("lost"), dead=True),)))
+        steps = [Step(ALICE, (said(str(n)),), calls=(Redriven(CallId("lost")),)) for n in range(10)]
+        done = await asyncio.gather(*map(engine.commit, steps), return_exceptions=True)
+        assert [type(one) for one in done].count(Stale) == 9
+        assert len(await texts(engine)) == 1
+
+    async def test_a_dead_call_is_dismissed_once_and_only_then_listed_no_more(self, engine: Engine) -> None:
+        await open_session(engine)
+        for call_id, dead in (("lost", True), ("done", False)):
+            await open_call(engine, call_id=call_id)
+            await engine.commit(Step(ALICE, (answered(),), calls=(replace(settled(call_id), dead=dead),)))
+        row = await engine.call(CallId("lost"))
+        assert row is not None
+        await engine.commit(Step(ALICE, (said("enough"),), calls=(Dismissed(CallId("lost")),)))
+        assert await engine.call(CallId("lost")) == replace(row, dead=False)
+        assert (await engine.calls(CallFilter(dead=True), ALL))[0] == []
+        await open_call(engine, call_id="open")
+        for change in (Dismissed(CallId("lost")), Redriven(CallId("lost")), Dismissed(CallId("done")),
+                       Dismissed(CallId("open")), Dismissed(CallId("unknown"))):  # fmt: skip
+            with pytest.raises(Stale):
+                await engine.commit(Step(ALICE, (said("again"),), calls=(change,)))
+
+    async def test_one_late_outcome_is_marked_in_the_row_of_an_ended_call(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_call(engine, call_id="a")
+        with pytest.raises(Stale):
+            await engine.commit(Step(ALICE, calls=(CameLate(CallId("a")),)))
+        await engine.commit(Step(ALICE, (answered(),), calls=(settled("a"),)))
+        row = await engine.call(CallId("a"))
+        assert row is not None
+        steps = [Step(ALICE, (said(str(n)),), calls=(CameLate(CallId("a")),)) for n in range(5)]
+        done = await asyncio.gather(*map(engine.commit, steps), return_exceptions=True)
+        assert [type(one).__name__ for one in done].count("Stale") == 4
+        assert await engine.call(CallId("a")) == replace(row, late=True)
+
+    async def test_the_progress_of_an_open_call_adds_up_in_its_row(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_call(engine, call_id="a")
+        for size in (1_000, 24):
+            await engine.commit(Step(ALICE, (said(str(size)),), calls=(Progressed(CallId("a"), size),)))
+        row = await engine.call(CallId("a"))
+        assert row is not None
+        assert row.progressed == 1_024
+        await engine.commit(Step(ALICE, (answered(),), calls=(settled("a"),)))
+        with pytest.raises(Stale):
+            await engine.commit(Step(ALICE, calls=(Progressed(CallId("a"), 1),)))
+
+    async def test_only_a_call_that_has_ended_can_have_been_redriven(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_call(engine, call_id="open")
+        for call_id in ("open", "unknown"):
+            with pytest.raises(Stale):
+                await engine.commit(Step(ALICE, calls=(Redriven(CallId(call_id)),)))
+
+    async def test_a_call_that_may_have_been_done_stays_unsure_while_it_is_tried_again(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_call(engine, call_id="a")
+        for attempt, unsure in ((2, True), (3, False)):
+            again = Requeue(CallId("a"), START + SECOND, "no answer", unsure=unsure)
+            await engine.commit(Step(ALICE, calls=(again, Claim(CallId("a"), attempt))))
+            row = await engine.call(CallId("a"))
+            assert row is not None
+            assert (row.attempt, row.unknown) == (attempt, True)
+
+    async def test_open_calls_are_those_without_an_outcome(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_session(engine, BOB)
+        await open_call(engine, call_id="a", state="queued", attempt=0)
+        await open_call(engine, call_id="b")
+        await open_call(engine, call_id="c")
+        await engine.commit(Step(ALICE, calls=(Accept(CallId("b"), START + DAY),)))
+        await engine.commit(Step(ALICE, (answered(),), calls=(settled("c"),)))
+        await open_call(engine, BOB, call_id="bob's")
+        assert [row.call_id for row in await engine.open_calls(ALICE)] == ["a", "b"]

@@ -1,0 +1,323 @@
+"""What every engine must know of deliveries, questions, answers and notes."""
+
+import asyncio
+import json
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from gateway.errors import Stale
+from gateway.events import InteractionId, QuestionAsked
+from gateway.store.port import Engine
+from gateway.store.rows import DeadFilter, Page, StoredAnswer
+from gateway.store.step import RUNTIME, InteractionChange, Keep, LastSequence, Send, SendChange, Step
+from gateway.testing.conformance.engine_words import (
+    ALICE,
+    ALL,
+    BOB,
+    DAY,
+    START,
+    FakeClock,
+    new,
+    open_session,
+    said,
+)
+
+SECOND = timedelta(seconds=1)
+
+
+class SendSuite:
+    """Outbound rows."""
+
+    async def test_a_send_is_born_pending_with_its_envelope(self, engine: Engine) -> None:
+        await open_session(engine)
+        done = await engine.commit(
+            Step(
+                ALICE, (said(), said("out")), sends=(Send(1, RUNTIME, "urgent"), Send(1, "destination:log", "new_work"))
+            )
+        )
+        first, second = await engine.sends_of(ALICE, 3)
+        assert (first.target, first.lane, second.target, second.lane) == (
+            "destination:log",
+            "new_work",
+            RUNTIME,
+            "urgent",
+        )
+        assert (first.session_id, first.sequence, first.state, first.attempt) == (ALICE, 3, "pending", 0)
+        assert (first.due_at, first.reason) == (None, None)
+        assert first.envelope == second.envelope == done.envelopes[1]
+        assert await engine.sends_of(ALICE, 2) == []
+
+    async def test_pending_sends_come_in_order_of_session_and_sequence(self, engine: Engine) -> None:
+        for session_id in (BOB, ALICE):
+            await open_session(engine, session_id)
+        for session_id in (BOB, ALICE, BOB, ALICE):
+            await engine.commit(
+                Step(session_id, (said(), said()), sends=(Send(1, RUNTIME), Send(0, RUNTIME), Send(0, "destination:x")))
+            )
+        rows = await engine.pending_sends(target=RUNTIME)
+        assert [(row.session_id, row.sequence) for row in rows] == [
+            (session_id, sequence) for session_id in (ALICE, BOB) for sequence in (2, 3, 4, 5)
+        ]
+        rows = await engine.pending_sends(target=RUNTIME, session_id=BOB, limit=3)
+        assert [(row.session_id, row.sequence) for row in rows] == [(BOB, 2), (BOB, 3), (BOB, 4)]
+        assert len(await engine.pending_sends(target="destination:x")) == 4
+        assert await engine.pending_sends(target="destination:y") == []
+
+    async def test_a_send_becomes_what_its_change_says(self, engine: Engine) -> None:
+        await open_session(engine)
+        await engine.commit(Step(ALICE, (said(),), sends=(Send(0, RUNTIME), Send(0, "destination:x"))))
+        later = START + 5 * SECOND
+        await engine.commit(
+            Step(
+                ALICE,
+                send_changes=(
+                    SendChange(2, RUNTIME, "delivered", 1),
+                    SendChange(2, "destination:x", "pending", 1, later, "HTTP 500"),
+                    SendChange(2, "destination:unknown", "dead"),
+                    SendChange(77, RUNTIME, "dead"),
+                ),
+            )
+        )
+        copy, sent = await engine.sends_of(ALICE, 2)
+        assert (sent.state, sent.attempt, sent.due_at, sent.reason) == ("delivered", 1, None, None)
+        assert (copy.state, copy.attempt, copy.due_at, copy.reason) == ("pending", 1, later, "HTTP 500")
+        assert await engine.pending_sends(target=RUNTIME) == []
+        assert await engine.dead_sends(ALL) == ([], None)
+
+    async def test_a_send_that_still_waits_keeps_the_reason_it_was_given(self, engine: Engine) -> None:
+        await open_session(engine)
+        await engine.commit(Step(ALICE, (said(), said()), sends=(Send(0, RUNTIME), Send(1, RUNTIME))))
+        await engine.commit(Step(ALICE, send_changes=(SendChange(2, RUNTIME, "pending", reason="held"),)))
+        rows = await engine.pending_sends(session_id=ALICE, target=RUNTIME)
+        assert [(row.sequence, row.state, row.due_at, row.reason) for row in rows] == [
+            (2, "pending", None, "held"),
+            (3, "pending", None, None),
+        ]
+
+    async def test_a_send_may_be_changed_together_with_others_of_its_moment(self, engine: Engine) -> None:
+        await open_session(engine)
+        await asyncio.gather(
+            engine.commit(Step(ALICE, (said(),), sends=(Send(0, RUNTIME),))),
+            engine.commit(Step(ALICE, send_changes=(SendChange(2, RUNTIME, "pending", 1, START),))),
+            engine.commit(Step(ALICE, send_changes=(SendChange(2, RUNTIME, "delivered", 2),))),
+        )
+        (row,) = await engine.sends_of(ALICE, 2)
+        assert (row.state, row.attempt, row.due_at) == ("delivered", 2, None)
+
+    async def test_sends_are_due_when_they_say_and_at_once_when_they_do_not(self, engine: Engine) -> None:
+        await open_session(engine)
+        assert await engine.next_send_due(RUNTIME) is None
+        await engine.commit(Step(ALICE, (said(), said()), sends=(Send(0, RUNTIME), Send(1, RUNTIME))))
+        assert await engine.next_send_due(RUNTIME) == START
+        changes = (
+            SendChange(2, RUNTIME, "pending", 1, START + SECOND),
+            SendChange(3, RUNTIME, "pending", 1, START + DAY),
+        )
+        await engine.commit(Step(ALICE, send_changes=changes))
+        assert await engine.next_send_due(RUNTIME) == START + SECOND
+        rows = await engine.pending_sends(target=RUNTIME, due_before=START)
+        assert rows == []
+        rows = await engine.pending_sends(target=RUNTIME, due_before=START + SECOND)
+        assert [row.sequence for row in rows] == [2]
+        assert len(await engine.pending_sends(target=RUNTIME)) == 2
+        assert await engine.next_send_due("destination:x") is None
+
+    async def test_a_send_that_is_not_due_holds_back_the_later_ones_of_its_session(
+        self, engine: Engine, clock: FakeClock
+    ) -> None:
+        await open_session(engine)
+        await engine.commit(Step(ALICE, (said(), said()), sends=(Send(0, RUNTIME), Send(1, RUNTIME))))
+        await engine.commit(Step(ALICE, send_changes=(SendChange(2, RUNTIME, "pending", 1, START + DAY),)))
+        await engine.commit(Step(ALICE, send_changes=(SendChange(3, RUNTIME, "pending", 1, START + SECOND),)))
+        assert await engine.next_send_due(RUNTIME) == START + DAY
+        assert await engine.pending_sends(target=RUNTIME, due_before=START + SECOND) == []
+        await open_session(engine, BOB)
+        clock.turn(SECOND)
+        await engine.commit(Step(BOB, (said(),), sends=(Send(0, RUNTIME),)))
+        assert await engine.next_send_due(RUNTIME) == START + SECOND
+        rows = await engine.pending_sends(target=RUNTIME, due_before=START + SECOND)
+        assert [(row.session_id, row.sequence) for row in rows] == [(BOB, 2)]
+        assert await engine.pending_sends(target=RUNTIME, due_before=START + SECOND, session_id=ALICE) == []
+        assert len(await engine.pending_sends(target=RUNTIME, due_before=START + DAY)) == 3
+
+    async def test_dead_sends_are_listed_newest_first_page_by_page(self, engine: Engine, clock: FakeClock) -> None:
+        await open_session(engine)
+        for state in ("dead", "delivered", "unknown", "moot", "refused", "pending", "dead"):
+            clock.turn(SECOND)
+            done = await engine.commit(Step(ALICE, (said(),), sends=(Send(0, RUNTIME),)))
+            change = SendChange(done.last_sequence, RUNTIME, state, 1, None, f"it is {state}")
+            await engine.commit(Step(ALICE, send_changes=(change,)))
+        rows, cursor = await engine.dead_sends(Page(3))
+        assert [(row.sequence, row.state, row.reason) for row in rows] == [
+            (8, "dead", "it is dead"),
+            (6, "refused", "it is refused"),
+            (4, "unknown", "it is unknown"),
+        ]
+        rows, cursor = await engine.dead_sends(Page(3, cursor))
+        assert ([row.sequence for row in rows], cursor) == ([2], None)
+
+    async def test_a_dead_send_is_revived_once(self, engine: Engine) -> None:
+        await open_session(engine)
+        for sequence, state in enumerate(("refused", "unknown", "dead", "delivered", "moot", "pending"), 2):
+            await engine.commit(Step(ALICE, (said(),), sends=(Send(0, RUNTIME), Send(0, "destination:x"))))
+            change = SendChange(sequence, RUNTIME, state, 3, None, "why")
+            await engine.commit(Step(ALICE, send_changes=(change,)))
+            dead = state in {"refused", "unknown", "dead"}
+            assert not await engine.revive(ALICE, sequence, "destination:x", due_at=START)
+            tries = (engine.revive(ALICE, sequence, RUNTIME, due_at=START + SECOND) for _ in range(5))
+            assert (await asyncio.gather(*tries)).count(True) == dead
+            row = next(row for row in await engine.sends_of(ALICE, sequence) if row.target == RUNTIME)
+            expected = ("pending", 0, START + SECOND, None) if dead else (state, 3, None, "why")
+            assert (row.state, row.attempt, row.due_at, row.reason) == expected
+        assert await engine.dead_sends(ALL) == ([], None)
+        assert not await engine.revive(BOB, 2, RUNTIME, due_at=START)
+
+    async def test_a_dead_send_is_dismissed_once(self, engine: Engine) -> None:
+        await open_session(engine)
+        for sequence, state in enumerate(("refused", "unknown", "dead", "delivered", "moot", "pending"), 2):
+            await engine.commit(Step(ALICE, (said(),), sends=(Send(0, RUNTIME), Send(0, "destination:x"))))
+            await engine.commit(Step(ALICE, send_changes=(SendChange(sequence, RUNTIME, state, 3, None, "why"),)))
+            dead = state in {"refused", "unknown", "dead"}
+            assert not await engine.dismiss(ALICE, sequence, "destination:x", reason="enough")
+            tries = (engine.dismiss(ALICE, sequence, RUNTIME, reason="enough") for _ in range(5))
+            assert (await asyncio.gather(*tries)).count(True) == dead
+            row = next(row for row in await engine.sends_of(ALICE, sequence) if row.target == RUNTIME)
+            expected = ("moot", 3, "enough") if dead else (state, 3, "why")
+            assert (row.state, row.attempt, row.reason) == expected
+            assert not await engine.revive(ALICE, sequence, RUNTIME, due_at=START)
+        assert await engine.dead_sends(ALL) == ([], None)
+        assert not await engine.dismiss(BOB, 2, RUNTIME, reason="enough")
+
+    async def test_dead_sends_are_listed_by_what_is_asked_for(self, engine: Engine, clock: FakeClock) -> None:
+        await open_session(engine)
+        await open_session(engine, BOB, runtime="coder")
+        for session_id, target in ((ALICE, RUNTIME), (ALICE, "destination:x"), (BOB, "destination:x")):
+            done = await engine.commit(Step(session_id, (said(),), sends=(Send(0, target),)))
+            change = SendChange(done.last_sequence, target, "dead", 1)
+            await engine.commit(Step(session_id, send_changes=(change,)))
+            clock.turn(SECOND)
+        for which, expected in (
+            (DeadFilter(), [(BOB, 2), (ALICE, 3), (ALICE, 2)]),
+            (DeadFilter(runtime="finn"), [(ALICE, 3), (ALICE, 2)]),
+            (DeadFilter(target="destination:x"), [(BOB, 2), (ALICE, 3)]),
+            (DeadFilter(target=RUNTIME, runtime="coder"), []),
+            (DeadFilter(since=START + SECOND), [(BOB, 2), (ALICE, 3)]),
+        ):
+            rows, cursor = await engine.dead_sends(ALL, which)
+            assert ([(row.session_id, row.sequence) for row in rows], cursor) == (expected, None)
+        rows, cursor = await engine.dead_sends(Page(1), DeadFilter(target="destination:x"))
+        rows, cursor = await engine.dead_sends(Page(1, cursor), DeadFilter(target="destination:x"))
+        assert ([row.session_id for row in rows], cursor) == ([ALICE], None)
+
+
+class InteractionSuite:
+    """Questions to people."""
+
+    async def test_a_question_is_kept_and_answered(self, engine: Engine) -> None:
+        await open_session(engine)
+        question = new(QuestionAsked(id="q", text="which?"))
+        asks = InteractionChange(InteractionId("i-1"), "waiting", "question.asked", 1, START + DAY)
+        await engine.commit(Step(ALICE, (said(), question), interactions=(asks,)))
+        row = await engine.interaction(InteractionId("i-1"))
+        assert row is not None
+        assert (row.session_id, row.kind, row.state, row.request_sequence) == (ALICE, "question.asked", "waiting", 3)
+        assert (row.expires_at, row.answered_by) == (START + DAY, None)
+        await engine.commit(
+            Step(ALICE, interactions=(InteractionChange(InteractionId("i-1"), "answered", answered_by="backend"),))
+        )
+        assert await engine.interaction(InteractionId("i-1")) == replace(row, state="answered", answered_by="backend")
+
+    async def test_a_change_of_no_question_changes_nothing(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_session(engine, BOB)
+        await engine.commit(Step(ALICE, interactions=(InteractionChange(InteractionId("i"), "moot"),)))
+        assert await engine.interaction(InteractionId("i")) is None
+        asks = InteractionChange(InteractionId("i"), "waiting", "question.asked", 0)
+        await engine.commit(Step(ALICE, (said(),), interactions=(asks,)))
+        await engine.commit(Step(BOB, interactions=(InteractionChange(InteractionId("i"), "moot"),)))
+        row = await engine.interaction(InteractionId("i"))
+        assert row is not None
+        assert row.state == "waiting"
+
+    async def test_questions_are_listed_by_what_is_asked_for(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_session(engine, BOB)
+        for number, session_id in enumerate((ALICE, BOB, ALICE, ALICE)):
+            asks = InteractionChange(InteractionId(f"i-{9 - number}"), "waiting", "question.asked", 0)
+            await engine.commit(Step(session_id, (said(),), interactions=(asks,)))
+        await engine.commit(Step(ALICE, interactions=(InteractionChange(InteractionId("i-7"), "expired"),)))
+        rows, cursor = await engine.interactions(Page(3))
+        assert [row.interaction_id for row in rows] == ["i-9", "i-8", "i-7"]
+        rows, cursor = await engine.interactions(Page(3, cursor))
+        assert ([row.interaction_id for row in rows], cursor) == (["i-6"], None)
+        rows, _ = await engine.interactions(ALL, session_id=ALICE, state="waiting")
+        assert [row.interaction_id for row in rows] == ["i-9", "i-6"]
+
+
+class MemorySuite:
+    """Answers to API writes, and notes."""
+
+    async def test_an_answer_is_remembered_until_it_expires(self, engine: Engine, clock: FakeClock) -> None:
+        first = StoredAnswer("sha", b'\x00{"a": 1}', START + DAY)
+        other = StoredAnswer("other", b"{}", START + 3 * DAY)
+        assert await engine.recall(key="k", scope="s") is None
+        assert await engine.remember(key="k", scope="s", answer=first)
+        assert not await engine.remember(key="k", scope="s", answer=other)
+        assert await engine.recall(key="k", scope="s") == first
+        assert await engine.recall(key="k", scope="another") is None
+        assert await engine.recall(key="s", scope="k") is None
+        clock.turn(DAY)
+        assert await engine.recall(key="k", scope="s") is None
+        assert await engine.remember(key="k", scope="s", answer=other)
+        assert await engine.recall(key="k", scope="s") == other
+
+    async def test_of_many_answers_at_once_one_is_kept(self, engine: Engine) -> None:
+        answers = [StoredAnswer(str(n), b"", START + DAY) for n in range(20)]
+        kept = await asyncio.gather(*(engine.remember(key="k", scope="s", answer=answer) for answer in answers))
+        assert kept.count(True) == 1
+        assert await engine.recall(key="k", scope="s") == answers[kept.index(True)]
+
+    async def test_an_answer_is_kept_with_the_step_that_it_is_about(self, engine: Engine, clock: FakeClock) -> None:
+        await open_session(engine)
+        keep = Keep("k", "s", "sha", START + DAY, events=(0, 2))
+        await engine.commit(Step(ALICE, (said(), said(), said()), keeps=(keep,)))
+        kept = await engine.recall(key="k", scope="s")
+        assert kept is not None
+        assert (kept.request_sha, kept.expires_at) == ("sha", START + DAY)
+        assert json.loads(kept.response) == {"session_id": ALICE, "sequences": [2, 4]}
+        await engine.commit(Step(ALICE, (said(),), keeps=(replace(keep, request_sha="second", events=(0,)),)))
+        assert await engine.recall(key="k", scope="s") == kept
+        clock.turn(DAY)
+        later = replace(keep, request_sha="third", events=(0,), expires_at=START + 2 * DAY)
+        await engine.commit(Step(ALICE, (said(),), keeps=(later,)))
+        kept = await engine.recall(key="k", scope="s")
+        assert kept is not None
+        assert (kept.request_sha, json.loads(kept.response)["sequences"]) == ("third", [6])
+
+    async def test_of_answers_under_one_key_in_one_step_the_first_is_kept(self, engine: Engine) -> None:
+        await open_session(engine)
+        keep = Keep("k", "s", "first", START + DAY, events=(0,))
+        keeps = (keep, replace(keep, key="a", request_sha="other"), replace(keep, request_sha="second"))
+        await engine.commit(Step(ALICE, (said(),), keeps=keeps))
+        kept = [await engine.recall(key=key, scope="s") for key in ("k", "a")]
+        assert [one and one.request_sha for one in kept] == ["first", "other"]
+
+    async def test_a_step_that_fails_keeps_no_answer(self, engine: Engine) -> None:
+        await open_session(engine)
+        keep = Keep("k", "s", "sha", START + DAY, events=(0,))
+        with pytest.raises(Stale):
+            await engine.commit(Step(ALICE, (said(),), keeps=(keep,), expects=(LastSequence(7),)))
+        assert await engine.recall(key="k", scope="s") is None
+
+    async def test_a_note_is_kept_replaced_and_removed(self, engine: Engine) -> None:
+        assert await engine.note("destination:x") is None
+        await engine.set_note("destination:x", "off")
+        await engine.set_note("destination:x", "on\x00🂡")
+        await engine.set_note("destination:y", "")
+        assert await engine.note("destination:x") == "on\x00🂡"
+        assert await engine.note("destination:y") == ""
+        await engine.set_note("destination:x", None)
+        await engine.set_note("destination:x", None)
+        assert await engine.note("destination:x") is None

@@ -1,0 +1,175 @@
+"""What every engine must know of sessions."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from gateway.errors import Conflict, InvalidRequest
+from gateway.events import SessionId, SessionOpened, SessionState
+from gateway.store.port import Engine
+from gateway.store.rows import CallFilter, Page, SessionRow
+from gateway.store.step import Step
+from gateway.testing.conformance.engine_words import (
+    ALICE,
+    ALL,
+    BOB,
+    DAY,
+    START,
+    FakeClock,
+    close_session,
+    new,
+    open_session,
+    row_of,
+    said,
+)
+
+SECOND = timedelta(seconds=1)
+
+
+class RegistrySuite:
+    """Sessions."""
+
+    shared: bool = True
+    """Whether several engines can be on one store at once."""
+
+    def build(self, folder: Path, clock: FakeClock) -> Engine:
+        raise NotImplementedError
+
+    async def test_a_new_session_has_its_first_event(self, engine: Engine) -> None:
+        first = new(SessionOpened(runtime="finn", protocol="test/1", native_id="n"))
+        row, is_new = await engine.open_session(
+            session_id=ALICE, runtime="finn", protocol="test/1", native_id="n", labels={"team": "a"}, first=first
+        )
+        assert is_new
+        assert row == SessionRow(ALICE, "finn", "test/1", "n", "starting", {"team": "a"}, 1, 1, START, START)
+        assert await engine.session(ALICE) == row
+        assert [e.event for e in await engine.read(ALICE)] == [first.event]
+        assert await engine.session(BOB) is None
+
+    async def test_a_session_is_listed_with_the_state_it_is_in(self, engine: Engine) -> None:
+        assert (await open_session(engine, state="idle")).state == "idle"
+        # A step may change nothing but that, and must not need an event for it.
+        for state in (*get_args(SessionState), "closed"):
+            committed = await engine.commit(Step(ALICE, state=state))
+            assert (committed.envelopes, committed.last_sequence) == ((), 1)
+            assert (await row_of(engine)).state == state
+            assert [row.state for row in (await engine.sessions(Page()))[0]] == [state]
+
+    async def test_an_open_session_is_returned_as_it_is(self, engine: Engine) -> None:
+        await open_session(engine, labels={"team": "a"})
+        await engine.commit(Step(ALICE, (said(),), state="running"))
+        before = await row_of(engine)
+        row, is_new = await engine.open_session(
+            session_id=BOB,
+            runtime="finn",
+            protocol="test/1",
+            native_id="native-of-alice",
+            labels={"team": "b"},
+            first=said(),
+        )
+        assert (row, is_new) == (before, False)
+        assert await engine.session(BOB) is None
+
+    async def test_a_closed_session_is_opened_again(self, engine: Engine, clock: FakeClock) -> None:
+        await open_session(engine, labels={"team": "a"})
+        await engine.commit(Step(ALICE, (said(),), cursor="c", snapshot=b"s", state="closed"))
+        clock.turn(DAY)
+        row = await open_session(engine, labels={"team": "b"}, state="idle")
+        assert (row.state, row.labels, row.last_sequence, row.first_sequence) == ("idle", {"team": "b"}, 3, 1)
+        assert (row.opened_at, row.updated_at) == (START, START + DAY)
+        assert (row.cursor, row.snapshot) == ("c", b"s")
+        assert isinstance((await engine.read(ALICE, after=2))[0].event, SessionOpened)
+
+    async def test_of_many_that_open_one_session_at_once_one_makes_it(self, engine: Engine) -> None:
+        results = await asyncio.gather(
+            *(
+                engine.open_session(
+                    session_id=ALICE, runtime="finn", protocol="test/1", native_id="n", labels={}, first=said()
+                )
+                for _ in range(10)
+            )
+        )
+        assert [is_new for _, is_new in results].count(True) == 1
+        assert {row.session_id for row, _ in results} == {ALICE}
+        assert (await row_of(engine)).last_sequence == 1
+
+    async def test_engines_that_open_one_session_at_one_moment_find_the_same(
+        self, engine: Engine, tmp_path: Path, clock: FakeClock
+    ) -> None:
+        async with AsyncExitStack() as stack:
+            others = [await stack.enter_async_context(self.build(tmp_path, clock)) for _ in range(2 * self.shared)]
+            for number in range(100):
+                name = SessionId(f"s-{number}")
+                results = await asyncio.gather(*(_open(one, name, f"n-{number}") for one in (engine, *others, engine)))
+                assert [is_new for _, is_new in results].count(True) == 1
+                assert {(row.session_id, row.native_id) for row, _ in results} == {(name, f"n-{number}")}
+                assert (await row_of(engine, name)).last_sequence == 1
+
+    async def test_of_engines_that_want_one_id_for_two_native_sessions_one_has_it(
+        self, engine: Engine, tmp_path: Path, clock: FakeClock
+    ) -> None:
+        async with AsyncExitStack() as stack:
+            other = await stack.enter_async_context(self.build(tmp_path, clock)) if self.shared else engine
+            for number in range(30):
+                name, natives = SessionId(f"s-{number}"), (f"one-{number}", f"two-{number}")
+                opens = (_open(one, name, native) for one, native in zip((engine, other), natives, strict=True))
+                results = await asyncio.gather(*opens, return_exceptions=True)
+                assert [type(result) for result in results].count(Conflict) == 1
+                row = await row_of(engine, name)
+                assert (row.native_id in natives, row.last_sequence) == (True, 1)
+
+    async def test_a_session_id_belongs_to_one_native_session(self, engine: Engine) -> None:
+        await open_session(engine)
+        with pytest.raises(Conflict):
+            await open_session(engine, ALICE, native_id="another")
+        assert (await row_of(engine)).last_sequence == 1
+
+    async def test_sessions_are_listed_oldest_first_page_by_page(self, engine: Engine, clock: FakeClock) -> None:
+        names = [SessionId(name) for name in ("m", "a", "z", "b", "y")]
+        for name in names:
+            await open_session(engine, name, runtime="odd" if name == "a" else "finn")
+            clock.turn(SECOND)
+        await close_session(engine, names[2])
+        rows, cursor = await engine.sessions(Page(2))
+        assert [row.session_id for row in rows] == names[:2]
+        rows, cursor = await engine.sessions(Page(2, cursor))
+        assert [row.session_id for row in rows] == names[2:4]
+        rows, cursor = await engine.sessions(Page(2, cursor))
+        assert ([row.session_id for row in rows], cursor) == (names[4:], None)
+        rows, cursor = await engine.sessions(Page(5))
+        assert (len(rows), cursor) == (5, None)
+        rows, _ = await engine.sessions(ALL, runtime="odd")
+        assert [row.session_id for row in rows] == ["a"]
+        rows, _ = await engine.sessions(ALL, open_only=True)
+        assert [row.session_id for row in rows] == ["m", "a", "b", "y"]
+
+    @pytest.mark.parametrize("cursor", ["", "x", "ä", "bnVsbA", "WyJhIl0", "WzEsMl0", "\x00", "W3RydWVd"])
+    async def test_a_cursor_that_was_never_given_out_is_refused(self, engine: Engine, cursor: str) -> None:
+        if not cursor:
+            assert await engine.sessions(Page(1, cursor)) == ([], None)
+            return
+        for listing in (
+            engine.sessions(Page(1, cursor)),
+            engine.calls(CallFilter(), Page(1, cursor)),
+            engine.dead_sends(Page(1, cursor)),
+            engine.interactions(Page(1, cursor)),
+        ):
+            with pytest.raises(InvalidRequest):
+                await listing
+
+    async def test_every_step_says_when_the_session_was_updated(self, engine: Engine, clock: FakeClock) -> None:
+        await open_session(engine)
+        clock.turn(DAY)
+        await engine.commit(Step(ALICE, (said(),)))
+        row = await row_of(engine)
+        assert (row.opened_at, row.updated_at) == (START, START + DAY)
+
+
+async def _open(engine: Engine, name: SessionId, native_id: str) -> tuple[SessionRow, bool]:
+    return await engine.open_session(
+        session_id=name, runtime="finn", protocol="test/1", native_id=native_id, labels={}, first=said()
+    )

@@ -1,0 +1,135 @@
+"""Short words for the engine suite: a clock to turn, events, calls and sessions to write."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+from gateway.events import (
+    CallId,
+    EventId,
+    MessagePosted,
+    SessionId,
+    SessionOpened,
+    Text,
+    ToolFinished,
+    ToolRequested,
+    text_of,
+)
+from gateway.store.port import Engine
+from gateway.store.rows import Page, SessionRow
+from gateway.store.step import Committed, NewEvent, Open, Settle, Step
+
+START = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
+DAY = timedelta(days=1)
+ALICE = SessionId("alice")
+BOB = SessionId("bob")
+
+_numbers = count(1)
+
+
+class FakeClock:
+    """Stands still until it is turned."""
+
+    def __init__(self) -> None:
+        self._now = START
+
+    def now(self) -> datetime:
+        return self._now
+
+    def monotonic(self) -> float:
+        return (self._now - START).total_seconds()
+
+    def turn(self, by: timedelta) -> None:
+        self._now += by
+
+
+def new(event: Any, **more: Any) -> NewEvent:
+    """Make an event to commit; from the runtime, unless said otherwise."""
+    members: dict[str, Any] = {"direction": "from_runtime", "recorded_at": START, **more}
+    return NewEvent(event_id=EventId(f"event-{next(_numbers)}"), event=event, **members)
+
+
+def said(text: str = "hello", **more: Any) -> NewEvent:
+    return new(MessagePosted(content=(Text(text=text),)), **more)
+
+
+def asked(native_call_id: str = "native-1", **more: Any) -> NewEvent:
+    return new(ToolRequested(native_call_id=native_call_id, tool="ask_for_cards", arguments={"rank": "7"}), **more)
+
+
+def answered(native_call_id: str = "native-1", **more: Any) -> NewEvent:
+    return new(
+        ToolFinished(native_call_id=native_call_id, tool="ask_for_cards", outcome="success", result={"cards": []}),
+        direction="to_runtime",
+        **more,
+    )
+
+
+def call(call_id: str = "call-1", **more: Any) -> Open:
+    """Make an Open of a call that is requested by the first event of its step."""
+    members: dict[str, Any] = {
+        "native_call_id": "native-1",
+        "n": 0,
+        "tool": "ask_for_cards",
+        "args_sha": "a" * 64,
+        "state": "dispatched",
+        "attempt": 1,
+        "deadline_at": START + timedelta(seconds=120),
+        "request_index": 0,
+        **more,
+    }
+    return Open(CallId(call_id), **members)
+
+
+def settled(call_id: str = "call-1", **more: Any) -> Settle:
+    members: dict[str, Any] = {"state": "succeeded", "outcome_sha": "b" * 64, "outcome_index": 0, **more}
+    return Settle(CallId(call_id), **members)
+
+
+async def open_session(
+    engine: Engine,
+    session_id: SessionId = ALICE,
+    *,
+    runtime: str = "finn",
+    native_id: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    state: str = "starting",
+) -> SessionRow:
+    """Open a session whose first event is `session.opened`."""
+    native = native_id or f"native-of-{session_id}"
+    row, _ = await engine.open_session(
+        session_id=session_id,
+        runtime=runtime,
+        protocol="test/1",
+        native_id=native,
+        labels=labels or {},
+        first=new(SessionOpened(runtime=runtime, protocol="test/1", native_id=native)),
+        state=state,
+    )
+    return row
+
+
+async def open_call(engine: Engine, session_id: SessionId = ALICE, call_id: str = "call-1", **more: Any) -> Committed:
+    """Commit the request of a call together with the call."""
+    native = more.get("native_call_id", "native-1")
+    return await engine.commit(Step(session_id, (asked(native),), calls=(call(call_id, **more),)))
+
+
+async def close_session(engine: Engine, session_id: SessionId = ALICE) -> None:
+    await engine.commit(Step(session_id, state="closed"))
+
+
+async def row_of(engine: Engine, session_id: SessionId = ALICE) -> SessionRow:
+    row = await engine.session(session_id)
+    assert row is not None
+    return row
+
+
+async def texts(engine: Engine, session_id: SessionId = ALICE) -> list[str]:
+    """Read the texts of a session's messages, in order."""
+    envelopes = await engine.read(session_id, limit=10_000)
+    return [text_of(e.event.content) for e in envelopes if isinstance(e.event, MessagePosted)]
+
+
+ALL = Page(limit=1_000)

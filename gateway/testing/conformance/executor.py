@@ -1,0 +1,195 @@
+"""The suite that every executor must pass: whatever the other side does, an attempt ends in one bounded `Answer`.
+
+Inherit `ExecutorSuite`, say how to make the executor, and collect it with pytest in asyncio's auto mode:
+
+```python
+class TestMyExecutor(ExecutorSuite):
+    @asynccontextmanager
+    async def make(self) -> AsyncGenerator[Executor]:
+        async with MyExecutor() as executor:
+            yield executor
+```
+
+Inherit once more for each way the other side can misbehave; `HangingExecutorSuite` is for one that never answers.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import orjson
+
+from gateway.executors.port import (
+    Accepted,
+    Answer,
+    Answered,
+    Cancellation,
+    Executor,
+    NeverSent,
+    NotProcessed,
+    Replied,
+    Request,
+    Uncertain,
+)
+
+BOUND = 5.0
+"""Seconds within which everything in the suite must have happened."""
+
+REPLY_KINDS: Sequence[str] = ("message.posted", "approval.asked", "question.asked")
+
+
+def make_request(
+    kind: str = "tool.requested",
+    *,
+    key: str = "5f0c2a54-6d1b-5c53-9d0e-2f4a7d3b9c11",
+    attempt: int = 1,
+    timeout: timedelta = timedelta(seconds=3),
+    **members: Any,
+) -> Request:
+    """Make a request of the documented form."""
+    data = {
+        "call_id": key,
+        "native_call_id": "native-1",
+        "session_id": "session-1",
+        "native_session_id": "native-session-1",
+        "labels": {},
+        "runtime": "finn",
+        "protocol": "huma/0.2.0",
+        "tool": "ask_for_cards",
+        "arguments": {"rank": "7", "player": "Öğe 🂡"},
+        "attempt": attempt,
+        "deadline": "2026-11-20T12:02:00Z",
+    }
+    return Request(kind=kind, key=key, data=data | members, attempt=attempt, timeout=timeout)
+
+
+def check_answer(answer: Answer, *, kind: str, limit: int) -> None:
+    """Hold an answer to the contract: the right type for what was asked, of a bounded size, with readable texts."""
+    match answer:
+        case Answered(outcome=outcome, updates=updates):
+            assert outcome.outcome in ("success", "failure", "canceled")
+            assert outcome.outcome == "success" or outcome.error, "whatever is no success tells the agent why"
+            assert not outcome.unknown, "what cannot be known is an Uncertain"
+            said = [outcome.model_dump(mode="json"), *(update.model_dump(mode="json") for update in updates)]
+            assert len(orjson.dumps(said)) <= limit
+        case Replied(reply):
+            assert kind != "tool.requested", "a call is answered with an outcome"
+            assert len(orjson.dumps(reply)) <= limit
+        case Accepted():
+            assert kind == "tool.requested", "only a call has a callback"
+        case NeverSent(reason) | NotProcessed(reason) | Uncertain(reason):
+            assert 0 < len(reason) <= 1_000
+            assert reason.isprintable()
+
+
+class ExecutorSuite:
+    """What holds for every executor, whoever it talks to."""
+
+    answer_limit: ClassVar[int] = 2 * 1024**2
+    """No answer may be larger, written as JSON."""
+    patience: ClassVar[timedelta] = timedelta(seconds=3)
+    """How long the attempts of the suite may take; short where the other side never answers."""
+
+    def make(self) -> AbstractAsyncContextManager[Executor]:
+        """Make a fresh executor, which is entered by the suite."""
+        raise NotImplementedError("say how the executor is made")
+
+    async def test_an_attempt_ends_in_a_bounded_answer(self) -> None:
+        async with asyncio.timeout(BOUND), self.make() as executor:
+            answer = await executor.execute(make_request(timeout=self.patience))
+        check_answer(answer, kind="tool.requested", limit=self.answer_limit)
+
+    async def test_what_is_not_a_call_ends_in_a_bounded_answer_too(self) -> None:
+        async with asyncio.timeout(BOUND), self.make() as executor:
+            for kind in REPLY_KINDS:
+                answer = await executor.execute(make_request(kind, timeout=self.patience))
+                check_answer(answer, kind=kind, limit=self.answer_limit)
+
+    async def test_many_attempts_at_once_all_end(self) -> None:
+        async with asyncio.timeout(BOUND), self.make() as executor:
+            asked = [
+                executor.execute(make_request(key=f"call-{number}", timeout=self.patience)) for number in range(20)
+            ]
+            for answer in await asyncio.gather(*asked):
+                check_answer(answer, kind="tool.requested", limit=self.answer_limit)
+
+    async def test_data_that_cannot_be_sent_is_a_failure_or_an_ordinary_answer(self) -> None:
+        async with asyncio.timeout(BOUND), self.make() as executor:
+            for odd in (2**80, "\ud800", float("nan")):
+                answer = await executor.execute(make_request(timeout=self.patience, arguments={"odd": odd}))
+                check_answer(answer, kind="tool.requested", limit=self.answer_limit)
+
+    async def test_an_attempt_without_time_ends_at_once(self) -> None:
+        async with asyncio.timeout(BOUND), self.make() as executor:
+            answer = await executor.execute(make_request(timeout=timedelta(0)))
+        check_answer(answer, kind="tool.requested", limit=self.answer_limit)
+
+    async def test_telling_about_a_cancel_never_raises(self) -> None:
+        cancellation = Cancellation(
+            key="call-1.cancel",
+            data={"call_id": "call-1", "session_id": "session-1", "tool": "ask_for_cards", "reason": None},
+            timeout=self.patience,
+        )
+        async with asyncio.timeout(BOUND), self.make() as executor:
+            await executor.cancel(cancellation)
+
+    async def test_it_can_be_left_without_having_been_used(self) -> None:
+        async with asyncio.timeout(BOUND), self.make():
+            pass
+
+    async def test_an_error_of_its_user_passes_through_it(self) -> None:
+        class UsersError(Exception):
+            pass
+
+        seen = False
+        try:
+            async with asyncio.timeout(BOUND), self.make():
+                raise UsersError
+        except UsersError:
+            seen = True
+        assert seen, "leaving an executor must not swallow the error"
+
+
+class HangingExecutorSuite(ExecutorSuite):
+    """What holds in addition where an answer takes longer than anybody waits."""
+
+    patience: ClassVar[timedelta] = timedelta(milliseconds=50)
+
+    async def test_an_attempt_that_takes_too_long_ends_with_its_time(self) -> None:
+        async with asyncio.timeout(BOUND), self.make() as executor:
+            answer = await executor.execute(make_request(timeout=self.patience))
+        assert isinstance(answer, Uncertain | NeverSent), "a time-out is not an answer of the other side"
+
+    async def test_a_canceled_attempt_stops_and_says_so(self) -> None:
+        async with asyncio.timeout(BOUND), self.make() as executor:
+            attempt = asyncio.create_task(executor.execute(make_request(timeout=timedelta(minutes=5))))
+            await self.wait_until_asked(attempt)
+            attempt.cancel()
+            await asyncio.wait([attempt], timeout=BOUND)
+            assert attempt.cancelled(), "cancellation is never swallowed"
+
+    async def test_it_works_on_after_a_canceled_attempt(self) -> None:
+        async with asyncio.timeout(BOUND), self.make() as executor:
+            attempt = asyncio.create_task(executor.execute(make_request(timeout=timedelta(minutes=5))))
+            await self.wait_until_asked(attempt)
+            attempt.cancel()
+            await asyncio.wait([attempt], timeout=BOUND)
+            answer = await executor.execute(make_request(key="call-2", timeout=self.patience))
+        check_answer(answer, kind="tool.requested", limit=self.answer_limit)
+
+    async def test_a_full_house_ends_with_its_time(self) -> None:
+        async with asyncio.timeout(BOUND), self.make() as executor:
+            asked = [
+                executor.execute(make_request(key=f"call-{number}", timeout=timedelta(milliseconds=200)))
+                for number in range(100)
+            ]
+            for answer in await asyncio.gather(*asked):
+                assert isinstance(answer, Uncertain | NeverSent)
+
+    async def wait_until_asked(self, attempt: "asyncio.Task[Answer]") -> None:
+        """Wait until the attempt is under way; override it where the other side can tell for certain."""
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not attempt.done(), "the other side was to hang"

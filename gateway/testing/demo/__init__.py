@@ -1,0 +1,1 @@
+"""`dragoman demo`: a scripted game of Go Fish through a real gateway."""

@@ -1,0 +1,271 @@
+"""The demo's stage: simulated runtimes, the sample backend, and a real gateway process between them."""
+
+import asyncio
+import base64
+import secrets
+import shutil
+import socket
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import yaml
+
+from gateway.testing.backend import Backend
+from gateway.testing.demo.report import Unmet
+from gateway.testing.runtimes.herm.server import HermServer
+from gateway.testing.runtimes.huma.server import HumaServer, Manners
+from gateway.testing.runtimes.openhands.server import OpenHandsServer
+from gateway.testing.serving import Served
+
+START_LIMIT = 20.0
+STOP_LIMIT = 15.0
+RUNTIMES = {"huma 0.1": "finn-0.1", "huma 0.2": "finn-0.2", "openhands": "coder", "herm": "ada"}
+HERM_AGENT = "agent"
+GREETING = "Hello! Whose turn is it?"
+FAREWELL = "Thanks for the game."
+
+
+class Environment:
+    """Everything the demo needs, on free loopback ports; the files go into a folder of their own."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="dragoman-demo-"))
+        self.config = self.folder / "gateway.yaml"
+        self.log = self.folder / "gateway.log"
+        self.api_key = secrets.token_urlsafe(24)
+        self.huma = {
+            "0.1": HumaServer("0.1", api_key=secrets.token_urlsafe(12)),
+            # As a real agent would, it cancels open calls when an update wakes it.
+            "0.2": HumaServer("0.2", api_key=secrets.token_urlsafe(12), manners=Manners(interrupts=True)),
+        }
+        self.openhands = OpenHandsServer(session_api_key=secrets.token_urlsafe(12))
+        self.herm = HermServer(api_key=secrets.token_urlsafe(12))
+        self.runtimes = RUNTIMES
+        """Names in the YAML, by what the table calls them."""
+        self.greeting = GREETING
+        self.farewell = FAREWELL
+        self._secret = "whsec_" + base64.b64encode(secrets.token_bytes(24)).decode()
+        self.backend = Backend(self._secret)
+        self.backend_served = Served(self.backend.app)
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.http = httpx.AsyncClient(
+            base_url=self.url, headers={"Authorization": f"Bearer {self.api_key}"}, timeout=10, trust_env=False
+        )
+        self.process: asyncio.subprocess.Process | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether the gateway's process is alive."""
+        return self.process is not None and self.process.returncode is None
+
+    async def start_gateway(self) -> None:
+        """Start `dragoman serve` and wait until it is ready.
+
+        Raises:
+            Unmet: it ended, or was not ready in time.
+        """
+        command = [sys.executable, "-m", "gateway", "serve", "--config", str(self.config), "--port", str(self.port)]
+        with self.log.open("ab") as log:
+            # A session of its own keeps Ctrl-C in the terminal from reaching it before we have said goodbye.
+            self.process = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        try:
+            async with asyncio.timeout(START_LIMIT):
+                while not await self._is_ready():
+                    if self.process.returncode is not None:
+                        raise Unmet(f"the gateway ended with code {self.process.returncode}: {self.last_words()}")
+                    await asyncio.sleep(0.05)
+        except TimeoutError as exc:
+            raise Unmet(f"the gateway was not ready within {START_LIMIT:g} s: {self.last_words()}") from exc
+
+    async def kill_gateway(self) -> None:
+        """End the gateway as `kill -9` does."""
+        assert self.process is not None
+        self.process.kill()
+        async with asyncio.timeout(STOP_LIMIT):
+            await self.process.wait()
+
+    async def stop_gateway(self) -> int:
+        """Ask the gateway to finish, and force it where it does not; returns its exit code."""
+        assert self.process is not None
+        if self.process.returncode is None:
+            self.process.terminate()
+        try:
+            async with asyncio.timeout(STOP_LIMIT):
+                return await self.process.wait()
+        except TimeoutError:
+            self.process.kill()
+            return await self.process.wait()
+
+    async def get(self, path: str, **query: str | int) -> Any:
+        """Ask the gateway's API.
+
+        Raises:
+            Unmet: it answers with a problem.
+        """
+        return _content_of(await self.http.get(path, params=query))
+
+    async def post(self, path: str, body: dict[str, Any]) -> Any:
+        """Write to the gateway's API.
+
+        Raises:
+            Unmet: it answers with a problem.
+        """
+        return _content_of(await self.http.post(path, json=body))
+
+    def last_words(self) -> str:
+        """Return the end of the gateway's log."""
+        text = self.log.read_text(errors="replace").strip() if self.log.exists() else ""
+        return text[-600:] or "(it logged nothing)"
+
+    async def __aenter__(self) -> Self:
+        await self.backend_served.start()
+        for dialect, server in self.huma.items():
+            await server.start()
+            server.agent(RUNTIMES[f"huma {dialect}"])
+        await self.openhands.start()
+        await self.herm.start()
+        # The file holds keys, and only this person's.
+        self.config.touch(mode=0o600)
+        self.config.write_text(yaml.safe_dump(self._settings(), sort_keys=False, width=120))
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self.runs:
+            # Shielded: a second Ctrl-C must not leave the process behind.
+            await asyncio.shield(self.stop_gateway())
+        await self.http.aclose()
+        for server in (*self.huma.values(), self.openhands, self.herm):
+            await server.__aexit__()
+        await self.backend_served.stop()
+
+    def remove(self) -> None:
+        """Remove the folder with the configuration, the database and the log."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _settings(self) -> dict[str, Any]:
+        backend = self.backend_served.url
+        webhook = {"type": "webhook", "secret": self._secret, "timeout": "5s", "backoff": {"initial": "100ms"}}
+        cards = {**webhook, "url": f"{backend}/tools"}
+        return {
+            "public_url": self.url,
+            "api": {"keys": [{"name": "demo", "key": self.api_key, "scopes": ["read", "drive", "operate", "answer"]}]},
+            "engine": {"type": "sqlite", "path": str(self.folder / "dragoman.db")},
+            "tools": TOOLS,
+            "runtimes": self._runtime_settings(),
+            "executors": {
+                "cards": {**cards, "idempotent": True},
+                "once": {**cards, "idempotent": False},
+                "chat": {**webhook, "url": f"{backend}/messages", "idempotent": True},
+                "policy": {**webhook, "url": f"{backend}/policy", "idempotent": True},
+            },
+            "destinations": {"log": {"url": f"{backend}/events", "secret": self._secret}},
+            "routes": [
+                {"match": {"tool": "pay_once"}, "to": "once"},
+                *({"match": {"tool": tool}, "to": "cards"} for tool in TOOLS if tool != "pay_once"),
+                {"match": {"event": "approval.asked"}, "to": "policy"},
+                {"match": {"runtime": RUNTIMES["huma 0.2"], "event": "message.posted"}, "to": "chat", "copy_to": "log"},
+                {"match": {"event": "tool.*"}, "copy_to": "log"},
+            ],
+        }
+
+    def _runtime_settings(self) -> dict[str, Any]:
+        agents = {dialect: RUNTIMES[f"huma {dialect}"] for dialect in self.huma}
+        coder = {"adapter": "openhands", "url": self.openhands.url, "session_api_key": self.openhands.session_api_key}
+        ada = {"adapter": "herm", "url": self.herm.url, "api_key": self.herm.api_key, "agent_id": HERM_AGENT}
+        return {
+            **{
+                agents[dialect]: {
+                    "adapter": f"huma-{dialect}",
+                    "url": server.url,
+                    "api_key": server.api_key,
+                    "agent_id": agents[dialect],
+                    # A message that is not sure to have arrived is sent again when the link is back, which would
+                    # interrupt the agent's calls; on a loopback half a second without an objection is sure enough.
+                    "delivery_window": "500ms",
+                }
+                for dialect, server in self.huma.items()
+            },
+            # These two have no session yet: the gateway creates one each, and keeps it.
+            RUNTIMES["openhands"]: {**coder, "conversation": {}, "autostart": True},
+            RUNTIMES["herm"]: {**ada, "autostart": True},
+        }
+
+    async def _is_ready(self) -> bool:
+        try:
+            return (await self.http.get("/readyz", timeout=2)).status_code == 200
+        except httpx.TransportError:
+            return False
+
+
+def _tool(description: str, **properties: dict[str, Any]) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    return {"description": description, "parameters": schema}
+
+
+_SECONDS = {"type": "number", "minimum": 0, "maximum": 60, "description": "How long it takes."}
+TOOLS = {
+    "ask_for_cards": _tool(
+        "Ask another player for all cards of a rank that you hold yourself.",
+        targetPlayer={"type": "string", "description": "The player's name."},
+        rank={"type": "string", "enum": [*"23456789", "10", *"JQKA"], "description": "The rank."},
+    ),
+    "send_message": _tool(
+        "Say something to the whole table.", message={"type": "string", "minLength": 1, "description": "What to say."}
+    ),
+    "slow_thing": _tool("Take some time; harmless to repeat.", seconds=_SECONDS),
+    "pay_once": _tool("Pay a chip, which takes some time; must not be repeated.", seconds=_SECONDS),
+    "flaky": _tool("Something that is busy at the first attempt."),
+    "deal_later": _tool("Have a new round dealt; the dealer takes the time it needs."),
+}
+
+
+def _content_of(answer: httpx.Response) -> Any:
+    if answer.is_error:
+        raise Unmet(f"{answer.request.method} {answer.request.url.path} → {answer.status_code}: {answer.text[:300]}")
+    return answer.json()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def sample_commands(environment: Environment, session_id: str) -> list[str]:
+    """Write curl lines that work while the stage stands."""
+    huma = environment.huma["0.2"]
+    agent = f"{huma.url}/simulator/agents/{RUNTIMES['huma 0.2']}"
+    session = f"{environment.url}/v1/sessions/{session_id}"
+    body = "-H 'Content-Type: application/json' -d"
+    key, huma_key = f"-H 'X-API-Key: {environment.api_key}'", f"-H 'X-API-Key: {huma.api_key}'"
+    work = next(iter(environment.openhands.conversations), "CONVERSATION")
+    coder = f"{environment.openhands.url}/simulator/conversations/{work}"
+    coder_key = f"-H 'X-Session-API-Key: {environment.openhands.session_api_key}'"
+    ada = f"{environment.herm.url}/simulator/sessions/{next(iter(environment.herm.sessions), 'SESSION')}"
+    ada_key = f"-H 'Authorization: Bearer {environment.herm.api_key}'"
+    run = '{"command": "rm deck.txt", "gated": true}'
+    ask = '{"tool": "ask_for_cards", "arguments": {"targetPlayer": "Alice", "rank": "3"}}'
+    say = '{"messages": ["Hello"]}'
+    tell = '{"kind": "message.posted", "content": "Hi Finn"}'
+    return [
+        "# let the simulated agent ask for a tool, and say something",
+        f"curl {agent}/call {huma_key} {body} '{ask}'",
+        f"curl {agent}/say {huma_key} {body} '{say}'",
+        "# let Herm's agent ask for the same, and let the OpenHands agent run something that needs a permission",
+        f"curl {ada}/call {ada_key} {body} '{ask}'",
+        f"curl {coder}/run {coder_key} {body} '{run}'",
+        "# look at the calls, follow a session, and speak to the agent",
+        f"curl {environment.url}/v1/calls {key}",
+        f"curl -N '{session}/events/stream?after=0' {key}",
+        f"curl {session}/events {key} {body} '{tell}'",
+        "# see the tables as the backend does",
+        f"curl {environment.backend_served.url}/",
+        "# kill the gateway if you like; this starts it again",
+        f"{sys.executable} -m gateway serve --config {environment.config} --port {environment.port}",
+    ]

@@ -1,0 +1,1 @@
+"""Simulated runtimes on real sockets, speaking raw native JSON."""

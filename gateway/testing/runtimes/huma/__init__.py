@@ -1,0 +1,1 @@
+"""A simulated HUMA server of either dialect."""

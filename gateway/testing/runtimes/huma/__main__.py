@@ -1,0 +1,6 @@
+"""Run the simulated server alone."""
+
+from gateway.testing.runtimes.huma.server import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""A simulated OpenHands server of the V0 protocol."""

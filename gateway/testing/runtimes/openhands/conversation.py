@@ -1,0 +1,439 @@
+"""A simulated OpenHands conversation: its store of events, what its agent does, and what clients ask of it."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from gateway.testing.change import Change, Received
+from gateway.testing.runtimes.openhands.events import (
+    NOT_EXECUTED,
+    STOPPED_TEXT,
+    TOO_MANY,
+    Seen,
+    action_event,
+    error_seen,
+    is_state,
+    model_share,
+    observation_event,
+    recall_seen,
+    rejected_seen,
+    state_event,
+    system_event,
+)
+from gateway.testing.runtimes.openhands.progress import Manners as Manners, Progress
+from gateway.testing.runtimes.openhands.rules import GATED, RUNNABLE, Frame, Violation, complete, read_action
+from gateway.testing.runtimes.openhands.store import Store, Wire
+from gateway.testing.runtimes.openhands.workspace import Workspace, run_seen
+
+KEPT_FRAMES = 10_000
+DECISION_LIMIT = 60.0
+
+
+class SimConversation:
+    """One conversation; everything it emits goes to all sockets that have joined."""
+
+    def __init__(self, conversation_id: str, wire: Wire, manners: Manners) -> None:
+        self.conversation_id = conversation_id
+        self.received: list[Received] = []
+        """What clients sent, on `oh_user_action`, `oh_action` and by REST."""
+        self.violations: list[str] = []
+        """Every breach by a client; it is told nothing of them."""
+        self.unheard: list[Frame] = []
+        """What came while the agent was loading: echoed, acknowledged, and never worked on."""
+        self.sockets: set[str] = set()
+        self.connections = 0
+        self.looks = 0
+        """How often somebody asked by REST how it stands."""
+        self.handshakes: list[Frame] = []
+        """The queries of all connections that were let in."""
+        self.workspace = Workspace()
+        self._wire = wire
+        self._manners = manners
+        self._now = Progress()
+        self._count = 0
+        self._change = Change()
+        self.store = Store(conversation_id, wire, self._change, reorders=manners.reorders)
+        self._may_listen = asyncio.Event()
+
+    @property
+    def events(self) -> list[Frame]:
+        """All events of the store, with the source they were stored with, null ones too."""
+        return self.store.events
+
+    @property
+    def state(self) -> str:
+        """The agent's state, as last told."""
+        return self._now.state
+
+    @property
+    def waits(self) -> bool:
+        """Whether an action waits for the user's decision."""
+        return self._now.waiting
+
+    # What the agent does
+
+    async def agent_runs(self, command: str, output: str, exit_code: int = 0, *, gated: bool = False) -> Frame:
+        """Run a command; a gated one only after the user allows it. Returns the last observation."""
+        seen = run_seen(command, output, exit_code)
+        return await self.agent_acts("run", {"command": command}, lambda: seen, gated=gated)
+
+    async def agent_edits(self, path: str, text: str, *, gated: bool = False) -> Frame:
+        """Create a file; a gated edit is carried out before the answer, and again after it."""
+        args = {"path": path, "command": "create", "file_text": text}
+        return await self.agent_acts("edit", args, gated=gated)
+
+    async def agent_acts(
+        self,
+        name: str,
+        given: Frame,
+        carry_out: Callable[[], Seen] | None = None,
+        *,
+        gated: bool = False,
+        within: float = DECISION_LIMIT,
+    ) -> Frame:
+        """Take one step with any action; returns the last observation."""
+        share = await self._begin_step(name)
+        args = complete(name, **given)
+        act = carry_out or (lambda: self.workspace.carry_out(name, args))
+        if gated:
+            return await self._act_gated(name, args, act, share=share, within=within)
+        event = await self.store.say(action_event(name, args, source="agent", share=share))
+        return await self.store.say(observation_event(act(), cause=event["id"], share=share))
+
+    async def agent_starts(self, command: str) -> Frame:
+        """Begin a command that takes its time; returns the action, which `agent_ends` wants back."""
+        share = await self._begin_step("run")
+        event = await self.store.say(action_event("run", complete("run", command=command), source="agent", share=share))
+        self._now.open[event["id"]] = event
+        return event
+
+    async def agent_ends(self, action: Frame, output: str, exit_code: int = 0) -> Frame:
+        """End a command, also one that was reported as stopped before: it ends a second time then."""
+        self._now.open.pop(action["id"], None)
+        seen = run_seen(action["args"]["command"], output, exit_code)
+        return await self.store.say(observation_event(seen, cause=action["id"], share=action))
+
+    async def agent_says(self, text: str, *, waits: bool = True) -> Frame:
+        """Say something, and wait for the user unless told not to."""
+        await self._begin_step("message", share=False)
+        args = complete("message", content=text, wait_for_response=waits)
+        event = await self.store.say(action_event("message", args, source="agent"))
+        if waits:
+            await self.change_state("awaiting_user_input")
+        return event
+
+    async def finish(self, text: str) -> Frame:
+        """Declare the work done; a finish has no observation."""
+        share = await self._begin_step("finish")
+        event = await self.store.say(
+            action_event("finish", complete("finish", final_thought=text), source="agent", share=share)
+        )
+        await self.change_state("finished")
+        return event
+
+    async def delegate(self, agent: str, task: str, outputs: Frame) -> Frame:
+        """Let another agent work; its states come between, and nothing tells them from ours."""
+        share = await self._begin_step("delegate")
+        await self.store.say(
+            action_event(
+                "delegate", complete("delegate", agent=agent, inputs={"task": task}), source="agent", share=share
+            )
+        )
+        await self.store.say(action_event("message", complete("message", content=f"TASK: {task}"), source="user"))
+        for state in ("running", "finished"):
+            await self.store.say(state_event(state))
+        # It has no cause; the metadata of the call is all that ties it to its action.
+        return await self.store.say(observation_event(Seen("delegate", "", {"outputs": outputs}), share=share))
+
+    async def change_state(self, state: str, reason: str = "") -> None:
+        """Move the agent to a state, known or not; nothing is told where it is in it already."""
+        if state != self._now.state:
+            self._now.state = state
+            await self.store.say(state_event(state, reason))
+
+    async def fail(self, reason: str) -> None:
+        """End in an error: a state and a status, as a stuck agent does."""
+        await self.change_state("error", reason)
+        await self.status("STATUS$ERROR", reason, kind="error")
+
+    async def status(self, status: str, message: str = "", *, kind: str = "info") -> None:
+        """Send a status update, which is no event and never replayed."""
+        await self.emit({"status_update": True, "type": kind, "id": status, "message": message})
+
+    async def title(self, title: str) -> None:
+        """Give the conversation a title; such a status update has no id."""
+        message = self.conversation_id
+        await self.emit({"status_update": True, "type": "info", "message": message, "conversation_title": title})
+
+    async def emit(self, payload: Any) -> None:
+        """Send any payload as it is, without keeping it."""
+        await self.store.emit(payload)
+
+    async def emit_text(self, packet: str) -> None:
+        """Send the text of a whole Socket.IO packet, however broken it may be."""
+        await self._wire.broadcast_text(self.conversation_id, packet)
+
+    async def add(self, event: Frame, *, live: bool = True) -> Frame:
+        """Store any event, with the next id; `live=False` leaves a gap that only the store can fill."""
+        return await self.store.say(event) if live else self.store.keep(event)
+
+    # Connections
+
+    async def drop(self) -> int:
+        """Reset the connections of all sockets, as a cut cable would; returns how many."""
+        return self._wire.cut(self.conversation_id)
+
+    async def disconnect(self) -> None:
+        """End all sockets in the orderly way, as a stop by REST does."""
+        for sid in list(self.sockets):
+            await self._wire.disconnect(sid)
+
+    async def wait_connections(self, count: int = 1, within: float = 10.0) -> None:
+        """Wait until `count` sockets have ever joined and one of them still is there."""
+        await self._change.until(
+            lambda: (self.connections >= count and self.sockets and True) or None,
+            within,
+            what=lambda: f"{count} connections to {self.conversation_id!r}, {self.connections} came",
+        )
+
+    async def wait_disconnected(self, within: float = 10.0) -> None:
+        """Wait until no socket is left."""
+        await self._change.until(
+            lambda: not self.sockets or None, within, what=lambda: f"{self.conversation_id!r} left alone"
+        )
+
+    async def wait_for(self, predicate: Callable[[Any], bool], within: float = 5.0, *, after: int = -1) -> Received:
+        """Wait for a client's payload that fits, among those numbered above `after`."""
+        return await self._change.until(
+            lambda: next((each for each in self.received if each.number > after and predicate(each.payload)), None),
+            within,
+            what=lambda: f"a fitting payload of a client; the last ones were {str(self.received[-5:])[:2000]}",
+        )
+
+    async def wait_event(self, predicate: Callable[[Frame], bool], within: float = 5.0, *, after: int = -1) -> Frame:
+        """Wait for an event in the store that fits, among those with an id above `after`."""
+        return await self.store.wait(predicate, within, after=after)
+
+    async def say_again(self, number: int) -> None:
+        """Send a stored event live once more, as late as it is."""
+        await self.store.send(next(event for event in self.events if event["id"] == number))
+
+    def end_loading(self) -> None:
+        """Let the agent listen from now on, where it waits for that."""
+        self._may_listen.set()
+
+    # What the server tells the conversation
+
+    @property
+    def runs(self) -> bool:
+        """Whether the agent loop runs, loading or not."""
+        return self._now.started
+
+    def begin(self) -> bool:
+        """Begin the agent loop where it does not run; returns whether it began now."""
+        if self._now.started:
+            return False
+        self._now = Progress(started=True, steps=self._now.steps, poisoned=self._now.poisoned)
+        self.store.keep(state_event("loading"))
+        return True
+
+    async def warm_up(self, first: str | None = None) -> None:
+        """Say what a beginning agent loop says; `loading` was stored before, and comes again."""
+        begun = self._now
+        await self.store.send(next(event for event in reversed(self.events) if is_state(event, "loading")))
+        await self.status("STATUS$STARTING_RUNTIME")
+        if self._manners.loading is None:
+            await self._may_listen.wait()
+        else:
+            await asyncio.sleep(self._manners.loading.total_seconds())
+        if self._now is not begun or not begun.started or begun.state != "loading":
+            # It was stopped meanwhile, or somebody has given it a state.
+            return
+        begun.has_runtime = True
+        await self.status("STATUS$READY")
+        if not self.store.has("system"):
+            await self.store.say(system_event())
+        moved = "awaiting_user_input" if first is None else "running"
+        if first is not None:
+            await self.store.say(action_event("message", complete("message", content=first), source="user"))
+        # The environment's order is in the store, but never sent live.
+        order = complete("change_agent_state", agent_state=moved)
+        await self.store.say(action_event("change_agent_state", order, source="environment"))
+        await self.change_state(moved)
+
+    def end(self) -> None:
+        """The server's process has ended, and the agent loop with it."""
+        self._now.started = False
+        self._may_listen.clear()
+
+    async def evict(self) -> None:
+        """End the agent loop, since another one wants its place."""
+        await self.status(TOO_MANY, "Too many conversations at once", kind="error")
+        await self.disconnect()
+        self.end()
+
+    @property
+    def status_name(self) -> str:
+        """Whether and how the agent loop runs, in the words of REST; RUNNING may still be loading."""
+        if not self._now.started:
+            return "STOPPED"
+        loading = self._now.state == "loading" and not self._now.has_runtime
+        return "STARTING" if loading else "RUNNING"
+
+    def describe(self) -> Frame:
+        """Say what `GET /api/conversations/{id}` says."""
+        status = self.status_name
+        return {
+            "conversation_id": self.conversation_id,
+            "status": status,
+            "runtime_status": "STATUS$READY" if status == "RUNNING" else None,
+            "url": f"/api/conversations/{self.conversation_id}",
+            "num_connections": len(self.sockets),
+            "conversation_version": "V0",
+        }
+
+    def join(self, sid: str, handshake: Frame) -> None:
+        """A socket was let in."""
+        self.sockets.add(sid)
+        self.connections += 1
+        self.handshakes.append(handshake)
+        del self.handshakes[:-KEPT_FRAMES]
+        self._change.tell()
+
+    def leave(self, sid: str) -> None:
+        """A socket is gone."""
+        self.sockets.discard(sid)
+        self._change.tell()
+
+    async def accept(self, payload: object) -> None:
+        """Take what a client sent.
+
+        Raises:
+            Violation: it is dropped without a word; the caller must not acknowledge it.
+        """
+        self.received.append(Received(self._count, payload))
+        self._count += 1
+        if len(self.received) > KEPT_FRAMES:
+            del self.received[: KEPT_FRAMES // 10]
+        try:
+            name, args = read_action(payload)
+        except Violation as exc:
+            self.object_to(str(exc))
+            raise
+        finally:
+            self._change.tell()
+        echo = await self.store.say(action_event(name, args, source="user"))
+        if self._now.state == "loading":
+            # Nobody listens yet, and nobody looks later at what was missed.
+            self.unheard.append({"action": name, "args": args})
+            del self.unheard[:-KEPT_FRAMES]
+            return
+        await self._react(name, args, echo)
+
+    def object_to(self, why: str) -> None:
+        """Record a breach; the client hears nothing of it."""
+        self.violations.append(f"frame {self._count - 1}: {why}")
+        del self.violations[:-KEPT_FRAMES]
+
+    async def _react(self, name: str, args: Frame, echo: Frame) -> None:
+        match name:
+            case "message":
+                await self._hear(args["content"])
+            case "change_agent_state":
+                await self._obey(args["agent_state"])
+            case "finish" | "reject":
+                await self.change_state("finished" if name == "finish" else "rejected")
+            case _ if name in RUNNABLE:
+                await self._run_for_client(name, args, echo)
+            case _:
+                pass
+
+    async def _hear(self, text: str) -> None:
+        if not self._manners.recalls:
+            await self.change_state("running")
+            return
+        first = not self.store.has("recall")
+        recall = complete("recall", recall_type="workspace_context" if first else "knowledge", query=text)
+        cause = (await self.store.say(action_event("recall", recall, source="user")))["id"]
+        # The second message finds nothing new: a null observation, never sent, so an id is missing.
+        seen = recall_seen() if first else Seen("null", "")
+        recalled = observation_event(seen, source="environment", cause=cause)
+        if self._now.state == "running":
+            await self.store.say(recalled)
+            return
+        self._now.state = "running"
+        await self.store.say(state_event("running"))
+        await self.store.say(recalled)
+
+    async def _obey(self, state: str) -> None:
+        now = self._now
+        if now.waiting and state in {"user_confirmed", "user_rejected", "stopped"}:
+            # The step that waits goes on from here; it says all that follows.
+            now.decision = (
+                "stopped" if state == "stopped" else "user_confirmed" if state == "user_confirmed" else "user_rejected"
+            )
+            self._change.tell()
+            return
+        if state in {"user_confirmed", "user_rejected"}:
+            self.object_to(f"{state}, but nothing waits for it")
+        if state == "stopped":
+            for event in now.open.values():
+                await self.store.say(
+                    observation_event(error_seen(STOPPED_TEXT, NOT_EXECUTED), cause=event["id"], share=event)
+                )
+            now.open.clear()
+        await self.change_state(state)
+
+    async def _run_for_client(self, name: str, args: Frame, echo: Frame) -> None:
+        match args.get("confirmation_state", "confirmed"):
+            case "awaiting_confirmation":
+                self.object_to(f"{name} waits for a confirmation that nobody can give")
+                return
+            case "rejected":
+                seen = rejected_seen()
+            case _:
+                seen = self.workspace.carry_out(name, args)
+        if name == "write":
+            self.object_to("a write by a client; the agent can never read its history again")
+            self._now.poisoned = True
+        await self.store.say(observation_event(seen, source="user", cause=echo["id"]))
+
+    async def _act_gated(
+        self, name: str, args: Frame, act: Callable[[], Seen], *, share: Frame, within: float
+    ) -> Frame:
+        now = self._now
+        now.waiting, now.decision = True, None
+        await self.change_state("awaiting_user_confirmation")
+        told = args | {"confirmation_state": "awaiting_confirmation"} if name in GATED else args
+        event = await self.store.say(action_event(name, told | {"security_risk": 2}, source="agent", share=share))
+        if name not in GATED:
+            # The gate is told too late for the runtime, which carries such actions out at once.
+            await self.store.say(observation_event(act(), cause=event["id"], share=share))
+        try:
+            decision = await self._change.until(lambda: now.decision, within, what=lambda: f"a decision about {name}")
+        finally:
+            now.waiting = False
+        if decision == "stopped":
+            seen = error_seen(STOPPED_TEXT, NOT_EXECUTED)
+            last = await self.store.say(observation_event(seen, cause=event["id"], share=share))
+            await self.change_state("stopped")
+            return last
+        allowed = decision == "user_confirmed"
+        told = args | {"thought": "", "security_risk": 2}
+        if name in GATED:
+            told["confirmation_state"] = "confirmed" if allowed else "rejected"
+        again = await self.store.say(action_event(name, told, source="agent", share=share))
+        await self.change_state(decision)
+        seen = act() if allowed else rejected_seen()
+        last = await self.store.say(observation_event(seen, cause=again["id"], share=share))
+        await self.change_state("running" if allowed else "awaiting_user_input")
+        return last
+
+    async def _begin_step(self, name: str, *, share: bool = True) -> Frame:
+        now = self._now
+        if now.poisoned:
+            await self.change_state("error", "ValueError: Unknown observation type: WriteObservation")
+            raise RuntimeError("the conversation is poisoned by a client's write; its agent takes no more steps")
+        await self.change_state("running")
+        now.steps += 1
+        return model_share(name, now.steps) if share else {}

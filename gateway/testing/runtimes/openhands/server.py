@@ -1,0 +1,424 @@
+"""A simulated OpenHands server of the V0 protocol, on a real socket, speaking raw JSON; run it with `python -m`.
+
+async with OpenHandsServer() as server:
+    work = server.conversation("c0ffee")
+    await work.wait_connections()
+    await work.agent_runs("ls", "a.txt")
+    await work.agent_runs("rm a.txt", "", gated=True)
+    await work.finish("Done.")
+"""
+
+import argparse
+import asyncio
+import contextlib
+import hmac
+import logging
+from collections.abc import Coroutine
+from datetime import timedelta
+from typing import Any, Protocol, Self, cast
+from urllib.parse import parse_qs
+from uuid import uuid4
+
+# python-socketio ships no type stubs; what is used of it is written down in the protocols below.
+import socketio  # pyright: ignore[reportMissingTypeStubs]
+import typer
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from pydantic import BaseModel
+
+# The same reason.
+from socketio.exceptions import ConnectionRefusedError as Refused  # pyright: ignore[reportMissingTypeStubs]
+
+from gateway.testing.runtimes.openhands.conversation import Manners as Manners, SimConversation as SimConversation
+from gateway.testing.runtimes.openhands.events import live_of
+from gateway.testing.runtimes.openhands.rules import (
+    DEFAULT_PAGE,
+    EVENT_PAGE,
+    PROVIDERS,
+    Violation,
+    is_conversation_id,
+    read_creation,
+    read_latest,
+)
+from gateway.testing.serving import Served
+
+MESSAGE_LIMIT = 4 * 1024**2
+CONVERSATION_LIMIT = 1_000
+SETTINGS_MISSING = "CONFIGURATION$SETTINGS_NOT_FOUND"
+
+
+class _EngineServer(Protocol):
+    async def send(self, sid: str, data: str) -> None: ...
+
+
+class _ServerManager(Protocol):
+    def eio_sid_from_sid(self, sid: str, namespace: str) -> str | None: ...
+
+
+class _SocketServer(Protocol):
+    eio: _EngineServer
+    manager: _ServerManager
+
+    def on(self, event: str, handler: object) -> None: ...
+    async def emit(self, event: str, data: object, *, to: str) -> None: ...
+    async def enter_room(self, sid: str, room: str) -> None: ...
+    async def disconnect(self, sid: str) -> None: ...
+    async def shutdown(self) -> None: ...
+
+
+class RunOrder(BaseModel):
+    """What the agent shall do."""
+
+    command: str
+    output: str = ""
+    gated: bool = False
+
+
+class SayOrder(BaseModel):
+    """What the agent shall say."""
+
+    text: str
+
+
+class Silence(Exception):
+    """The server failed inside, so the client hears nothing: no refusal, no acknowledgement."""
+
+
+class OpenHandsServer:
+    """Serves conversations; as the real server does, it makes those that a socket asks for."""
+
+    def __init__(
+        self,
+        *,
+        session_api_key: str | None = None,
+        port: int = 0,
+        manners: Manners | None = None,
+        max_concurrent_conversations: int = 3,
+    ) -> None:
+        self.session_api_key = session_api_key
+        self.max_concurrent_conversations = max_concurrent_conversations
+        """How many agent loops run side by side; the next one ends the oldest."""
+        self.evicted: list[str] = []
+        """The conversations that were ended for the sake of another, in order."""
+        self.conversations: dict[str, SimConversation] = {}
+        self.has_settings = True
+        """Whether a model and its key are stored; without them nothing can be begun."""
+        self.refused: list[str] = []
+        """Why connections were refused or left without an answer, in order."""
+        self.violations: list[str] = []
+        """Breaches by clients that belong to no conversation."""
+        self._manners = manners or Manners()
+        self._conversation_of: dict[str, str] = {}
+        self._running: list[SimConversation] = []
+        """Whose agent loops were begun, oldest first."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        # The real server logs what goes wrong inside and tells nobody; here nobody needs to read it either.
+        # Any, because the library's own hint knows only whether to log, not the logger that it takes as well.
+        quiet: Any = logging.getLogger("gateway.testing.runtimes.openhands.server.sockets")
+        quiet.addHandler(logging.NullHandler())
+        quiet.propagate = False
+        self._sockets = cast(
+            "_SocketServer",
+            socketio.AsyncServer(
+                async_mode="asgi",
+                async_handlers=False,
+                max_http_buffer_size=MESSAGE_LIMIT,
+                cors_allowed_origins="*",
+                ping_interval=self._manners.heartbeat.total_seconds(),
+                ping_timeout=self._manners.heartbeat.total_seconds() * 0.8,
+                logger=quiet,
+                engineio_logger=quiet,
+            ),
+        )
+        self._sockets.on("connect", self._connect)
+        self._sockets.on("oh_user_action", self._accept)
+        self._sockets.on("oh_action", self._accept)
+        self._sockets.on("disconnect", self._disconnect)
+        self._sockets.on("*", self._accept_other)
+        app = socketio.ASGIApp(self._sockets, other_asgi_app=self._pages())
+        self._served = Served(app, port=port, biggest_frame=MESSAGE_LIMIT)
+
+    @property
+    def url(self) -> str:
+        return self._served.url
+
+    def conversation(self, conversation_id: str) -> SimConversation:
+        """Return a conversation, made where it does not exist yet."""
+        if conversation_id not in self.conversations:
+            self.conversations[conversation_id] = SimConversation(conversation_id, self, self._manners)
+            while len(self.conversations) > CONVERSATION_LIMIT:
+                del self.conversations[next(iter(self.conversations))]
+        return self.conversations[conversation_id]
+
+    async def start(self) -> None:
+        """Listen (again, on the same port); conversations keep their events, agents begin anew when joined."""
+        await self._served.start()
+
+    async def stop(self) -> None:
+        """Cut all connections and stop listening, as a crash would."""
+        for task in self._tasks:
+            task.cancel()
+        await self._served.stop()
+        for conversation in self.conversations.values():
+            conversation.end()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+        async with asyncio.timeout(5):
+            await self._sockets.shutdown()
+
+    # How conversations reach their sockets
+
+    async def broadcast(self, conversation_id: str, payload: Any) -> None:
+        """Send an event to all sockets of a conversation."""
+        await self._sockets.emit("oh_event", payload, to=f"room:{conversation_id}")
+
+    async def broadcast_text(self, conversation_id: str, packet: str) -> None:
+        """Send the text of a Socket.IO packet to all sockets of a conversation."""
+        for sid in list(self.conversation(conversation_id).sockets):
+            connection = self._sockets.manager.eio_sid_from_sid(sid, "/")
+            if connection is not None:
+                await self._sockets.eio.send(connection, packet)
+
+    async def disconnect(self, sid: str) -> None:
+        """End one socket with a Socket.IO DISCONNECT."""
+        await self._sockets.disconnect(sid)
+
+    def cut(self, conversation_id: str) -> int:
+        """Reset the connections of a conversation; returns how many."""
+        return self._served.cut(lambda query: query.get("conversation_id") == [conversation_id])
+
+    # What the sockets say
+
+    async def _connect(self, sid: str, environ: dict[str, Any], _auth: object = None) -> None:
+        query = parse_qs(str(environ.get("QUERY_STRING", "")), keep_blank_values=True)
+        handshake = {key: values[0] for key, values in query.items()}
+        conversation_id = handshake.get("conversation_id", "")
+        if not conversation_id:
+            self._turn_away("No conversation_id in query params")
+        self._check_handshake(handshake)
+        if not is_conversation_id(conversation_id):
+            # The real server writes outside its folder then; a client must know better.
+            self.violations.append(f"{conversation_id[:100]!r} is no conversation id")
+            raise Silence
+        conversation = self.conversation(conversation_id)
+        is_new = not conversation.events
+        begun = self.has_settings and is_new and await self._begin(conversation)
+        # All of this goes out before the packet that says the connection stands.
+        for event in conversation.store.history(read_latest(handshake.get("latest_event_id", ""))):
+            await self._sockets.emit("oh_event", event, to=sid)
+        if not self.has_settings:
+            self._turn_away("Settings not found", {"msg_id": SETTINGS_MISSING})
+        self._conversation_of[sid] = conversation_id
+        await self._sockets.enter_room(sid, f"room:{conversation_id}")
+        conversation.join(sid, handshake)
+        # One that was there before is shown how it stood, and only then begun again.
+        begun = begun or await self._begin(conversation)
+        if begun:
+            await self._warm_up(conversation)
+        elif self._manners.stale_state is not None:
+            self._start(self._say_first_state(sid, conversation, self._manners.stale_state.total_seconds()))
+
+    async def _begin(self, conversation: SimConversation) -> bool:
+        """Begin an agent loop, where it does not run; the oldest must end where there are too many."""
+        if conversation.runs:
+            return False
+        self._running = [one for one in self._running if one.runs]
+        while len(self._running) >= self.max_concurrent_conversations:
+            oldest = self._running.pop(0)
+            self.evicted.append(oldest.conversation_id)
+            await oldest.evict()
+        self._running.append(conversation)
+        return conversation.begin()
+
+    async def _warm_up(self, conversation: SimConversation, first: str | None = None) -> None:
+        """Let an agent loop load; one that takes its time does so while others go on."""
+        if self._manners.loading is not None and not self._manners.loading:
+            await conversation.warm_up(first)
+        else:
+            self._start(conversation.warm_up(first))
+
+    async def _say_first_state(self, sid: str, conversation: SimConversation, late: float) -> None:
+        await asyncio.sleep(late)
+        states = [event for event in conversation.events if event.get("observation") == "agent_state_changed"]
+        if states:
+            await self._sockets.emit("oh_event", live_of(states[0]), to=sid)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _check_handshake(self, handshake: dict[str, str]) -> None:
+        if strange := set(filter(None, handshake.get("providers_set", "").split(","))) - PROVIDERS:
+            self.refused.append(f"unknown provider {min(strange)[:64]!r}")
+            raise Silence
+        if self.session_api_key is None:
+            return
+        given = handshake.get("session_api_key", "")
+        if not given:
+            self.refused.append("no session_api_key")
+            raise Silence
+        if not self._is_key(given):
+            self._turn_away("invalid_session_api_key")
+
+    def _turn_away(self, message: str, more: dict[str, str] | None = None) -> None:
+        self.refused.append(message)
+        raise Refused(message, more) if more else Refused(message)
+
+    async def _accept(self, sid: str, *payloads: object) -> None:
+        """Take an action; a return acknowledges it, an exception leaves the client without a word."""
+        conversation = self._joined(sid)
+        if len(payloads) != 1:
+            conversation.object_to("an action is exactly one object")
+            raise Silence
+        await conversation.accept(payloads[0])
+
+    async def _accept_other(self, channel: str, sid: str, *_payloads: object) -> None:
+        self._joined(sid).object_to(f"clients do not emit {channel[:64]!r}")
+
+    async def _disconnect(self, sid: str, _reason: object = None) -> None:
+        conversation_id = self._conversation_of.pop(sid, None)
+        if conversation_id is not None:
+            self.conversation(conversation_id).leave(sid)
+
+    def _joined(self, sid: str) -> SimConversation:
+        if sid not in self._conversation_of:
+            self.violations.append("a socket that was not let in has emitted something")
+            raise Silence
+        return self.conversation(self._conversation_of[sid])
+
+    def _is_key(self, given: str) -> bool:
+        wanted = self.session_api_key
+        return wanted is None or hmac.compare_digest(given.encode("utf-8", "surrogatepass"), wanted.encode())
+
+    # The REST side
+
+    def _pages(self) -> FastAPI:
+        app = FastAPI(title="Simulated OpenHands server", docs_url=None, redoc_url=None, openapi_url=None)
+        app.add_api_route("/alive", self._say_alive, methods=["GET"])
+        app.add_api_route("/api/conversations", self._create, methods=["POST"])
+        app.add_api_route("/api/conversations/{conversation_id}", self._describe, methods=["GET"])
+        app.add_api_route("/api/conversations/{conversation_id}/events", self._list_events, methods=["GET"])
+        app.add_api_route("/api/conversations/{conversation_id}/events", self._take_event, methods=["POST"])
+        app.add_api_route("/api/conversations/{conversation_id}/stop", self._stop, methods=["POST"])
+        app.add_api_route("/simulator/conversations/{conversation_id}/run", self._order_run, methods=["POST"])
+        app.add_api_route("/simulator/conversations/{conversation_id}/say", self._order_words, methods=["POST"])
+        app.middleware("http")(self._check_key)
+        return app
+
+    async def _check_key(self, request: Request, call_next: Any) -> Response:
+        if request.url.path != "/alive" and not self._is_key(request.headers.get("x-session-api-key", "")):
+            return JSONResponse({"detail": "Unauthorized"}, 401)
+        return await call_next(request)
+
+    async def _say_alive(self) -> dict[str, str]:
+        return {"status": "ok"}
+
+    async def _create(self, request: Request) -> JSONResponse:
+        try:
+            wanted = read_creation(await request.json())
+        except Violation as exc:
+            self.violations.append(f"POST /api/conversations: {exc}")
+            return JSONResponse({"detail": [{"type": "extra_forbidden", "msg": str(exc)}]}, 422)
+        except ValueError:
+            self.violations.append("POST /api/conversations: not JSON")
+            return JSONResponse({"detail": [{"type": "json_invalid", "msg": "JSON decode error"}]}, 422)
+        if not self.has_settings:
+            missing = {"status": "error", "message": "Settings not found", "msg_id": SETTINGS_MISSING}
+            return JSONResponse(missing, 400)
+        conversation = self.conversation(uuid4().hex)
+        await self._begin(conversation)
+        await self._warm_up(conversation, wanted.get("initial_user_msg"))
+        said = {"status": "ok", "conversation_id": conversation.conversation_id, "message": None}
+        return JSONResponse({**said, "conversation_status": "STARTING"})
+
+    async def _describe(self, conversation_id: str) -> JSONResponse:
+        conversation = self.conversations.get(conversation_id)
+        if conversation is None:
+            return JSONResponse(None)
+        conversation.looks += 1
+        return JSONResponse(conversation.describe())
+
+    async def _list_events(
+        self,
+        conversation_id: str,
+        start_id: int = 0,
+        end_id: int | None = None,
+        reverse: bool = False,
+        limit: int = DEFAULT_PAGE,
+    ) -> JSONResponse:
+        if not 0 <= limit <= EVENT_PAGE:
+            self.violations.append(f"a page of {limit} events was asked for")
+            return JSONResponse({"detail": "Invalid limit"}, 400)
+        store = self.conversation(conversation_id).store
+        return JSONResponse(store.page(start_id, end_id, limit, backwards=reverse))
+
+    async def _take_event(self, conversation_id: str, request: Request) -> Response:
+        conversation = self.conversation(conversation_id)
+        try:
+            await conversation.accept(await request.json())
+        except (Violation, ValueError):
+            return PlainTextResponse("Internal Server Error", 500)
+        return JSONResponse({"success": True})
+
+    async def _stop(self, conversation_id: str) -> JSONResponse:
+        """Stop an agent loop; the clients are sent away before, and so never see it."""
+        conversation = self.conversation(conversation_id)
+        before = conversation.status_name
+        await conversation.disconnect()
+        await conversation.change_state("stopped")
+        conversation.end()
+        said = {"status": "ok", "conversation_id": conversation_id, "message": None}
+        return JSONResponse({**said, "conversation_status": before})
+
+    async def _order_run(self, conversation_id: str, order: RunOrder) -> JSONResponse:
+        """For people with curl: let the agent run a command, and show what came of it."""
+        work = self.conversation(conversation_id)
+        try:
+            return JSONResponse(await work.agent_runs(order.command, order.output, gated=order.gated))
+        except TimeoutError as exc:
+            return JSONResponse({"detail": str(exc)}, 504)
+
+    async def _order_words(self, conversation_id: str, order: SayOrder) -> JSONResponse:
+        """For people with curl: let the agent say something."""
+        return JSONResponse(await self.conversation(conversation_id).agent_says(order.text))
+
+
+async def _run(given: argparse.Namespace) -> None:
+    session_api_key, conversation_id = given.session_api_key, given.conversation
+    made = OpenHandsServer(
+        session_api_key=session_api_key,
+        port=given.port,
+        manners=Manners(loading=timedelta(seconds=given.loading)),
+        max_concurrent_conversations=given.max_concurrent_conversations,
+    )
+    async with made as server:
+        server.conversation(conversation_id)
+        typer.echo(f"OpenHands at {server.url}, conversation {conversation_id}")
+        typer.echo("Let the agent run a command, once something is connected:")
+        page = f"{server.url}/simulator/conversations/{conversation_id}/run"
+        key = f"-H 'X-Session-API-Key: {session_api_key}' " if session_api_key else ""
+        typer.echo(
+            f"""  curl {page} {key}-H 'Content-Type: application/json' -d '{{"command": "ls", "gated": true}}'"""
+        )
+        await asyncio.Event().wait()
+
+
+def main() -> None:
+    """Serve one conversation, and those that are created, until Ctrl-C."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--session-api-key")
+    parser.add_argument("--conversation", default="c0ffee", help="a conversation's id")
+    parser.add_argument("--loading", type=float, default=0.5, help="seconds until an agent listens to its client")
+    parser.add_argument(
+        "--max-concurrent-conversations", type=int, default=3, help="agents side by side; the next ends the oldest"
+    )
+    given = parser.parse_args()
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_run(given))
