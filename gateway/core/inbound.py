@@ -1,4 +1,4 @@
-"""What each native message means: calls, cancels, messages, and everything that is only witnessed. Pure."""
+"""What each native message means: calls, cancels, messages, and everything that is only recorded. Pure."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What the gateway shows of itself: stories of calls, states of links, readiness."""
+"""What the gateway shows of itself: histories of calls, states of links, readiness."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -12,7 +12,7 @@ _POINTER = re.compile(r": at (?P<pointer>/\S*): ")
 
 
 def lint_tools(settings: Settings) -> Iterator[Finding]:
-    """Compile every schema just as the calls will be screened; nothing is ever fetched for it."""
+    """Compile every schema just as the calls' arguments will be checked; nothing is ever fetched for it."""
     for name, tool in settings.tools.items():
         place = ("tools", name, "parameters")
         problem = problems_in_schema(tool.parameters)

@@ -36,8 +36,8 @@ class WebhookDestination:
 
     async def copy(self, *, key: str, kind: str, at: datetime, data: dict[str, Any], attempt: int) -> Copied:
         try:
-            letter = self._writer.write(key, kind, data=data, at=at, attempt=attempt)
+            signed = self._writer.write(key, kind, data=data, at=at, attempt=attempt)
         except ValueError as exc:
             return Copied("refused", str(exc))
-        exchange = await self._client.post(letter.body, letter.headers, within=self._timeout)
+        exchange = await self._client.post(signed.body, signed.headers, within=self._timeout)
         return read_copied(exchange, now=self._clock.now())

@@ -47,20 +47,20 @@ class WebhookExecutor:
 
     async def execute(self, request: Request) -> Answer:
         try:
-            letter = self._writer.write(request.key, request.kind, data=request.data, attempt=request.attempt)
+            signed = self._writer.write(request.key, request.kind, data=request.data, attempt=request.attempt)
         except ValueError as exc:
             return failure(f"executor was not asked: {exc}")
-        exchange = await self._calls.post(letter.body, letter.headers, within=request.timeout)
+        exchange = await self._calls.post(signed.body, signed.headers, within=request.timeout)
         return read_answer(exchange, request.kind, raw=self._raw, now=self._clock.now(), hidden=self._writer.hidden)
 
     async def cancel(self, cancellation: Cancellation) -> None:
         try:
-            letter = self._writer.write(cancellation.key, "tool.canceled", data=cancellation.data)
+            signed = self._writer.write(cancellation.key, "tool.canceled", data=cancellation.data)
         except ValueError as exc:
             _log.warning("cancel not sent", key=cancellation.key, reason=str(exc))
             return
         within = min(cancellation.timeout, _CANCEL_TIMEOUT)
-        match await self._cancels.post(letter.body, letter.headers, within=within):
+        match await self._cancels.post(signed.body, signed.headers, within=within):
             case HttpAnswer(status=status) if 200 <= status < 300:
                 pass
             case HttpAnswer(status=status):

@@ -110,7 +110,7 @@ def _check_headers(names: Iterable[str], *, credentials_in_url: bool) -> None:
 
 
 def sent_to(url: AnyHttpUrl, secrets: Sequence[SecretStr], extra: Mapping[str, str]) -> tuple[str, ...]:
-    """Name what a receiver knows from our letters and should not be quoted with, the longest first."""
+    """Name what a receiver knows from our requests and should not be quoted with, the longest first."""
     hidden = {secret.get_secret_value() for secret in secrets} | set(extra.values())
     # The schemes stand before the actual credential, which may be sent back alone.
     hidden |= {value.partition(" ")[2] for value in extra.values()}

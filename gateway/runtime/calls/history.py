@@ -1,4 +1,4 @@
-"""A call's whole story, which takes more than one look into the store."""
+"""A call's whole history, which takes more than one look into the store."""
 
 from gateway.errors import Truncated
 from gateway.events import Envelope

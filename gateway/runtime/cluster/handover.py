@@ -194,13 +194,13 @@ class Handover:
         rows = await self._engine.pending_sends(target=HANDOVER, limit=_PAGE)
         if not rows:
             return False
-        pumps = carried()
+        workers = carried()
         for session_id, group in groupby(rows, key=lambda row: row.session_id):
-            await self._see_to(session_id, pumps.get(session_id), [*group])
+            await self._see_to(session_id, workers.get(session_id), [*group])
         if len(rows) < _PAGE:
             return False
         # What nobody takes must not hide what stands behind it.
-        for session_id, worker in pumps.items():
+        for session_id, worker in workers.items():
             mine = await self._engine.pending_sends(session_id=session_id, target=HANDOVER, limit=_PAGE)
             await self._see_to(session_id, worker, mine)
         return True

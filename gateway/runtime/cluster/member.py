@@ -98,7 +98,7 @@ class ClusterMember:
         if self._keeper.shared:
             await self._sessions.hand_over(self._sessions.all(), force=True)
         await self._keeper.resign()
-        # Whoever hears it adopts what a lost answer may have left behind.
+        # Whoever hears it takes over what a lost answer may have left behind.
         self._notifications.tell("orphans", ["-"])
 
     async def stop(self) -> None:

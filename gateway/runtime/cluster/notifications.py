@@ -16,7 +16,7 @@ LIVE = "live"
 """Notifications that carry what is only live: they are the only ones that carry anything, and lost they stay lost."""
 
 _GATHER = 0.02
-_MOST_LETTERS = 2_000
+_MOST_CHARACTERS = 2_000
 _MOST_TOPICS = 3
 """Sent at once, so that together they fit into whatever carries them; the other names wait for the next time."""
 _MOST_LIVE = 4_000
@@ -35,7 +35,7 @@ class Notifications:
         self._timer: asyncio.TimerHandle | None = None
         self._rung_at = 0.0
         self._live_number = 0
-        self._live_letters = 0
+        self._live_characters = 0
         self._live_since = 0.0
         self._shown: Callable[[str, str], None] | None = None
         self._heard: dict[str, Callable[[Sequence[str]], None]] = {}
@@ -84,9 +84,9 @@ class Notifications:
         """Show a live item to those who follow a session elsewhere; what is too much for a notification is left out."""
         now = asyncio.get_running_loop().time()
         if now - self._live_since > _GATHER:
-            self._live_since, self._live_letters = now, 0
-        self._live_letters += len(text.encode(errors="replace"))
-        if self._live_letters <= _MOST_LIVE:
+            self._live_since, self._live_characters = now, 0
+        self._live_characters += len(text.encode(errors="replace"))
+        if self._live_characters <= _MOST_LIVE:
             # Notifiers gather topics and sort them; the number keeps these in their order.
             self._live_number += 1
             guard_call("rings", self._notifier.notify)(f"{LIVE}:{session_id}:{self._live_number:012d}:{text}")
@@ -106,10 +106,10 @@ class Notifications:
         kind: Kind = next(kind for kind in self._waiting if self._waiting[kind])
         names = self._waiting.pop(kind)
         some: list[str] = []
-        letters = 0
+        characters = 0
         for name in names:
-            letters += len(name) + 1
-            if some and letters > _MOST_LETTERS:
+            characters += len(name) + 1
+            if some and characters > _MOST_CHARACTERS:
                 break
             some.append(name)
         for name in some:

@@ -19,7 +19,7 @@ from gateway.store.rows import Page, Regained, SessionRow
 log = structlog.get_logger(__name__)
 
 PORTION = 100
-"""Sessions adopted at once; each of them makes a link."""
+"""Sessions taken over at once; each of them makes a link."""
 _PAUSE = 0.1
 _TOGETHER = 16
 """Named sessions taken before the first of them is taken up."""
@@ -61,7 +61,7 @@ class Takeover:
             self._task = guard("adoption", self._look, tasks)
 
     def stop(self) -> None:
-        """Adopt nothing more."""
+        """Take over nothing more."""
         if self._task is not None:
             self._task.cancel()
 

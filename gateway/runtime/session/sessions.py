@@ -99,7 +99,7 @@ class Sessions:
     async def start_runtime(
         self, name: str, adapter: Adapter, options: RuntimeOptions, *, tools: tuple[Tool, ...], policy: Policy
     ) -> None:
-        """Connect a runtime and open the session its options name; its other sessions are for whoever adopts them."""
+        """Connect a runtime and open the session its options name; its other sessions are for whoever takes them up."""
         runtime = await self._connect(name, adapter, options, tools=tools, policy=policy)
         await self._populate(runtime)
 
