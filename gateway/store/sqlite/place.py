@@ -153,13 +153,23 @@ class FilePlace:
                 f"{str(self._path)!r} has another name by now (a hard link), and will be refused at the next start: "
                 "remove the other one"
             )
-        if not found.st_mode & 0o222:
-            self._warn(f"{str(self._path)!r} may only be read by now, and will be refused at the next start")
+        for path in (self._path, self._path.parent):
+            if _may_only_be_read(path):
+                self._warn(f"{str(path)!r} may only be read by now: the gateway's user must be able to write there")
 
     def _warn(self, reason: str) -> None:
         if reason not in self._warned:
             self._warned.add(reason)
             log.warning("the database needs attention", reason=reason)
+
+
+def _may_only_be_read(path: Path) -> bool:
+    """Whether it is there and has no mode for writing, which stops no root, or is kept as it is by the file system."""
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116 - as above
+    except OSError:
+        return False
+    return not mode & 0o222 or (not os.access(path, os.W_OK) and os.access(path, os.F_OK))
 
 
 def _number(file: Path) -> _Number:
