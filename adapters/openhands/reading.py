@@ -114,7 +114,6 @@ def _event(payload: dict[str, Any], correlation: str | None) -> Draft:
         native_id=wire.native_id(said.id, said.timestamp),
         native_sequence=said.id,
         native_time=said.timestamp,
-        native_cause=str(said.cause) if said.cause is not None else None,
         correlation=correlation,
         losses=unusable if isinstance(kept, Opaque) else losses + more,
         echo=said.source == "user" and said.action is not None and not isinstance(kept, Opaque),

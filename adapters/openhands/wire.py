@@ -243,12 +243,6 @@ class DelegateExtras(Wire):
     outputs: dict[str, Any] | None = None
 
 
-class Correlation(BaseModel):
-    """What is read of `tool_call_metadata`."""
-
-    tool_call_id: str = Field(min_length=1, max_length=ID_LENGTH)
-
-
 def trimmed(payload: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out what is never kept: a random field, the bill and the model's whole answer."""
     return {key: value for key, value in payload.items() if key not in IGNORED}

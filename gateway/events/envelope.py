@@ -13,7 +13,7 @@ Direction = Literal["from_runtime", "to_runtime"]
 
 @frozen
 class Origin:
-    """Where an event comes from, in the words of its protocol; absent on synthetic events."""
+    """Where an event comes from, in the words of its protocol; absent on those that the gateway made itself."""
 
     adapter: str
     protocol: str
@@ -33,8 +33,6 @@ class Draft:
     """The protocol's own id of the message, where it has one; also the key for dropping repeats."""
     native_sequence: int | None = None
     native_time: str | None = None
-    native_cause: str | None = None
-    """Native id of the message that this one answers."""
     correlation: str | None = None
     """A second native key that ties messages together (OpenHands `tool_call_id`)."""
     losses: tuple[Loss, ...] = ()
@@ -59,14 +57,8 @@ class Envelope:
     caused_by: int | None = None
     """Sequence of the event that led to this one."""
     losses: tuple[Loss, ...] = ()
-    raw: Any = None
     stored_kind: str | None = None
     """The kind it was stored under, where this release cannot read it: `event` is then opaque, and never said."""
-
-    @property
-    def synthetic(self) -> bool:
-        """Whether the gateway made this event itself."""
-        return self.origin is None
 
 
 @frozen

@@ -112,7 +112,7 @@ def decide(step: Step, events: Sequence[EncodedEvent], *, now: int, known: Known
     # Most steps have only some of these, and this is the writer's busiest path.
     calls, opened = _change_calls(step, head, numbers, now=now, known=known, writes=writes) if step.calls else _NO_CALLS
     sends = _sends(step.sends, session_id, numbers, now=now) if step.sends else ()
-    interactions = _interactions(step.interactions, session_id, numbers) if step.interactions else ()
+    interactions = _interactions(step.interactions, session_id) if step.interactions else ()
     answers = [_answer(keep, session_id, numbers) for keep in step.keeps]
     moves = [
         SendMove(c.state, c.attempt, micros_or_none(c.due_at), c.reason, session_id, c.sequence, c.target)
@@ -141,7 +141,6 @@ def decide(step: Step, events: Sequence[EncodedEvent], *, now: int, known: Known
                 new.origin,
                 new.caused_by,
                 new.losses,
-                new.raw,
             )
         )
     writes.heads[session_id] = Head(
@@ -313,15 +312,12 @@ def _sends(sends: Sequence[Send], session_id: SessionId, numbers: Sequence[int],
 
 
 def _interactions(
-    changes: Sequence[InteractionChange], session_id: SessionId, numbers: Sequence[int]
+    changes: Sequence[InteractionChange], session_id: SessionId
 ) -> list[InteractionRecord | InteractionMove]:
     records: list[InteractionRecord | InteractionMove] = []
     for change in changes:
         expires_at = micros_or_none(change.expires_at)
-        sequence = change.request_sequence
-        if change.request_index is not None:
-            sequence = _sequence_of(change.request_index, numbers)
-        if sequence is None:
+        if change.request_sequence is None:
             records.append(
                 InteractionMove(change.state, expires_at, change.answered_by, change.interaction_id, session_id)
             )
@@ -332,7 +328,7 @@ def _interactions(
                     session_id,
                     change.kind,
                     change.state,
-                    sequence,
+                    change.request_sequence,
                     expires_at,
                     change.answered_by,
                 )

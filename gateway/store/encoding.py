@@ -1,8 +1,8 @@
 """Turns events into the bytes that engines keep, and rows back into envelopes. Pure.
 
 The event is written once, by pydantic and with every member, so that free-form values come back exactly
-as they were (null members, NUL characters, large integers). What goes with it (origin, cause, losses,
-raw) is a second, smaller JSON object, absent where there is nothing to say.
+as they were (null members, NUL characters, large integers). What goes with it (origin, cause, losses)
+is a second, smaller JSON object, absent where there is nothing to say.
 """
 
 import json
@@ -68,10 +68,6 @@ def _about(new: NewEvent) -> bytes | None:
         about["caused_by"] = new.caused_by
     if new.losses:
         about["losses"] = [loss.model_dump() for loss in new.losses]
-    if new.raw is not None:
-        if not _is_finite(new.raw):
-            raise ValueError("its raw frame holds NaN or Infinity")
-        about["raw"] = new.raw
     return orjson.dumps(about) if about else None
 
 
@@ -106,7 +102,6 @@ def decode_envelope(record: EventRecord) -> Envelope:
         origin=_read_origin(about.get("origin")),
         caused_by=about.get("caused_by"),
         losses=tuple([_read_loss(loss) for loss in about.get("losses", ())]),
-        raw=about.get("raw"),
         stored_kind=stored_kind,
     )
 
@@ -161,7 +156,7 @@ def _read_loss(told: Any) -> Loss:
 
 
 def strip_about(about: bytes | None) -> bytes | None:
-    """Leave origin and cause, and drop what may quote a body: losses and the raw frame."""
+    """Leave origin and cause, and drop the losses, which may quote a body."""
     if about is None:
         return None
     members = _read_about(about)

@@ -1,7 +1,7 @@
 """What may be written about a session: a Step, with its events and every change that goes in with them. Pure."""
 
 from datetime import datetime
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from gateway.events import CallId, Direction, Envelope, Event, EventId, InteractionId, Loss, Origin, SessionId
 from gateway.events.frozen import frozen
@@ -41,7 +41,6 @@ class NewEvent:
     losses: tuple[Loss, ...] = ()
     dedupe_key: str | None = None
     """With a repeat of (session, direction, key) nothing of a step is written: it is Repeated."""
-    raw: Any = None
 
 
 @frozen
@@ -183,12 +182,10 @@ class InteractionChange:
     interaction_id: InteractionId
     state: InteractionState
     kind: str = ""
-    """Given, with the place of the question, where it is asked; other changes leave both out."""
-    request_index: int | None = None
+    """Given, with the sequence of the question, where it is asked; other changes leave both out."""
+    request_sequence: int | None = None
     expires_at: datetime | None = None
     answered_by: str | None = None
-    request_sequence: int | None = None
-    """Instead of an index, for a question that an earlier step recorded."""
 
 
 @frozen

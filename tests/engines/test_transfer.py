@@ -65,7 +65,9 @@ async def fill(engine: Engine) -> None:
     await open_call(engine)
     await engine.commit(Step(ALICE, (answered(),), calls=(settled(error="\x10 why"),), sends=(Send(0, RUNTIME),)))
     await open_call(engine, call_id="call-2", native_call_id="native-2", due_at=START)
-    questions = InteractionChange(InteractionId("i-1"), "waiting", "question.asked", 0, START + timedelta(days=1))
+    questions = InteractionChange(
+        InteractionId("i-1"), "waiting", "question.asked", EVENTS + 5, START + timedelta(days=1)
+    )
     await engine.commit(Step(ALICE, (said("who?"),), interactions=(questions,), sends=(Send(0, "destination:log"),)))
     await engine.sweep(RetentionPolicy(open_events=EVENTS // 2))
     await close_session(engine, BOB)

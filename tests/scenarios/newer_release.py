@@ -112,7 +112,7 @@ async def write(folder: Path, engine: dict[str, Any]) -> dict[str, Any]:
         # The memory of the first is in the snapshot; the others are behind it.
         await store.commit(Step(session_id, (towns[0],), sends=(Send(0, COPIES),)))
         view = await load_view(store, session_id)
-        asks = InteractionChange(InteractionId("asked"), "waiting", "weather.asked", 0)
+        asks = InteractionChange(InteractionId("asked"), "waiting", "weather.asked", view.last_sequence + 1)
         late: Any = "whenever"
         done = await store.commit(
             Step(

@@ -12,7 +12,7 @@ from gateway.runtime.views import Heartbeat, InteractionItem, InteractionShown, 
 from gateway.store.memory import MemoryEngine
 from gateway.store.port import Engine
 from gateway.store.step import InteractionChange, InteractionState, Step
-from gateway.testing.conformance.engine_words import ALICE, FakeClock, new, open_session
+from gateway.testing.conformance.engine_words import ALICE, FakeClock, new, open_session, row_of
 
 LONG = 60.0
 
@@ -25,7 +25,8 @@ async def engine() -> AsyncIterator[Engine]:
 
 
 async def ask(engine: Engine, name: str) -> InteractionId:
-    change = InteractionChange(InteractionId(name), "waiting", "question.asked", 0)
+    sequence = (await row_of(engine)).last_sequence + 1
+    change = InteractionChange(InteractionId(name), "waiting", "question.asked", sequence)
     await engine.commit(Step(ALICE, (new(QuestionAsked(id=name, text="Which?")),), interactions=(change,)))
     return InteractionId(name)
 

@@ -67,7 +67,7 @@ class ExpectationSuite:
             (asked("n-3"),),
             calls=(call("other", native_call_id="n-3"), Claim(CallId("open"), 7)),
             sends=(Send(0, RUNTIME),),
-            interactions=(InteractionChange(InteractionId("i"), "waiting", "question.asked", 0),),
+            interactions=(InteractionChange(InteractionId("i"), "waiting", "question.asked", 5),),
             cursor="c",
             snapshot=b"s",
             state="running",
@@ -141,7 +141,7 @@ class ExpectationSuite:
         await engine.commit(Step(ALICE, (asked(dedupe_key="k-\x00🂡"),), calls=(call("open"),)))
         await engine.commit(Step(ALICE, (answered(dedupe_key="o"),)))
         before = await row_of(engine)
-        question = InteractionChange(InteractionId("i-1"), "waiting", "question.asked", 1)
+        question = InteractionChange(InteractionId("i-1"), "waiting", "question.asked", 5)
         keep = Keep("k", "s", "sha", START + DAY, events=(1,))
         step = Step(
             ALICE,

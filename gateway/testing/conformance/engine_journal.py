@@ -67,7 +67,6 @@ class JournalSuite:
             origin=Origin("huma-0.2", "huma/0.2.0", "n-1", 2**53, "12:00"),
             caused_by=1,
             losses=(Loss(how="dropped", path="/a~1b", note="unknown"), Loss(how="invented", path="")),
-            raw={"type": "x", "null": None},
         )
         committed = await engine.commit(Step(ALICE, (given, said("plain"))))
         assert [*committed.envelopes] == [*await engine.read(ALICE, after=1)]
@@ -76,7 +75,7 @@ class JournalSuite:
         assert kept.event_id == given.event_id
         assert kept.recorded_at == given.recorded_at
         assert (kept.session_id, kept.sequence, kept.direction, kept.caused_by) == (ALICE, 2, "to_runtime", 1)
-        assert (kept.origin, kept.losses, kept.raw) == (given.origin, given.losses, given.raw)
+        assert (kept.origin, kept.losses) == (given.origin, given.losses)
         assert committed.envelopes[1].origin is None
 
     @pytest.mark.parametrize("value", FREE_FORM)

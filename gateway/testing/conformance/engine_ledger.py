@@ -218,7 +218,7 @@ class InteractionSuite:
     async def test_a_question_is_kept_and_answered(self, engine: Engine) -> None:
         await open_session(engine)
         question = new(QuestionAsked(id="q", text="which?"))
-        asks = InteractionChange(InteractionId("i-1"), "waiting", "question.asked", 1, START + DAY)
+        asks = InteractionChange(InteractionId("i-1"), "waiting", "question.asked", 3, START + DAY)
         await engine.commit(Step(ALICE, (said(), question), interactions=(asks,)))
         row = await engine.interaction(InteractionId("i-1"))
         assert row is not None
@@ -234,7 +234,7 @@ class InteractionSuite:
         await open_session(engine, BOB)
         await engine.commit(Step(ALICE, interactions=(InteractionChange(InteractionId("i"), "moot"),)))
         assert await engine.interaction(InteractionId("i")) is None
-        asks = InteractionChange(InteractionId("i"), "waiting", "question.asked", 0)
+        asks = InteractionChange(InteractionId("i"), "waiting", "question.asked", 2)
         await engine.commit(Step(ALICE, (said(),), interactions=(asks,)))
         await engine.commit(Step(BOB, interactions=(InteractionChange(InteractionId("i"), "moot"),)))
         row = await engine.interaction(InteractionId("i"))
@@ -244,8 +244,8 @@ class InteractionSuite:
     async def test_questions_are_listed_by_what_is_asked_for(self, engine: Engine) -> None:
         await open_session(engine)
         await open_session(engine, BOB)
-        for number, session_id in enumerate((ALICE, BOB, ALICE, ALICE)):
-            asks = InteractionChange(InteractionId(f"i-{9 - number}"), "waiting", "question.asked", 0)
+        for number, (session_id, sequence) in enumerate(((ALICE, 2), (BOB, 2), (ALICE, 3), (ALICE, 4))):
+            asks = InteractionChange(InteractionId(f"i-{9 - number}"), "waiting", "question.asked", sequence)
             await engine.commit(Step(session_id, (said(),), interactions=(asks,)))
         await engine.commit(Step(ALICE, interactions=(InteractionChange(InteractionId("i-7"), "expired"),)))
         rows, cursor = await engine.interactions(Page(3))

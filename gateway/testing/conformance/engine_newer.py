@@ -158,8 +158,8 @@ class NewerSuite:
         await open_session(engine)
         state: Any = "escalated"
         kind = "weather.asked"
-        first = InteractionChange(InteractionId("i-1"), "waiting", kind, 0)
-        second = InteractionChange(InteractionId("i-2"), state, kind, 1)
+        first = InteractionChange(InteractionId("i-1"), "waiting", kind, 2)
+        second = InteractionChange(InteractionId("i-2"), state, kind, 3)
         events = (new(WeatherChanged()), new(WeatherChanged()))
         await engine.commit(Step(ALICE, events, interactions=(first, second)))
         rows, _ = await engine.interactions(ALL)
@@ -173,7 +173,7 @@ class NewerSuite:
     ) -> None:
         state: Any = "shelved"
         everything = RetentionPolicy(open_age=DAY, open_events=0, call_age=400 * DAY, copy_age=DAY, max_bytes=0)
-        asks = InteractionChange(InteractionId("i-1"), state, "weather.asked", 0)
+        asks = InteractionChange(InteractionId("i-1"), state, "weather.asked", 2)
         await open_session(engine)
 
         async def stays(step: Step, *more: Step) -> None:

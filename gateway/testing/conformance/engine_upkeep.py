@@ -50,7 +50,7 @@ class EraseSuite:
         origin = Origin("a", "p", "n-1")
         loss = Loss(how="dropped", path="/x", note="it was secret")
         before = await engine.commit(
-            Step(ALICE, (said("secret", origin=origin, caused_by=1, losses=(loss,), raw={"x": 1}),), snapshot=b"secret")
+            Step(ALICE, (said("secret", origin=origin, caused_by=1, losses=(loss,)),), snapshot=b"secret")
         )
         await engine.commit(Step(BOB, (said("kept"),), snapshot=b"kept"))
         await close_session(engine)
@@ -64,7 +64,6 @@ class EraseSuite:
             before.envelopes[0],
             event=Opaque(channel="erased", payload={"kind": "message.posted"}),
             losses=(),
-            raw=None,
         )
         assert await texts(engine, BOB) == ["kept"]
         assert (await row_of(engine, BOB)).snapshot == b"kept"
@@ -162,7 +161,7 @@ class SweepSuite:
             await self._fill(engine, name)
         await open_call(engine, names[0])
         await engine.commit(Step(names[1], (said(),), sends=(Send(0, RUNTIME),)))
-        asks = InteractionChange(InteractionId("i"), "waiting", "question.asked", 0)
+        asks = InteractionChange(InteractionId("i"), "waiting", "question.asked", 12)
         await engine.commit(Step(names[2], (said(),), interactions=(asks,)))
         for name in names:
             await engine.commit(Step(name, (said(), said())))
@@ -307,7 +306,7 @@ class LifeSuite:
             await open_call(engine)
             await open_call(engine, call_id="ended")
             await engine.commit(Step(ALICE, (answered(),), calls=(settled("ended"),), sends=(Send(0, RUNTIME),)))
-            asks = InteractionChange(InteractionId("i"), "waiting", "question.asked", 0, START + DAY)
+            asks = InteractionChange(InteractionId("i"), "waiting", "question.asked", 6, START + DAY)
             await engine.commit(Step(ALICE, (new(Opaque(channel="x")),), interactions=(asks,)))
             await engine.remember(key="k", scope="s", answer=StoredAnswer("sha", b"r", START + DAY))
             await engine.set_note("n", "v")

@@ -134,7 +134,7 @@ def test_an_observation_names_its_action_by_its_cause_and_by_its_tool_call() -> 
     asked, told = drafts[11], drafts[12]
     assert isinstance(asked.event, ToolRequested)
     assert isinstance(told.event, ToolFinished)
-    assert told.event.native_call_id == told.native_cause == asked.event.native_call_id == "8"
+    assert told.event.native_call_id == asked.event.native_call_id == "8"
     assert told.correlation == asked.correlation == "call_77_0"
 
 
