@@ -168,7 +168,7 @@ class Gateway:
                 ids=parts.ids,
                 metrics=parts.metrics,
                 slots=self._slots,
-                workshop=self._dispatcher,
+                dispatcher=self._dispatcher,
                 jitter=self._jitter,
                 copied=self._backends.wake,
                 leased=lambda: self._keeper.speaks,

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 import pytest
 
 from gateway.events import Envelope, SessionId
-from gateway.runtime.feeds.feed import Feed
+from gateway.guard import Tasks
+from gateway.runtime.cluster.notifications import Notifications
+from gateway.runtime.cluster.remote_feeds import RemoteFeeds
 from gateway.runtime.feeds.follow import follow
 from gateway.runtime.feeds.wakeup import Ending
 from gateway.store.memory import MemoryEngine
@@ -24,18 +26,6 @@ class Watched(MemoryEngine):
         return await super().read(session_id, after=after, limit=limit)
 
 
-class NoFeeds:
-    """Nobody carries the session: its history is all there is."""
-
-    def here(self, session_id: SessionId) -> Feed | None:
-        del session_id
-        return None
-
-    async def elsewhere(self, session_id: SessionId) -> Feed | None:
-        del session_id
-        return None
-
-
 @pytest.mark.parametrize(
     ("length", "pages"),
     [(10, [4, 8, 16, 32, 64, 128, 200]), (400_000, [4, 1])],
@@ -47,9 +37,12 @@ async def test_pages_grow_where_events_are_small_and_shrink_where_they_are_large
         await open_session(engine)
         for number in range(500 if length < 1_000 else 60):
             await engine.commit(Step(ALICE, (said(f"{number} " + "x" * length),)))
+        await engine.commit(Step(ALICE, state="closed"))
         engine.asked.clear()
-        items = follow(engine, ALICE, NoFeeds(), after=0, heartbeat=5, ended=Ending(), pages=asyncio.Semaphore())
-        sequences = [item.sequence async for item in items if isinstance(item, Envelope)]
+        async with Tasks() as tasks:
+            feeds = RemoteFeeds(engine, lambda _: None, Notifications(engine), tasks)
+            items = follow(engine, ALICE, feeds, after=0, heartbeat=5, ended=Ending(), pages=asyncio.Semaphore())
+            sequences = [item.sequence async for item in items if isinstance(item, Envelope)]
     assert sequences == list(range(1, len(sequences) + 1))
     assert len(sequences) > 60
     assert engine.asked[: len(pages)] == pages

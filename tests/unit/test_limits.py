@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 
 import pytest
 
@@ -11,25 +10,31 @@ from gateway.events import CallId
 from gateway.runtime.calls.breaker import Breakers
 from gateway.runtime.calls.slots import Slots
 from gateway.runtime.metrics import Metrics
+from gateway.runtime.session.inbox import Inbox
+from gateway.runtime.session.signals import Signal, SlotFree, TurnedAway
 from gateway.runtime.system_clock import SystemClock
 
 
-@dataclass(eq=False)
-class Session:
+class Session(Inbox):
     """A session whose calls wait; it says in `order` which got their slot."""
 
-    name: str
-    order: list[str]
-    granted: deque[str] = field(default_factory=deque[str])
-    turned: list[str] = field(default_factory=list[str])
+    def __init__(self, order: list[str] | None = None) -> None:
+        super().__init__(
+            frames=1, size=1, resumes=True, is_live=lambda _: False, overflow=lambda _: None, weighed=lambda _: None
+        )
+        self.order: list[str] = [] if order is None else order
+        self.granted = deque[str]()
+        self.turned: list[str] = []
 
-    def slot_free(self, call_id: CallId, executor: str) -> None:
-        del executor
-        self.order.append(call_id)
-        self.granted.append(call_id)
-
-    def turned_away(self, call_id: CallId, reason: str) -> None:
-        self.turned.append(f"{call_id}: {reason}")
+    def put(self, signal: Signal) -> None:
+        match signal:
+            case SlotFree(call_id):
+                self.order.append(call_id)
+                self.granted.append(call_id)
+            case TurnedAway(call_id, reason):
+                self.turned.append(f"{call_id}: {reason}")
+            case _:
+                raise AssertionError(signal)
 
 
 def slots(
@@ -63,7 +68,7 @@ def stop_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], Awaitable[No
 
 async def test_a_free_slot_goes_to_the_sessions_in_turn() -> None:
     made, order = slots(), list[str]()
-    busy, quiet, late = (Session(name, order) for name in ("busy", "quiet", "late"))
+    busy, quiet, late = (Session(order) for _ in range(3))
     wait(made, busy, *(f"b{n}" for n in range(5)))
     wait(made, quiet, "q0", "q1")
     wait(made, late, "l0")
@@ -74,7 +79,7 @@ async def test_a_free_slot_goes_to_the_sessions_in_turn() -> None:
 
 async def test_a_call_that_ends_while_it_waits_takes_no_slot_and_leaves_nothing_behind() -> None:
     made = slots()
-    session = Session("a", [])
+    session = Session()
     assert made.take("cards", session)
     wait(made, session, *(f"c{n}" for n in range(1000)))
     for number in range(1000):
@@ -89,7 +94,7 @@ async def test_a_call_that_ends_while_it_waits_takes_no_slot_and_leaves_nothing_
 
 async def test_a_session_that_ends_leaves_all_queues() -> None:
     made = slots()
-    first, second = Session("a", []), Session("b", [])
+    first, second = Session(), Session()
     assert made.take("cards", first)
     assert made.take("other", first)
     wait(made, second, "x")
@@ -105,7 +110,7 @@ async def test_a_session_at_its_own_limit_does_not_hold_up_others_nor_keep_the_l
 ) -> None:
     made = slots(most=4, rate=100.0, per_session=1)
     order = list[str]()
-    full, other = Session("full", order), Session("other", order)
+    full, other = Session(order), Session(order)
     assert made.take("cards", full)
     loop, timers = asyncio.get_running_loop(), list[float]()
     call_later = loop.call_later
@@ -130,7 +135,7 @@ async def test_a_rate_lets_a_second_s_worth_come_at_once_and_then_one_after_the_
 ) -> None:
     pass_time = stop_time(monkeypatch)
     made = slots(most=1000, rate=20.0)
-    session = Session("a", [], deque())
+    session = Session()
     made.configure({"cards": (1000, 20.0)}, session=(1000, None))
     wait(made, session, *(f"c{n}" for n in range(30)))
     assert len(session.order) == 20
@@ -140,7 +145,7 @@ async def test_a_rate_lets_a_second_s_worth_come_at_once_and_then_one_after_the_
 
 async def test_a_faster_rate_after_a_reload_counts_at_once() -> None:
     made = slots(most=1000, rate=0.01)
-    session = Session("a", [])
+    session = Session()
     wait(made, session, *(f"c{n}" for n in range(3)))
     assert len(session.order) == 1
     made.configure({"cards": (1000, 1000.0)}, session=(16, None))
@@ -151,7 +156,7 @@ async def test_a_faster_rate_after_a_reload_counts_at_once() -> None:
 @pytest.mark.parametrize("most", [1, 5])
 async def test_fewer_slots_after_a_reload_are_kept_to_and_more_are_used_at_once(most: int) -> None:
     made = slots(most=3)
-    session = Session("a", [])
+    session = Session()
     wait(made, session, *(f"c{n}" for n in range(9)))
     assert len(session.order) == 3
     made.configure({"cards": (most, None)}, session=(16, None))
@@ -162,7 +167,7 @@ async def test_fewer_slots_after_a_reload_are_kept_to_and_more_are_used_at_once(
 
 
 async def test_a_call_for_an_executor_that_is_gone_is_told_so() -> None:
-    made, session = slots(), Session("a", [])
+    made, session = slots(), Session()
     wait(made, session, "c", executor="gone")
     assert session.turned == ["c: executor 'gone' is no longer configured"]
 
@@ -172,7 +177,7 @@ async def test_a_session_s_rate_holds_over_all_executors_and_holds_nobody_else_u
 ) -> None:
     pass_time = stop_time(monkeypatch)
     made, order = slots(most=1000, per_session=1000, session_rate=20.0), list[str]()
-    hasty, calm = Session("hasty", order), Session("calm", order)
+    hasty, calm = Session(order), Session(order)
     wait(made, hasty, *(f"h{n}" for n in range(15)))
     wait(made, hasty, *(f"o{n}" for n in range(15)), executor="other")
     wait(made, calm, "c0")
@@ -187,7 +192,7 @@ async def test_a_session_s_rate_holds_over_all_executors_and_holds_nobody_else_u
 
 async def test_a_session_s_rate_set_or_lifted_by_a_reload_counts_at_once() -> None:
     made = slots(most=1000, per_session=1000)
-    session = Session("a", [])
+    session = Session()
     for _ in range(5):
         assert made.take("cards", session)
     made.configure({"cards": (1000, None)}, session=(1000, 0.01))
@@ -202,7 +207,7 @@ async def test_a_session_s_rate_set_or_lifted_by_a_reload_counts_at_once() -> No
 async def test_a_call_that_two_rates_hold_up_begins_when_both_let_it(monkeypatch: pytest.MonkeyPatch) -> None:
     pass_time = stop_time(monkeypatch)
     made = slots(most=1000, rate=10.0, per_session=1000, session_rate=5.0)
-    first, second = Session("a", []), Session("b", [])
+    first, second = Session(), Session()
     wait(made, first, *(f"a{n}" for n in range(8)))
     wait(made, second, *(f"b{n}" for n in range(8)))
     assert (len(first.order), len(second.order)) == (5, 5)

@@ -45,12 +45,11 @@ class Server:
 class Session:
     def __init__(self) -> None:
         self.closed = Once()
-        self.cursor: str | None = "7"
         self.said = False
         self.broken = False
         self._wake: Callable[[], None] | None = None
 
-    async def has_something_to_say(self) -> bool:
+    async def has_work(self) -> bool:
         if self.broken:
             raise EngineUnavailable("disk full")
         return self.said
@@ -69,9 +68,11 @@ class Scene:
         self.clock, self.server, self.session = Hand(), Server(), Session()
         self.shown: list[tuple[str, str]] = []
         self.rest = Rest(
-            self.session,
             self.server,
             native_id="c1",
+            closed=self.session.closed,
+            has_work=self.session.has_work,
+            call_when_said=self.session.call_when_said,
             clock=self.clock,
             jitter=lambda: 0.0,
             show=self._show,
@@ -98,8 +99,8 @@ def scene() -> Scene:
     return made
 
 
-async def test_a_session_that_was_never_linked_is_linked(scene: Scene) -> None:
-    scene.session.cursor = None
+async def test_a_session_that_has_something_to_say_or_to_hear_is_linked(scene: Scene) -> None:
+    scene.session.said = True
     await scene.rest.wait()
     assert scene.server.asked == 0
 

@@ -17,7 +17,7 @@ import structlog
 from gateway.clock import Clock
 from gateway.core.calls import RetryPolicy, failure
 from gateway.core.effects import Ask, Dispatch, Release
-from gateway.core.state import OpenCall
+from gateway.core.state import OpenCall, SessionView
 from gateway.core.webhook_data import call_data
 from gateway.events import CallId
 from gateway.executors.port import (
@@ -38,7 +38,7 @@ from gateway.runtime.calls.callbacks import Addresses
 from gateway.runtime.calls.quotes import Quotes
 from gateway.runtime.calls.slots import Slots
 from gateway.runtime.metrics import AttemptResult, Metrics
-from gateway.runtime.session.shared import Customer
+from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.signals import Attempted, ExecutorReplied
 
 log = structlog.get_logger(__name__)
@@ -91,8 +91,8 @@ class Dispatcher:
         self._telling = 0
         self._noted: set[str] = set()
         """Executors of which it was logged that they say more than anybody knows."""
-        self._of: dict[Customer, set[Task[Any]]] = {}
-        """All that is under way, by session."""
+        self._of: dict[Inbox, set[Task[Any]]] = {}
+        """All that is under way, by the session that hears of its end."""
 
     def configure(self, executors: Mapping[str, Executor], policies: Mapping[str, RetryPolicy]) -> None:
         """Use these executors from now on."""
@@ -112,21 +112,21 @@ class Dispatcher:
         """How many attempts are under way."""
         return len(self._attempts)
 
-    def busy(self, session: Customer) -> bool:
+    def busy(self, session: Inbox) -> bool:
         """Whether an attempt of a session's calls is under way."""
         of_session = self._of.get(session)
         return of_session is not None and any(task in of_session for task in self._attempts.values())
 
-    def abandon(self, session: Customer) -> None:
+    def abandon(self, session: Inbox) -> None:
         """Break off all that is under way for a session that goes on elsewhere; executors are told nothing."""
         for task in list(self._of.get(session, ())):
             task.cancel()
 
-    def _keep(self, session: Customer, task: Task[Any]) -> None:
+    def _keep(self, session: Inbox, task: Task[Any]) -> None:
         self._of.setdefault(session, set()).add(task)
         task.add_done_callback(guard_call("dispatcher", partial(self._forget, session)))
 
-    def _forget(self, session: Customer, task: Task[Any]) -> None:
+    def _forget(self, session: Inbox, task: Task[Any]) -> None:
         of_session = self._of.get(session, set())
         of_session.discard(task)
         if not of_session:
@@ -134,17 +134,17 @@ class Dispatcher:
 
     # Calls -----------------------------------------------------------------------------------------------
 
-    def dispatch(self, session: Customer, effect: Dispatch) -> None:
+    def dispatch(self, session: Inbox, effect: Dispatch, view: SessionView, *, protocol: str) -> None:
         """Start one attempt of a call that holds a slot."""
         call = effect.call
         assert self._tasks is not None
-        task = awaited("attempt", self._attempt(session, call), self._tasks)
+        task = awaited("attempt", self._attempt(call, view, protocol), self._tasks)
         self._attempts[call.call_id] = task
         epoch = self._breakers.began(call.executor or "")
         task.add_done_callback(guard_call("dispatcher", partial(self._ended, session, call, epoch)))
         self._keep(session, task)
 
-    async def _attempt(self, session: Customer, call: OpenCall) -> _Tried:
+    async def _attempt(self, call: OpenCall, view: SessionView, protocol: str) -> _Tried:
         executor = self._executors.get(call.executor or "")
         if executor is None:
             return _Tried(failure(f"The tool {call.tool!r} is no longer available here."), telling=False)
@@ -157,9 +157,9 @@ class Dispatcher:
             kind="tool.requested",
             key=call.idempotency_key,
             data=call_data(
-                session.view,
+                view,
                 call,
-                protocol=session.runtime.protocol,
+                protocol=protocol,
                 callback=links.outcome if links else None,
                 progress=links.progress if links else None,
             ),
@@ -185,7 +185,7 @@ class Dispatcher:
             return _Tried(Uncertain(text), telling=False)
         return _Tried(answer, telling=_is_telling(answer, request, policy))
 
-    def _ended(self, session: Customer, call: OpenCall, epoch: int, task: Task[_Tried]) -> None:
+    def _ended(self, session: Inbox, call: OpenCall, epoch: int, task: Task[_Tried]) -> None:
         if self._attempts.get(call.call_id) is task:
             del self._attempts[call.call_id]
         if call.executor is not None:
@@ -258,13 +258,13 @@ class Dispatcher:
 
     # Questions -------------------------------------------------------------------------------------------
 
-    def ask(self, session: Customer, effect: Ask) -> None:
+    def ask(self, session: Inbox, effect: Ask) -> None:
         """Start asking an executor about a routed event."""
         assert self._tasks is not None
         asking = guard("question", partial(self._ask_until_deadline, session, effect), self._tasks, times=3)
         self._keep(session, asking)
 
-    async def _ask_until_deadline(self, session: Customer, effect: Ask) -> None:
+    async def _ask_until_deadline(self, session: Inbox, effect: Ask) -> None:
         answer = await self._ask(effect)
         session.put(ExecutorReplied(effect.sequence, answer))
 

@@ -11,28 +11,17 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from gateway.events import CallId
 from gateway.guard import guard_call
 from gateway.runtime.calls.breaker import Breakers
+from gateway.runtime.session.inbox import Inbox
+from gateway.runtime.session.signals import SlotFree, TurnedAway
 
 _LEAST_WAIT = 0.001
 
 Limit = tuple[int, float | None]
 """How many calls at once, and how many may begin in a second."""
-
-
-class Waiter(Protocol):
-    """A session that can have calls waiting."""
-
-    def slot_free(self, call_id: CallId, executor: str) -> None:
-        """Tell that a slot is now held for this call."""
-        ...
-
-    def turned_away(self, call_id: CallId, reason: str) -> None:
-        """Tell that this call is not going to get a slot."""
-        ...
 
 
 # Dictionaries without values: in order of arrival, and a call in the middle is taken out at once.
@@ -78,30 +67,30 @@ class _Executor:
     most: int
     bucket: _Bucket | None
     running: int = 0
-    queues: "OrderedDict[Waiter, _Queue]" = field(default_factory=OrderedDict["Waiter", _Queue])
+    queues: OrderedDict[Inbox, _Queue] = field(default_factory=OrderedDict[Inbox, _Queue])
     timer: asyncio.TimerHandle | None = None
 
 
 class Slots:
-    """Counts calls in flight; a free slot goes to the sessions in turn."""
+    """Counts calls in flight; a free slot goes to the sessions in turn, each known by its inbox."""
 
     def __init__(self, breakers: Breakers) -> None:
         self._breakers = breakers
         self._per_session = 1
         self._session_rate: float | None = None
         self._executors: dict[str, _Executor] = {}
-        self._sessions: dict[Waiter, int] = {}
-        self._paces: dict[Waiter, _Bucket] = {}
+        self._sessions: dict[Inbox, int] = {}
+        self._paces: dict[Inbox, _Bucket] = {}
         """Of sessions that have begun a call, until they end; empty where sessions have no rate."""
         self._paused = False
 
     def configure(self, executors: Mapping[str, Limit], *, session: Limit) -> None:
         """Set the limits of each executor and of every session; queues and counts are kept."""
         self._per_session, self._session_rate = session
-        for waiter in list(self._paces):
-            pace = _paced(self._paces.pop(waiter), self._session_rate)
+        for session_inbox in list(self._paces):
+            pace = _paced(self._paces.pop(session_inbox), self._session_rate)
             if pace is not None:
-                self._paces[waiter] = pace
+                self._paces[session_inbox] = pace
         for name, (most, rate) in executors.items():
             known = self._executors.get(name)
             if known is None:
@@ -119,7 +108,7 @@ class Slots:
         """Let nothing new begin any more; the process is about to end."""
         self._paused = True
 
-    def take(self, executor: str, session: Waiter) -> bool:
+    def take(self, executor: str, session: Inbox) -> bool:
         """Take a slot if one is free and nobody waits for it."""
         state = self._executors.get(executor)
         if state is None or state.queues or not self._fits(state, session):
@@ -131,17 +120,17 @@ class Slots:
         """Say why a call that got no slot must not wait for one; None where it may."""
         return self._breakers.reason(executor)
 
-    def wait(self, executor: str, session: Waiter, call_id: CallId) -> None:
-        """Queue for a slot; `session.slot_free` tells when it is held, `session.turned_away` that it will not be."""
+    def wait(self, executor: str, session: Inbox, call_id: CallId) -> None:
+        """Queue for a slot; the session hears `SlotFree` when it is held, or `TurnedAway` where it will not be."""
         state = self._executors.get(executor)
         if state is None:
-            session.turned_away(call_id, f"executor {executor!r} is no longer configured")
+            session.put(TurnedAway(call_id, f"executor {executor!r} is no longer configured"))
             return
         state.queues.setdefault(session, {})[call_id] = None
         self._grant(executor)
         self.turn_away(executor)
 
-    def withdraw(self, executor: str, session: Waiter, call_id: CallId) -> None:
+    def withdraw(self, executor: str, session: Inbox, call_id: CallId) -> None:
         """Take a call that has ended out of its queue, if it is in it."""
         state = self._executors.get(executor)
         queue = state.queues.get(session) if state is not None else None
@@ -160,9 +149,9 @@ class Slots:
         waiting, state.queues = state.queues, OrderedDict()
         for session, queue in waiting.items():
             for call_id in queue:
-                session.turned_away(call_id, reason)
+                session.put(TurnedAway(call_id, reason))
 
-    def release(self, executor: str, session: Waiter) -> None:
+    def release(self, executor: str, session: Inbox) -> None:
         """Give a slot back."""
         state = self._executors.get(executor)
         if state is not None:
@@ -176,7 +165,7 @@ class Slots:
             if other.queues:
                 self._grant(name)
 
-    def forget(self, session: Waiter) -> None:
+    def forget(self, session: Inbox) -> None:
         """Take a session's waiting calls out of all queues."""
         self._paces.pop(session, None)
         for state in self._executors.values():
@@ -192,20 +181,20 @@ class Slots:
         """How many calls wait for a slot."""
         return sum(len(queue) for state in self._executors.values() for queue in state.queues.values())
 
-    def _fits(self, state: _Executor, session: Waiter) -> bool:
+    def _fits(self, state: _Executor, session: Inbox) -> bool:
         if self._paused or state.running >= state.most or self._is_full(session):
             return False
         return self._breakers.admits(state.name) and not self._rate_wait(state, session)
 
-    def _is_full(self, session: Waiter) -> bool:
+    def _is_full(self, session: Inbox) -> bool:
         return self._sessions.get(session, 0) >= self._per_session
 
-    def _rate_wait(self, state: _Executor, session: Waiter) -> float:
+    def _rate_wait(self, state: _Executor, session: Inbox) -> float:
         """Say in how many seconds the rates of both would let a call begin."""
         pace = self._paces.get(session)
         return max(state.bucket.wait() if state.bucket else 0.0, pace.wait() if pace else 0.0)
 
-    def _hold(self, state: _Executor, session: Waiter) -> None:
+    def _hold(self, state: _Executor, session: Inbox) -> None:
         state.running += 1
         if state.bucket is not None:
             state.bucket.take()
@@ -235,7 +224,7 @@ class Slots:
                 else:
                     del state.queues[session]
                 self._hold(state, session)
-                session.slot_free(call_id, executor)
+                session.put(SlotFree(call_id, executor))
         self._wake_for_rate(executor, state)
 
     def _wake_for_rate(self, executor: str, state: _Executor) -> None:

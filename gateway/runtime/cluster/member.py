@@ -16,7 +16,6 @@ from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.cluster.notifications import Notifications
 from gateway.runtime.cluster.remote_feeds import RemoteFeeds
 from gateway.runtime.cluster.takeover import Takeover
-from gateway.runtime.feeds.feed import Feed
 from gateway.runtime.feeds.interactions import InteractionFeed, watch_others
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.session.sessions import Sessions
@@ -53,7 +52,7 @@ class ClusterMember:
         self._watching: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self.takeover = Takeover(engine, keeper, sessions, notifications, metrics=metrics, jitter=jitter)
-        self.remote_feeds = RemoteFeeds(engine, _Here(sessions), notifications, tasks)
+        self.remote_feeds = RemoteFeeds(engine, sessions.feed, notifications, tasks)
         self.forwarder = Forwarder(engine, clock, keeper, sessions, metrics)
         metrics.watch_lease(lambda: keeper.seconds_left, lambda: len(sessions.all()))
         keeper.lost = sessions.suspend_all
@@ -75,12 +74,12 @@ class ClusterMember:
         """Take up what nobody carries, now and from now on; the runtimes are known."""
         await self.takeover.take_all()
         self.takeover.start(self._tasks)
-        look = partial(self._handover.keep_looking, self._pumps, shared=self._keeper.shared)
+        look = partial(self._handover.keep_looking, self._workers, shared=self._keeper.shared)
         self._looking = guard("handover", look, self._tasks)
         if self._keeper.shared:
             self._watching = guard("bulletin", partial(watch_others, self._engine, self._interaction_feed), self._tasks)
 
-    def _pumps(self) -> dict[SessionId, SessionWorker]:
+    def _workers(self) -> dict[SessionId, SessionWorker]:
         return {carried.worker.view.session_id: carried.worker for carried in self._sessions.all()}
 
     async def hands_over(self) -> bool:
@@ -110,14 +109,3 @@ class ClusterMember:
         self._notifications.stop()
         await self._keeper.resign()
         await self.forwarder.__aexit__(None, None, None)
-
-
-class _Here:
-    """Shows the feeds of the sessions that are carried here."""
-
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
-
-    def feed(self, session_id: SessionId) -> Feed | None:
-        carried = self._sessions.carried(session_id)
-        return None if carried is None else carried.worker.feed

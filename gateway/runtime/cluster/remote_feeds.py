@@ -6,9 +6,9 @@ owner sends it along with its notifications, as far as it fits, so that under lo
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 import structlog
@@ -31,18 +31,19 @@ _INTEREST = 25.0
 """Seconds for which an owner notifies after it was asked; asked again sooner, it goes on."""
 
 
-class Carrying(Protocol):
-    """Whoever knows the feeds of the sessions that are carried here."""
-
-    def feed(self, session_id: SessionId) -> Feed | None: ...
-
-
 class RemoteFeeds:
     """Keeps a feed for each session that is followed here and carried elsewhere, or by nobody."""
 
-    def __init__(self, engine: Engine, here: Carrying, notifications: Notifications, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        own: Callable[[SessionId], Feed | None],
+        notifications: Notifications,
+        tasks: Tasks,
+    ) -> None:
+        """Prepare; `own` gives the feeds of the sessions that are carried here."""
         self._engine = engine
-        self._here = here
+        self._own = own
         self._notifications = notifications
         self._tasks = tasks
         self._remote_feeds: dict[SessionId, tuple[Feed, asyncio.Event]] = {}
@@ -54,7 +55,7 @@ class RemoteFeeds:
 
     def here(self, session_id: SessionId) -> Feed | None:
         """Find the feed of a session that is carried here."""
-        feed = self._here.feed(session_id)
+        feed = self._own(session_id)
         return None if feed is None or feed.closed else feed
 
     async def elsewhere(self, session_id: SessionId) -> Feed | None:
@@ -111,7 +112,7 @@ class RemoteFeeds:
     def _ring_for(self, names: Sequence[str]) -> None:
         """Others follow these sessions; notify after each commit for a while, where they are carried here."""
         for name in names:
-            feed = self._here.feed(SessionId(name))
+            feed = self._own(SessionId(name))
             if feed is not None:
                 feed.tell_others(partial(self._tell, name), seconds=_INTEREST)
 

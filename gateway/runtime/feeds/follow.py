@@ -6,11 +6,11 @@ Where the session is carried may change in the middle: the place in the journal 
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Protocol
 
 from gateway.errors import Truncated
 from gateway.events import Envelope, Live, SessionId
 from gateway.events.weight import weight
+from gateway.runtime.cluster.remote_feeds import RemoteFeeds
 from gateway.runtime.feeds.feed import Feed
 from gateway.runtime.feeds.wakeup import Ending
 from gateway.runtime.views import Gap, Heartbeat, StreamItem
@@ -23,17 +23,10 @@ PAGES = 64
 """How many followers may have a page of history at a time; one that does not read it gives it up."""
 
 
-class Feeds(Protocol):
-    """Whoever has the feeds of sessions, wherever these are carried."""
-
-    def here(self, session_id: SessionId) -> Feed | None: ...
-    async def elsewhere(self, session_id: SessionId) -> Feed | None: ...
-
-
 async def follow(
     engine: Engine,
     session_id: SessionId,
-    feeds: Feeds,
+    feeds: RemoteFeeds,
     *,
     after: int | None,
     heartbeat: float,

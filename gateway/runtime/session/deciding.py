@@ -1,7 +1,7 @@
 """Which decision of the core belongs to which signal."""
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from gateway.core import confirmations, inbound, interactions, lifecycle, outbound, outcomes
 from gateway.core.effects import Transmit
@@ -10,63 +10,51 @@ from gateway.core.step_builder import StepBuilder
 from gateway.errors import Overloaded
 from gateway.events import ContextUpdated, Event, LinkChanged, MessagePosted
 from gateway.runtime.session import signals as s
+from gateway.runtime.session.outbox import Outbox
 from gateway.store.step import HANDOVER, SendChange
 
 MOST_WAITING = 16
 _REASON = 500
 
 
-class Desk(Protocol):
-    """What a session's worker knows that a decision asks for."""
+def decide(
+    runtime: RuntimeContext, builder: StepBuilder, signal: s.Signal, *, outbox: Outbox, jitter: Callable[[], float]
+) -> Any:
+    """Add what a signal means to a step; returns what its reply gets, where it has one.
 
-    @property
-    def runtime(self) -> RuntimeContext: ...
-    @property
-    def known_refused(self) -> bool: ...
-    @property
-    def state_waits(self) -> bool: ...
-    @property
-    def waiting_messages(self) -> int: ...
-    @property
-    def waiting_events(self) -> int: ...
-    def jitter(self) -> float: ...
-    def give_back(self, executor: str) -> None: ...
-
-
-def decide(desk: Desk, builder: StepBuilder, signal: s.Signal) -> Any:
-    """Add what a signal means to a step; returns what its reply gets, where it has one."""
+    The outbox is only looked at. For a free slot the answer is whether the call still wants it.
+    """
     match signal:
         case s.Connecting() | s.CaughtUp() | s.Reread() | s.LinkUp() | s.LinkDown():
-            _about_link(desk, builder, signal)
+            _about_link(runtime, builder, signal, outbox)
         case s.Attempted(call_id, attempt, answer):
-            return outcomes.answered(desk.runtime, builder, call_id, attempt, answer, jitter=desk.jitter())
+            return outcomes.answered(runtime, builder, call_id, attempt, answer, jitter=jitter())
         case s.SlotFree() | s.TurnedAway() | s.ExecutorReplied():
-            _about_work(desk, builder, signal)
+            return _about_work(runtime, builder, signal)
         case s.FrameArrived(frame, cursor, _, overloaded):
-            inbound.take(desk.runtime, builder, frame, cursor=cursor, overloaded=overloaded)
+            inbound.take(runtime, builder, frame, cursor=cursor, overloaded=overloaded)
         case s.HandedOver(frame, sequence, overloaded):
-            inbound.take(desk.runtime, builder, frame, overloaded=overloaded)
+            inbound.take(runtime, builder, frame, overloaded=overloaded)
             builder.change_send(SendChange(sequence, HANDOVER, "delivered"))
         case s.Delivered(sequences, target, state, reason, overdue, fault):
             for sequence in sequences:
                 lifecycle.delivery(builder, sequence, target, state, reason=reason, fault=fault)
             if overdue:
-                confirmations.correct(desk.runtime, builder, caused_by=sequences[-1])
+                confirmations.correct(runtime, builder, caused_by=sequences[-1])
         case s.Held(sequences):
             lifecycle.held(builder, sequences)
         case s.AnsweredLate(row, answered):
             outcomes.late_outcome(builder, row, answered)
         case s.Recover(unconfirmed):
-            lifecycle.recover(desk.runtime, builder, unconfirmed)
+            lifecycle.recover(runtime, builder, unconfirmed)
         case s.Tick():
-            lifecycle.tick(desk.runtime, builder)
+            lifecycle.tick(runtime, builder)
         case _:
-            return _for_client(desk, builder, signal)
+            return _for_client(runtime, builder, signal, outbox)
     return None
 
 
-def _about_link(desk: Desk, builder: StepBuilder, signal: s.LinkSignal) -> None:
-    runtime = desk.runtime
+def _about_link(runtime: RuntimeContext, builder: StepBuilder, signal: s.LinkSignal, outbox: Outbox) -> None:
     match signal:
         case s.Connecting():
             inbound.connecting(runtime, builder)
@@ -75,34 +63,35 @@ def _about_link(desk: Desk, builder: StepBuilder, signal: s.LinkSignal) -> None:
         case s.Reread():
             interactions.ask_again(runtime, builder)
         case s.LinkUp():
-            lifecycle.link(runtime, builder, LinkChanged(state="up"), state_waits=desk.state_waits)
+            lifecycle.link(runtime, builder, LinkChanged(state="up"), state_waits=outbox.state_waits)
         case s.LinkDown(reason, refused):
-            if builder.memory.linked or (refused and not desk.known_refused):
+            if builder.memory.linked or (refused and not outbox.refused):
                 state = "refused" if refused else "down"
                 lifecycle.link(runtime, builder, LinkChanged(state=state, reason=reason[:_REASON]))
 
 
-def _about_work(desk: Desk, builder: StepBuilder, signal: s.SlotFree | s.TurnedAway | s.ExecutorReplied) -> None:
+def _about_work(
+    runtime: RuntimeContext, builder: StepBuilder, signal: s.SlotFree | s.TurnedAway | s.ExecutorReplied
+) -> bool | None:
     match signal:
-        case s.SlotFree(call_id, executor):
-            if not outcomes.claim(builder, call_id):
-                desk.give_back(executor)
+        case s.SlotFree(call_id):
+            return outcomes.claim(builder, call_id)
         case s.TurnedAway(call_id, reason):
-            outcomes.turn_away(desk.runtime, builder, call_id, reason)
+            outcomes.turn_away(runtime, builder, call_id, reason)
         case s.ExecutorReplied(sequence, answer):
             asked = next((a for a in builder.memory.asked if a.sequence == sequence), None)
             if asked is None:
-                confirmations.replied(desk.runtime, builder, sequence, answer)
+                confirmations.replied(runtime, builder, sequence, answer)
             else:
-                interactions.replied(desk.runtime, builder, asked, answer)
+                interactions.replied(runtime, builder, asked, answer)
+    return None
 
 
-def _for_client(desk: Desk, builder: StepBuilder, signal: s.ClientSignal) -> Any:
+def _for_client(runtime: RuntimeContext, builder: StepBuilder, signal: s.ClientSignal, outbox: Outbox) -> Any:
     """What an API client or operator asked for."""
-    runtime = desk.runtime
     match signal:
         case s.Post(events, _, by, keep):
-            _refuse_too_many(desk, builder, events)
+            _refuse_too_many(runtime, builder, events, outbox)
             sequences = [outbound.post(runtime, builder, event, by=by) for event in events]
             if keep is not None:
                 builder.keep(keep, sequences)
@@ -126,19 +115,19 @@ def _for_client(desk: Desk, builder: StepBuilder, signal: s.ClientSignal) -> Any
     return None
 
 
-def _refuse_too_many(desk: Desk, builder: StepBuilder, events: Sequence[Event]) -> None:
+def _refuse_too_many(runtime: RuntimeContext, builder: StepBuilder, events: Sequence[Event], outbox: Outbox) -> None:
     """Only so many events may wait for the runtime, and messages for their turn where it takes one a turn."""
-    most = desk.runtime.policy.outbound
-    if desk.waiting_events + len(builder.events) + len(events) > most:
+    most = runtime.policy.outbound
+    if outbox.waiting + len(builder.events) + len(events) > most:
         raise Overloaded(f"{most} events may wait to be delivered to the runtime; try again later")
-    if not desk.runtime.capabilities.one_message_per_turn:
+    if not runtime.capabilities.one_message_per_turn:
         return
     running = builder.memory.running
     more = sum(_begins_a_turn(event, running=running) for event in events)
     decided = sum(isinstance(effect, Transmit) and effect.lane == "new_work" for effect in builder.effects)
     # Where no turn runs, the first of them need not wait.
     room = MOST_WAITING if running else MOST_WAITING + 1
-    if more and desk.waiting_messages + decided + more > room:
+    if more and outbox.new_work + decided + more > room:
         raise Overloaded(f"only {MOST_WAITING} messages may wait for the turn to end; interrupt it or wait")
 
 

@@ -54,7 +54,14 @@ class Supervisor:
         self._rest: Rest | None = None
         if isinstance(connector, Resting):
             self._rest = Rest(
-                worker, connector, native_id=worker.view.native_id, clock=clock, jitter=jitter, show=self._move
+                connector,
+                native_id=worker.view.native_id,
+                closed=worker.closed,
+                has_work=worker.has_work,
+                call_when_said=worker.call_when_said,
+                clock=clock,
+                jitter=jitter,
+                show=self._move,
             )
 
     def drop(self, reason: str) -> None:

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from logging import DEBUG
-from typing import Protocol, cast
+from typing import cast
 
 from structlog.typing import FilteringBoundLogger
 
 from gateway.adapter.port import Frame, Link, Receipt
-from gateway.clock import Clock
 from gateway.core.contexts import RENEWED, carries_state, renew, tells_state
 from gateway.core.delivery import OVERDUE, SURELY_UNSENT, Plan, is_overdue, plan_resend
 from gateway.core.effects import Transmit
@@ -27,11 +26,10 @@ from gateway.core.state import SessionView
 from gateway.errors import CannotExpress, EngineUnavailable, LinkLost, Truncated
 from gateway.events import SessionId
 from gateway.events.weight import weight
-from gateway.guard import FAULTS, Tasks, guard, guard_call, is_fault
-from gateway.runtime.metrics import Metrics
+from gateway.guard import FAULTS, guard, guard_call, is_fault
 from gateway.runtime.observe import excerpt
+from gateway.runtime.session.shared import Shared
 from gateway.runtime.session.signals import Delivered, Held, Signal
-from gateway.store.port import Engine
 from gateway.store.rows import SendRow
 from gateway.store.step import BEHIND, NEWER, RUNTIME, Lane, SendState
 
@@ -52,19 +50,6 @@ PORTION = 32
 """Events said again that may be on their way while no record says that they came; a crash repeats no more of them."""
 
 
-class Outside(Protocol):
-    """What an outbox needs of the process around it."""
-
-    @property
-    def engine(self) -> Engine: ...
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def metrics(self) -> Metrics: ...
-    @property
-    def tasks(self) -> Tasks: ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Sent:
     sequence: int
@@ -82,7 +67,7 @@ class Outbox:
         view: SessionView,
         *,
         runtime: RuntimeContext,
-        shared: Outside,
+        shared: Shared,
         log: FilteringBoundLogger,
         post: Callable[[Signal], None],
         drop_link: Callable[[str], None],
@@ -91,7 +76,8 @@ class Outbox:
         look: Callable[[], SessionView],
         until_leased: Callable[[], Awaitable[None]],
     ) -> None:
-        self.refused = False
+        self.refused = self.state_waits = False
+        """Whether a fresh link will be told the state by something that waits for it, as `look_for_state` has found."""
         self.when_said: Callable[[], None] | None = None
         """Called for each event that is to be sent, where somebody waits for one."""
         self._session_id: SessionId = view.session_id
@@ -104,9 +90,7 @@ class Outbox:
         self._is_held = is_held
         self._look = look
         self._begun = False
-        self._tried: set[int] = set()
-        self._unsure_up_to = view.last_sequence
-        self._told_up_to = view.last_sequence
+        self._unsure_up_to = self._told_up_to = view.last_sequence
         """The newest sequence whose state the runtime may have been told."""
         self._lanes = Lanes(in_order=runtime.capabilities.replaces_context)
         self._first: Transmit | None = None
@@ -127,6 +111,7 @@ class Outbox:
         self._lost: set[int] = set()
         self._marked: set[int] = set()
         """What is known to be on record, or about to be, as never sent."""
+        self._tried: set[int] = set()
         self._faults: dict[int, int] = {}
         """How often the events that made a link fail have done so."""
         self._leaving: int | None = None
@@ -229,13 +214,13 @@ class Outbox:
         if self._link is not None and len(self._lanes):
             self._start()
 
-    async def state_waits(self) -> bool:
-        """Whether something that waits tells a fresh link the state, without waking anybody.
+    async def look_for_state(self) -> None:
+        """Find out whether something that waits tells a fresh link the state, without waking anybody.
 
         Raises:
             EngineUnavailable: it cannot be read.
         """
-        return tells_state(
+        self.state_waits = tells_state(
             await self._shared.engine.pending_sends(session_id=self._session_id, target=RUNTIME, limit=_PAGE)
         )
 

@@ -1,9 +1,9 @@
 """When the link of a session is made that its runtime ends by itself, and begins again for whoever connects."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Literal, Protocol
+from typing import Literal
 
 from gateway.adapter.port import Resting
 from gateway.clock import Clock
@@ -27,31 +27,25 @@ STOPPED = "the runtime has ended the session; it is connected when there is some
 _PAGE = 200
 
 
-class Sleeper(Protocol):
-    """What is asked of the session."""
-
-    @property
-    def closed(self) -> Once: ...
-    @property
-    def cursor(self) -> str | None: ...
-    async def has_something_to_say(self) -> bool: ...
-    def call_when_said(self, call: Callable[[], None] | None) -> None: ...
-
-
 class Rest:
     """Keeps a link from being made while nobody needs it; one session's, for as long as its supervisor lives."""
 
     def __init__(
         self,
-        worker: Sleeper,
         connector: Resting,
         *,
         native_id: str,
+        closed: Once,
+        has_work: Callable[[], Awaitable[bool]],
+        call_when_said: Callable[[Callable[[], None] | None], None],
         clock: Clock,
         jitter: Callable[[], float],
         show: Callable[[Literal["asleep", "refused"], str], None],
     ) -> None:
-        self._worker = worker
+        """Prepare; `has_work` says whether there is something to say or to hear, and may be asked again when said."""
+        self._closed = closed
+        self._has_work = has_work
+        self._call_when_said = call_when_said
         self._connector = connector
         self._native_id = native_id
         self._clock = clock
@@ -85,9 +79,9 @@ class Rest:
         """
         said = Once()
         try:
-            while not self._worker.closed.is_set():
-                self._worker.call_when_said(said.set)
-                has_work = await self._has_work()
+            while not self._closed.is_set():
+                self._call_when_said(said.set)
+                has_work = await self._asked()
                 left = 0.0 if self._away_until is None else self._away_until - self._clock.monotonic()
                 if left > 0:
                     self._show("refused" if has_work else "asleep", self._reason)
@@ -97,17 +91,16 @@ class Rest:
                     self._show("asleep", self._reason)
                     left = self._connector.rest_times.look_again.total_seconds() * (1 - 0.25 * self._jitter())
                 await asyncio.wait(
-                    {said.future(), self._worker.closed.future()}, timeout=left, return_when=asyncio.FIRST_COMPLETED
+                    {said.future(), self._closed.future()}, timeout=left, return_when=asyncio.FIRST_COMPLETED
                 )
                 if said.is_set():
                     said = Once()
         finally:
-            self._worker.call_when_said(None)
+            self._call_when_said(None)
 
-    async def _has_work(self) -> bool:
-        """Whether there is something to say, or to hear: a session that was never linked is."""
+    async def _asked(self) -> bool:
         try:
-            return self._worker.cursor is None or await self._worker.has_something_to_say()
+            return await self._has_work()
         except EngineUnavailable as exc:
             raise LinkLost(f"what waits for the runtime cannot be read: {exc}") from exc
 

@@ -17,6 +17,7 @@ from gateway.guard import FAULTS, Tasks, guard, guard_call, is_fault, is_to_end,
 from gateway.runtime.cluster.handover import Handover
 from gateway.runtime.cluster.lease import Lease, LeaseKeeper
 from gateway.runtime.cluster.notifications import Notifications
+from gateway.runtime.feeds.feed import Feed
 from gateway.runtime.session.codec import CheckedCodec
 from gateway.runtime.session.link import Supervisor
 from gateway.runtime.session.load import load_view, read_unconfirmed
@@ -450,7 +451,7 @@ class Sessions:
     def _drop(self, carried: Carried) -> None:
         session_id = carried.worker.view.session_id
         carried.worker.lose()
-        self._shared.workshop.abandon(carried.worker)
+        self._shared.dispatcher.abandon(carried.worker.inbox)
         left = {task for task in carried.tasks if not task.done() and task is not asyncio.current_task()}
         self._ending.setdefault(session_id, set()).update(left)
         for task in left:
@@ -498,7 +499,7 @@ class Sessions:
         return [carried for carried in self.all() if self._may_go(carried)]
 
     def _may_go(self, carried: Carried) -> bool:
-        return carried.worker.settled and not self._shared.workshop.busy(carried.worker)
+        return carried.worker.settled and not self._shared.dispatcher.busy(carried.worker.inbox)
 
     async def _release(self, session_ids: Sequence[SessionId]) -> None:
         try:
@@ -558,6 +559,11 @@ class Sessions:
     def carried(self, session_id: SessionId) -> Carried | None:
         """Find a session that is at work here."""
         return self._carried.get(session_id)
+
+    def feed(self, session_id: SessionId) -> Feed | None:
+        """Find the feed of a session that is at work here."""
+        carried = self._carried.get(session_id)
+        return None if carried is None else carried.worker.feed
 
     def of_runtime(self, name: str) -> Iterator[Carried]:
         """All sessions of a runtime that are at work here."""

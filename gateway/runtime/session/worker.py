@@ -119,10 +119,8 @@ class SessionWorker:
         """What it had before it when it failed, or was given up here."""
         self.feed = Feed(view.last_sequence)
         self.closed = Once()
-        self.state_waits = False
-        """Whether a fresh link will be told the state by something that waits for it."""
         self._shared = shared
-        self._inbox = Inbox(
+        self.inbox = Inbox(
             frames=inbound_frames,
             size=inbound_bytes,
             resumes=runtime.capabilities.resumes,
@@ -136,7 +134,7 @@ class SessionWorker:
             runtime=runtime,
             shared=shared,
             log=self.log,
-            post=self._inbox.put,
+            post=self.inbox.put,
             drop_link=drop_link,
             may_leave=lambda item: may_leave(item, self.view.memory, self.runtime.capabilities),
             is_held=lambda item: is_held(item, self.view.start, self.runtime.capabilities),
@@ -171,19 +169,19 @@ class SessionWorker:
 
     def connecting(self) -> None:
         """A new link is being made; it resumes where the last one was cut."""
-        self._inbox.reopen(self.cursor)
-        self._inbox.put(s.Connecting())
+        self.inbox.reopen(self.cursor)
+        self.inbox.put(s.Connecting())
 
     def put(self, signal: s.Signal) -> None:
         """Let the session know of something."""
-        self._inbox.put(signal)
+        self.inbox.put(signal)
 
     def frame(self, frame: Frame, cursor: str | None = None) -> None:
         """Take a frame from the link."""
         self._shared.metrics.frame(self.view.runtime, "from_runtime")
         if self.log.is_enabled_for(DEBUG):
             self.log.debug("frame <", channel=frame.channel, payload=excerpt(frame.payload))
-        self._inbox.put_frame(frame, cursor, alone=self.leased)
+        self.inbox.put_frame(frame, cursor, alone=self.leased)
 
     def hand_over(self, frames: Sequence[s.HandedOver]) -> int:
         """Take frames that another instance has heard; returns how many were not here yet."""
@@ -192,21 +190,21 @@ class SessionWorker:
             self._handed = fresh[-1].sequence
             # They stand in the journal behind what is known here.
             for signal in (s.Reread(), *fresh):
-                self._inbox.put(signal)
+                self.inbox.put(signal)
         return len(fresh)
 
     def take_what_is_left(self) -> Left | None:
         """Take out what was to be decided about; once the session was given up here, and its link has ended."""
         if self.left is None:
             return None
-        later = tuple((signal, 0) for signal in self._inbox.empty_out() if isinstance(signal, s.FrameArrived))
+        later = tuple((signal, 0) for signal in self.inbox.empty_out() if isinstance(signal, s.FrameArrived))
         left, self.left = self.left, None
         return replace(left, waiting=(*left.waiting, *later))
 
     def caught_up(self, *, starting: bool | None = None) -> None:
         """Take note that a replay is over, unless a part of it was turned away."""
-        if not self._inbox.shut:
-            self._inbox.put(s.CaughtUp(starting))
+        if not self.inbox.shut:
+            self.inbox.put(s.CaughtUp(starting))
 
     def _is_live(self, frame: Frame) -> bool:
         try:
@@ -217,7 +215,7 @@ class SessionWorker:
 
     async def has_room(self) -> None:
         """Wait until a link may be made: the session can take its frames, and a lease runs under which it may speak."""
-        await self._inbox.has_room()
+        await self.inbox.has_room()
         await self._until_leased()
 
     @property
@@ -225,29 +223,17 @@ class SessionWorker:
         """Where a new link resumes."""
         return self.view.cursor
 
-    async def has_something_to_say(self) -> bool:
-        """Whether anything waits for the runtime that a client or a person has said.
+    async def has_work(self) -> bool:
+        """Whether there is something to hear, as there is before the first link, or that somebody has said.
 
         Raises:
             EngineUnavailable: the store cannot be asked.
         """
-        return await has_something_to_say(self._shared.engine, self.view.session_id)
+        return self.cursor is None or await has_something_to_say(self._shared.engine, self.view.session_id)
 
     def call_when_said(self, call: Callable[[], None] | None) -> None:
         """Have something called whenever an event is to be sent; None ends it."""
         self._outbox.when_said = call
-
-    def slot_free(self, call_id: CallId, executor: str) -> None:
-        """Take a slot for a waiting call."""
-        if self.closed.is_set():
-            # It began to wait by a timer that outlived the session's work here.
-            self._shared.slots.release(executor, self)
-        else:
-            self._inbox.put(s.SlotFree(call_id, executor))
-
-    def turned_away(self, call_id: CallId, reason: str) -> None:
-        """End a waiting call that is not going to get a slot."""
-        self._inbox.put(s.TurnedAway(call_id, reason))
 
     def lose(self) -> None:
         """Say nothing more to the runtime: the session is given up here; whoever runs the worker ends it now."""
@@ -264,7 +250,7 @@ class SessionWorker:
         self.fence, self._regained = row.fence, row.last_sequence
         if row.last_sequence != self.view.last_sequence:
             # Also a session that has nothing to do finds out, unless it is its own step that is not known here yet.
-            self._inbox.put(s.Reread())
+            self.inbox.put(s.Reread())
         suspended, self._suspended = self._suspended, None
         if suspended is not None:
             suspended.set_result(None)
@@ -297,7 +283,7 @@ class SessionWorker:
             return True
         kept = _without_requests(batch, EngineUnavailable("no lease runs: the store has not answered"))
         await self._wait_for_lease(RETRY_AFTER)
-        self._inbox.put_back(kept)
+        self.inbox.put_back(kept)
         return False
 
     def _check_regained(self, last_sequence: int) -> None:
@@ -329,37 +315,12 @@ class SessionWorker:
     @property
     def settled(self) -> bool:
         """Whether nothing waits inside: no signal to decide, no event to send."""
-        return not self._busy and self._inbox.empty and self._outbox.empty
+        return not self._busy and self.inbox.empty and self._outbox.empty
 
     @property
     def oldest_unsent(self) -> float:
         """How many seconds the oldest outbound event has waited."""
         return self._outbox.oldest_wait()
-
-    # What decisions ask ----------------------------------------------------------------------------------
-
-    def jitter(self) -> float:
-        """Roll for a backoff."""
-        return self._shared.jitter()
-
-    def give_back(self, executor: str) -> None:
-        """Free the slot of a call that no longer wants it."""
-        self._shared.slots.release(executor, self)
-
-    @property
-    def known_refused(self) -> bool:
-        """Whether it is on record that the runtime refuses the link."""
-        return self._outbox.refused
-
-    @property
-    def waiting_messages(self) -> int:
-        """How many messages wait for the turn to end."""
-        return self._outbox.new_work
-
-    @property
-    def waiting_events(self) -> int:
-        """How many events are not known to be delivered to the runtime."""
-        return self._outbox.waiting
 
     # The loop --------------------------------------------------------------------------------------------
 
@@ -372,7 +333,7 @@ class SessionWorker:
         try:
             await self._carry_kept()
             while not self.view.memory.closed:
-                batch = self._under_way = await self._inbox.take(BATCH)
+                batch = self._under_way = await self.inbox.take(BATCH)
                 self._busy, self._written = True, False
                 await self._carry(batch)
                 self._under_way = ()
@@ -399,10 +360,10 @@ class SessionWorker:
         for timer in (self._timer, self._review):
             if timer is not None:
                 timer.cancel()
-        self._shared.slots.forget(self)
-        for signal in self._inbox.empty_out():
+        self._shared.slots.forget(self.inbox)
+        for signal in self.inbox.empty_out():
             if isinstance(signal, s.SlotFree):
-                self._shared.slots.release(signal.executor, self)
+                self._shared.slots.release(signal.executor, self.inbox)
             if self.lost:
                 fail(signal, self._elsewhere())
         if self.lost:
@@ -420,7 +381,7 @@ class SessionWorker:
         tried = {id(signal): times for signal, times in self._kept}
         under_way = () if self._written else tuple((one, tried.get(id(one), 0) + 1) for one in self._under_way)
         now = {id(signal) for signal in self._under_way}
-        waiting = [*(one for one in self._kept if id(one[0]) not in now), *((one, 0) for one in self._inbox.waiting)]
+        waiting = [*(one for one in self._kept if id(one[0]) not in now), *((one, 0) for one in self.inbox.waiting)]
         # A link that replays sends again what is not on record.
         resumes = self.runtime.capabilities.resumes
         kinds = _OWN if resumes else (*_OWN, s.FrameArrived)
@@ -460,7 +421,7 @@ class SessionWorker:
                 return
             del self._late[0]
             if row is not None and row.outcome_sha != outcome_fingerprint(answered.outcome):
-                self._inbox.put(s.AnsweredLate(row, answered))
+                self.inbox.put(s.AnsweredLate(row, answered))
 
     async def _carry(self, batch: Sequence[s.Signal]) -> None:
         if not await self._may_decide(batch):
@@ -492,7 +453,7 @@ class SessionWorker:
             await self._reload()
             self._outbox.reload()
         if any(isinstance(signal, s.LinkUp) for signal in batch) and lifecycle.hydrates(self.runtime, self.view.memory):
-            self.state_waits = await self._outbox.state_waits()
+            await self._outbox.look_for_state()
 
     async def _carry_one_by_one(self, batch: Sequence[s.Signal]) -> None:
         waiting = deque(batch)
@@ -564,7 +525,7 @@ class SessionWorker:
         taken: list[str] = []
 
         def take_slot(executor: str) -> bool:
-            if not shared.slots.take(executor, self):
+            if not shared.slots.take(executor, self.inbox):
                 return False
             taken.append(executor)
             return True
@@ -585,14 +546,14 @@ class SessionWorker:
             for tries in count(1):
                 mark, had = builder.mark(), len(taken)
                 try:
-                    done.append((signal, decide(self, builder, signal)))
+                    answer = decide(self.runtime, builder, signal, outbox=self._outbox, jitter=shared.jitter)
                 # The worker's edge: a fault of ours in one decision must not end the session.
                 except BaseException as exc:
                     if not is_fault(exc):
                         raise
                     builder.back_to(mark)
                     while len(taken) > had:
-                        self._shared.slots.release(taken.pop(), self)
+                        self._shared.slots.release(taken.pop(), self.inbox)
                     if not isinstance(exc, DragomanError) and tries == 1:
                         FAULTS.note("decision", exc, session_id=self.view.session_id, signal=type(signal).__name__)
                     if reply_of(signal) is None and tries < FAULTS_AN_INPUT:
@@ -602,6 +563,9 @@ class SessionWorker:
                 else:
                     if isinstance(signal, s.Tick):
                         self._tick_faults = 0
+                    elif isinstance(signal, s.SlotFree) and not answer:
+                        shared.slots.release(signal.executor, self.inbox)
+                    done.append((signal, answer))
                 break
         return builder, done
 
@@ -609,7 +573,7 @@ class SessionWorker:
         """Nothing of a decision is left; it is on record that it failed, unless that is the answer to a client."""
         match signal:
             case s.SlotFree(_, executor):
-                self._shared.slots.release(executor, self)
+                self._shared.slots.release(executor, self.inbox)
             case s.LinkDown(_, refused):
                 self._outbox.link_down(refused=refused)
             case s.LinkUp() | s.Connecting() | s.CaughtUp():
@@ -703,20 +667,20 @@ class SessionWorker:
         self.feed.extend(envelopes[shown:])
 
     def _perform(self, effect: Effect) -> None:
-        workshop = self._shared.workshop
+        dispatcher = self._shared.dispatcher
         match effect:
             case Transmit():
                 self._outbox.add(effect)
             case Dispatch():
-                workshop.dispatch(self, effect)
+                dispatcher.dispatch(self.inbox, effect, self.view, protocol=self.runtime.protocol)
             case Release():
                 if effect.executor is not None:
-                    self._shared.slots.withdraw(effect.executor, self, effect.call_id)
-                workshop.release(effect)
+                    self._shared.slots.withdraw(effect.executor, self.inbox, effect.call_id)
+                dispatcher.release(effect)
             case Queue(call_id, executor, due_at):
                 self._queue(call_id, executor, due_at)
             case Ask():
-                workshop.ask(self, effect)
+                dispatcher.ask(self.inbox, effect)
             case Tell():
                 # Shown already, in its place between what is on record.
                 pass
@@ -728,7 +692,7 @@ class SessionWorker:
         if due_at is not None:
             wait = (due_at - self._shared.clock.now()).total_seconds()
         if wait <= 0:
-            slots.wait(executor, self, call_id)
+            slots.wait(executor, self.inbox, call_id)
         else:
             wait_if_open = guard_call("session", self._wait_if_open)
             asyncio.get_running_loop().call_later(wait, wait_if_open, executor, call_id)
@@ -736,7 +700,7 @@ class SessionWorker:
     def _wait_if_open(self, executor: str, call_id: CallId) -> None:
         # Meanwhile the call or the session may have ended; a slot given then would never come back.
         if call_id in self.view.calls and not self.closed.is_set():
-            self._shared.slots.wait(executor, self, call_id)
+            self._shared.slots.wait(executor, self.inbox, call_id)
 
     def _finish(self, signal: s.Signal, answer: Any, envelopes: Sequence[Envelope]) -> None:
         if isinstance(answer, BaseException):
@@ -772,19 +736,19 @@ class SessionWorker:
         """Nothing of a step was written, or nobody knows: the slots it took are free again."""
         for effect in builder.effects:
             if isinstance(effect, Dispatch) and effect.call.executor is not None:
-                self._shared.slots.release(effect.call.executor, self)
+                self._shared.slots.release(effect.call.executor, self.inbox)
 
     async def _wait_for_engine(self, batch: Iterable[s.Signal], problem: EngineUnavailable) -> None:
         """The store takes no writes: clients are told at once, everything else waits for it."""
         self.log.error("the engine is unavailable", reason=str(problem))
         kept = _without_requests(batch, problem)
         await asyncio.sleep(RETRY_AFTER)
-        self._inbox.put_back([signal for signal in kept if not self._requeued(signal)])
+        self.inbox.put_back([signal for signal in kept if not self._requeued(signal)])
 
     def _requeued(self, signal: s.Signal) -> bool:
         """A call whose claim was not written has lost its slot and queues again."""
         if isinstance(signal, s.SlotFree):
-            self._shared.slots.wait(signal.executor, self, signal.call_id)
+            self._shared.slots.wait(signal.executor, self.inbox, signal.call_id)
             return True
         return False
 
@@ -842,7 +806,7 @@ class SessionWorker:
 
     def _ring(self) -> None:
         self._timer = self._timer_at = None
-        self._inbox.put(s.Tick())
+        self.inbox.put(s.Tick())
 
 
 def _without_requests(batch: Iterable[s.Signal], problem: EngineUnavailable) -> list[s.Signal]:
