@@ -25,7 +25,7 @@ class FoundAdapter:
     distribution: str
     version: str
     line: str
-    """The entry-point line, e.g. `huma-0.2 = adapters.huma_v0_2:ADAPTER`."""
+    """The entry-point line, e.g. `huma-0.2 = adapters.huma:HUMA_0_2`."""
     adapter: Adapter | None
     fault: str | None = None
     """What is wrong with it, and the mend."""

@@ -8,8 +8,7 @@ from typing import Any, cast
 import pytest
 from pydantic import ValidationError
 
-from adapters.huma_v0_1 import ADAPTER as HUMA_0_1
-from adapters.huma_v0_2 import ADAPTER as HUMA_0_2
+from adapters.huma import HUMA_0_1, HUMA_0_2
 from gateway.adapter.port import Adapter, Created, Tool
 from gateway.errors import LinkLost, LinkRefused
 from gateway.links.flat_tools import flatten

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from adapters.huma_v0_1 import ADAPTER as HUMA_0_1
-from adapters.huma_v0_2 import ADAPTER as HUMA_0_2
+from adapters.huma import HUMA_0_1, HUMA_0_2
 from gateway.adapter.port import Adapter, Connector, Frame
 from gateway.errors import CannotExpress, LinkLost, LinkRefused
 from gateway.json_values import Malformed, find_fault

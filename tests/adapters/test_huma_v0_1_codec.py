@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from adapters.huma_v0_1 import ADAPTER
+from adapters.huma import HUMA_0_1 as ADAPTER
 from gateway.adapter.port import Frame
 from gateway.events import (
     ContextUpdated,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from adapters.huma_v0_2 import ADAPTER
+from adapters.huma import HUMA_0_2 as ADAPTER
 from gateway.adapter.port import Frame
 from gateway.errors import CannotExpress, MalformedFrame
 from gateway.events import (

@@ -28,7 +28,7 @@ HOLD = 0.1
 """Seconds of CPU that one turn of the loop may take; to read 200,000 members and go through them takes longer."""
 
 # Adapters load it when it is needed first, which is no part of what is measured.
-for name in ("herm", "huma_v0_2", "openhands"):
+for name in ("herm", "huma", "openhands"):
     import_module(f"adapters.{name}.connector")
 
 

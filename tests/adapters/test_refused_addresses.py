@@ -9,8 +9,7 @@ import pytest
 from aiohttp import web
 
 from adapters.herm import ADAPTER as HERM
-from adapters.huma_v0_1 import ADAPTER as HUMA_1
-from adapters.huma_v0_2 import ADAPTER as HUMA_2
+from adapters.huma import HUMA_0_1 as HUMA_1, HUMA_0_2 as HUMA_2
 from adapters.openhands import ADAPTER as OPENHANDS
 from gateway.adapter.port import Adapter
 from gateway.errors import LinkRefused

@@ -9,8 +9,7 @@ from typing import Any
 import orjson
 
 from adapters.herm import ADAPTER as HERM
-from adapters.huma_v0_1 import ADAPTER as HUMA_0_1
-from adapters.huma_v0_2 import ADAPTER as HUMA_0_2
+from adapters.huma import HUMA_0_1, HUMA_0_2
 from adapters.openhands import ADAPTER as OPENHANDS
 from gateway.adapter.port import Adapter, Frame
 from gateway.events import Draft, MessagePosted, Text, ToolFinished

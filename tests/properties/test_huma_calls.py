@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from adapters.huma_v0_1 import ADAPTER as HUMA_0_1
-from adapters.huma_v0_2 import ADAPTER as HUMA_0_2
+from adapters.huma import HUMA_0_1, HUMA_0_2
 from gateway.adapter.port import Adapter, Frame
 from gateway.errors import MalformedFrame
 from gateway.events import Draft, Loss

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from adapters.huma_v0_2.codec import HumaCodec
+from adapters.huma.v0_2 import Huma02Codec
 from gateway.adapter.port import Frame
 from gateway.events import SessionId
 from gateway.runtime.cluster.handover import KEPT, Handover, worth_handing_over
@@ -43,7 +43,7 @@ def heard(payload: Any, channel: str = "event", **more: Any) -> FrameArrived:
 
 def left(signals: Sequence[Signal], *, under_way: Sequence[Signal] = (), unsure: bool = False) -> Left:
     waiting, before = ((signal, 0) for signal in signals), ((signal, 0) for signal in under_way)
-    return Left(0, tuple(before), tuple(waiting), unsure=unsure, codec=HumaCodec())
+    return Left(0, tuple(before), tuple(waiting), unsure=unsure, codec=Huma02Codec())
 
 
 async def unheard(scene: Scene, count: int) -> list[dict[str, Any]]:
@@ -244,7 +244,7 @@ def test_what_may_not_come_twice_is_handed_over_only_where_nobody_else_can_have_
     all_kinds = [tool_call("c"), cancel, burst, word("plain"), {"type": "news"}, typing, STATUS, report, {"type": 1}]
 
     def chosen(found: Left) -> list[str]:
-        return [one.text for one in worth_handing_over(found, HumaCodec())]
+        return [one.text for one in worth_handing_over(found, Huma02Codec())]
 
     texts = chosen(left([heard(payload) for payload in all_kinds]))
     assert [text[:14] for text in texts] == ['{"type": "tool', '{"type": "canc', '{"type": "mess']

@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from adapters.herm import ADAPTER as HERM
-from adapters.huma_v0_1 import ADAPTER as HUMA_0_1
-from adapters.huma_v0_2 import ADAPTER as HUMA_0_2
+from adapters.huma import HUMA_0_1, HUMA_0_2
 from adapters.openhands import ADAPTER as OPENHANDS
 from gateway.adapter.port import Adapter, Frame, Tool
 from gateway.core import inbound, lifecycle, outbound, outcomes

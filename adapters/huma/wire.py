@@ -1,4 +1,4 @@
-"""The messages of HUMA 0.1 as they stand on the wire; native spelling lives here and nowhere else. Pure."""
+"""The messages that both versions of HUMA have, as they stand on the wire. Pure."""
 
 from typing import Annotated, Any, Literal
 
@@ -10,8 +10,6 @@ FROM_CLIENT = "message"
 FROM_SERVER = "event"
 ERRORS = "error"
 
-HUMA_EVENT = "huma-0.1-event"
-NEW_MESSAGE = "new-message"
 TOOL_RESULT = "tool-result"
 TOOL_CALL = "tool-call"
 CANCEL_TOOL_CALL = "cancel-tool-call"
@@ -19,15 +17,14 @@ MESSAGING = "messaging"
 ERROR = "error"
 STATUS = "status"
 
-CLIENT_TYPES = frozenset({HUMA_EVENT, NEW_MESSAGE, TOOL_RESULT})
 SERVER_TYPES = frozenset({TOOL_CALL, CANCEL_TOOL_CALL, MESSAGING, ERROR, STATUS})
+EMITS = frozenset({"tool.requested", "tool.canceled", "message.posted", "typing.changed", "session.moved"})
+"""The kinds of what a server says."""
 
 ID_LENGTH = 1024
 """Ours: the documents bound neither ids nor tool names."""
 NAME_LENGTH = 128
-"""Of 0.2.0; 0.1 documents no limits, and the same servers speak both."""
-MAX_FRAME = 900_000
-"""Bytes: a Socket.IO server that is left as it comes hangs up on a message of 1,000,000 (L74: no limit of its own)."""
+"""Documented by 0.2.0 only; the same servers speak both."""
 IMAGE_BYTES = 4 * 1024 * 1024
 IMAGE_PREFIXES = tuple(f"data:image/{kind};base64," for kind in ("png", "jpeg", "webp", "gif"))
 
@@ -48,58 +45,30 @@ Id = Annotated[str, Field(min_length=1, max_length=ID_LENGTH)]
 Count = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=1_000_000)]
 
 
-class Wire(BaseModel):
-    """The base of all messages: types are taken literally, unknown fields are kept so that they can be listed."""
+class Part(BaseModel):
+    """The base of the parts of a message: types are taken literally, and unknown fields kept, to be listed."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+
+
+class Wire(Part):
+    """The base of all messages."""
 
     type: str
 
 
-class Open(BaseModel):
-    """The base of the parts of a message."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
-
-
-class Enveloped(Wire):
-    content: dict[str, Any]
-
-
-class ContextEvent(Open):
-    """The content of a `huma-0.1-event` without a type of its own."""
-
-    name: str = Field(min_length=1)
-    context: dict[str, Any]
-    description: str
-    skip_cancel_pending_message: bool | None = Field(default=None, alias="skipCancelPendingMessage")
-
-
-class ToolResult(Open):
-    """The content of a `huma-0.1-event` whose own type is `tool-result`."""
-
-    type: Literal["tool-result"] | None = None
-    tool_call_id: Id = Field(alias="toolCallId")
-    status: Literal["completed", "canceled"] | None = None
-    success: bool
-    result: Any = None
-    error: str | None = None
-    skip_immediate_processing: bool | None = Field(default=None, alias="skipImmediateProcessing")
-    context: dict[str, Any] | None = None
-
-
-class Attachment(Open):
+class Attachment(Part):
     url: str
     alt: str | None = None
 
 
-class Participant(Open):
+class Participant(Part):
     id: str
     nickname: str
 
 
-class ChatMessage(Open):
-    """The content of a `new-message`."""
+class ChatMessage(Part):
+    """The content of a `new-message` of 0.1, and what 0.2.0 puts at `context.message`."""
 
     id: Id
     content: str
@@ -189,38 +158,6 @@ def word_for(state: SessionState) -> tuple[str, bool]:
             return "idle", False
 
 
-def is_result_in_context(content: dict[str, Any]) -> bool:
-    """Whether a context event is a tool result that an early client wrapped wrongly."""
-    inner = content.get("context")
-    return content.get("name") == TOOL_RESULT and isinstance(inner, dict) and "toolCallId" in inner
-
-
-def context_event(*, name: str, context: dict[str, Any], description: str, wakes: bool) -> dict[str, Any]:
-    """Write a context event; one that shall not wake the agent asks at least not to interrupt it."""
-    content: dict[str, Any] = {"name": name, "context": context, "description": description}
-    if not wakes:
-        content["skipCancelPendingMessage"] = True
-    return {"type": HUMA_EVENT, "content": content}
-
-
-def tool_result(
-    *, call: str, success: bool, canceled: bool, wakes: bool, context: dict[str, Any] | None, **answer: Any
-) -> dict[str, Any]:
-    """Write a tool result; `answer` is a result, an error, or nothing."""
-    content: dict[str, Any] = {
-        "type": TOOL_RESULT,
-        "toolCallId": call,
-        "status": "canceled" if canceled else "completed",
-        "success": success,
-        **answer,
-    }
-    if not wakes:
-        content["skipImmediateProcessing"] = True
-    if context is not None:
-        content["context"] = context
-    return {"type": HUMA_EVENT, "content": content}
-
-
 def tool_call(*, call: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Write a tool-call."""
     return {"type": TOOL_CALL, "toolCallId": call, "toolName": tool, "arguments": arguments}
@@ -273,7 +210,7 @@ def chat_message(
     author: tuple[str, str],
     created_at: str | None,
 ) -> dict[str, Any]:
-    """Write a new-message."""
+    """Write a chat message."""
     author_id, nickname = author
     fields = {
         "id": message_id,
@@ -283,7 +220,7 @@ def chat_message(
         "createdAt": created_at,
         "type": "message",
     }
-    return {"type": NEW_MESSAGE, "content": without_none(fields)}
+    return without_none(fields)
 
 
 def connection_query(*, agent_id: str, api_key: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
 
-from adapters.huma_v0_1 import wire
+from adapters.huma import wire
 from gateway.errors import CannotExpress, MalformedFrame
 from gateway.events import Author, Draft, Envelope, Image, Loss, MessagePosted, Text
 from gateway.json_values import find_fault, read_model, unknown_fields
@@ -20,7 +20,7 @@ class Written:
 
 
 def read_chat_message(content: dict[str, Any]) -> Draft:
-    """Read the content of a new-message.
+    """Read a chat message; what is odd about it is told where a `new-message` has it.
 
     Raises:
         MalformedFrame: it is not one.
@@ -71,8 +71,6 @@ def write_chat_message(posted: MessagePosted, item: Draft | Envelope, path: str 
     for given, member in ((posted.author.id, "id"), (posted.author.name, "name")):
         if not given:
             losses.append(Loss(how="invented", path=f"{path}/author/{member}", note="HUMA names every sender"))
-    if not posted.wakes_agent:
-        losses.append(Loss(how="dropped", path=f"{path}/wakes_agent", note="in 0.1 every message may wake the agent"))
     if posted.author.role != "user":
         losses.append(Loss(how="dropped", path=f"{path}/author/role", note="HUMA's participants have no role"))
     if posted.message_id is None:

@@ -1,12 +1,12 @@
-"""Connects to HUMA 0.2.0 agents: creates them over REST, links to them over Socket.IO."""
+"""Connects to HUMA agents: creates them over REST, links to them over Socket.IO."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import aiohttp
 
-from adapters.huma_v0_2 import wire
-from adapters.huma_v0_2.options import AgentOptions, HumaOptions
+from adapters.huma import wire
+from adapters.huma.options import AgentOptions, AnyHumaOptions
 from gateway.adapter.port import Created, Link, Receiver, Tool
 from gateway.errors import LinkLost, LinkRefused
 from gateway.events import Loss
@@ -17,7 +17,7 @@ from gateway.links.socketio.client import Target, open_link, shared_session
 
 
 @asynccontextmanager
-async def open_connector(options: HumaOptions, tools: tuple[Tool, ...]) -> AsyncGenerator["HumaConnector"]:
+async def open_connector(options: AnyHumaOptions, tools: tuple[Tool, ...]) -> AsyncGenerator["HumaConnector"]:
     """Open the HTTP session that all links of one runtime share."""
     async with shared_session() as session:
         yield HumaConnector(options, tools, session)
@@ -26,7 +26,7 @@ async def open_connector(options: HumaOptions, tools: tuple[Tool, ...]) -> Async
 class HumaConnector:
     """All connections to one HUMA runtime."""
 
-    def __init__(self, options: HumaOptions, tools: tuple[Tool, ...], session: aiohttp.ClientSession) -> None:
+    def __init__(self, options: AnyHumaOptions, tools: tuple[Tool, ...], session: aiohttp.ClientSession) -> None:
         self._options = options
         self._tools = tools
         self._session = session
@@ -90,7 +90,7 @@ def _describe(agent: AgentOptions, tools: tuple[Tool, ...]) -> tuple[dict[str, o
     return body, tuple(loss for tool in flat for loss in tool.losses)
 
 
-def _rest_url(options: HumaOptions) -> str:
+def _rest_url(options: AnyHumaOptions) -> str:
     base = options.rest_url or options.url
     # One address serves both; only its scheme differs where the socket's was written.
     return "http" + base.removeprefix("ws") if base.startswith("ws") else base

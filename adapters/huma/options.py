@@ -1,14 +1,21 @@
-"""What the YAML may say about a HUMA 0.1 runtime."""
+"""What the YAML may say about a HUMA runtime."""
 
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from adapters.huma_v0_1.wire import MAX_FRAME
 from gateway.adapter.duration import Duration
 from gateway.adapter.port import RuntimeOptions
+
+MAX_FRAME = 900_000
+"""Bytes: a Socket.IO server that is left as it comes hangs up on a message of 1,000,000 (L74: no limit of its own)."""
+
+RefusalGrace = Annotated[
+    Duration, Field(description="How long after connecting an error or a hang-up still counts as a refusal.")
+]
+_REFUSAL_GRACE = timedelta(milliseconds=100)
 
 
 class AgentOptions(BaseModel):
@@ -34,7 +41,7 @@ class AgentOptions(BaseModel):
 
 
 class HumaOptions(RuntimeOptions):
-    """A HUMA 0.1 runtime: an agent that exists (`agent_id`) or one to create (`agent`)."""
+    """What both versions have."""
 
     path: str = Field(default="/socket.io/", pattern="^/", description="Path of the Socket.IO endpoint.")
     api_key: SecretStr = Field(description="HUMA API key; goes into the connection's query string.")
@@ -43,16 +50,6 @@ class HumaOptions(RuntimeOptions):
     rest_url: str | None = Field(default=None, description="Base URL of the REST interface; by default `url`.")
     transports: tuple[Literal["websocket", "polling"], ...] = Field(
         default=("websocket",), min_length=1, description="Engine.IO transports, in the order they are tried."
-    )
-    max_frame: ByteSize = Field(
-        default=ByteSize(MAX_FRAME),
-        ge=65_536,
-        description="Largest frame with a tool's result; a longer result is cut. Servers left as they come take 1 MB.",
-        examples=["4MB"],
-    )
-    refusal_grace: Duration = Field(
-        default=timedelta(milliseconds=100),
-        description="How long after connecting an error or a hang-up still counts as a refusal.",
     )
 
     @property
@@ -97,3 +94,24 @@ class HumaOptions(RuntimeOptions):
         if (self.agent_id is None) == (self.agent is None):
             raise ValueError("give either agent_id (an agent that exists) or agent (one to create)")
         return self
+
+
+class Huma01Options(HumaOptions):
+    """A HUMA 0.1 runtime: an agent that exists (`agent_id`) or one to create (`agent`)."""
+
+    max_frame: ByteSize = Field(
+        default=ByteSize(MAX_FRAME),
+        ge=65_536,
+        description="Largest frame with a tool's result; a longer result is cut. Servers left as they come take 1 MB.",
+        examples=["4MB"],
+    )
+    refusal_grace: RefusalGrace = _REFUSAL_GRACE
+
+
+class Huma02Options(HumaOptions):
+    """A HUMA 0.2.0 runtime: an agent that exists (`agent_id`) or one to create (`agent`)."""
+
+    refusal_grace: RefusalGrace = _REFUSAL_GRACE
+
+
+AnyHumaOptions = Huma01Options | Huma02Options

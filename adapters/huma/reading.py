@@ -1,53 +1,33 @@
-"""Reads HUMA 0.2.0 messages, those of the server and those of a client. Pure."""
+"""Reads what HUMA servers say, in either version, and what a client's results have in common. Pure."""
 
 from typing import Any
 
-from adapters.huma_v0_2 import wire
-from adapters.huma_v0_2.chat import read_chat_message
+from adapters.huma import wire
 from gateway.errors import MalformedFrame
 from gateway.events import (
-    AddonAnswered,
     Author,
     Burst,
-    ContextUpdated,
     Draft,
     FaultReported,
     Loss,
-    MessageConfirmed,
     MessagePosted,
+    OutcomeKind,
     SessionMoved,
     Text,
     ToolCanceled,
-    ToolFinished,
     ToolRequested,
     TypingChanged,
 )
-from gateway.json_values import find_fault, json_type, read_model, unknown_fields, utf16_length
-
-
-def read_client_message(payload: dict[str, Any]) -> Draft | None:
-    """Read what a client sends on `message`; None for a type that 0.2.0 does not have."""
-    match payload["type"]:
-        case wire.CONTEXT_UPDATE:
-            _refuse_unsayable(payload, forbid_keys=True)
-            return _context_update(read_model(wire.ContextUpdate, payload))
-        case wire.TOOL_RESULT:
-            _refuse_unsayable(payload, forbid_keys=True)
-            return _tool_result(read_model(wire.ToolResult, payload))
-        case wire.ADDON_TOOL_EVENT:
-            _refuse_unsayable(payload, forbid_keys=True)
-            return _addon_tool_event(read_model(wire.AddonToolEvent, payload))
-        case _:
-            return None
+from gateway.json_values import find_fault, json_type, read_model, unknown_fields
 
 
 def read_server_message(payload: dict[str, Any]) -> Draft | None:
-    """Read what the server sends on `event` or `error`; None for a type that 0.2.0 does not have."""
+    """Read what the server sends on `event` or `error`; None for a type that HUMA does not have."""
     if payload["type"] == wire.TOOL_CALL:
         return _tool_call(payload)
     if payload["type"] not in wire.SERVER_TYPES:
         return None
-    _refuse_unsayable(payload, forbid_keys=False)
+    refuse_unsayable(payload, forbid_keys=False)
     match payload["type"]:
         case wire.CANCEL_TOOL_CALL:
             cancel = read_model(wire.CancelToolCall, payload)
@@ -63,69 +43,31 @@ def read_server_message(payload: dict[str, Any]) -> Draft | None:
             return _status(read_model(wire.Status, payload))
 
 
-def _refuse_unsayable(payload: dict[str, Any], *, forbid_keys: bool) -> None:
+def refuse_unsayable(payload: dict[str, Any], *, forbid_keys: bool) -> None:
+    """Refuse what is not plain, bounded JSON.
+
+    Raises:
+        MalformedFrame: naming the place.
+    """
     if fault := find_fault(payload, forbid_keys=forbid_keys):
         raise MalformedFrame(fault.reason, path=fault.path)
 
 
-def _context_update(update: wire.ContextUpdate) -> Draft:
-    if utf16_length(update.name) > wire.NAME_LENGTH:
-        raise MalformedFrame(f"is longer than {wire.NAME_LENGTH} characters", path="/name")
-    context = update.context
-    message = read_chat_message(context.get("message"))
-    if message is not None:
-        context = {key: value for key, value in context.items() if key != "message"}
-    event = ContextUpdated(
-        name=update.name,
-        context=context,
-        description=update.description,
-        wakes_agent=update.triggering,
-        message=message,
-    )
-    return Draft(event, losses=unknown_fields(update.model_extra))
-
-
-def _tool_result(said: wire.ToolResult) -> Draft:
-    losses = unknown_fields(said.model_extra)
-    result, error = said.result, said.error
-    if said.outcome == "success" and error is not None:
-        losses += (Loss(how="dropped", path="/error", note="a success has no error"),)
+def settle(
+    outcome: OutcomeKind, *, result: Any, error: str | None, path: str = ""
+) -> tuple[Any, str | None, tuple[Loss, ...]]:
+    """Keep of a result and an error what fits the outcome (A38), and say what was left out or put in."""
+    losses: tuple[Loss, ...] = ()
+    if outcome == "success" and error is not None:
+        losses += (Loss(how="dropped", path=f"{path}/error", note="a success has no error"),)
         error = None
-    if said.outcome != "success" and result is not None:
-        losses += (Loss(how="dropped", path="/result", note=f"outcome {said.outcome} has no result"),)
+    if outcome != "success" and result is not None:
+        losses += (Loss(how="dropped", path=f"{path}/result", note=f"outcome {outcome} has no result"),)
         result = None
-    if said.outcome == "failure" and not error:
-        losses += (Loss(how="invented", path="/error", note="a failure has an error text"),)
+    if outcome == "failure" and not error:
+        losses += (Loss(how="invented", path=f"{path}/error", note="a failure has an error text"),)
         error = "The tool failed without saying why."
-    event = ToolFinished(
-        native_call_id=said.tool_call_id,
-        tool=said.tool_name,
-        outcome=said.outcome,
-        result=result,
-        error=error,
-        wakes_agent=said.triggering,
-    )
-    return Draft(event, losses=losses)
-
-
-def _addon_tool_event(said: wire.AddonToolEvent) -> Draft:
-    losses = unknown_fields(said.model_extra)
-    if not wire.confirms_message(said.data):
-        return Draft(AddonAnswered(native_call_id=said.tool_call_id, data=said.data), losses=losses)
-    confirmed = read_model(wire.Confirmation, said.data, "/data")
-    losses += unknown_fields(confirmed.model_extra, "/data")
-    if confirmed.success and confirmed.error is not None:
-        losses += (Loss(how="dropped", path="/data/error", note="the message was delivered"),)
-    if not confirmed.success and confirmed.context is not None:
-        losses += (Loss(how="dropped", path="/data/context", note="the message was not delivered"),)
-    event = MessageConfirmed(
-        native_call_id=said.tool_call_id,
-        index=confirmed.message_index,
-        delivered=confirmed.success,
-        error=None if confirmed.success else confirmed.error,
-        context=confirmed.context if confirmed.success else None,
-    )
-    return Draft(event, losses=losses)
+    return result, error, losses
 
 
 def _tool_call(payload: dict[str, Any]) -> Draft:

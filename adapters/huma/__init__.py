@@ -1,0 +1,71 @@
+"""HUMA 0.1 and 0.2.0: agents that speak over Socket.IO, in enveloped events or in flat ones."""
+
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from adapters.huma.options import Huma01Options, Huma02Options
+from gateway.adapter.port import PORTS_VERSION, Capabilities, Codec, Connector, Tool
+
+
+@dataclass(frozen=True, slots=True)
+class Huma01Adapter:
+    """The adapter for HUMA 0.1."""
+
+    name: str = "huma-0.1"
+    protocol: str = "huma/0.1"
+    ports: int = PORTS_VERSION
+    options: type[Huma01Options] = Huma01Options
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What HUMA 0.1 can do."""
+        from adapters.huma.v0_1 import CAPABILITIES
+
+        return CAPABILITIES
+
+    def codec(self, options: Any = None) -> Codec:
+        """Make the codec; the options say how much the wire takes."""
+        from adapters.huma.v0_1 import Huma01Codec
+
+        return Huma01Codec(options.max_frame) if isinstance(options, Huma01Options) else Huma01Codec()
+
+    def connector(self, options: Huma01Options, tools: tuple[Tool, ...]) -> AbstractAsyncContextManager[Connector]:
+        """Make the connector of one runtime."""
+        from adapters.huma.connector import open_connector
+
+        return open_connector(options, tools)
+
+
+@dataclass(frozen=True, slots=True)
+class Huma02Adapter:
+    """The adapter for HUMA 0.2.0."""
+
+    name: str = "huma-0.2"
+    protocol: str = "huma/0.2.0"
+    ports: int = PORTS_VERSION
+    options: type[Huma02Options] = Huma02Options
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What HUMA 0.2.0 can do."""
+        from adapters.huma.v0_2 import CAPABILITIES
+
+        return CAPABILITIES
+
+    def codec(self, options: Any = None) -> Codec:
+        """Make the codec; no option changes what the words mean."""
+        from adapters.huma.v0_2 import Huma02Codec
+
+        del options
+        return Huma02Codec()
+
+    def connector(self, options: Huma02Options, tools: tuple[Tool, ...]) -> AbstractAsyncContextManager[Connector]:
+        """Make the connector of one runtime."""
+        from adapters.huma.connector import open_connector
+
+        return open_connector(options, tools)
+
+
+HUMA_0_1 = Huma01Adapter()
+HUMA_0_2 = Huma02Adapter()

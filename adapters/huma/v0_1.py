@@ -1,0 +1,244 @@
+"""What only HUMA 0.1 has: events in envelopes, and messages of their own for what users say. Pure."""
+
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import orjson
+from pydantic import Field
+
+from adapters.huma import wire
+from adapters.huma.chat import read_chat_message, write_chat_message
+from adapters.huma.checks import check_id, check_json, check_text, dropped, say
+from adapters.huma.codec import HumaCodec
+from adapters.huma.options import MAX_FRAME
+from adapters.huma.reading import refuse_unsayable, settle
+from adapters.huma.writing import check_context, is_chat, wakes
+from gateway.adapter.port import Capabilities, Encoded
+from gateway.errors import CannotExpress, MalformedFrame
+from gateway.events import (
+    ContextUpdated,
+    Draft,
+    Envelope,
+    Loss,
+    MessagePosted,
+    OutcomeKind,
+    ToolFinished,
+)
+from gateway.json_values import MAX_DEPTH, json_type, read_model, unknown_fields
+
+HUMA_EVENT = "huma-0.1-event"
+NEW_MESSAGE = "new-message"
+
+CAPABILITIES = Capabilities(
+    accepts=frozenset({"context.updated", "message.posted", "tool.finished", "opaque"}),
+    emits=wire.EMITS,
+    turns="inferred",
+    delivery="silence",
+    rejects_with=frozenset({wire.REJECTED}),
+    replaces_context=True,
+    hydrates=False,
+    answers_cancel=True,
+    creates_sessions=True,
+    limits={
+        "name": wire.NAME_LENGTH,
+        "frame_bytes": MAX_FRAME,
+        "arguments_depth": MAX_DEPTH,
+        "image_bytes": wire.IMAGE_BYTES,
+    },
+)
+
+_ERRORS = {
+    "failure": "The tool failed.",
+    "expired": "The tool did not answer in time.",
+    "canceled": "The call was canceled.",
+}
+
+
+class _Enveloped(wire.Wire):
+    content: dict[str, Any]
+
+
+class _ContextEvent(wire.Part):
+    """The content of a `huma-0.1-event` without a type of its own."""
+
+    name: str = Field(min_length=1)
+    context: dict[str, Any]
+    description: str
+    skip_cancel_pending_message: bool | None = Field(default=None, alias="skipCancelPendingMessage")
+
+
+class _ToolResult(wire.Part):
+    """The content of a `huma-0.1-event` whose own type is `tool-result`."""
+
+    type: Literal["tool-result"] | None = None
+    tool_call_id: wire.Id = Field(alias="toolCallId")
+    status: Literal["completed", "canceled"] | None = None
+    success: bool
+    result: Any = None
+    error: str | None = None
+    skip_immediate_processing: bool | None = Field(default=None, alias="skipImmediateProcessing")
+    context: dict[str, Any] | None = None
+
+
+class Huma01Codec(HumaCodec):
+    """Translates HUMA 0.1. A result that makes its frame larger than `max_frame` is refused."""
+
+    protocol: ClassVar[str] = "HUMA 0.1"
+    client_types: ClassVar[frozenset[str]] = frozenset({HUMA_EVENT, NEW_MESSAGE, wire.TOOL_RESULT})
+    faults_on: ClassVar[str] = wire.FROM_SERVER
+
+    def __init__(self, max_frame: int = MAX_FRAME) -> None:
+        self._max_frame = max_frame
+
+    def read_client_message(self, payload: dict[str, Any]) -> Draft | None:
+        """Read what a client sends on `message`; None for a type that 0.1 does not have."""
+        if payload["type"] not in self.client_types:
+            return None
+        refuse_unsayable(payload, forbid_keys=True)
+        envelope = read_model(_Enveloped, payload)
+        losses = unknown_fields(envelope.model_extra)
+        content = envelope.content
+        match payload["type"]:
+            case kind if kind == NEW_MESSAGE:
+                draft = read_chat_message(content)
+            case wire.TOOL_RESULT:
+                note = "a tool result outside its huma-0.1-event"
+                losses += (Loss(how="narrowed", path="/type", note=note),)
+                draft = _read_result(content, "/content")
+            case _ if _is_result_in_context(content):
+                note = "a tool result written as a context event"
+                losses += (Loss(how="narrowed", path="/content/context", note=note),)
+                losses += unknown_fields({key: None for key in content if key not in {"name", "context"}}, "/content")
+                draft = _read_result(content["context"], "/content/context")
+            case _ if content.get("type") is None:
+                draft = _read_context(content)
+            case _ if content["type"] == wire.TOOL_RESULT:
+                draft = _read_result(content, "/content")
+            case _ if isinstance(content["type"], str):
+                return None
+            case _:
+                raise MalformedFrame(f"expected a string, got {json_type(content['type'])}", path="/content/type")
+        return replace(draft, losses=losses + draft.losses)
+
+    def write_client_message(self, item: Draft | Envelope) -> Encoded | None:
+        """Write what a client may say; None for what only a server says."""
+        event = item.event
+        match event:
+            case ContextUpdated():
+                return _write_context(event)
+            case ToolFinished():
+                return self._check_size(_write_result(event))
+            case MessagePosted() if is_chat(event):
+                return _write_chat(event, item)
+            case _:
+                return None
+
+    def _check_size(self, encoded: Encoded) -> Encoded:
+        for frame in encoded.frames:
+            size = len(orjson.dumps(frame.payload))
+            if size > self._max_frame:
+                raise CannotExpress(f"a frame takes {self._max_frame} bytes, this one has {size}", path="/result")
+        return encoded
+
+
+def _is_result_in_context(content: dict[str, Any]) -> bool:
+    # So an early client wrapped its results, wrongly.
+    inner = content.get("context")
+    return content.get("name") == wire.TOOL_RESULT and isinstance(inner, dict) and "toolCallId" in inner
+
+
+def _read_context(content: dict[str, Any]) -> Draft:
+    said = read_model(_ContextEvent, content, "/content")
+    extra = {key: value for key, value in (said.model_extra or {}).items() if key != "type"}
+    losses = unknown_fields(extra, "/content")
+    if said.skip_cancel_pending_message:
+        note = "asks only not to be interrupted; taken as not waking"
+        losses += (Loss(how="narrowed", path="/content/skipCancelPendingMessage", note=note),)
+    event = ContextUpdated(
+        name=said.name,
+        context=said.context,
+        description=said.description,
+        wakes_agent=not said.skip_cancel_pending_message,
+    )
+    return Draft(event, losses=losses)
+
+
+def _read_result(content: dict[str, Any], path: str) -> Draft:
+    said = read_model(_ToolResult, content, path)
+    outcome = _outcome(said, path)
+    result, error, losses = settle(outcome, result=said.result, error=said.error, path=path)
+    event = ToolFinished(
+        native_call_id=said.tool_call_id,
+        outcome=outcome,
+        result=result,
+        error=error,
+        wakes_agent=not said.skip_immediate_processing,
+        context=said.context,
+    )
+    return Draft(event, losses=unknown_fields(said.model_extra, path) + losses)
+
+
+def _outcome(said: _ToolResult, path: str) -> OutcomeKind:
+    # Clients in the field leave the status of completed results out.
+    match said.status or "completed", said.success:
+        case "completed", True:
+            return "success"
+        case "completed", False:
+            return "failure"
+        case "canceled", False:
+            return "canceled"
+        case _:
+            raise MalformedFrame("a canceled call cannot be a success", path=f"{path}/success")
+
+
+def _write_context(event: ContextUpdated) -> Encoded:
+    check_context(event)
+    if event.name == wire.TOOL_RESULT and "toolCallId" in event.context:
+        raise CannotExpress("HUMA servers would take this for a tool result; choose another name", path="/name")
+    losses = dropped(("message", event.message))
+    content: dict[str, Any] = {"name": event.name, "context": event.context, "description": event.description}
+    if not event.wakes_agent:
+        note = "0.1 can only ask not to be interrupted; the agent may still answer"
+        losses += (Loss(how="narrowed", path="/wakes_agent", note=note),)
+        content["skipCancelPendingMessage"] = True
+    return say(wire.FROM_CLIENT, {"type": HUMA_EVENT, "content": content}, losses)
+
+
+def _write_result(event: ToolFinished) -> Encoded:
+    # The tool's name is not told: 0.1 has no field for it, and the id says it all.
+    check_id(event.native_call_id, "/native_call_id")
+    losses = dropped(("unknown", event.unknown or None))
+    content: dict[str, Any] = {
+        "type": wire.TOOL_RESULT,
+        "toolCallId": event.native_call_id,
+        "status": "canceled" if event.outcome == "canceled" else "completed",
+        "success": event.outcome == "success",
+    }
+    if event.outcome == "success":
+        losses += dropped(("error", event.error))
+        if event.result is not None:
+            check_json(event.result, "/result")
+            content["result"] = event.result
+    else:
+        losses += dropped(("result", event.result))
+        if event.outcome == "expired":
+            losses += (Loss(how="narrowed", path="/outcome", note="told as a failure"),)
+        if not event.error:
+            losses += (Loss(how="invented", path="/error", note=f"a {event.outcome} result has an error text"),)
+        content["error"] = event.error or _ERRORS[event.outcome]
+        check_text(content["error"], "/error")
+    waking, narrowed = wakes(event)
+    if not waking:
+        content["skipImmediateProcessing"] = True
+    if event.context is not None:
+        check_json(event.context, "/context")
+        content["context"] = event.context
+    return say(wire.FROM_CLIENT, {"type": HUMA_EVENT, "content": content}, losses + narrowed)
+
+
+def _write_chat(event: MessagePosted, item: Draft | Envelope) -> Encoded:
+    written = write_chat_message(event, item)
+    losses = written.losses
+    if not event.wakes_agent:
+        losses += (Loss(how="dropped", path="/wakes_agent", note="in 0.1 every message may wake the agent"),)
+    return say(wire.FROM_CLIENT, {"type": NEW_MESSAGE, "content": written.message}, losses)

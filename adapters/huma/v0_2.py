@@ -1,0 +1,273 @@
+"""What only HUMA 0.2.0 has: flat events, and confirmations of what the agent has said. Pure."""
+
+from datetime import timedelta
+from typing import Any, ClassVar, Literal, cast
+
+from pydantic import Field
+
+from adapters.huma import wire
+from adapters.huma.chat import read_chat_message, write_chat_message
+from adapters.huma.checks import check_id, check_json, check_text, dropped, say
+from adapters.huma.codec import HumaCodec
+from adapters.huma.reading import refuse_unsayable, settle
+from adapters.huma.writing import check_context, is_chat, wakes
+from gateway.adapter.port import Capabilities, Encoded
+from gateway.errors import CannotExpress, MalformedFrame
+from gateway.events import (
+    AddonAnswered,
+    ContextUpdated,
+    Draft,
+    Envelope,
+    Loss,
+    MessageConfirmed,
+    MessagePosted,
+    ToolFinished,
+)
+from gateway.json_values import MAX_DEPTH, json_length, read_model, unknown_fields, utf16_length
+
+CONTEXT_UPDATE = "context-update"
+ADDON_TOOL_EVENT = "addon-tool-event"
+RESULT_LENGTH = 65_536
+CONFIRMATION_SECONDS = 30
+
+CAPABILITIES = Capabilities(
+    accepts=frozenset({"context.updated", "message.confirmed", "addon.answered", "tool.finished", "opaque"}),
+    emits=wire.EMITS,
+    turns="inferred",
+    delivery="silence",
+    rejects_with=frozenset({wire.REJECTED}),
+    replaces_context=True,
+    hydrates=True,
+    confirms_messages=timedelta(seconds=CONFIRMATION_SECONDS),
+    answers_cancel=True,
+    creates_sessions=True,
+    limits={
+        "name": wire.NAME_LENGTH,
+        "result_utf16": RESULT_LENGTH,
+        "arguments_depth": MAX_DEPTH,
+        "image_bytes": wire.IMAGE_BYTES,
+    },
+)
+
+
+class _ContextUpdate(wire.Wire):
+    triggering: bool
+    name: str = Field(min_length=1)
+    context: dict[str, Any]
+    description: str
+
+
+class _ToolResult(wire.Wire):
+    triggering: bool
+    tool_call_id: wire.Id = Field(alias="toolCallId")
+    tool_name: wire.Id = Field(alias="toolName")
+    outcome: Literal["success", "failure", "canceled"]
+    result: Any = None
+    error: str | None = None
+
+
+class _AddonToolEvent(wire.Wire):
+    tool_call_id: wire.Id = Field(alias="toolCallId")
+    data: dict[str, Any]
+
+
+class _Confirmation(wire.Part):
+    """The `data` of an addon-tool-event that confirms one message."""
+
+    message_index: wire.Count = Field(alias="messageIndex")
+    success: bool
+    context: dict[str, Any] | None = None
+    error: str | None = None
+
+
+class Huma02Codec(HumaCodec):
+    """Translates HUMA 0.2.0."""
+
+    protocol: ClassVar[str] = "HUMA 0.2.0"
+    client_types: ClassVar[frozenset[str]] = frozenset({CONTEXT_UPDATE, wire.TOOL_RESULT, ADDON_TOOL_EVENT})
+    faults_on: ClassVar[str] = wire.ERRORS
+
+    def read_client_message(self, payload: dict[str, Any]) -> Draft | None:
+        """Read what a client sends on `message`; None for a type that 0.2.0 does not have."""
+        if payload["type"] not in self.client_types:
+            return None
+        refuse_unsayable(payload, forbid_keys=True)
+        match payload["type"]:
+            case wire.TOOL_RESULT:
+                return _read_result(read_model(_ToolResult, payload))
+            case kind if kind == CONTEXT_UPDATE:
+                return _read_context(read_model(_ContextUpdate, payload))
+            case _:
+                return _read_addon_answer(read_model(_AddonToolEvent, payload))
+
+    def write_client_message(self, item: Draft | Envelope) -> Encoded | None:
+        """Write what a client may say; None for what only a server says."""
+        event = item.event
+        match event:
+            case ContextUpdated():
+                return _write_context(event, item)
+            case ToolFinished():
+                return _write_result(event)
+            case MessageConfirmed():
+                return _write_confirmation(event)
+            case AddonAnswered():
+                check_id(event.native_call_id, "/native_call_id")
+                check_json(event.data, "/data")
+                return say(wire.FROM_CLIENT, _addon_tool_event(event.native_call_id, event.data))
+            case MessagePosted() if is_chat(event):
+                raise CannotExpress("HUMA 0.2.0 takes a user's message only inside a context update")
+            case _:
+                return None
+
+
+def _read_context(update: _ContextUpdate) -> Draft:
+    if utf16_length(update.name) > wire.NAME_LENGTH:
+        raise MalformedFrame(f"is longer than {wire.NAME_LENGTH} characters", path="/name")
+    context = update.context
+    message = _lift_message(context.get("message"))
+    if message is not None:
+        context = {key: value for key, value in context.items() if key != "message"}
+    event = ContextUpdated(
+        name=update.name,
+        context=context,
+        description=update.description,
+        wakes_agent=update.triggering,
+        message=message,
+    )
+    return Draft(event, losses=unknown_fields(update.model_extra))
+
+
+def _lift_message(given: object) -> MessagePosted | None:
+    """Read a chat message inside a context; None where anything about it is unexpected: the context keeps it then."""
+    match given:
+        case {"type": "message"}:
+            try:
+                draft = read_chat_message(cast("dict[str, Any]", given))
+            except MalformedFrame:
+                return None
+            return draft.event if isinstance(draft.event, MessagePosted) and not draft.losses else None
+        case _:
+            return None
+
+
+def _read_result(said: _ToolResult) -> Draft:
+    result, error, losses = settle(said.outcome, result=said.result, error=said.error)
+    event = ToolFinished(
+        native_call_id=said.tool_call_id,
+        tool=said.tool_name,
+        outcome=said.outcome,
+        result=result,
+        error=error,
+        wakes_agent=said.triggering,
+    )
+    return Draft(event, losses=unknown_fields(said.model_extra) + losses)
+
+
+def _read_addon_answer(said: _AddonToolEvent) -> Draft:
+    losses = unknown_fields(said.model_extra)
+    if not ("messageIndex" in said.data and "success" in said.data):
+        return Draft(AddonAnswered(native_call_id=said.tool_call_id, data=said.data), losses=losses)
+    confirmed = read_model(_Confirmation, said.data, "/data")
+    losses += unknown_fields(confirmed.model_extra, "/data")
+    if confirmed.success and confirmed.error is not None:
+        losses += (Loss(how="dropped", path="/data/error", note="the message was delivered"),)
+    if not confirmed.success and confirmed.context is not None:
+        losses += (Loss(how="dropped", path="/data/context", note="the message was not delivered"),)
+    event = MessageConfirmed(
+        native_call_id=said.tool_call_id,
+        index=confirmed.message_index,
+        delivered=confirmed.success,
+        error=None if confirmed.success else confirmed.error,
+        context=confirmed.context if confirmed.success else None,
+    )
+    return Draft(event, losses=losses)
+
+
+def _write_context(event: ContextUpdated, item: Draft | Envelope) -> Encoded:
+    check_context(event)
+    context = event.context
+    losses: tuple[Loss, ...] = ()
+    if event.message is not None and "message" in context:
+        losses = (Loss(how="dropped", path="/message", note="the context has a message of its own"),)
+    elif event.message is not None:
+        written = write_chat_message(event.message, item, "/message")
+        context = {**context, "message": written.message}
+        losses = written.losses
+    update = {
+        "type": CONTEXT_UPDATE,
+        "triggering": event.wakes_agent,
+        "name": event.name,
+        "context": context,
+        "description": event.description,
+    }
+    return say(wire.FROM_CLIENT, update, losses)
+
+
+def _write_result(event: ToolFinished) -> Encoded:
+    if not event.tool:
+        raise CannotExpress("HUMA 0.2.0 wants the tool's name on its result", path="/tool")
+    check_id(event.native_call_id, "/native_call_id")
+    check_id(event.tool, "/tool")
+    losses = dropped(("context", event.context), ("unknown", event.unknown or None))
+    answer: dict[str, Any] = {}
+    error = event.error
+    match event.outcome:
+        case "success":
+            losses += dropped(("error", error))
+            if event.result is not None:
+                _check_result(event.result)
+                answer["result"] = event.result
+        case "failure" | "expired":
+            losses += dropped(("result", event.result))
+            if event.outcome == "expired":
+                losses += (Loss(how="narrowed", path="/outcome", note="told as a failure"),)
+            if not error:
+                losses += (Loss(how="invented", path="/error", note="a failure has an error text"),)
+                error = "The tool did not answer in time." if event.outcome == "expired" else "The tool failed."
+            answer["error"] = error
+        case "canceled":
+            losses += dropped(("result", event.result))
+            if error is not None:
+                answer["error"] = error
+    check_text(answer.get("error", ""), "/error")
+    waking, narrowed = wakes(event)
+    said = {
+        "type": wire.TOOL_RESULT,
+        "triggering": waking,
+        "toolCallId": event.native_call_id,
+        "toolName": event.tool,
+        "outcome": "failure" if event.outcome == "expired" else event.outcome,
+        **answer,
+    }
+    return say(wire.FROM_CLIENT, said, losses + narrowed)
+
+
+def _check_result(result: object) -> None:
+    check_json(result, "/result")
+    length = json_length(result)
+    if length > RESULT_LENGTH:
+        raise CannotExpress(
+            f"a result has at most {RESULT_LENGTH} characters as JSON, this one has {length}", path="/result"
+        )
+
+
+def _write_confirmation(event: MessageConfirmed) -> Encoded:
+    check_id(event.native_call_id, "/native_call_id")
+    rest: dict[str, Any] = {}
+    if event.delivered:
+        losses = dropped(("error", event.error))
+        if event.context is not None:
+            check_json(event.context, "/context")
+            rest["context"] = event.context
+    else:
+        losses = dropped(("context", event.context))
+        if not event.error:
+            losses += (Loss(how="invented", path="/error", note="a failed delivery has an error text"),)
+        rest["error"] = event.error or "The message was not delivered."
+        check_text(rest["error"], "/error")
+    data = {"messageIndex": event.index, "success": event.delivered, **rest}
+    return say(wire.FROM_CLIENT, _addon_tool_event(event.native_call_id, data), losses)
+
+
+def _addon_tool_event(call: str, data: dict[str, Any]) -> dict[str, Any]:
+    return {"type": ADDON_TOOL_EVENT, "toolCallId": call, "data": data}

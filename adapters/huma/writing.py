@@ -1,0 +1,167 @@
+"""Writes what HUMA servers say, in either version, and what a client's messages have in common. Pure."""
+
+from adapters.huma import wire
+from adapters.huma.checks import check_id, check_json, check_text, dropped, say
+from gateway.adapter.port import Encoded
+from gateway.errors import CannotExpress
+from gateway.events import (
+    ContextUpdated,
+    Event,
+    FaultReported,
+    Loss,
+    MessagePosted,
+    SessionMoved,
+    Text,
+    ToolCanceled,
+    ToolFinished,
+    ToolRequested,
+    TypingChanged,
+    text_of,
+)
+from gateway.json_values import utf16_length
+
+
+def write_server_message(event: Event, *, faults_on: str) -> Encoded | None:
+    """Write what a server says; None for an event that it has no words for.
+
+    Raises:
+        CannotExpress: a value breaks a limit.
+    """
+    match event:
+        case ToolRequested():
+            return _tool_call(event)
+        case ToolCanceled():
+            return _cancel(event)
+        case MessagePosted():
+            return _message_sent(event)
+        case TypingChanged():
+            return _typing(event)
+        case SessionMoved():
+            return _status(event)
+        case FaultReported():
+            check_text(event.message, "/message")
+            check_text(event.code or "", "/code")
+            return say(faults_on, wire.error(message=event.message, code=event.code))
+        case _:
+            return None
+
+
+def is_chat(event: MessagePosted) -> bool:
+    """Whether a message is a participant's, which only a client says; the agent's are a server's."""
+    return event.burst is None and event.author.role != "agent"
+
+
+def check_context(event: ContextUpdated) -> None:
+    """Refuse a context that breaks a limit of HUMA.
+
+    Raises:
+        CannotExpress: naming the place.
+    """
+    length = utf16_length(event.name)
+    if not 1 <= length <= wire.NAME_LENGTH:
+        raise CannotExpress(f"a name has 1 to {wire.NAME_LENGTH} characters, this one has {length}", path="/name")
+    check_text(event.name, "/name")
+    check_text(event.description, "/description")
+    check_json(event.context, "/context")
+
+
+def wakes(event: ToolFinished) -> tuple[bool, tuple[Loss, ...]]:
+    """Say whether a result is to wake the agent.
+
+    A canceled one that wakes makes the agent call, cancel and call again without end (T6).
+    """
+    if event.outcome == "canceled" and event.wakes_agent:
+        return False, (Loss(how="narrowed", path="/wakes_agent", note="a canceled result never wakes"),)
+    return event.wakes_agent, ()
+
+
+def _tool_call(event: ToolRequested) -> Encoded:
+    if event.runs_in != "host":
+        raise CannotExpress("a HUMA client would carry out what the runtime carries out itself", path="/runs_in")
+    check_id(event.native_call_id, "/native_call_id")
+    check_id(event.tool, "/tool")
+    check_json(event.arguments, "/arguments")
+    losses = dropped(
+        ("needs_approval", event.needs_approval or None),
+        ("thought", event.thought),
+        ("preview", event.preview),
+        ("supersedes", event.supersedes),
+        ("problem", event.problem),
+    )
+    call = wire.tool_call(call=event.native_call_id, tool=event.tool, arguments=event.arguments)
+    return say(wire.FROM_SERVER, call, losses)
+
+
+def _cancel(event: ToolCanceled) -> Encoded:
+    check_id(event.native_call_id, "/native_call_id")
+    check_text(event.tool or "", "/tool")
+    check_text(event.reason or "", "/reason")
+    cancel = wire.cancel_tool_call(call=event.native_call_id, tool=event.tool, reason=event.reason)
+    return say(wire.FROM_SERVER, cancel)
+
+
+def _message_sent(event: MessagePosted) -> Encoded:
+    if not any(isinstance(block, Text) for block in event.content):
+        raise CannotExpress("an agent's message for HUMA needs text", path="/content")
+    losses = dropped(
+        ("author/id", event.author.id),
+        ("author/name", event.author.name),
+        ("message_id", event.message_id),
+        ("created_at", event.created_at),
+        ("complete", None if event.complete else True),
+        ("wakes_agent", None if event.wakes_agent else True),
+    )
+    if event.author.role != "agent":
+        losses += (Loss(how="narrowed", path="/author/role", note="messages of a burst are the agent's"),)
+    kept = [place for place, block in enumerate(event.content) if isinstance(block, Text)]
+    losses += tuple(
+        Loss(how="dropped", path=f"/content/{place}", note="HUMA agents send text only")
+        for place in range(len(event.content))
+        if place not in kept
+    )
+    if len(kept) > 1:
+        losses += (Loss(how="narrowed", path="/content", note="texts were joined with newlines"),)
+    text = text_of(event.content)
+    check_text(text, "/content")
+    if event.extra_args is not None:
+        check_json(event.extra_args, "/extra_args")
+    burst = event.burst
+    if burst is not None:
+        check_id(burst.call, "/burst/call")
+        if burst.index < 0 or (burst.count or 0) < 0:
+            raise CannotExpress("a place in a burst is not negative", path="/burst")
+    sent = wire.messaging(
+        "message_sent",
+        call=burst.call if burst else None,
+        message=text,
+        index=burst.index if burst else None,
+        count=burst.count if burst else None,
+        extra_args=event.extra_args,
+    )
+    return say(wire.FROM_SERVER, sent, losses)
+
+
+def _typing(event: TypingChanged) -> Encoded:
+    check_text(event.native_call_id or "", "/native_call_id")
+    check_text(event.reason or "", "/reason")
+    if event.extra_args is not None:
+        check_json(event.extra_args, "/extra_args")
+    said = wire.messaging(
+        "typing_start" if event.typing else "typing_end",
+        call=event.native_call_id,
+        reason=event.reason,
+        extra_args=event.extra_args,
+    )
+    return say(wire.FROM_SERVER, said)
+
+
+def _status(event: SessionMoved) -> Encoded:
+    losses = dropped(("reason", event.reason), ("waiting_for", event.waiting_for or None), ("thread", event.thread))
+    word = event.native_state or ""
+    if not word or (wire.state_of(word) or "running") != event.state:
+        losses += dropped(("native_state", event.native_state))
+        word, exact = wire.word_for(event.state)
+        if not exact:
+            losses += (Loss(how="narrowed", path="/state", note=f"told as {word}"),)
+    check_text(word, "/native_state")
+    return say(wire.FROM_SERVER, wire.status(word), losses)
