@@ -9,8 +9,8 @@ Faults are the process's, as its log is: gateways that share a process share the
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from random import random
 from types import TracebackType
@@ -164,6 +164,16 @@ async def _guarded(
             await asyncio.sleep(FAULTS.pause(name, key, now=loop.time()))
     finally:
         FAULTS.ended(name, key)
+
+
+@contextmanager
+def running(name: str, make: Callable[[], Awaitable[object]], tasks: Tasks) -> Generator[None]:
+    """Keep a part at work, as `guard` does, for as long as this is entered."""
+    task = guard(name, make, tasks)
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 def pause_after(times: int) -> float:

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
@@ -33,7 +33,7 @@ from gateway.guard import FAULTS, Tasks, count_what_is_left, guard_call, tried
 from gateway.json_members import MEMBERS
 from gateway.runtime.bounds import breaker_rules, executor_limits, session_limit
 from gateway.runtime.calls.breaker import Breakers
-from gateway.runtime.calls.callbacks import Addresses, Callbacks, keep_key
+from gateway.runtime.calls.callbacks import Callbacks
 from gateway.runtime.calls.dead_letters import DeadLetters
 from gateway.runtime.calls.dispatcher import Dispatcher
 from gateway.runtime.calls.history import load_history
@@ -79,7 +79,7 @@ from gateway.runtime.views import (
 )
 from gateway.settings.model import DestinationSpec, ExecutorSpec, Settings, WebhookSpec
 from gateway.store.port import Engine
-from gateway.store.rows import CallFilter, CallRow, Instance, InteractionRow, Page, SessionRow, StoredAnswer
+from gateway.store.rows import CallFilter, CallRow, Instance, InteractionRow, Page, Regained, SessionRow, StoredAnswer
 from gateway.store.step import InteractionState, Keep
 
 LATE = timedelta(minutes=10)
@@ -119,127 +119,115 @@ class Gateway:
         self.version = parts.version
         self._parts = parts
         self._engine = parts.engine
-        # For jitter only: nobody gains from guessing it.
-        self._jitter = random.random
-        self._breakers = Breakers(parts.clock, parts.metrics, self._jitter)
-        self._slots = Slots(self._breakers)
-        self._tasks = Tasks()
         self._stack = AsyncExitStack()
-        self._callbacks: Callbacks | None = None
-        self._policy = policy_of(settings)
         self._draining = Ending()
         self._history_pages = asyncio.Semaphore(PAGES)
-        self._notifications = Notifications(parts.engine)
-        self._keeper = LeaseKeeper(
-            parts.engine,
-            parts.clock,
-            parts.metrics,
-            url=parts.url,
-            ttl=settings.instance.lease if parts.shared else None,
-        )
-        self._interaction_feed = InteractionFeed(lambda changed: self._notifications.tell("interaction", changed))
         self._reloading = asyncio.Lock()
+        self._policy = policy_of(settings)
         self._unfinished: tuple[str, ...] = ()
         """What a reload was to change that it could not finish."""
-        self._quotes = Quotes(parts.metrics)
-        self._dispatcher = Dispatcher(
-            clock=parts.clock,
-            metrics=parts.metrics,
-            slots=self._slots,
-            breakers=self._breakers,
-            jitter=self._jitter,
-            links=self._addresses,
-            quotes=self._quotes,
+        # For jitter only: nobody gains from guessing it.
+        jitter = random.random
+        engine, clock, ids, metrics = parts.engine, parts.clock, parts.ids, parts.metrics
+        self._tasks = Tasks()
+        self._notifications = Notifications(engine)
+        self._keeper = LeaseKeeper(
+            engine,
+            clock,
+            metrics,
+            self._tasks,
+            url=parts.url,
+            ttl=settings.instance.lease if parts.shared else None,
+            lost=self._fall_silent,
+            regained=self._go_on,
         )
+        self._interaction_feed = InteractionFeed(lambda changed: self._notifications.tell("interaction", changed))
         self._backends = Backends(
             parts.make_executor,
             parts.make_destination,
-            parts.engine,
-            parts.clock,
-            self._jitter,
+            engine,
+            clock,
+            jitter,
             keeper=self._keeper,
             notifications=self._notifications,
-        )
-        self._handover = Handover(parts.engine, parts.clock, parts.ids, self._notifications)
-        self._sessions = Sessions(
-            Shared(
-                engine=parts.engine,
-                clock=parts.clock,
-                ids=parts.ids,
-                metrics=parts.metrics,
-                slots=self._slots,
-                dispatcher=self._dispatcher,
-                jitter=self._jitter,
-                copied=self._backends.wake,
-                leased=lambda: self._keeper.speaks,
-                interaction_feed=self._interaction_feed,
-                tasks=self._tasks,
-            ),
-            keeper=self._keeper,
-            notifications=self._notifications,
-            handover=self._handover,
             tasks=self._tasks,
+        )
+        self._breakers = Breakers(clock, metrics, jitter, rules=breaker_rules(settings), specs=settings.executors)
+        self._slots = Slots(self._breakers, executor_limits(settings), session=session_limit(settings))
+        self._callbacks = Callbacks(engine, ids, public_url=self._public_url)
+        self._quotes = Quotes(metrics, settings.executors)
+        self._dispatcher = Dispatcher(
+            clock=clock,
+            metrics=metrics,
+            slots=self._slots,
+            breakers=self._breakers,
+            jitter=jitter,
+            callbacks=self._callbacks,
+            quotes=self._quotes,
+            backends=self._backends,
+            tasks=self._tasks,
+        )
+        shared = Shared(
+            engine=engine,
+            clock=clock,
+            ids=ids,
+            metrics=metrics,
+            slots=self._slots,
+            dispatcher=self._dispatcher,
+            jitter=jitter,
+            backends=self._backends,
+            keeper=self._keeper,
+            notifications=self._notifications,
+            interaction_feed=self._interaction_feed,
+            tasks=self._tasks,
+        )
+        handover = Handover(engine, clock, ids, self._notifications)
+        self._sessions = Sessions(
+            shared,
+            handover,
             inbound_frames=settings.limits.inbound_frames,
             inbound_bytes=settings.limits.inbound_bytes,
-            changed=self._link_changed,
         )
-        self._directory = SessionDirectory(parts.engine, self._sessions)
-        self._redriving = Redriving(parts.engine, self._directory, parts.clock, parts.ids, wake=self._backends.wake)
+        self._member = ClusterMember(shared, self._sessions, handover)
+        self._directory = SessionDirectory(engine, self._sessions)
+        self._redriving = Redriving(engine, self._directory, clock, ids, wake=self._backends.wake)
+        self._maintenance = Maintenance(engine, metrics, self._sessions, self._keeper)
+        self.forwarder = self._member.forwarder
         self.dead_letters = DeadLetters(
-            parts.engine,
+            engine,
             redrive=self._redriving.dead_call,
             redeliver=self._redriving.dead_delivery,
             dismiss=self._redriving.dismiss,
         )
-        self._member = ClusterMember(
-            parts.engine,
-            parts.clock,
-            parts.metrics,
-            keeper=self._keeper,
-            notifications=self._notifications,
-            sessions=self._sessions,
-            handover=self._handover,
-            interaction_feed=self._interaction_feed,
-            tasks=self._tasks,
-            jitter=self._jitter,
-        )
-        self.forwarder = self._member.forwarder
-        self._maintenance = Maintenance(self._engine, parts.metrics, self._sessions, self._keeper)
 
     # Life ------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> "Gateway":
         count_what_is_left()
+        settings = self.settings
+        # Whatever it is that cannot start: everything that did is left again, in the opposite order.
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._engine)
-            # Whatever it was that could not start: everything that did is left again, in the opposite order.
             stack.push_async_callback(self._tasks.close)
-            stack.push_async_callback(lambda: tried("membership", self._member.stop()))
+            await stack.enter_async_context(self._callbacks)
+            await _enter(stack, "membership", self._member.joined())
             stack.callback(guard_call("dispatcher", self._dispatcher.stop))
-            stack.push_async_callback(lambda: tried("hands", self._backends.stop()))
+            await _enter(stack, "hands", self._backends.opened(settings))
+            self._use(settings)
             stack.push_async_callback(lambda: tried("sessions", self._sessions.end()))
-            stack.callback(guard_call("rounds", self._maintenance.stop))
-            await self._start()
+            for name in settings.runtimes:
+                await self._start_runtime(name)
+            await _enter(stack, "membership", self._member.taking_part())
+            stack.enter_context(self._maintenance.running(self._tasks, lambda: self.settings.retention))
+            stack.push_async_callback(lambda: tried("drain", self.drain()))
             self._stack = stack.pop_all()
+        log.info("gateway started", version=self.version, runtimes=len(settings.runtimes))
         return self
-
-    async def _start(self) -> None:
-        self._callbacks = Callbacks(await keep_key(self._engine, self._parts.ids), None)
-        await self._member.start()
-        self._dispatcher.start(self._tasks)
-        await self._backends.start(self._tasks)
-        await self._configure(self.settings)
-        for name in self.settings.runtimes:
-            await self._start_runtime(name)
-        await self._member.take_part()
-        self._maintenance.start(self._tasks, lambda: self.settings.retention)
-        log.info("gateway started", version=self.version, runtimes=len(self.settings.runtimes))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        async with self._stack:
-            await tried("drain", self.drain())
+        await self._stack.aclose()
         log.info("gateway stopped")
 
     async def drain(self) -> None:
@@ -268,14 +256,8 @@ class Gateway:
         await self._backends.finish()
         await self._member.leave()
 
-    async def _configure(self, settings: Settings) -> None:
-        """Take over what may change while running: executors, destinations, routes, tools, limits, logging."""
-        policy = policy_of(settings)
-        await self._backends.configure(settings)
-        self._dispatcher.configure(self._backends.executors, policy.executors)
-        self._quotes.configure(settings.executors)
-        self._breakers.configure(breaker_rules(settings), settings.executors)
-        self._slots.configure(executor_limits(settings), session=session_limit(settings))
+    def _use(self, settings: Settings) -> None:
+        """Take over what is the process's: names of metrics, the bound of members, logging."""
         self._parts.metrics.learn(
             runtimes=tuple(settings.runtimes),
             tools=tuple(settings.tools),
@@ -283,13 +265,27 @@ class Gateway:
             adapters=tuple({options.adapter for options in settings.runtimes.values()}),
             destinations=tuple(settings.destinations),
         )
-        self._policy = policy
-        self._sessions.change_policy(policy)
         MEMBERS.most = settings.limits.members
         configure(level=settings.logging.level, format=settings.logging.format)
-        if self._callbacks is not None:
-            self._callbacks.public_url = None if settings.public_url is None else str(settings.public_url)
         self.settings = settings
+
+    async def _change(self, settings: Settings) -> None:
+        """Take over what may change while running: executors, destinations, routes, tools, limits, logging.
+
+        Raises:
+            InvalidConfiguration: something of it can never work; nothing was changed.
+        """
+        policy, rules, limits = policy_of(settings), breaker_rules(settings), executor_limits(settings)
+        await self._backends.configure(settings)
+        self._quotes.configure(settings.executors)
+        self._breakers.configure(rules, settings.executors)
+        self._slots.configure(limits, session=session_limit(settings))
+        self._policy = policy
+        self._sessions.change_policy(policy)
+        self._use(settings)
+
+    def _public_url(self) -> str | None:
+        return None if self.settings.public_url is None else str(self.settings.public_url)
 
     async def _start_runtime(self, name: str) -> None:
         options = self.settings.runtimes[name]
@@ -313,7 +309,7 @@ class Gateway:
             # What an earlier reload has begun and could not finish is finished by this one.
             changed = tuple(dict.fromkeys((*self._unfinished, *changed_paths(old, new))))
             self._unfinished = changed
-            await self._configure(new)
+            await self._change(new)
             for name, runtime in list(self._sessions.runtimes.items()):
                 await self._change_runtime(name, runtime)
             for name in new.runtimes:
@@ -414,7 +410,7 @@ class Gateway:
 
     def callback_allowed(self, call_id: CallId, token: str) -> bool:
         """Whether a callback token belongs to a call, in constant time."""
-        return self._callbacks is not None and self._callbacks.allowed(call_id, token)
+        return self._callbacks.allowed(call_id, token)
 
     async def settle(self, call_id: CallId, answer: Answered, *, size: int = 0) -> CallRow:
         """Record an outcome that came by callback or API, of so many bytes; the same one again is fine.
@@ -570,12 +566,14 @@ class Gateway:
 
     # Inside ----------------------------------------------------------------------------------------------
 
-    def _addresses(self, call_id: CallId) -> Addresses | None:
-        return None if self._callbacks is None else self._callbacks.addresses(call_id)
+    def _fall_silent(self) -> None:
+        self._sessions.suspend_all()
 
-    def _link_changed(self, name: str) -> None:
-        links = [carried.supervisor.state for carried in self._sessions.of_runtime(name)]
-        # One that the runtime has ended, and that nobody needs, lacks nothing.
-        up = all(state in {"up", "asleep"} for state in links) if links else None
-        self._parts.metrics.link(name, up=up, asleep=links.count("asleep"))
-        self._parts.metrics.sessions(name, len(links))
+    async def _go_on(self, mine: Sequence[Regained]) -> None:
+        await self._member.takeover.go_on(mine)
+
+
+async def _enter(stack: AsyncExitStack, name: str, part: AbstractAsyncContextManager[None]) -> None:
+    """Enter a part; what it raises on the way out is logged with its name, and the others are left all the same."""
+    await part.__aenter__()
+    stack.push_async_callback(lambda: tried(name, part.__aexit__(None, None, None)))

@@ -40,9 +40,9 @@ class Session(Inbox):
 def slots(
     *, most: int = 1, rate: float | None = None, per_session: int = 16, session_rate: float | None = None
 ) -> Slots:
-    made = Slots(Breakers(SystemClock(), Metrics(version="0"), lambda: 0.0))
-    made.configure({"cards": (most, rate), "other": (most, None)}, session=(per_session, session_rate))
-    return made
+    breakers = Breakers(SystemClock(), Metrics(version="0"), lambda: 0.0, rules={}, specs={})
+    limits = {"cards": (most, rate), "other": (most, None)}
+    return Slots(breakers, limits, session=(per_session, session_rate))
 
 
 def wait(made: Slots, session: Session, *names: str, executor: str = "cards") -> None:

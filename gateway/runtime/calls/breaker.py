@@ -125,12 +125,21 @@ def read(answer: Answer) -> tuple[Sign, str]:
 class Breakers:
     """The breakers of all executors that have one; known to logs and metrics."""
 
-    def __init__(self, clock: Clock, metrics: Metrics, jitter: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        metrics: Metrics,
+        jitter: Callable[[], float],
+        *,
+        rules: Mapping[str, Rule | None],
+        specs: Mapping[str, object],
+    ) -> None:
         self._clock = clock
         self._metrics = metrics
         self._jitter = jitter
         self._specs: Mapping[str, object] = {}
         self._breakers: dict[str, Breaker] = {}
+        self.configure(rules, specs)
 
     def configure(self, rules: Mapping[str, Rule | None], specs: Mapping[str, object]) -> None:
         """Take over a configuration; an executor whose spec has changed begins anew, the others stay as they are."""

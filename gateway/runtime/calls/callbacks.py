@@ -1,9 +1,11 @@
 """The addresses that executors report to later on, each with a token that is good for its one call."""
 
 import hmac
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
+from types import TracebackType
 
 from gateway.clock import Ids
 from gateway.errors import EngineUnavailable
@@ -26,17 +28,33 @@ class Addresses:
 
 
 class Callbacks:
-    """Makes callback addresses and checks their tokens; the key is made once and kept in the store."""
+    """Makes callback addresses and checks their tokens; the key is made once and kept in the store.
 
-    def __init__(self, key: bytes, public_url: str | None) -> None:
-        self.public_url = public_url
-        self._key = key
+    Entered when the store is open: without the key no token is good, and no address is given.
+    """
+
+    def __init__(self, engine: Engine, ids: Ids, *, public_url: Callable[[], str | None]) -> None:
+        """Prepare; `public_url` says under which address the gateway can be reached now."""
+        self._engine = engine
+        self._ids = ids
+        self._public_url = public_url
+        self._key: bytes | None = None
+
+    async def __aenter__(self) -> "Callbacks":
+        self._key = await keep_key(self._engine, self._ids)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._key = None
 
     def addresses(self, call_id: CallId) -> Addresses | None:
         """Name where to report; None where the configuration has no `public_url`."""
-        if self.public_url is None:
+        url = self._public_url()
+        if url is None or self._key is None:
             return None
-        root, token = self.public_url.rstrip("/"), self._token(call_id)
+        root, token = url.rstrip("/"), _token(self._key, call_id)
         return Addresses(
             outcome=f"{root}/v1/calls/{call_id}/outcome?token={token}",
             progress=f"{root}/v1/calls/{call_id}/progress?token={token}",
@@ -44,10 +62,13 @@ class Callbacks:
 
     def allowed(self, call_id: CallId, token: str) -> bool:
         """Whether a token belongs to a call, in constant time."""
-        return hmac.compare_digest(self._token(call_id).encode(), token.encode("utf-8", "replace"))
+        if self._key is None:
+            return False
+        return hmac.compare_digest(_token(self._key, call_id).encode(), token.encode("utf-8", "replace"))
 
-    def _token(self, call_id: CallId) -> str:
-        return hmac.new(self._key, call_id.encode("utf-8", "replace"), sha256).hexdigest()[:_LETTERS]
+
+def _token(key: bytes, call_id: CallId) -> str:
+    return hmac.new(key, call_id.encode("utf-8", "replace"), sha256).hexdigest()[:_LETTERS]
 
 
 async def keep_key(engine: Engine, ids: Ids) -> bytes:

@@ -6,7 +6,7 @@ canceled before its first step, or dies of a fault of ours, reports as well.
 
 import asyncio
 from asyncio import Task
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -34,9 +34,10 @@ from gateway.executors.port import (
 )
 from gateway.guard import FAULTS, Tasks, awaited, guard, guard_call, is_fault
 from gateway.runtime.calls.breaker import Breakers
-from gateway.runtime.calls.callbacks import Addresses
+from gateway.runtime.calls.callbacks import Callbacks
 from gateway.runtime.calls.quotes import Quotes
 from gateway.runtime.calls.slots import Slots
+from gateway.runtime.delivery.backends import Backends
 from gateway.runtime.metrics import AttemptResult, Metrics
 from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.signals import Attempted, ExecutorReplied
@@ -64,7 +65,7 @@ class _Tried:
 
 
 class Dispatcher:
-    """Runs every request to an executor; entered and left with the gateway."""
+    """Runs every request to an executor."""
 
     def __init__(
         self,
@@ -74,33 +75,26 @@ class Dispatcher:
         slots: Slots,
         breakers: Breakers,
         jitter: Callable[[], float],
-        links: Callable[[CallId], Addresses | None],
+        callbacks: Callbacks,
         quotes: Quotes,
+        backends: Backends,
+        tasks: Tasks,
     ) -> None:
         self._clock = clock
         self._metrics = metrics
         self._slots = slots
         self._breakers = breakers
         self._jitter = jitter
-        self._links = links
+        self._callbacks = callbacks
         self._quotes = quotes
-        self._executors: Mapping[str, Executor] = {}
-        self._policies: Mapping[str, RetryPolicy] = {}
-        self._tasks: Tasks | None = None
+        self._backends = backends
+        self._tasks = tasks
         self._attempts: dict[CallId, Task[_Tried]] = {}
         self._telling = 0
         self._noted: set[str] = set()
         """Executors of which it was logged that they say more than anybody knows."""
         self._of: dict[Inbox, set[Task[Any]]] = {}
         """All that is under way, by the session that hears of its end."""
-
-    def configure(self, executors: Mapping[str, Executor], policies: Mapping[str, RetryPolicy]) -> None:
-        """Use these executors from now on."""
-        self._executors, self._policies = executors, policies
-
-    def start(self, tasks: Tasks) -> None:
-        """Run attempts in this group from now on."""
-        self._tasks = tasks
 
     def stop(self) -> None:
         """Break off what is under way; the calls are taken up again by the next process."""
@@ -137,7 +131,6 @@ class Dispatcher:
     def dispatch(self, session: Inbox, effect: Dispatch, view: SessionView, *, protocol: str) -> None:
         """Start one attempt of a call that holds a slot."""
         call = effect.call
-        assert self._tasks is not None
         task = awaited("attempt", self._attempt(call, view, protocol), self._tasks)
         self._attempts[call.call_id] = task
         epoch = self._breakers.began(call.executor or "")
@@ -145,14 +138,14 @@ class Dispatcher:
         self._keep(session, task)
 
     async def _attempt(self, call: OpenCall, view: SessionView, protocol: str) -> _Tried:
-        executor = self._executors.get(call.executor or "")
-        if executor is None:
+        found = self._backends.executor(call.executor or "")
+        if found is None:
             return _Tried(failure(f"The tool {call.tool!r} is no longer available here."), telling=False)
-        policy = self._policies[call.executor or ""]
+        executor, policy = found
         left = call.deadline_at - self._clock.now()
         if left <= timedelta(0):
             return _Tried(NeverSent("no time was left for this attempt"), telling=False)
-        links = self._links(call.call_id)
+        links = self._callbacks.addresses(call.call_id)
         request = Request(
             kind="tool.requested",
             key=call.idempotency_key,
@@ -237,15 +230,15 @@ class Dispatcher:
         task = self._attempts.get(effect.call_id)
         if task is not None and effect.stop:
             task.cancel()
-        executor = self._executors.get(effect.executor or "")
-        if executor is None or effect.tell is None or self._tasks is None:
+        found = self._backends.executor(effect.executor or "")
+        if found is None or effect.tell is None:
             return
         cancellation = Cancellation(key=f"{effect.key}.cancel", data=effect.tell, timeout=_CANCEL_TIMEOUT)
         if self._telling >= MOST_TOLD:
             log.warning("an executor was not told of a cancel", key=cancellation.key, reason="too many at once")
             return
         self._telling += 1
-        telling = guard("cancel", partial(self._tell, executor, cancellation), self._tasks, again=False)
+        telling = guard("cancel", partial(self._tell, found[0], cancellation), self._tasks, again=False)
         telling.add_done_callback(guard_call("dispatcher", self._told))
 
     def _told(self, _task: Task[None]) -> None:
@@ -260,7 +253,6 @@ class Dispatcher:
 
     def ask(self, session: Inbox, effect: Ask) -> None:
         """Start asking an executor about a routed event."""
-        assert self._tasks is not None
         asking = guard("question", partial(self._ask_until_deadline, session, effect), self._tasks, times=3)
         self._keep(session, asking)
 
@@ -269,10 +261,10 @@ class Dispatcher:
         session.put(ExecutorReplied(effect.sequence, answer))
 
     async def _ask(self, effect: Ask) -> Answer:
-        executor = self._executors.get(effect.executor)
-        if executor is None:
+        found = self._backends.executor(effect.executor)
+        if found is None:
             return failure(f"there is no executor {effect.executor!r}")
-        policy = self._policies[effect.executor]
+        executor, policy = found
         reason = "no time was left"
         for attempt in range(1, policy.attempts + 1):
             left = effect.deadline_at - self._clock.now()

@@ -21,12 +21,13 @@ log = structlog.get_logger(__name__)
 class Quotes:
     """Looks through outcomes, however they came."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, executors: Mapping[str, ExecutorSpec]) -> None:
         self._metrics = metrics
         self._sent: Mapping[str, tuple[str, ...]] = {}
         self._secret: Mapping[str, tuple[bytes, ...]] = {}
         self._noted: set[str] = set()
         """Executors of which it was logged that they tell secrets back."""
+        self.configure(executors)
 
     def configure(self, executors: Mapping[str, ExecutorSpec]) -> None:
         """Look for what is sent to these executors from now on."""

@@ -74,15 +74,15 @@ class _Executor:
 class Slots:
     """Counts calls in flight; a free slot goes to the sessions in turn, each known by its inbox."""
 
-    def __init__(self, breakers: Breakers) -> None:
+    def __init__(self, breakers: Breakers, executors: Mapping[str, Limit], *, session: Limit) -> None:
         self._breakers = breakers
-        self._per_session = 1
-        self._session_rate: float | None = None
+        self._per_session, self._session_rate = session
         self._executors: dict[str, _Executor] = {}
         self._sessions: dict[Inbox, int] = {}
         self._paces: dict[Inbox, _Bucket] = {}
         """Of sessions that have begun a call, until they end; empty where sessions have no rate."""
         self._paused = False
+        self.configure(executors, session=session)
 
     def configure(self, executors: Mapping[str, Limit], *, session: Limit) -> None:
         """Set the limits of each executor and of every session; queues and counts are kept."""

@@ -120,11 +120,9 @@ class Handover:
         self._ids = ids
         self._notifications = notifications
         self._wake = asyncio.Event()
-        notifications.on("handover", lambda _: self._wake.set())
-        notifications.on_missed(self._wake.set)
 
     def wake(self) -> None:
-        """Look now: a session was taken up."""
+        """Look now: a session was taken up, or somebody has left something."""
         self._wake.set()
 
     # Giving ----------------------------------------------------------------------------------------------

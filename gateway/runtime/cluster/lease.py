@@ -6,7 +6,8 @@ speak. Who lost a lease begins again under a new id, and first of all goes on wi
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from math import inf
@@ -43,24 +44,37 @@ class Lease:
 class LeaseKeeper:
     """Keeps the lease; asks the store for sessions and names under it."""
 
-    def __init__(self, engine: Engine, clock: Clock, metrics: Metrics, *, url: str, ttl: timedelta | None) -> None:
-        """Prepare; without a `lease` the store is this process's alone, and nothing can be lost."""
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Clock,
+        metrics: Metrics,
+        tasks: Tasks,
+        *,
+        url: str,
+        ttl: timedelta | None,
+        lost: Callable[[], None],
+        regained: Callable[[Sequence[Regained]], Awaitable[None]],
+    ) -> None:
+        """Prepare; without a `ttl` the store is this process's alone, and nothing can be lost.
+
+        `lost` is called the moment the lease is lost, `regained` when another one has begun after that, with what is
+        still one's own.
+        """
         self.shared = ttl is not None
         self.url = url
         self.ttl = ttl or _FOREVER
         self.interval = self.ttl.total_seconds() / _BEATS if self.shared else 1.0
-        self.lost: Callable[[], None] = _nothing
-        """Called the moment the lease is lost."""
-        self.regained: Callable[[Sequence[Regained]], Awaitable[None]] = _take_nothing
-        """Called when another one has begun after that, with what is still one's own."""
+        self._lost, self._regained = lost, regained
+        self._tasks = tasks
         self._engine = engine
         self._clock = clock
         self._metrics = metrics
         self._lease: Lease | None = None
+        self._beating: asyncio.Task[None] | None = None
         self._former: set[str] = set()
         """Instances of this process whose sessions have not been taken over by the present one yet."""
         self._timer: asyncio.TimerHandle | None = None
-        self._beating: asyncio.Task[None] | None = None
 
     @property
     def lease(self) -> Lease | None:
@@ -85,18 +99,23 @@ class LeaseKeeper:
 
     # The lease -------------------------------------------------------------------------------------------
 
-    async def begin(self, tasks: Tasks) -> None:
-        """Begin the first lease and keep it in this group.
+    @asynccontextmanager
+    async def kept(self) -> AsyncGenerator[None]:
+        """Begin the first lease and keep it, or the next one; on the way out all that is owned or held is given up.
 
         Raises:
             EngineUnavailable: the store takes no lease.
         """
         await self._begin()
         if self.shared:
-            self._beating = guard("lease", self._keep, tasks)
+            self._beating = guard("lease", self._keep, self._tasks)
+        try:
+            yield
+        finally:
+            await self.resign()
 
     async def resign(self) -> None:
-        """Give up everything that is still owned or held, and the lease."""
+        """Give up everything that is still owned or held, and the lease; no other one begins."""
         if self._beating is not None:
             self._beating.cancel()
         lease = self._lease
@@ -160,7 +179,7 @@ class LeaseKeeper:
         if self._lease is lease and self.seconds_left > 0:
             self._former -= former
             log.info("sessions go on under the new lease", instance=lease.instance, count=len(mine))
-            await self.regained(mine)
+            await self._regained(mine)
 
     def _prolong(self, lease: Lease, began: float) -> None:
         if not self.shared:
@@ -180,7 +199,7 @@ class LeaseKeeper:
         self._former.add(lease.instance)
         self._metrics.lease_lost()
         log.error("the lease is lost, and all sessions fall silent", instance=lease.instance, reason=reason)
-        self.lost()
+        self._lost()
 
     def _end(self, lease: Lease) -> None:
         self._lease = None
@@ -224,11 +243,3 @@ class LeaseKeeper:
         """List the other instances that live."""
         mine = None if self._lease is None else self._lease.instance
         return [one for one in await self._engine.instances() if one.alive and one.instance_id != mine]
-
-
-def _nothing() -> None:
-    return
-
-
-async def _take_nothing(mine: Sequence[Regained]) -> None:
-    del mine

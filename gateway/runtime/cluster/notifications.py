@@ -5,8 +5,11 @@ to time, so that a lost one costs a wait and a repeated one a look.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, cast
 
 from gateway.guard import guard_call
 from gateway.store.port import Notifier
@@ -25,6 +28,18 @@ _MOST_WAITING = 10_000
 """Names that wait to be sent; what is over must find its way by being looked for."""
 
 
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Who hears what other instances say."""
+
+    named: Mapping[Kind, Callable[[Sequence[str]], None]]
+    """Called with the names of each notification of a kind."""
+    live: Callable[[str, str], None]
+    """Called with the session and the text of each live item that another instance shows."""
+    missed: Sequence[Callable[[], None]]
+    """Called when notifications may have been missed."""
+
+
 class Notifications:
     """Notifies for this instance, and tells its parts what others say."""
 
@@ -37,36 +52,20 @@ class Notifications:
         self._live_number = 0
         self._live_characters = 0
         self._live_since = 0.0
-        self._shown: Callable[[str, str], None] | None = None
-        self._heard: dict[str, Callable[[Sequence[str]], None]] = {}
-        self._missed: list[Callable[[], None]] = []
-        self._stop: Callable[[], None] | None = None
 
-    def on(self, kind: Kind, heard: Callable[[Sequence[str]], None]) -> None:
-        """Call this with the names of each notification of a kind."""
-        self._heard[kind] = guard_call("rings", heard)
-
-    def on_live(self, shown: Callable[[str, str], None]) -> None:
-        """Call this with the session and the text of each live item that another instance shows."""
-        self._shown = guard_call("rings", shown)
-
-    def on_missed(self, missed: Callable[[], None]) -> None:
-        """Call this when notifications may have been missed."""
-        self._missed.append(guard_call("rings", missed))
-
-    def start(self) -> None:
-        """Listen from now on."""
-        self._stop = self._notifier.listen(self._hear)
-
-    def stop(self) -> None:
-        """Send what waits, as far as it fits, and listen no longer."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._flush()
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._stop is not None:
-            self._stop()
+    @contextmanager
+    def heard(self, listeners: Listeners) -> Generator[None]:
+        """Let these hear what other instances say; on the way out what waits is sent, as far as it fits."""
+        stop = self._notifier.listen(partial(_hear, listeners))
+        try:
+            yield
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._flush()
+            if self._timer is not None:
+                self._timer.cancel()
+            stop()
 
     def tell(self, kind: Kind, names: Iterable[str]) -> None:
         """Notify soon: at once where nothing was sent just now."""
@@ -119,17 +118,18 @@ class Notifications:
         self._waiting[kind] = names
         return f"{kind}:{','.join(some)}"
 
-    def _hear(self, topic: str | None) -> None:
-        if topic is None:
-            for missed in self._missed:
-                missed()
-            return
-        kind, _, names = topic.partition(":")
-        if kind == LIVE:
-            session_id, _, numbered = names.partition(":")
-            if self._shown is not None:
-                self._shown(session_id, numbered.partition(":")[2])
-            return
-        heard = self._heard.get(kind)
-        if heard is not None and names:
-            heard(names.split(","))
+
+def _hear(listeners: Listeners, topic: str | None) -> None:
+    if topic is None:
+        for missed in listeners.missed:
+            guard_call("rings", missed)()
+        return
+    kind, _, names = topic.partition(":")
+    if kind == LIVE:
+        session_id, _, numbered = names.partition(":")
+        guard_call("rings", listeners.live)(session_id, numbered.partition(":")[2])
+        return
+    # A newer release may say what this one does not know.
+    hear = listeners.named.get(cast("Kind", kind))
+    if hear is not None and names:
+        guard_call("rings", hear)(names.split(","))

@@ -48,10 +48,6 @@ class RemoteFeeds:
         self._tasks = tasks
         self._remote_feeds: dict[SessionId, tuple[Feed, asyncio.Event]] = {}
         self._running: set[asyncio.Task[None]] = set()
-        notifications.on("session", self._hear)
-        notifications.on("follow", self._ring_for)
-        notifications.on_live(self._show)
-        notifications.on_missed(self._look_all)
 
     def here(self, session_id: SessionId) -> Feed | None:
         """Find the feed of a session that is carried here."""
@@ -86,12 +82,13 @@ class RemoteFeeds:
 
     # Notifications -----------------------------------------------------------------------------------------------
 
-    def _hear(self, names: Sequence[str]) -> None:
+    def hear(self, names: Sequence[str]) -> None:
+        """Look at these sessions now: others have written."""
         for name in names:
             if found := self._remote_feeds.get(SessionId(name)):
                 found[1].set()
 
-    def _show(self, name: str, text: str) -> None:
+    def show(self, name: str, text: str) -> None:
         """Show something that is only live to those who follow here."""
         found = self._remote_feeds.get(SessionId(name))
         if found is None:
@@ -105,11 +102,12 @@ class RemoteFeeds:
         else:
             found[0].tell(live)
 
-    def _look_all(self) -> None:
+    def look_all(self) -> None:
+        """Look at all sessions now: something may have been missed."""
         for _, wake in self._remote_feeds.values():
             wake.set()
 
-    def _ring_for(self, names: Sequence[str]) -> None:
+    def notify_of(self, names: Sequence[str]) -> None:
         """Others follow these sessions; notify after each commit for a while, where they are carried here."""
         for name in names:
             feed = self._own(SessionId(name))

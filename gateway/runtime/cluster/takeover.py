@@ -8,9 +8,8 @@ import structlog
 
 from gateway.errors import EngineUnavailable
 from gateway.events import SessionId
-from gateway.guard import FAULTS, Tasks, guard
+from gateway.guard import FAULTS
 from gateway.runtime.cluster.lease import LeaseKeeper
-from gateway.runtime.cluster.notifications import Notifications
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.session.sessions import Sessions
 from gateway.store.port import Engine
@@ -38,7 +37,6 @@ class Takeover:
         engine: Engine,
         keeper: LeaseKeeper,
         sessions: Sessions,
-        notifications: Notifications,
         *,
         metrics: Metrics,
         jitter: Callable[[], float],
@@ -51,19 +49,6 @@ class Takeover:
         self._wake = asyncio.Event()
         self._named: dict[SessionId, None] = {}
         self._doubt = False
-        self._task: asyncio.Task[None] | None = None
-        notifications.on("orphans", self._hear)
-        notifications.on_missed(self._wake.set)
-
-    def start(self, tasks: Tasks) -> None:
-        """Look from now on; where the store is this process's alone, there is nothing to look for."""
-        if self._keeper.shared:
-            self._task = guard("adoption", self._look, tasks)
-
-    def stop(self) -> None:
-        """Take over nothing more."""
-        if self._task is not None:
-            self._task.cancel()
 
     def wake(self) -> None:
         """Look now."""
@@ -78,7 +63,7 @@ class Takeover:
 
     async def take_all(self, *, pause: float = 0.0) -> None:
         """Take up, in portions, whatever this instance may."""
-        while True:
+        while not self._sessions.leaving:
             rows = await self._keeper.take_over(self._sessions.runtimes.keys(), limit=PORTION)
             if not rows:
                 return
@@ -89,14 +74,16 @@ class Takeover:
             await self._sessions.take_up(rows)
             await asyncio.sleep(pause * (0.5 + self._jitter()))
 
-    def _hear(self, names: Sequence[str]) -> None:
+    def hear(self, names: Sequence[str]) -> None:
+        """Look at these sessions first: nobody owns them, as others say."""
         for name in names[: _MOST_NAMED - len(self._named)]:
             self._named[SessionId(name)] = None
         self._wake.set()
 
-    async def _look(self) -> None:
+    async def keep_looking(self) -> None:
+        """Look until the process is about to end."""
         looks = 0
-        while True:
+        while not self._sessions.leaving:
             try:
                 async with asyncio.timeout(_LOOK * (0.5 + self._jitter())):
                     await self._wake.wait()

@@ -1,8 +1,8 @@
 """The executors and destinations of the configuration: opened, swapped on reload, closed."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -10,6 +10,7 @@ from typing import TypeVar
 import structlog
 
 from gateway.clock import Clock
+from gateway.core.calls import RetryPolicy
 from gateway.errors import EngineUnavailable, InvalidConfiguration, NotFound, OperatorError, Problem
 from gateway.executors.port import Destination, Executor
 from gateway.guard import Tasks, awaited, guard, tried
@@ -32,6 +33,13 @@ _Part = TypeVar("_Part")
 
 
 @dataclass(frozen=True, slots=True)
+class _Executor:
+    spec: ExecutorSpec
+    executor: Executor
+    policy: RetryPolicy
+
+
+@dataclass(frozen=True, slots=True)
 class _Delivery:
     spec: DestinationSpec
     destination: Destination
@@ -51,6 +59,7 @@ class Backends:
         jitter: Callable[[], float],
         keeper: LeaseKeeper,
         notifications: Notifications,
+        tasks: Tasks,
     ) -> None:
         self._keeper = keeper
         self._notifications = notifications
@@ -59,23 +68,30 @@ class Backends:
         self._engine = engine
         self._clock = clock
         self._jitter = jitter
-        self._tasks: Tasks | None = None
-        self._executors: dict[str, tuple[ExecutorSpec, Executor]] = {}
+        self._tasks = tasks
+        self._executors: dict[str, _Executor] = {}
         self._deliveries: dict[str, _Delivery] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._held: set[str] = set()
         """The destinations that this instance, and no other, delivers to."""
-        notifications.on("copies", self._hear)
-        notifications.on_missed(lambda: self._hear(tuple(self._deliveries)))
 
-    async def start(self, tasks: Tasks) -> None:
-        """Run couriers in this group."""
-        self._tasks = tasks
+    @asynccontextmanager
+    async def opened(self, settings: Settings) -> AsyncGenerator[None]:
+        """Open what the configuration names; on the way out all that is open by then is closed.
 
-    @property
-    def executors(self) -> Mapping[str, Executor]:
-        """The executors by name."""
-        return {name: executor for name, (_, executor) in self._executors.items()}
+        Raises:
+            InvalidConfiguration: something of it can never work.
+        """
+        try:
+            await self.configure(settings)
+            yield
+        finally:
+            await self._close()
+
+    def executor(self, name: str) -> tuple[Executor, RetryPolicy] | None:
+        """Find an executor and how it is asked."""
+        found = self._executors.get(name)
+        return None if found is None else (found.executor, found.policy)
 
     async def configure(self, settings: Settings) -> None:
         """Open what is new or changed and close what is gone; attempts under way keep theirs until they end.
@@ -86,7 +102,7 @@ class Backends:
         executors = {
             name: (spec, _made("executors", name, self._make_executor, spec))
             for name, spec in settings.executors.items()
-            if name not in self._executors or self._executors[name][0] != spec
+            if name not in self._executors or self._executors[name].spec != spec
         }
         destinations = {
             name: (spec, _made("destinations", name, self._make_destination, spec))
@@ -97,16 +113,17 @@ class Backends:
             for _, part in (*executors.values(), *destinations.values()):
                 await opened.enter_async_context(part)
             # All or nothing: what is new is open, so that from here on nothing can fail.
+            for name in [one for one in self._deliveries if one in destinations or one not in settings.destinations]:
+                await self._end(self._deliveries.pop(name))
             opened.pop_all()
+        # Without a wait from here on: whoever calls this changes limits and rules in the same moment.
         for name in [name for name in self._executors if name in executors or name not in settings.executors]:
-            self._close_later(*self._executors.pop(name))
-        self._executors.update(executors)
-        for name in [name for name in self._deliveries if name in destinations or name not in settings.destinations]:
-            await self._end(self._deliveries.pop(name))
-        await self._open_destinations(destinations)
+            self._close_later(self._executors.pop(name))
+        for name, (spec, executor) in executors.items():
+            self._executors[name] = _Executor(spec, executor, retry_of(spec))
+        self._deliver_to(destinations)
 
-    async def _open_destinations(self, fresh: Mapping[str, tuple[DestinationSpec, Destination]]) -> None:
-        assert self._tasks is not None
+    def _deliver_to(self, fresh: Mapping[str, tuple[DestinationSpec, Destination]]) -> None:
         for name, (spec, destination) in fresh.items():
             delivery = EventDelivery(
                 name,
@@ -170,10 +187,15 @@ class Backends:
             elif self._keeper.shared:
                 self._notifications.tell("copies", [name])
 
-    def _hear(self, names: Sequence[str]) -> None:
+    def hear(self, names: Iterable[str]) -> None:
+        """Look for copies for these destinations: another instance has written some."""
         for name in names:
             if name in self._held and name in self._deliveries:
                 self._deliveries[name].delivery.wake()
+
+    def look_all(self) -> None:
+        """Look for copies for all destinations: something may have been missed."""
+        self.hear(tuple(self._deliveries))
 
     async def enable(self, name: str) -> None:
         """Switch a destination on again."""
@@ -184,16 +206,15 @@ class Backends:
         self.wake()
         log.info("destination enabled", destination=name)
 
-    async def stop(self) -> None:
-        """Close everything."""
+    async def _close(self) -> None:
         for task in list(self._closing):
             task.cancel()
         if self._closing:
             await asyncio.wait(self._closing)
         for delivery in self._deliveries.values():
             await self._end(delivery)
-        for name, (_, executor) in self._executors.items():
-            await tried("executor", executor.__aexit__(None, None, None), executor=name)
+        for name, one in self._executors.items():
+            await tried("executor", one.executor.__aexit__(None, None, None), executor=name)
         self._deliveries.clear()
         self._executors.clear()
 
@@ -202,10 +223,9 @@ class Backends:
         await asyncio.wait({delivery.task})
         await tried("destination", delivery.destination.__aexit__(None, None, None))
 
-    def _close_later(self, spec: ExecutorSpec, executor: Executor) -> None:
-        assert self._tasks is not None
-        patience = retry_of(spec).timeout.total_seconds() + _OVERLAP
-        task = guard("executor", partial(_close_after, executor, patience), self._tasks, again=False)
+    def _close_later(self, one: _Executor) -> None:
+        patience = one.policy.timeout.total_seconds() + _OVERLAP
+        task = guard("executor", partial(_close_after, one.executor, patience), self._tasks, again=False)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 

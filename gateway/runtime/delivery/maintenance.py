@@ -2,13 +2,14 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from functools import partial
 
 import structlog
 
 from gateway.errors import EngineUnavailable
-from gateway.guard import Tasks, guard
+from gateway.guard import Tasks, running
 from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.session.sessions import Sessions
@@ -31,19 +32,15 @@ class Maintenance:
         self._keeper = keeper
         self._metrics = metrics
         self._sessions = sessions
-        self._running: list[asyncio.Task[None]] = []
 
-    def start(self, tasks: Tasks, retention: Callable[[], Retention]) -> None:
-        """Begin; `retention` says what may go as the configuration has it at that moment."""
-        self._running = [
-            guard("gauges", self._measure, tasks),
-            guard("retention", partial(self._sweep, retention), tasks),
-        ]
-
-    def stop(self) -> None:
-        """End both loops."""
-        for task in self._running:
-            task.cancel()
+    @contextmanager
+    def running(self, tasks: Tasks, retention: Callable[[], Retention]) -> Generator[None]:
+        """Look after things in this group; `retention` says what may go as the configuration has it at that moment."""
+        with (
+            running("gauges", self._measure, tasks),
+            running("retention", partial(self._sweep, retention), tasks),
+        ):
+            yield
 
     async def _measure(self) -> None:
         while True:

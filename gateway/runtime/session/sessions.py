@@ -1,7 +1,7 @@
 """Every session this process carries: its worker, its link, and the runtime it belongs to."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,8 +15,7 @@ from gateway.errors import DragomanError, EngineUnavailable, Fenced, NotFound
 from gateway.events import SessionId, SessionOpened, session_id as name_session
 from gateway.guard import FAULTS, Tasks, guard, guard_call, is_fault, is_to_end, tried
 from gateway.runtime.cluster.handover import Handover
-from gateway.runtime.cluster.lease import Lease, LeaseKeeper
-from gateway.runtime.cluster.notifications import Notifications
+from gateway.runtime.cluster.lease import Lease
 from gateway.runtime.feeds.feed import Feed
 from gateway.runtime.session.codec import CheckedCodec
 from gateway.runtime.session.link import Supervisor
@@ -68,24 +67,19 @@ class Sessions:
     def __init__(
         self,
         shared: Shared,
-        *,
-        keeper: LeaseKeeper,
-        notifications: Notifications,
         handover: Handover,
-        tasks: Tasks,
+        *,
         inbound_frames: int,
         inbound_bytes: int,
-        changed: Callable[[str], None],
     ) -> None:
         self.runtimes: dict[str, Runtime] = {}
         self._shared = shared
-        self._keeper = keeper
-        self._notifications = notifications
+        self._keeper = shared.keeper
+        self._notifications = shared.notifications
         self._handover = handover
-        self._tasks = tasks
+        self._tasks = shared.tasks
         self._inbound_frames = inbound_frames
         self._inbound_bytes = inbound_bytes
-        self._changed = changed
         self._carried: dict[SessionId, Carried] = {}
         self._starting: set[SessionId] = set()
         self._ending: dict[SessionId, set[asyncio.Task[None]]] = {}
@@ -93,7 +87,8 @@ class Sessions:
         self._left: dict[SessionId, Left] = {}
         """What sessions that failed had before them, until they are taken up again."""
         self._unfinished: set[str] = set()
-        self._leaving = False
+        self.leaving = False
+        """Whether nothing is taken up any more: the process is about to end."""
 
     # Runtimes --------------------------------------------------------------------------------------------
 
@@ -229,7 +224,7 @@ class Sessions:
             ),
             state=first_state(runtime.adapter.capabilities),
         )
-        if self._leaving:
+        if self.leaving:
             return row, new
         taken = await self._keeper.take(session_id)
         if taken is None:
@@ -301,7 +296,7 @@ class Sessions:
             runtime = self.runtimes.get(row.runtime)
             if lease is None or lease is not self._keeper.lease:
                 return
-            if runtime is None or self._leaving:
+            if runtime is None or self.leaving:
                 await self._release([session_id])
             else:
                 view = replace(view, first_state=first_state(runtime.adapter.capabilities))
@@ -383,7 +378,7 @@ class Sessions:
         row: SessionRow | None = None
         while row is None:
             await asyncio.sleep(after)
-            if self._leaving:
+            if self.leaving:
                 return
             try:
                 row = await self._keeper.take(session_id)
@@ -466,7 +461,7 @@ class Sessions:
 
     def stop_taking_up(self) -> None:
         """Carry nothing new from now on: the process is about to end."""
-        self._leaving = True
+        self.leaving = True
 
     async def hand_over(self, some: Sequence[Carried], *, force: bool = False) -> int:
         """Close links, and let others carry these sessions; returns how many were ready for that.
@@ -572,6 +567,14 @@ class Sessions:
     def all(self) -> list[Carried]:
         """All sessions that are at work here."""
         return list(self._carried.values())
+
+    def _changed(self, name: str) -> None:
+        """Show how many links of a runtime stand."""
+        links = [carried.supervisor.state for carried in self.of_runtime(name)]
+        # One that the runtime has ended, and that nobody needs, lacks nothing.
+        up = all(state in {"up", "asleep"} for state in links) if links else None
+        self._shared.metrics.link(name, up=up, asleep=links.count("asleep"))
+        self._shared.metrics.sessions(name, len(links))
 
 
 def _worth_deciding(left: Left | None, view: SessionView) -> tuple[list[Tried], list[Tried]]:

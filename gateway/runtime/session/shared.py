@@ -7,6 +7,9 @@ from gateway.clock import Clock, Ids
 from gateway.guard import Tasks
 from gateway.runtime.calls.dispatcher import Dispatcher
 from gateway.runtime.calls.slots import Slots
+from gateway.runtime.cluster.lease import LeaseKeeper
+from gateway.runtime.cluster.notifications import Notifications
+from gateway.runtime.delivery.backends import Backends
 from gateway.runtime.feeds.interactions import InteractionFeed
 from gateway.runtime.metrics import Metrics
 from gateway.store.port import Engine
@@ -23,11 +26,9 @@ class Shared:
     slots: Slots
     dispatcher: Dispatcher
     jitter: Callable[[], float]
-    copied: Callable[[], None]
-    """Wakes the destinations' deliveries after a commit that may hold copies for them."""
-    leased: Callable[[], bool]
-    """Says whether this process may still speak for its sessions, by the clock and not by a timer."""
+    backends: Backends
+    keeper: LeaseKeeper
+    notifications: Notifications
     interaction_feed: InteractionFeed
-    """Where questions to people that changed are put up."""
     tasks: Tasks
     """What runs for sessions belongs to these."""

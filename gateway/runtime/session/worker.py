@@ -258,7 +258,7 @@ class SessionWorker:
     @property
     def leased(self) -> bool:
         """Whether the session may speak."""
-        return self._suspended is None and self._shared.leased()
+        return self._suspended is None and self._shared.keeper.speaks
 
     async def _until_leased(self) -> None:
         while not self.leased:
@@ -639,7 +639,7 @@ class SessionWorker:
         self._show(envelopes, [effect for effect in builder.effects if isinstance(effect, Tell)])
         if envelopes:
             if self.runtime.policy.routes.copies_anything:
-                self._shared.copied()
+                self._shared.backends.wake()
             adapter, metrics = self.runtime.adapter, self._shared.metrics
             for fault in note(envelopes, before, adapter=adapter, metrics=metrics, log=self.log):
                 self._outbox.fault(fault.code, fault.message)
