@@ -1,23 +1,30 @@
-"""The README's own words are run: its backend, its YAML, its commands, in the order a reader would."""
+"""What the pages show is run: the README's backend, YAML and commands as a reader would, and the clients of the API."""
 
+import contextlib
+import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+from adapters.herm import ADAPTER as HERM
+from adapters.huma_v0_2 import ADAPTER as HUMA
+from gateway.adapter.port import Codec, Frame
+from gateway.errors import CannotExpress, MalformedFrame
+from gateway.events import Draft, Opaque, ToolFinished, ToolRequested
+from gateway.testing.conformance.codec import HOSTILE, check_vector
+from tests.readme.pages import ROOT, block
+
+FIRST, API, ADAPTERS = "README.md", "gateway/http/README.md", "adapters/README.md"
 PATIENCE = 20.0
-
-
-def _block(language: str, holding: str) -> str:
-    blocks = re.findall(rf"```{language}\n(.*?)```", TEXT, flags=re.DOTALL)
-    return next(block for block in blocks if holding in block)
+NODE = shutil.which("node")
 
 
 def _free_port() -> int:
@@ -36,15 +43,19 @@ def reader(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
             text = text.replace(written, real)
         return text
 
-    (tmp_path / "backend.py").write_text(local(_block("python", "standardwebhooks")), encoding="utf-8")
-    (tmp_path / "gateway.yaml").write_text(local(_block("yaml", "ask_for_cards")), encoding="utf-8")
-    (tmp_path / "follow.py").write_text(local(_block("python", "httpx_sse")), encoding="utf-8")
-    start = local(_block("sh", "dragoman serve")).replace(". .venv/bin/activate", f". {ROOT}/.venv/bin/activate")
-    call = local(_block("sh", "/simulator/agents/finn/call"))
+    (tmp_path / "backend.py").write_text(local(block(FIRST, "python", "standardwebhooks")), encoding="utf-8")
+    (tmp_path / "gateway.yaml").write_text(local(block(FIRST, "yaml", "ask_for_cards")), encoding="utf-8")
+    (tmp_path / "follow.py").write_text(local(block(API, "python", "httpx_sse")), encoding="utf-8")
+    (tmp_path / "follow.mjs").write_text(local(block(API, "js", "process.env")), encoding="utf-8")
+    start = local(block(FIRST, "sh", "dragoman serve")).replace(". .venv/bin/activate", f". {ROOT}/.venv/bin/activate")
+    call = local(block(FIRST, "sh", "/simulator/agents/finn/call"))
     # The stream has no end of its own: the reader looks for a while.
-    say = local(_block("sh", "/events/stream")).replace("curl -sN", "timeout 2 curl -sN")
+    say = local(block(API, "sh", "/events/stream")).replace("curl -sN", "timeout 2 curl -sN")
+    # So does `tail`; `answer` finds nothing that waits.
+    terminal = block(API, "sh", "dragoman tail").replace("dragoman tail", "timeout 4 dragoman tail")
     script = f"""
 set -e
+export DRAGOMAN_URL=http://127.0.0.1:{ports["8080"]}
 {start}
 for _ in $(seq 200); do
   curl -sf http://127.0.0.1:{ports["8080"]}/v1/runtimes -H "Authorization: Bearer $DRAGOMAN_KEY" 2>/dev/null \
@@ -61,6 +72,10 @@ set +e
 {say}
 echo "== followed"
 SESSION=$SESSION timeout 2 python follow.py
+echo "== terminal"
+{terminal}
+echo "== script"
+SESSION=$SESSION timeout 3 {NODE or "true"} follow.mjs
 echo "== end"
 kill $(jobs -p); wait
 """
@@ -87,23 +102,75 @@ def test_a_reader_who_types_what_the_readme_says_sees_what_it_says(reader: subpr
     output, _ = reader.communicate(timeout=60)
     called, _, said = output.partition("== said")
     said, _, followed = said.partition("== followed")
+    followed, _, terminal = followed.partition("== terminal")
+    terminal, _, scripted = terminal.partition("== script")
     assert "Go fish! Nobody has a 7." in called, output
     assert '"succeeded"' in called, output
     assert '"message.posted"' in said, output
     assert "event: tool.finished" in said, output
     assert re.search(r"^\d+ tool\.finished \{", followed, re.MULTILINE), output
+    assert "tool.finished" in terminal, output
+    assert "cards" in terminal.rpartition("Traceback")[2], output
+    assert NODE is None or re.search(r"^message\.posted$", scripted, re.MULTILINE), output
 
 
 def test_the_backend_and_the_configuration_are_as_short_as_promised():
-    code = [line for line in _block("python", "standardwebhooks").splitlines() if line.strip()]
-    yaml = [line for line in _block("yaml", "ask_for_cards").splitlines() if line.strip()]
+    code = [line for line in block(FIRST, "python", "standardwebhooks").splitlines() if line.strip()]
+    yaml = [line for line in block(FIRST, "yaml", "ask_for_cards").splitlines() if line.strip()]
     assert len(code) <= 15
     assert len(yaml) <= 12
 
 
-def test_every_file_the_readme_names_exists():
-    named = set(re.findall(r"`((?:adapters|gateway|config|tests)/[\w./-]+)`", TEXT)) | set(
-        re.findall(r"\]\(((?:config|\.github)[\w./-]*)\)", TEXT)
-    )
-    assert named
-    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+def _picture() -> tuple[list[str], list[str]]:
+    """Take the picture of the first page apart: its left and its right column, from top to bottom."""
+    drawn = block(FIRST, "", "a Herm agent calls").splitlines()
+    return [line[:40] for line in drawn], [line[40:] for line in drawn]
+
+
+def _json_at(lines: list[str], first: str) -> Any:
+    start = next(number for number, line in enumerate(lines) if line.strip().startswith(first))
+    value, _ = json.JSONDecoder().raw_decode(" ".join(line.strip() for line in lines[start:]))
+    return value
+
+
+def _asked(codec: Codec, frame: Frame) -> ToolRequested:
+    (draft,) = codec.decode(frame)
+    assert isinstance(draft.event, ToolRequested)
+    assert draft.losses == ()
+    return draft.event
+
+
+def test_the_picture_of_one_call_is_what_the_codecs_say() -> None:
+    whole, (left, right) = block(FIRST, "", "a Herm agent calls").splitlines(), _picture()
+    told = _json_at(right, '{"type": "agent.custom_tool_use"')
+    herm = {"id": "evt_1", "type": told["type"], "sessionId": "s", "sequence": 1, "payload": told}
+    by_huma = _asked(HUMA.codec(), Frame("event", _json_at(left, '{"type": "tool-call"')))
+    by_herm = _asked(HERM.codec(), Frame("stream", {**herm, "createdAt": "2026-11-22T13:20:52.240Z"}))
+    recorded = _json_at(whole, '{"sequence"')["event"]
+    asked = _json_at(whole, '{"type": "tool.requested"')["data"]
+    for event in (by_huma, by_herm):
+        assert (event.kind, event.tool, event.arguments) == tuple(recorded.values())
+        assert (event.tool, event.arguments) == (asked["tool"], asked["arguments"])
+    answer = _json_at(whole, '{"outcome"')
+    for event, codec, drawn in (
+        (by_huma, HUMA.codec(), _json_at(left, '{"type": "tool-result"')),
+        (by_herm, HERM.codec(), _json_at(right, '{"type": "user.custom_tool_result"')),
+    ):
+        done = ToolFinished(native_call_id=event.native_call_id, tool=event.tool, **answer)
+        (frame,) = codec.encode(Draft(done)).frames
+        assert frame.payload == drawn
+
+
+def test_the_codec_of_the_adapters_page_keeps_its_contract() -> None:
+    names: dict[str, Any] = {}
+    exec(compile(block(ADAPTERS, "python", "class AskCodec"), ADAPTERS, "exec"), names)  # noqa: S102 - it is ours
+    codec: Codec = names["AskCodec"]()
+    check_vector(codec, json.loads(block(ADAPTERS, "json", "a tool call")))
+    assert [draft.event.kind for draft in codec.decode(Frame("socket", {"type": "news"}))] == ["opaque"]
+    for payload in HOSTILE.values():
+        with contextlib.suppress(MalformedFrame):
+            codec.decode(Frame("socket", payload))
+    failed = ToolFinished(native_call_id="a1", outcome="failure", error="no")
+    assert codec.encode(Draft(failed)).frames == (Frame("socket", {"type": "answer", "id": "a1", "error": "no"}),)
+    with pytest.raises(CannotExpress):
+        codec.encode(Draft(Opaque(channel="socket")))

@@ -1,0 +1,79 @@
+"""Every page leads where it says, names what exists, and cites nothing that is not in the repository."""
+
+import re
+from pathlib import PurePosixPath
+from urllib.parse import unquote
+
+import pytest
+
+from tests.readme.pages import ROOT, anchors, code_spans, files, links, pages, text_of
+
+ELSEWHERE = ("http://", "https://", "mailto:")
+HISTORY = "CHANGELOG.md"
+"""It names things as they were called then."""
+WRITTEN = {".conf", ".js", ".json", ".md", ".mjs", ".py", ".sh", ".sql", ".toml", ".ts", ".txt", ".yaml", ".yml", ""}
+
+
+@pytest.mark.parametrize("page", pages())
+def test_each_link_leads_to_a_file_and_a_heading_that_exist(page: str) -> None:
+    astray: list[str] = []
+    for link in links(page):
+        if link.startswith(ELSEWHERE):
+            continue
+        path, _, anchor = unquote(link).partition("#")
+        target = ((ROOT / page).parent / path).resolve() if path else ROOT / page
+        if not target.exists() or not target.is_relative_to(ROOT):
+            astray.append(f"{link}: no such file")
+        elif anchor and anchor not in anchors(target.relative_to(ROOT).as_posix()):
+            astray.append(f"{link}: no such heading")
+    assert astray == []
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if page != HISTORY])
+def test_each_file_that_a_page_names_exists(page: str) -> None:
+    named = [span for span in code_spans(page) if re.fullmatch(r"(?:adapters|gateway|config|tests)/[\w./-]+", span)]
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_the_walk_of_one_call_names_functions_that_exist() -> None:
+    walk = text_of("gateway/README.md").partition("## One call, step by step")[2].partition("\n## ")[0]
+    steps = re.findall(r"^\| \d+ \| `([\w/.]+\.py)` `(\w+)` \|", walk, re.MULTILINE)
+    assert len(steps) >= 10
+    assert [f"{file} {name}" for file, name in steps if not re.search(rf"def {name}\(", text_of(file))] == []
+
+
+def test_every_page_can_be_reached_from_the_first_one() -> None:
+    reached, waiting = {"README.md"}, ["README.md"]
+    while waiting:
+        page = waiting.pop()
+        for link in links(page):
+            path = unquote(link).partition("#")[0]
+            if link.startswith(ELSEWHERE) or not path.endswith(".md"):
+                continue
+            found = ((ROOT / page).parent / path).resolve().relative_to(ROOT).as_posix()
+            if found not in reached:
+                reached.add(found)
+                waiting.append(found)
+    assert set(pages()) - reached == set()
+
+
+def test_no_page_is_cited_that_is_not_in_the_repository() -> None:
+    ours = {PurePosixPath(page).name for page in pages()}
+    cited: list[str] = []
+    for name in files():
+        if PurePosixPath(name).suffix in WRITTEN:
+            for number, line in enumerate(text_of(name).splitlines(), 1):
+                cited += [f"{name}:{number}: {page}" for page in re.findall(r"\b[A-Z_]{2,}\.md\b", line)]
+    assert [place for place in cited if place.rpartition(": ")[2] not in ours] == []
+
+
+def test_the_first_screen_says_who_needs_it_and_shows_one_call_in_two_dialects() -> None:
+    screen = text_of("README.md").splitlines()[:36]
+    assert max(len(line) for line in screen) <= 81
+    assert "".join(screen[2:7]).count(" ") < 90
+    for native in ('"tool-call"', '"agent.custom_tool_use"', '"tool-result"', '"user.custom_tool_result"'):
+        assert native in "".join(screen)
+
+
+def test_the_first_page_stays_short() -> None:
+    assert 9_000 <= len(text_of("README.md").encode()) <= 11_000
