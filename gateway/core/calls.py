@@ -218,7 +218,7 @@ def judge(
     jitter: float,
     unsure: bool = False,
 ) -> End | Retry | Wait:
-    """Decide what an executor's answer to one attempt leads to (the table of DESIGN.md 7).
+    """Decide what an executor's answer to one attempt leads to (gateway/executors/README.md#answers).
 
     `unsure` says that an earlier attempt may have done the work.
     """

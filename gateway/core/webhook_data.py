@@ -1,4 +1,4 @@
-"""The `data` members of what executors are sent (DESIGN.md 7). Pure."""
+"""The `data` members of what executors are sent (gateway/executors/README.md#the-request). Pure."""
 
 from collections.abc import Mapping
 from datetime import datetime

@@ -14,7 +14,8 @@ class Request:
     """One attempt at asking an executor something.
 
     `kind` is an event's kind: `tool.requested` asks for an outcome; `message.posted`,
-    `approval.asked` and `question.asked` ask for a reply of their own form (DESIGN.md 7).
+    `approval.asked` and `question.asked` ask for a reply of their own form
+    (gateway/executors/README.md#messages-approvals-questions).
     """
 
     kind: str
@@ -147,7 +148,7 @@ _MOST_IGNORED = 20
 
 
 def outcome_from(body: Any, *, strict: bool = False) -> Answered:
-    """Read the outcome form of DESIGN.md 7 out of a JSON body, as webhooks and callbacks send it.
+    """Read an outcome out of a JSON body, as webhooks and callbacks send it (gateway/executors/README.md#answers).
 
     `{"outcome": "success", "result", "updates": [{"name", "context", "description"}], "wakes_agent"}` or
     `{"outcome": "failure" | "canceled", "error"}`. Members that nobody knows are ignored and named in the answer;

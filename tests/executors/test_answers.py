@@ -1,4 +1,4 @@
-"""The table of DESIGN.md 7, row by row, on paper."""
+"""What each answer of an executor means (gateway/executors/README.md#answers), row by row, on paper."""
 
 import re
 from datetime import UTC, datetime, timedelta

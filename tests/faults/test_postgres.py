@@ -20,7 +20,7 @@ from tests.faults.stores import PostgresSchema, given, postgres, proxied
 pytestmark = pytest.mark.faults
 
 NOTICED = 10.0
-"""Seconds within which a half-open connection to the server must have been noticed (ENGINE.md 8)."""
+"""Seconds within which a half-open connection to the server must have been noticed."""
 
 
 @pytest.fixture(scope="module")

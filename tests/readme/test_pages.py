@@ -67,6 +67,18 @@ def test_no_page_is_cited_that_is_not_in_the_repository() -> None:
     assert [place for place in cited if place.rpartition(": ")[2] not in ours] == []
 
 
+@pytest.mark.parametrize("folder", ["adapters", "config", "gateway", "tests"])
+def test_what_code_cites_of_a_page_is_there(folder: str) -> None:
+    astray: list[str] = []
+    for name in files():
+        if not name.startswith(f"{folder}/") or not name.endswith((".py", ".yaml", ".toml", ".sql", ".conf")):
+            continue
+        for page, anchor in re.findall(r"((?:\w+/)*README\.md)#([\w-]+)", text_of(name)):
+            if page not in pages() or anchor not in anchors(page):
+                astray.append(f"{name}: {page}#{anchor}")
+    assert astray == []
+
+
 def test_the_first_screen_says_who_needs_it_and_shows_one_call_in_two_dialects() -> None:
     screen = text_of("README.md").splitlines()[:36]
     assert max(len(line) for line in screen) <= 81

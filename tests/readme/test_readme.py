@@ -167,6 +167,8 @@ def test_the_codec_of_the_adapters_page_keeps_its_contract() -> None:
     codec: Codec = names["AskCodec"]()
     check_vector(codec, json.loads(block(ADAPTERS, "json", "a tool call")))
     assert [draft.event.kind for draft in codec.decode(Frame("socket", {"type": "news"}))] == ["opaque"]
+    with pytest.raises(MalformedFrame):
+        codec.decode(Frame("socket", {"type": "ask", "id": "a1"}))
     for payload in HOSTILE.values():
         with contextlib.suppress(MalformedFrame):
             codec.decode(Frame("socket", payload))

@@ -1,4 +1,4 @@
-"""What is said again after a restart or a cut, and in which form (ENGINE.md 5, number 4)."""
+"""What is said again after a restart or a cut, and in which form (gateway/README.md#what-is-said-again)."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""Reads how an HTTP exchange ended into an `Answer` or a `Copied`: the table of DESIGN.md 7. Pure."""
+"""Reads how an HTTP exchange ended into an `Answer` or a `Copied` (gateway/executors/README.md#answers). Pure."""
 
 import re
 from collections.abc import Sequence

@@ -19,7 +19,7 @@ _CANCEL_RESPONSE = 64 * 1024
 
 
 class WebhookExecutor:
-    """An executor behind a URL (DESIGN.md 7); the caller decides about retries."""
+    """An executor behind a URL (gateway/executors/README.md); the caller decides about retries."""
 
     def __init__(self, spec: WebhookSpec, *, clock: Clock) -> None:
         """Prepare without connecting.

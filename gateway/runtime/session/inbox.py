@@ -1,7 +1,7 @@
 """A session's inbox: one queue, in order, bounded for what the runtime and API clients send.
 
 Signals of our own (answers, deliveries, ticks) always get in: their number is bounded by the calls
-in flight. Past the bound the overload rule of DESIGN.md 11 applies to frames; requests of clients are refused.
+in flight. Past the bound frames are dealt with as config/README.md#bounds says; requests of clients are refused.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What is sent again after a crash or a lost link, for each kind that each protocol accepts (ENGINE.md 5, number 4)."""
+"""What is sent again, for each kind that each protocol accepts (gateway/README.md#what-is-said-again)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
