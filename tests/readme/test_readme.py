@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from adapters.herm import ADAPTER as HERM
-from adapters.huma_v0_2 import ADAPTER as HUMA
+from adapters.huma import HUMA_0_2 as HUMA
 from gateway.adapter.port import Codec, Frame
 from gateway.errors import CannotExpress, MalformedFrame
 from gateway.events import Draft, Opaque, ToolFinished, ToolRequested
