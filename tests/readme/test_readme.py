@@ -55,6 +55,7 @@ def reader(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     terminal = block(API, "sh", "dragoman tail").replace("dragoman tail", "timeout 4 dragoman tail")
     script = f"""
 set -e
+trap 'kill $(jobs -p); wait' EXIT
 export DRAGOMAN_URL=http://127.0.0.1:{ports["8080"]}
 {start}
 for _ in $(seq 200); do
@@ -77,7 +78,6 @@ echo "== terminal"
 echo "== script"
 SESSION=$SESSION timeout 3 {NODE or "true"} follow.mjs
 echo "== end"
-kill $(jobs -p); wait
 """
     shell = subprocess.Popen(
         ["bash", "-c", script],
