@@ -13,7 +13,7 @@ from gateway.core.inbound import refusal_of
 from gateway.core.memory import Remembered
 from gateway.core.routing import Matched
 from gateway.core.runtime_context import Policy, RuntimeContext
-from gateway.core.state import OpenCall, SessionView
+from gateway.core.state import SessionView
 from gateway.core.webhook_data import ask_data, call_data
 from gateway.errors import CannotExpress
 from gateway.events import (
@@ -30,6 +30,7 @@ from gateway.events import (
 )
 from gateway.settings.model import ExecutorSpec, PythonSpec, Settings, StaticSpec, WebhookSpec
 from gateway.settings.place import Place, line_of
+from gateway.store.call import Call
 
 Tone = Literal["plain", "good", "doubtful", "bad"]
 
@@ -201,8 +202,10 @@ def _say_copies(reasons: Reasons, case: Case, kind: str, tool: str | None) -> No
 
 
 def _call_body(case: Case, request: ToolRequested) -> dict[str, Any]:
-    call = OpenCall(
+    call = Call(
         call_id=CallId("<call_id>"),
+        session_id=case.view.session_id,
+        runtime=case.runtime,
         native_call_id=request.native_call_id,
         n=0,
         tool=request.tool,

@@ -1,133 +1,17 @@
-"""The life of a host call: its states, and what each answer of an executor leads to. Pure."""
+"""What each answer of an executor leads to, and how answers are compared. Pure."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
-from gateway.errors import Stale
-from gateway.events import Outcome, OutcomeKind
+from gateway.events import Outcome
 from gateway.events.frozen import frozen
 from gateway.executors.port import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain
-from gateway.store.step import (
-    OPEN_STATES,
-    Accept,
-    CallChange,
-    CallState,
-    CameLate,
-    Claim,
-    Dismissed,
-    MarkCanceling,
-    Open,
-    Progressed,
-    Redriven,
-    Requeue,
-    Settle,
-)
 
 OVERLOADED = "The gateway is overloaded; try again later."
-
-Signal = Literal["claim", "accept", "requeue", "cancel", "progress", "settle", "clear", "late"]
-
-BORN: frozenset[CallState] = frozenset({"queued", "dispatched"})
-"""The states that a call may begin in."""
-
-_ENDS: frozenset[CallState] = frozenset({"succeeded", "failed", "canceled", "expired"})
-
-TRANSITIONS: Mapping[CallState, Mapping[Signal, frozenset[CallState]]] = {
-    "queued": {
-        "claim": frozenset({"dispatched"}),
-        "cancel": frozenset({"queued"}),
-        "progress": frozenset({"queued"}),
-        "settle": _ENDS,
-    },
-    "dispatched": {
-        "accept": frozenset({"accepted"}),
-        "requeue": frozenset({"queued"}),
-        "cancel": frozenset({"dispatched"}),
-        "progress": frozenset({"dispatched"}),
-        "settle": _ENDS,
-    },
-    "accepted": {"cancel": frozenset({"accepted"}), "progress": frozenset({"accepted"}), "settle": _ENDS},
-    "succeeded": {"clear": frozenset({"succeeded"}), "late": frozenset({"succeeded"})},
-    "failed": {"clear": frozenset({"failed"}), "late": frozenset({"failed"})},
-    "canceled": {"clear": frozenset({"canceled"}), "late": frozenset({"canceled"})},
-    "expired": {"clear": frozenset({"expired"}), "late": frozenset({"expired"})},
-}
-"""Which signal may lead where. A settled call stays as it is; an operator may clear it off the dead letters.
-
-This is the machine: the core and the stores change a call's state by `moved` and in no other way.
-"""
-
-_WAYS: Mapping[str, Mapping[Signal, frozenset[CallState]]] = {**TRANSITIONS}
-
-_SETTLED: Mapping[OutcomeKind, CallState] = {
-    "success": "succeeded",
-    "failure": "failed",
-    "canceled": "canceled",
-    "expired": "expired",
-}
-
-
-def is_open(state: CallState) -> bool:
-    """Whether a call still waits for its outcome."""
-    return state in OPEN_STATES
-
-
-def signal_of(change: CallChange) -> Signal | None:
-    """Say what a change means to a call; None for the one that opens it."""
-    match change:
-        case Open():
-            return None
-        case Claim():
-            return "claim"
-        case Accept():
-            return "accept"
-        case Requeue():
-            return "requeue"
-        case MarkCanceling():
-            return "cancel"
-        case Settle():
-            return "settle"
-        case Progressed():
-            return "progress"
-        case Redriven() | Dismissed():
-            return "clear"
-        case CameLate():
-            return "late"
-
-
-def moved(state: str | None, change: CallChange) -> CallState:
-    """Say in which state a change leaves a call; None is the state of one that does not exist.
-
-    Raises:
-        Stale: the call is not, or no longer, in a state that the change is allowed in.
-    """
-    call_id, signal = change.call_id, signal_of(change)
-    if isinstance(change, Open):
-        if state is not None:
-            raise Stale(f"call {call_id!r} exists")
-        # One that only a newer release knows is not of this table.
-        if change.state in TRANSITIONS and change.state not in BORN:
-            raise Stale(f"call {call_id!r} cannot begin as {change.state}")
-        return change.state
-    # A state that only a newer release knows is left by nothing that this one knows.
-    allowed = _WAYS.get(state or "", {}).get(signal) if signal is not None else None
-    if not allowed:
-        raise Stale(f"call {call_id!r} is {state or 'not there'}, which no {signal} can follow")
-    if not isinstance(change, Settle):
-        (after,) = allowed
-        return after
-    if change.state not in allowed:
-        raise Stale(f"call {call_id!r} is {state} and cannot be settled as {change.state}")
-    return change.state
-
-
-def settled_state(outcome: OutcomeKind) -> CallState:
-    """Name the state that an outcome leads to."""
-    return _SETTLED[outcome]
 
 
 def fingerprint(tool: str, arguments: Mapping[str, Any]) -> str:

@@ -4,9 +4,9 @@ from datetime import datetime
 from typing import Any, Literal
 
 from gateway.adapter.port import Frame
-from gateway.core.state import OpenCall
 from gateway.events import CallId, Draft, Envelope, Event
 from gateway.events.frozen import frozen
+from gateway.store.call import Call
 from gateway.store.step import Lane, Step
 
 
@@ -14,7 +14,7 @@ from gateway.store.step import Lane, Step
 class Dispatch:
     """Send one attempt of a call to its executor."""
 
-    call: OpenCall
+    call: Call
 
 
 @frozen

@@ -14,7 +14,6 @@ from gateway.core.outcomes import end_elsewhere, has_no_room, open_call, settle
 from gateway.core.recording import begin_turn, origin_of, record
 from gateway.core.routing import Matched, Unmatched
 from gateway.core.runtime_context import RuntimeContext
-from gateway.core.state import OpenCall
 from gateway.core.step_builder import StepBuilder
 from gateway.errors import MalformedFrame
 from gateway.events import (
@@ -42,7 +41,7 @@ from gateway.events import (
 )
 from gateway.events.weight import weight
 from gateway.executors.port import Answered
-from gateway.store.rows import CallRow
+from gateway.store.call import Call
 from gateway.store.step import RUNTIME, SendChange
 
 _EXCERPT = 500
@@ -224,18 +223,18 @@ def _requested(
     _start(runtime, builder, event, named, route, sequence=sequence, recorded_here=True, overloaded=overloaded)
 
 
-def _is_new(builder: StepBuilder, event: ToolRequested, known: OpenCall | CallRow) -> bool:
+def _is_new(builder: StepBuilder, event: ToolRequested, known: Call) -> bool:
     """Whether a native id that was used before asks for something else now; a repeat is dealt with here.
 
     A reused id whose first call has ended is only found once its `Open` was stale, and is looked up then.
     """
     same = known.args_sha == life.fingerprint(event.tool, event.arguments)
-    if life.is_open(known.state):
+    if known.is_open:
         if not same:
             reason = f"call {event.native_call_id[:100]!r} is still open and was sent again with other arguments"
             builder.record(FrameRejected(channel="tool.requested", reason=reason), "from_runtime")
         return False
-    if same and isinstance(known, CallRow):
+    if same:
         _again(builder, known)
     return not same
 
@@ -276,8 +275,10 @@ def _start(
     missing = None if refusal is not None or leaves_now or executor is None else builder.refusal(executor)
     policy = runtime.policy.executors.get(executor or "", life.RetryPolicy())
     call_id, n = named
-    call = OpenCall(
+    call = Call(
         call_id=call_id,
+        session_id=builder.base.session_id,
+        runtime=runtime.name,
         native_call_id=event.native_call_id,
         n=n,
         tool=event.tool,
@@ -313,7 +314,7 @@ def refusal_of(runtime: RuntimeContext, event: ToolRequested, executor: str | No
     return runtime.policy.check_arguments(event.tool, event.arguments)
 
 
-def _again(builder: StepBuilder, settled: CallRow) -> None:
+def _again(builder: StepBuilder, settled: Call) -> None:
     """A settled call was asked again, word for word: its outcome is offered again."""
     if settled.outcome_sequence is not None and settled.deliver:
         builder.change_send(SendChange(sequence=settled.outcome_sequence, target=RUNTIME, state="pending"))
@@ -331,7 +332,7 @@ def _canceled(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, event
     settle(runtime, builder, call, canceled, tell_reason=reason, moot=not runtime.capabilities.answers_cancel)
 
 
-def _open_call(builder: StepBuilder, native_call_id: str) -> OpenCall | None:
+def _open_call(builder: StepBuilder, native_call_id: str) -> Call | None:
     return next(
         (c for c in builder.calls.values() if c.native_call_id == native_call_id and c.redrive_of is None),
         None,

@@ -15,19 +15,12 @@ from gateway.core.outcomes import settle
 from gateway.core.recording import send
 from gateway.core.runtime_context import RuntimeContext
 from gateway.core.starting import NEVER_SENT, overdue_at
-from gateway.core.state import OpenCall, SessionView, turn_end_due
+from gateway.core.state import SessionView, turn_end_due
 from gateway.core.step_builder import StepBuilder
-from gateway.events import (
-    DeliverySettled,
-    Envelope,
-    FaultReported,
-    LinkChanged,
-    Outcome,
-    SessionClosed,
-    SessionMoved,
-)
+from gateway.events import DeliverySettled, Envelope, FaultReported, LinkChanged, Outcome, SessionClosed, SessionMoved
 from gateway.executors.port import Answered
-from gateway.store.step import RUNTIME, Requeue, SendChange, SendState
+from gateway.store.call import Call, Requeue
+from gateway.store.step import RUNTIME, SendChange, SendState
 
 UNREADABLE = "The request cannot be read by this release of the gateway, so it was not carried out again."
 
@@ -96,7 +89,7 @@ def tick(runtime: RuntimeContext, builder: StepBuilder) -> None:
         elif call.deadline_at <= now:
             waited = (now - call.created_at).total_seconds()
             error = f"The tool {call.tool!r} gave no answer within {waited:.0f} s."
-            unknown = call.unsure or (call.state != "queued" and call.attempt > 0)
+            unknown = call.unknown or (call.state != "queued" and call.attempt > 0)
             expired = Answered(Outcome(outcome="expired", error=error, unknown=unknown))
             settle(runtime, builder, call, expired, tell_reason="The deadline has passed.", dead=True)
     for waiting in builder.memory.confirmations:
@@ -132,11 +125,11 @@ def recover(runtime: RuntimeContext, builder: StepBuilder, messages: Sequence[En
     """
     for call in list(builder.calls.values()):
         policy = runtime.policy.executors.get(call.executor or "")
-        if not call.readable and call.state != "accepted":
-            lost = life.failure(UNREADABLE, unknown=call.unsure or call.state == "dispatched")
+        if call.arguments is None and call.state != "accepted":
+            lost = life.failure(UNREADABLE, unknown=call.unknown or call.state == "dispatched")
             settle(runtime, builder, call, lost, dead=True)
         elif policy is None:
-            gone = life.failure(f"The tool {call.tool!r} is no longer available here.", unknown=call.unsure)
+            gone = life.failure(f"The tool {call.tool!r} is no longer available here.", unknown=call.unknown)
             settle(runtime, builder, call, gone, dead=True)
         elif call.state == "queued":
             builder.effects.append(Queue(call.call_id, call.executor or "", call.due_at))
@@ -147,9 +140,7 @@ def recover(runtime: RuntimeContext, builder: StepBuilder, messages: Sequence[En
         recover_message(runtime, builder, waiting, posted.get(waiting.sequence))
 
 
-def _recover_dispatched(
-    runtime: RuntimeContext, builder: StepBuilder, call: OpenCall, policy: life.RetryPolicy
-) -> None:
+def _recover_dispatched(runtime: RuntimeContext, builder: StepBuilder, call: Call, policy: life.RetryPolicy) -> None:
     if policy.idempotent and call.attempt < policy.attempts:
         reason = "the gateway restarted while the executor worked"
         builder.change_call(Requeue(call.call_id, builder.now, reason, unsure=True))

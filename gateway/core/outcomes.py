@@ -8,7 +8,6 @@ from gateway.core.effects import Dispatch, Queue, Release, Transmit
 from gateway.core.recording import send
 from gateway.core.routing import Matched
 from gateway.core.runtime_context import RuntimeContext
-from gateway.core.state import OpenCall
 from gateway.core.step_builder import StepBuilder
 from gateway.core.webhook_data import canceled_data
 from gateway.errors import CannotExpress, Conflict, Overloaded, TooLarge
@@ -25,10 +24,9 @@ from gateway.events import (
 )
 from gateway.events.weight import weight
 from gateway.executors.port import Answer, Answered
-from gateway.store.rows import CallRow
-from gateway.store.step import (
-    RUNTIME,
+from gateway.store.call import (
     Accept,
+    Call,
     CameLate,
     Claim,
     Dismissed,
@@ -37,9 +35,10 @@ from gateway.store.step import (
     Progressed,
     Redriven,
     Requeue,
-    Send,
     Settle,
+    settled_state,
 )
+from gateway.store.step import RUNTIME, Send
 
 MOST_IGNORED = 16 * 1024
 """Bytes of a late outcome that are kept; of a larger one only size and hash are."""
@@ -67,7 +66,7 @@ def answered(
         deadline_at=call.deadline_at,
         now=builder.now,
         jitter=jitter,
-        unsure=call.unsure,
+        unsure=call.unknown,
     )
     match verdict:
         case life.End(result, dead):
@@ -91,7 +90,7 @@ def outcome(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, answ
     return True
 
 
-def late_outcome(builder: StepBuilder, row: CallRow, answered: Answered) -> None:
+def late_outcome(builder: StepBuilder, row: Call, answered: Answered) -> None:
     """Put an outcome on record that came after the call had ended: one for each call, of a large one only the hash."""
     if builder.known.get(row.call_id, row).late:
         return
@@ -109,7 +108,7 @@ def late_outcome(builder: StepBuilder, row: CallRow, answered: Answered) -> None
         sha256=None if small else life.outcome_digest(outcome),
     )
     builder.record(ignored, "to_runtime", caused_by=row.request_sequence)
-    builder.change_call(CameLate(row.call_id))
+    builder.change_call(CameLate(row.call_id), ended=builder.known.get(row.call_id, row))
 
 
 def progressed(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, data: dict[str, Any]) -> bool:
@@ -145,7 +144,7 @@ def turn_away(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, re
     """End a call that waits for an executor which is not there."""
     call = builder.calls.get(call_id)
     if call is not None and call.state == "queued":
-        told = life.turned_away(reason, tried=call.attempt > 0, unsure=call.unsure)
+        told = life.turned_away(reason, tried=call.attempt > 0, unsure=call.unknown)
         settle(runtime, builder, call, told, dead=True)
 
 
@@ -165,7 +164,7 @@ def cancel(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, *, re
 
 
 def redrive(
-    runtime: RuntimeContext, builder: StepBuilder, row: CallRow, request: ToolRequested, *, new_key: bool, deliver: bool
+    runtime: RuntimeContext, builder: StepBuilder, row: Call, request: ToolRequested, *, new_key: bool, deliver: bool
 ) -> CallId:
     """Try an ended call again, as a call of its own with the same idempotency key.
 
@@ -194,9 +193,11 @@ def redrive(
     )
     builder.record(note, "to_runtime", caused_by=row.request_sequence)
     if row.dead:
-        builder.change_call(Redriven(row.call_id))
-    call = OpenCall(
+        builder.change_call(Redriven(row.call_id), ended=builder.known.get(row.call_id, row))
+    call = Call(
         call_id=call_id,
+        session_id=builder.base.session_id,
+        runtime=runtime.name,
         native_call_id=row.native_call_id,
         n=row.n,
         tool=row.tool,
@@ -218,12 +219,12 @@ def redrive(
     return call_id
 
 
-def dismissal(row: CallRow, *, by: str) -> CallProgressed:
+def dismissal(row: Call, *, by: str) -> CallProgressed:
     """Say that an operator has left a dead call as it is."""
     return CallProgressed(native_call_id=row.native_call_id, call_id=row.call_id, data={"dismissed_by": by})
 
 
-def dismiss(builder: StepBuilder, row: CallRow, *, by: str) -> None:
+def dismiss(builder: StepBuilder, row: Call, *, by: str) -> None:
     """Take a call off the dead letters, with a record of who did.
 
     Raises:
@@ -232,13 +233,13 @@ def dismiss(builder: StepBuilder, row: CallRow, *, by: str) -> None:
     if not builder.known.get(row.call_id, row).dead:
         raise Conflict(NO_LONGER_DEAD)
     builder.record(dismissal(row, by=by), "to_runtime", caused_by=row.request_sequence)
-    builder.change_call(Dismissed(row.call_id))
+    builder.change_call(Dismissed(row.call_id), ended=builder.known.get(row.call_id, row))
 
 
 def settle(
     runtime: RuntimeContext,
     builder: StepBuilder,
-    call: OpenCall,
+    call: Call,
     answered: Answered,
     *,
     tell_reason: str | None = None,
@@ -284,7 +285,7 @@ def settle(
     builder.change_call(
         Settle(
             call_id=call.call_id,
-            state=life.settled_state(outcome.outcome),
+            state=settled_state(outcome.outcome),
             outcome_sha=life.outcome_fingerprint(outcome),
             outcome_index=index,
             unknown=outcome.unknown,
@@ -308,14 +309,14 @@ def has_no_room(runtime: RuntimeContext, builder: StepBuilder, size: int) -> boo
     return bool(builder.calls) and size + builder.open_bytes > runtime.policy.open_bytes
 
 
-def end_elsewhere(builder: StepBuilder, call: OpenCall, event: ToolFinished) -> None:
+def end_elsewhere(builder: StepBuilder, call: Call, event: ToolFinished) -> None:
     """End a call that somebody else has answered; the last event on record is that answer."""
     outcome = event.as_outcome()
     builder.expect_open(call.call_id)
     builder.change_call(
         Settle(
             call_id=call.call_id,
-            state=life.settled_state(outcome.outcome),
+            state=settled_state(outcome.outcome),
             outcome_sha=life.outcome_fingerprint(outcome),
             outcome_index=len(builder.events) - 1,
             error=outcome.error,
@@ -325,24 +326,6 @@ def end_elsewhere(builder: StepBuilder, call: OpenCall, event: ToolFinished) -> 
     builder.effects.append(Release(call.call_id, call.executor, tell=tell, key=call.idempotency_key))
 
 
-def open_call(builder: StepBuilder, call: OpenCall, *, recorded_here: bool = True) -> None:
+def open_call(builder: StepBuilder, call: Call, *, recorded_here: bool = True) -> None:
     """Open a call; its request is the last event of this step, or one of an earlier step."""
-    builder.change_call(
-        Open(
-            call_id=call.call_id,
-            native_call_id=call.native_call_id,
-            n=call.n,
-            tool=call.tool,
-            args_sha=call.args_sha,
-            state=call.state,
-            attempt=call.attempt,
-            deadline_at=call.deadline_at,
-            request_index=len(builder.events) - 1 if recorded_here else None,
-            request_sequence=None if recorded_here else call.request_sequence,
-            executor=call.executor,
-            key=call.key,
-            redrive_of=call.redrive_of,
-            deliver=call.deliver,
-        ),
-        opened=call,
-    )
+    builder.change_call(Open(call, request_index=len(builder.events) - 1 if recorded_here else None))

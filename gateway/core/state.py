@@ -3,79 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import field
 from datetime import datetime, timedelta
-from typing import Any
 
 from gateway.adapter.port import Capabilities
 from gateway.core.memory import Remembered
 from gateway.core.starting import Start
-from gateway.events import CallId, SessionId, ToolRequested
+from gateway.events import CallId, SessionId
 from gateway.events.frozen import frozen
-from gateway.events.weight import weight
-from gateway.store.rows import CallRow
-from gateway.store.step import CallState
-
-
-@frozen
-class OpenCall:
-    """A host call that waits for its outcome."""
-
-    call_id: CallId
-    native_call_id: str
-    n: int
-    tool: str
-    arguments: Mapping[str, Any]
-    args_sha: str
-    state: CallState
-    attempt: int
-    created_at: datetime
-    deadline_at: datetime
-    request_sequence: int
-    executor: str | None = None
-    due_at: datetime | None = None
-    canceling_until: datetime | None = None
-    key: str | None = None
-    redrive_of: CallId | None = None
-    deliver: bool = True
-    size: int = 0
-    """What its arguments take."""
-    unsure: bool = False
-    """Whether an earlier attempt may have done the work."""
-    readable: bool = True
-    """Whether its request can be read; nobody is asked to carry out another."""
-    progressed: int = 0
-    """What was recorded of its progress, in bytes."""
-
-    @property
-    def idempotency_key(self) -> str:
-        """The key every attempt carries."""
-        return self.key or self.call_id
-
-    @classmethod
-    def from_row(cls, row: CallRow, request: ToolRequested, *, readable: bool = True) -> "OpenCall":
-        """Take a call up again from the ledger and the event that asked for it."""
-        return cls(
-            call_id=row.call_id,
-            native_call_id=row.native_call_id,
-            n=row.n,
-            tool=row.tool,
-            arguments=request.arguments,
-            args_sha=row.args_sha,
-            state=row.state,
-            attempt=row.attempt,
-            created_at=row.created_at,
-            deadline_at=row.deadline_at,
-            request_sequence=row.request_sequence,
-            executor=row.executor,
-            due_at=row.due_at,
-            canceling_until=row.canceling_until,
-            key=row.key,
-            redrive_of=row.redrive_of,
-            deliver=row.deliver,
-            unsure=row.unknown,
-            progressed=row.progressed,
-            size=weight(request.arguments),
-            readable=readable,
-        )
+from gateway.store.call import Call
 
 
 @frozen
@@ -94,7 +28,7 @@ class SessionView:
     runtime: str
     native_id: str
     memory: Remembered = field(default_factory=Remembered)
-    calls: Mapping[CallId, OpenCall] = field(default_factory=dict[CallId, OpenCall])
+    calls: Mapping[CallId, Call] = field(default_factory=dict[CallId, Call])
     last_sequence: int = 0
     cursor: str | None = None
     """Where the link resumes, in the protocol's own terms."""

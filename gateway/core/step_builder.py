@@ -8,42 +8,27 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from gateway.core.calls import is_open, moved
 from gateway.core.effects import Effect
 from gateway.core.folding import fold
 from gateway.core.memory import Remembered
 from gateway.core.routing import Routes
 from gateway.core.starting import Start
-from gateway.core.state import OpenCall, SessionView
+from gateway.core.state import SessionView
 from gateway.events import CallId, Direction, Event, EventId, InteractionId, Loss, Origin, ToolRequested
 from gateway.events.frozen import frozen
-from gateway.store.rows import CallRow
+from gateway.store.call import Call, CallChange, changed
 from gateway.store.step import (
-    Accept,
-    CallChange,
     CallOpen,
-    CallState,
-    CameLate,
-    Claim,
-    Dismissed,
     Expectation,
     Fence,
     InteractionChange,
     Keep,
     LastSequence,
-    MarkCanceling,
     NewEvent,
-    Open,
-    Progressed,
-    Redriven,
-    Requeue,
     Send,
     SendChange,
-    Settle,
     Step,
 )
-
-_OF_ENDED = (Redriven, Dismissed, CameLate)
 
 
 @frozen
@@ -71,7 +56,7 @@ class StepBuilder:
         take_slot: Callable[[str], bool],
         refusal: Callable[[str], str | None],
         routes: Routes,
-        known: Mapping[str, CallRow] | None = None,
+        known: Mapping[str, Call] | None = None,
         repeats: Collection[str] = (),
     ) -> None:
         self.base = view
@@ -101,7 +86,7 @@ class StepBuilder:
         self._keeps: list[Keep] = []
         self._taken = set(repeats)
         """Native ids on record that the memory may no longer hold, and those of this step."""
-        self._before: list[tuple[CallId, OpenCall | None]] = []
+        self._before: list[tuple[CallId, Call | None]] = []
         """What each change of a call replaced, for going back."""
         self._open_bytes: int | None = None
 
@@ -171,43 +156,24 @@ class StepBuilder:
         if call_id in self.base.calls:
             self._expects.append(CallOpen(call_id))
 
-    def change_call(self, change: CallChange, *, opened: OpenCall | None = None) -> None:
-        """Write a change of a call and show it in the view; an `Open` comes with the call as it then is.
+    def change_call(self, change: CallChange, *, ended: Call | None = None) -> None:
+        """Write a change of a call and show it in the view; one of a call that has `ended` comes with its row.
 
         Raises:
             Stale: the call is in no state that allows it.
         """
-        known = self.calls.get(change.call_id)
-        # What an operator clears has ended, and calls that have ended are known to the ledger alone.
-        state = None if known is None else known.state
-        after: CallState = "failed" if isinstance(change, _OF_ENDED) else moved(state, change)
+        call_id = change.call_id
+        before = self.calls.get(call_id)
+        numbers = range(self.base.last_sequence + 1, self.last_sequence + 1)
+        after = changed(before or ended, change, now=self.now, numbers=numbers)
         self._calls.append(change)
-        self._before.append((change.call_id, self.calls.get(change.call_id)))
-        match change:
-            case Open(call_id=call_id):
-                if opened is not None and is_open(change.state):
-                    self.calls[call_id] = opened
-                    self._open_bytes = None if self._open_bytes is None else self._open_bytes + opened.size
-            case Claim(call_id=call_id, attempt=attempt):
-                self.calls[call_id] = replace(self.calls[call_id], state=after, attempt=attempt, due_at=None)
-            case Accept(call_id=call_id, deadline_at=deadline_at):
-                self.calls[call_id] = replace(self.calls[call_id], state=after, deadline_at=deadline_at)
-            case Requeue(call_id=call_id, due_at=due_at):
-                call = self.calls[call_id]
-                unsure = call.unsure or change.unsure
-                self.calls[call_id] = replace(call, state=after, due_at=due_at, unsure=unsure)
-            case MarkCanceling(call_id=call_id, until=until):
-                self.calls[call_id] = replace(self.calls[call_id], canceling_until=until)
-            case Settle(call_id=call_id):
-                ended = self.calls.pop(call_id, None)
-                if ended is not None and self._open_bytes is not None:
-                    self._open_bytes -= ended.size
-            case Progressed(call_id=call_id, size=size):
-                call = self.calls[call_id]
-                self.calls[call_id] = replace(call, progressed=call.progressed + size)
-            case Redriven() | Dismissed() | CameLate():
-                # It ended before; only the ledger and operators know of it.
-                pass
+        self._before.append((call_id, before))
+        if self._open_bytes is not None:
+            self._open_bytes += (after.size if after.is_open else 0) - (0 if before is None else before.size)
+        if after.is_open:
+            self.calls[call_id] = after
+        else:
+            self.calls.pop(call_id, None)
 
     @property
     def open_bytes(self) -> int:

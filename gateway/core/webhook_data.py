@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from gateway.core.state import OpenCall, SessionView
+from gateway.core.state import SessionView
 from gateway.events import Event, dump_event
+from gateway.store.call import Call
 
 
 def call_data(
-    view: SessionView, call: OpenCall, *, protocol: str, callback: str | None, progress: str | None
+    view: SessionView, call: Call, *, protocol: str, callback: str | None, progress: str | None
 ) -> dict[str, Any]:
     """Shape the request for one attempt of a call."""
     return {
@@ -29,7 +30,7 @@ def call_data(
     }
 
 
-def canceled_data(view: SessionView, call: OpenCall, *, reason: str) -> dict[str, Any]:
+def canceled_data(view: SessionView, call: Call, *, reason: str) -> dict[str, Any]:
     """Shape the word to an executor that a call is no longer wanted."""
     return {
         "call_id": call.call_id,

@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from gateway.runtime.calls.dead_letters import Which
-from gateway.store.step import CallState, InteractionState
+from gateway.store.call import CallState
+from gateway.store.step import InteractionState
 
 Label = Annotated[str, Field(max_length=256)]
 TARGET = r"^(runtime|destination:[A-Za-z0-9][A-Za-z0-9._-]{0,63})$"

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.events import Direction, Event, Loss, SessionState
 from gateway.http.client_events import MOST_EVENTS, ClientEvent
-from gateway.store.step import CallState, InteractionState, Lane, SendState
+from gateway.store.call import CallState
+from gateway.store.step import InteractionState, Lane, SendState
 
 Row = TypeVar("Row")
 

@@ -9,7 +9,8 @@ from gateway.core.adapt import said_as
 from gateway.events import CLIENT_KINDS, Envelope, dump_event, to_json
 from gateway.runtime.app import CallHistory, LinkStatus, RuntimeStatus
 from gateway.runtime.calls.dead_letters import advise, id_of
-from gateway.store.rows import CallRow, Instance, InteractionRow, SendRow, SessionRow
+from gateway.store.call import Call
+from gateway.store.rows import Instance, InteractionRow, SendRow, SessionRow
 
 
 def session_view(row: SessionRow) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def instance_view(one: Instance) -> dict[str, Any]:
     return {"instance_id": one.instance_id, "url": one.url, "alive": one.alive, "sessions": one.sessions}
 
 
-def call_view(row: CallRow) -> dict[str, Any]:
+def call_view(row: Call) -> dict[str, Any]:
     """Show a call; what was asked and answered is in its events."""
     return {
         "call_id": row.call_id,
@@ -84,11 +85,11 @@ def delivery_view(row: SendRow) -> dict[str, Any]:
     }
 
 
-def dead_letter_view(row: CallRow | SendRow) -> dict[str, Any]:
+def dead_letter_view(row: Call | SendRow) -> dict[str, Any]:
     """Show one dead letter; `type` says whether it is a call or a delivery."""
     known = {"id": id_of(row), "advice": advise(row)}
     match row:
-        case CallRow():
+        case Call():
             return {"type": "call", **known, **call_view(row)}
         case SendRow():
             return {"type": "delivery", **known, **delivery_view(row), "envelope": to_json(row.envelope)}

@@ -78,8 +78,9 @@ from gateway.runtime.views import (
     StreamItem as StreamItem,
 )
 from gateway.settings.model import DestinationSpec, ExecutorSpec, Settings, WebhookSpec
+from gateway.store.call import Call
 from gateway.store.port import Engine
-from gateway.store.rows import CallFilter, CallRow, Instance, InteractionRow, Page, Regained, SessionRow, StoredAnswer
+from gateway.store.rows import CallFilter, Instance, InteractionRow, Page, Regained, SessionRow, StoredAnswer
 from gateway.store.step import InteractionState, Keep
 
 LATE = timedelta(minutes=10)
@@ -402,7 +403,7 @@ class Gateway:
 
     # Calls -----------------------------------------------------------------------------------------------
 
-    async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[CallRow], str | None]:
+    async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[Call], str | None]:
         return await self._engine.calls(which, page)
 
     async def call_story(self, call_id: CallId) -> CallHistory:
@@ -412,7 +413,7 @@ class Gateway:
         """Whether a callback token belongs to a call, in constant time."""
         return self._callbacks.allowed(call_id, token)
 
-    async def settle(self, call_id: CallId, answer: Answered, *, size: int = 0) -> CallRow:
+    async def settle(self, call_id: CallId, answer: Answered, *, size: int = 0) -> Call:
         """Record an outcome that came by callback or API, of so many bytes; the same one again is fine.
 
         Raises:
@@ -432,7 +433,7 @@ class Gateway:
         await ask(worker, OutcomeLate(row, answer, reply_slot()))
         raise Conflict(f"the call has already {row.state}; this outcome was recorded as ignored")
 
-    async def _answerable(self, call_id: CallId, size: int) -> CallRow:
+    async def _answerable(self, call_id: CallId, size: int) -> Call:
         row = await self._directory.call(call_id)
         ended = None if row.finished_at is None else await self._engine.ended_for(call_id)
         if ended is not None and ended > LATE:
@@ -453,14 +454,14 @@ class Gateway:
         if not await ask(worker, ProgressGiven(call_id, data, reply_slot())):
             raise Conflict(f"the call has already {(await self._directory.call(call_id)).state}")
 
-    async def cancel(self, call_id: CallId, *, reason: str | None) -> CallRow:
+    async def cancel(self, call_id: CallId, *, reason: str | None) -> Call:
         row = await self._directory.call(call_id)
         worker = await self._directory.worker(row.session_id)
         if not await ask(worker, CancelOrdered(call_id, reason, reply_slot())):
             raise Conflict(f"the call has already {(await self._directory.call(call_id)).state}")
         return await self._directory.call(call_id)
 
-    async def redrive(self, call_id: CallId, *, new_key: bool, deliver: bool) -> CallRow:
+    async def redrive(self, call_id: CallId, *, new_key: bool, deliver: bool) -> Call:
         return await self._redriving.call(await self._directory.call(call_id), new_key=new_key, deliver=deliver)
 
     async def redeliver(self, session_id: SessionId, sequence: int, target: str) -> None:

@@ -7,7 +7,8 @@ from typing import Literal
 
 from gateway.adapter.port import Capabilities
 from gateway.events import Envelope, Live, SessionId
-from gateway.store.rows import CallRow, InteractionRow, SendRow
+from gateway.store.call import Call
+from gateway.store.rows import InteractionRow, SendRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ InteractionItem = InteractionShown | Missed | Heartbeat
 class CallHistory:
     """Everything on record about one call, oldest first."""
 
-    row: CallRow
+    row: Call
     envelopes: tuple[Envelope, ...]
     """Its request, updates, progress, cancel, outcome, ignored outcomes."""
     sends: tuple[SendRow, ...]

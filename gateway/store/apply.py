@@ -6,18 +6,17 @@ Every engine asks here, so that they agree. An engine gives `Known` (what is alr
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import orjson
 
-from gateway.core.calls import moved
-from gateway.errors import Fenced, InvalidRequest, NotFound, Repeated, Stale
+from gateway.errors import Fenced, NotFound, Repeated, Stale
 from gateway.events import CallId, Direction, Envelope, SessionId
+from gateway.store.call import Call, Open, changed, sequence_of
 from gateway.store.encoding import EncodedEvent
 from gateway.store.records import (
     AnswerRecord,
-    CallRecord,
     EventRecord,
     Head,
     InteractionMove,
@@ -27,31 +26,9 @@ from gateway.store.records import (
     SnapshotRecord,
     micros,
     micros_or_none,
+    moment,
 )
-from gateway.store.step import (
-    OPEN_STATES,
-    Accept,
-    CallChange,
-    CallOpen,
-    CallState,
-    CameLate,
-    Claim,
-    Committed,
-    Dismissed,
-    Fence,
-    InteractionChange,
-    Keep,
-    LastSequence,
-    MarkCanceling,
-    NewEvent,
-    Open,
-    Progressed,
-    Redriven,
-    Requeue,
-    Send,
-    Settle,
-    Step,
-)
+from gateway.store.step import CallOpen, Committed, Fence, InteractionChange, Keep, LastSequence, NewEvent, Send, Step
 
 CLOSED = "closed"
 """The state of a session that has ended for us."""
@@ -59,7 +36,7 @@ CLOSED = "closed"
 DEAD_STATES: frozenset[str] = frozenset({"refused", "unknown", "dead"})
 """Outbound rows that wait for an operator."""
 
-_NO_CALLS: tuple[dict[CallId, CallRecord], list[CallId]] = ({}, [])
+_NO_CALLS: tuple[dict[CallId, Call], list[CallId]] = ({}, [])
 DedupeKey = tuple[SessionId, Direction, str]
 
 
@@ -67,7 +44,7 @@ class Known(Protocol):
     """What the store held before this batch."""
 
     def head(self, session_id: SessionId) -> Head | None: ...
-    def call(self, call_id: CallId) -> CallRecord | None: ...
+    def call(self, call_id: CallId) -> Call | None: ...
     def seen(self, key: DedupeKey) -> bool: ...
 
 
@@ -82,7 +59,7 @@ class Writes:
     events: list[EventRecord] = field(default_factory=list[EventRecord])
     keys: set[DedupeKey] = field(default_factory=set[DedupeKey])
     opened: list[CallId] = field(default_factory=list[CallId])
-    calls: dict[CallId, CallRecord] = field(default_factory=dict[CallId, CallRecord])
+    calls: dict[CallId, Call] = field(default_factory=dict[CallId, Call])
     """Every call touched, as it stands after the batch; those in `opened` are new."""
     sends: list[SendRecord] = field(default_factory=list[SendRecord])
     send_moves: list[SendMove] = field(default_factory=list[SendMove])
@@ -178,7 +155,7 @@ def _expect(step: Step, head: Head, *, known: Known, writes: Writes) -> None:
             case CallOpen():
                 call_id, attempt = expectation.call_id, expectation.attempt
                 call = writes.calls.get(call_id) or known.call(call_id)
-                if call is None or call.state not in OPEN_STATES:
+                if call is None or not call.is_open:
                     raise Stale(f"call {call_id!r} is not open")
                 if attempt is not None and attempt != call.attempt:
                     raise Stale(f"call {call_id!r} is at attempt {call.attempt}, not {attempt}")
@@ -204,106 +181,39 @@ def _keys(events: Sequence[EncodedEvent], session_id: SessionId, *, known: Known
 
 def _change_calls(
     step: Step, head: Head, numbers: Sequence[int], *, now: int, known: Known, writes: Writes
-) -> tuple[dict[CallId, CallRecord], list[CallId]]:
-    calls: dict[CallId, CallRecord] = {}
+) -> tuple[dict[CallId, Call], list[CallId]]:
+    calls: dict[CallId, Call] = {}
     opened: list[CallId] = []
+    time = moment(now)
     for change in step.calls:
         call_id = change.call_id
         call = calls.get(call_id) or writes.calls.get(call_id) or known.call(call_id)
-        after = moved(None if call is None else call.state, change)
+        after = changed(call, change, now=time, numbers=numbers)
         if isinstance(change, Open):
-            calls[call_id] = _open(change, head, numbers, now=now)
+            # What it was asked is in its event.
+            after = replace(after, session_id=head.session_id, runtime=head.runtime, arguments=None, size=0)
             opened.append(call_id)
-            continue
-        if call is None or call.session_id != head.session_id:
+        elif after.session_id != head.session_id:
             raise Stale(f"call {call_id!r} is another session's")
-        if isinstance(change, CameLate) and call.late:
-            raise Stale(f"a late outcome of call {call_id!r} is on record already")
-        if isinstance(change, Redriven | Dismissed) and not call.dead:
-            raise Stale(f"call {call_id!r} waits for no operator")
-        calls[call_id] = _change(call, change, after, numbers, now=now)
+        _check_times(after)
+        calls[call_id] = after
     return calls, opened
 
 
-def _open(change: Open, head: Head, numbers: Sequence[int], *, now: int) -> CallRecord:
-    if change.request_index is not None:
-        request_seq = _sequence_of(change.request_index, numbers)
-    elif change.request_sequence is not None:
-        request_seq = change.request_sequence
-    else:
-        raise InvalidRequest(f"call {change.call_id!r} points at no request")
-    return CallRecord(
-        change.call_id,
-        head.session_id,
-        head.runtime,
-        change.native_call_id,
-        change.n,
-        change.tool,
-        change.args_sha,
-        change.state,
-        change.attempt,
-        now,
-        micros(change.deadline_at),
-        request_seq,
-        change.executor,
-        change.key,
-        micros_or_none(change.due_at),
-        None,
-        None,
-        None,
-        0,
-        None,
-        change.redrive_of,
-        int(change.deliver),
-        None if change.state in OPEN_STATES else now,
-        0,
-        0,
-        0,
-    )
-
-
-def _change(call: CallRecord, change: CallChange, state: CallState, numbers: Sequence[int], *, now: int) -> CallRecord:
-    match change:
-        case Settle():
-            outcome_seq = None if change.outcome_index is None else _sequence_of(change.outcome_index, numbers)
-            return call._replace(
-                state=state,
-                due_at=None,
-                outcome_seq=outcome_seq,
-                outcome_sha=change.outcome_sha,
-                unknown=int(change.unknown),
-                error=change.error,
-                finished_at=now,
-                dead=int(change.dead),
-            )
-        case Claim():
-            return call._replace(state=state, attempt=change.attempt, due_at=None)
-        case Accept():
-            return call._replace(state=state, deadline_at=micros(change.deadline_at))
-        case Requeue():
-            unknown = int(change.unsure or call.unknown)
-            return call._replace(state=state, due_at=micros(change.due_at), error=change.reason, unknown=unknown)
-        case MarkCanceling():
-            return call._replace(canceling_until=micros(change.until))
-        case Redriven() | Dismissed():
-            return call._replace(dead=0)
-        case CameLate():
-            return call._replace(late=1)
-        case Progressed():
-            return call._replace(progressed=call.progressed + change.size)
-        case Open():
-            raise AssertionError("an Open is no change of a known call")
+def _check_times(call: Call) -> None:
+    for time in (call.deadline_at, call.due_at, call.canceling_until):
+        micros_or_none(time)
 
 
 def _answer(keep: Keep, session_id: SessionId, numbers: Sequence[int]) -> AnswerRecord:
-    shown = {"session_id": session_id, "sequences": [_sequence_of(index, numbers) for index in keep.events]}
+    shown = {"session_id": session_id, "sequences": [sequence_of(index, numbers) for index in keep.events]}
     return AnswerRecord(keep.scope, keep.key, keep.request_sha, orjson.dumps(shown), micros(keep.expires_at))
 
 
 def _sends(sends: Sequence[Send], session_id: SessionId, numbers: Sequence[int], *, now: int) -> list[SendRecord]:
     records: dict[tuple[int, str], SendRecord] = {}
     for send in sends:
-        sequence = _sequence_of(send.event_index, numbers)
+        sequence = sequence_of(send.event_index, numbers)
         records.setdefault(
             (sequence, send.target),
             SendRecord(session_id, sequence, send.target, send.lane, "pending", 0, None, None, now),
@@ -334,9 +244,3 @@ def _interactions(
                 )
             )
     return records
-
-
-def _sequence_of(index: int, numbers: Sequence[int]) -> int:
-    if not 0 <= index < len(numbers):
-        raise InvalidRequest(f"index {index} points at none of the step's {len(numbers)} events")
-    return numbers[index]

@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import Protocol
 
 from gateway.errors import EngineUnusable
-from gateway.store.records import AnswerRecord, CallRecord, EventRecord, InteractionRecord, SendRecord, SnapshotRecord
+from gateway.store.records import CALL_COLUMNS, AnswerRecord, EventRecord, InteractionRecord, SendRecord, SnapshotRecord
 
 NEWER = "move it with the release that made it, which knows all of its tables"
 """What to do about a store that this release can work on and not copy."""
@@ -37,7 +37,7 @@ TABLES = (
     Table("sessions", SESSIONS, ("id",)),
     Table("snapshots", SnapshotRecord._fields, ("session_id",)),
     Table("events", EventRecord._fields, ("session_id", "seq")),
-    Table("calls", ("id", *CallRecord._fields), ("id",)),
+    Table("calls", ("id", *CALL_COLUMNS), ("id",)),
     Table("outbound", SendRecord._fields, ("session_id", "seq", "target")),
     Table("interactions", ("id", *InteractionRecord._fields), ("id",)),
     Table("idempotency", AnswerRecord._fields, ("scope", "key")),

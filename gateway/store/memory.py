@@ -15,15 +15,15 @@ from gateway.errors import Conflict, EngineUnavailable, NotFound, Truncated
 from gateway.events import CallId, Envelope, InteractionId, SessionId
 from gateway.guard import guard_call
 from gateway.store.apply import CLOSED, DEAD_STATES, Writes, begin, decide
+from gateway.store.call import Call
 from gateway.store.encoding import decode_envelope, encode_event, read_cursor, send_row, write_cursor
 from gateway.store.memory_tables import Listeners, SharedMemory, Shelved, Tables
-from gateway.store.records import CallRecord, Head, SendRecord, call_row, interaction_row, micros, moment, whole_micros
+from gateway.store.records import Head, SendRecord, interaction_row, micros, moment, whole_micros
 from gateway.store.retention import add_up, choose
 from gateway.store.roster import room_for
 from gateway.store.rows import (
     ANY_DEAD,
     CallFilter,
-    CallRow,
     DeadFilter,
     EngineHealth,
     Instance,
@@ -36,7 +36,7 @@ from gateway.store.rows import (
     StoredAnswer,
     Swept,
 )
-from gateway.store.step import OPEN_STATES, Committed, InteractionState, NewEvent, Step
+from gateway.store.step import Committed, InteractionState, NewEvent, Step
 
 T = TypeVar("T")
 
@@ -158,23 +158,22 @@ class MemoryEngine:
 
     # Ledger
 
-    async def call(self, call_id: CallId) -> CallRow | None:
-        record = self._tables.calls.get(call_id)
-        return None if record is None else call_row(record)
+    async def call(self, call_id: CallId) -> Call | None:
+        return self._tables.calls.get(call_id)
 
-    async def latest_call(self, session_id: SessionId, native_call_id: str) -> CallRow | None:
+    async def latest_call(self, session_id: SessionId, native_call_id: str) -> Call | None:
         found = [
             record
             for record in self._tables.calls.values()
             if record.session_id == session_id and record.native_call_id == native_call_id and record.redrive_of is None
         ]
-        return call_row(max(found, key=lambda record: record.n)) if found else None
+        return max(found, key=lambda record: record.n) if found else None
 
     async def ended_for(self, call_id: CallId) -> timedelta | None:
         row = await self.call(call_id)
         return None if row is None or row.finished_at is None else self._clock.now() - row.finished_at
 
-    async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[CallRow], str | None]:
+    async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[Call], str | None]:
         tables = self._tables
         before = read_cursor(page.after, int)[0] if page.after else tables.counted + 1
         found = [
@@ -183,14 +182,10 @@ class MemoryEngine:
             if tables.numbers[record.call_id] < before and _matches(record, which)
         ]
         rows, cursor = _cut(found, page, lambda record: (tables.numbers[record.call_id],))
-        return [call_row(record) for record in rows], cursor
+        return rows, cursor
 
-    async def open_calls(self, session_id: SessionId) -> Sequence[CallRow]:
-        return [
-            call_row(record)
-            for record in self._tables.calls.values()
-            if record.session_id == session_id and record.state in OPEN_STATES
-        ]
+    async def open_calls(self, session_id: SessionId) -> Sequence[Call]:
+        return [record for record in self._tables.calls.values() if record.session_id == session_id and record.is_open]
 
     async def pending_sends(
         self,
@@ -417,16 +412,16 @@ def _leave(listeners: Listeners, place: object) -> None:
     listeners.pop(place, None)
 
 
-def _matches(record: CallRecord, which: CallFilter) -> bool:
+def _matches(record: Call, which: CallFilter) -> bool:
     return (
         (which.session_id is None or record.session_id == which.session_id)
         and (which.runtime is None or record.runtime == which.runtime)
         and (which.tool is None or record.tool == which.tool)
         and (not which.states or record.state in which.states)
-        and (which.unknown is None or bool(record.unknown) == which.unknown)
-        and (which.dead is None or bool(record.dead) == which.dead)
+        and (which.unknown is None or record.unknown == which.unknown)
+        and (which.dead is None or record.dead == which.dead)
         and (which.executor is None or record.executor == which.executor)
-        and (which.since is None or record.created_at >= micros(which.since))
+        and (which.since is None or record.created_at >= which.since)
     )
 
 

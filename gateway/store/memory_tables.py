@@ -2,26 +2,18 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gateway.clock import Clock
 from gateway.events import CallId, InteractionId, SessionId
 from gateway.store.apply import CLOSED, DedupeKey, Writes
+from gateway.store.call import ENDED_STATES, Call
 from gateway.store.encoding import strip_about
-from gateway.store.records import (
-    CallRecord,
-    EventRecord,
-    Head,
-    InteractionMove,
-    InteractionRecord,
-    SendRecord,
-    micros,
-    moment,
-)
+from gateway.store.records import EventRecord, Head, InteractionMove, InteractionRecord, SendRecord, micros, moment
 from gateway.store.retention import Item, RemovedRows, Shelf
 from gateway.store.roster import Roster
 from gateway.store.rows import SessionRow, StoredAnswer
-from gateway.store.step import ENDED_STATES, RUNTIME, SEND_STATES
+from gateway.store.step import RUNTIME, SEND_STATES
 
 
 @dataclass(slots=True)
@@ -72,7 +64,7 @@ class Tables:
     sessions: dict[SessionId, Shelved] = field(default_factory=dict[SessionId, Shelved])
     natives: dict[tuple[str, str], SessionId] = field(default_factory=dict[tuple[str, str], SessionId])
     keys: set[DedupeKey] = field(default_factory=set[DedupeKey])
-    calls: dict[CallId, CallRecord] = field(default_factory=dict[CallId, CallRecord])
+    calls: dict[CallId, Call] = field(default_factory=dict[CallId, Call])
     sends: dict[tuple[SessionId, int, str], SendRecord] = field(
         default_factory=dict[tuple[SessionId, int, str], SendRecord]
     )
@@ -92,7 +84,7 @@ class Tables:
         session = self.sessions.get(session_id)
         return None if session is None else session.head
 
-    def call(self, call_id: CallId) -> CallRecord | None:
+    def call(self, call_id: CallId) -> Call | None:
         return self.calls.get(call_id)
 
     def seen(self, key: DedupeKey) -> bool:
@@ -151,7 +143,7 @@ class Tables:
         session.head = session.head._replace(size=size)
         for call in self.calls.values():
             if call.session_id == session_id:
-                self.calls[call.call_id] = call._replace(error=None)
+                self.calls[call.call_id] = replace(call, error=None)
 
     # For leases
 
@@ -171,7 +163,9 @@ class Tables:
         """List the sessions that have events left, with what must stay; older copies are waited for no more."""
         floors: dict[SessionId, int] = {}
         # What only a newer release knows how to go on with stays for it.
-        needed = [(call.session_id, call.request_seq) for call in self.calls.values() if call.state not in ENDED_STATES]
+        needed = [
+            (call.session_id, call.request_sequence) for call in self.calls.values() if call.state not in ENDED_STATES
+        ]
         needed += [
             (send.session_id, send.seq)
             for send in self.sends.values()
@@ -230,8 +224,8 @@ class Tables:
             call.call_id
             for call in self.calls.values()
             if call.finished_at is not None
-            and call.finished_at < before
-            and (call.session_id, call.outcome_seq) not in waiting
+            and micros(call.finished_at) < before
+            and (call.session_id, call.outcome_sequence) not in waiting
         ][:budget]
         for call_id in gone:
             del self.calls[call_id]

@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from gateway.events import CallId, Envelope, InteractionId, SessionId
+from gateway.store.call import Call
 from gateway.store.rows import (
     ANY_DEAD,
     CallFilter,
-    CallRow,
     DeadFilter,
     EngineHealth,
     Instance,
@@ -92,8 +92,8 @@ class Registry(Protocol):
 class Ledger(Protocol):
     """Answers questions about calls, deliveries and interactions."""
 
-    async def call(self, call_id: CallId) -> CallRow | None: ...
-    async def latest_call(self, session_id: SessionId, native_call_id: str) -> CallRow | None:
+    async def call(self, call_id: CallId) -> Call | None: ...
+    async def latest_call(self, session_id: SessionId, native_call_id: str) -> Call | None:
         """Find the call with the highest n of a native id; redrives do not count."""
         ...
 
@@ -101,11 +101,11 @@ class Ledger(Protocol):
         """Say how long ago a call ended, by the store's own clock; None while it is open, and where it is unknown."""
         ...
 
-    async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[CallRow], str | None]:
+    async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[Call], str | None]:
         """List calls, newest first."""
         ...
 
-    async def open_calls(self, session_id: SessionId) -> Sequence[CallRow]: ...
+    async def open_calls(self, session_id: SessionId) -> Sequence[Call]: ...
     async def pending_sends(
         self,
         *,

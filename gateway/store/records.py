@@ -3,13 +3,15 @@
 Times are whole microseconds since 1970, truths are 0 or 1: what every database stores without loss.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gateway.errors import InvalidRequest
-from gateway.events import CallId, Direction, EventId, InteractionId, SessionId
-from gateway.store.rows import CallRow, InteractionRow
-from gateway.store.step import NEWER, CallState, InteractionState, Lane, SendState
+from gateway.events import Direction, EventId, InteractionId, SessionId
+from gateway.store.call import Call
+from gateway.store.rows import InteractionRow
+from gateway.store.step import NEWER, InteractionState, Lane, SendState
 
 LISTED = f"state NOT IN ('pending', 'delivered', 'moot') OR (state = 'pending' AND reason = '{NEWER}')"
 """Which outbound rows wait for an operator, in SQL: those whose fate is not good, and those that only a newer release
@@ -45,35 +47,16 @@ class EventRecord(NamedTuple):
     about: bytes | None
 
 
-class CallRecord(NamedTuple):
-    """One call; bodies are in its events."""
-
-    call_id: CallId
-    session_id: SessionId
-    runtime: str
-    native_call_id: str
-    n: int
-    tool: str
-    args_sha: str
-    state: CallState
-    attempt: int
-    created_at: int
-    deadline_at: int
-    request_seq: int
-    executor: str | None
-    key: str | None
-    due_at: int | None
-    canceling_until: int | None
-    outcome_seq: int | None
-    outcome_sha: str | None
-    unknown: int
-    error: str | None
-    redrive_of: CallId | None
-    deliver: int
-    finished_at: int | None
-    dead: int
-    late: int
-    progressed: int
+CALL_COLUMNS = (
+    "call_id", "session_id", "runtime", "native_call_id", "n", "tool", "args_sha", "state", "attempt", "created_at",
+    "deadline_at", "request_seq", "executor", "key", "due_at", "canceling_until", "outcome_seq", "outcome_sha",
+    "unknown", "error", "redrive_of", "deliver", "finished_at", "dead", "late", "progressed",
+)  # fmt: skip
+"""The columns of a call, in the order of its members."""
+_CALL_TIMES = [
+    CALL_COLUMNS.index(name) for name in ("created_at", "deadline_at", "due_at", "canceling_until", "finished_at")
+]
+_CALL_TRUTHS = [CALL_COLUMNS.index(name) for name in ("unknown", "deliver", "dead", "late")]
 
 
 class SendRecord(NamedTuple):
@@ -180,36 +163,46 @@ def moment_or_none(count: int | None) -> datetime | None:
     return None if count is None else moment(count)
 
 
-def call_row(record: CallRecord) -> CallRow:
-    """Show a stored call as the port does."""
-    return CallRow(
-        call_id=record.call_id,
-        session_id=record.session_id,
-        runtime=record.runtime,
-        native_call_id=record.native_call_id,
-        n=record.n,
-        tool=record.tool,
-        args_sha=record.args_sha,
-        state=record.state,
-        attempt=record.attempt,
-        created_at=moment(record.created_at),
-        deadline_at=moment(record.deadline_at),
-        request_sequence=record.request_seq,
-        executor=record.executor,
-        key=record.key,
-        due_at=moment_or_none(record.due_at),
-        canceling_until=moment_or_none(record.canceling_until),
-        outcome_sequence=record.outcome_seq,
-        outcome_sha=record.outcome_sha,
-        unknown=bool(record.unknown),
-        error=record.error,
-        redrive_of=record.redrive_of,
-        deliver=bool(record.deliver),
-        finished_at=moment_or_none(record.finished_at),
-        dead=bool(record.dead),
-        late=bool(record.late),
-        progressed=record.progressed,
+def call_row(call: Call) -> tuple[int | str | None, ...]:
+    """Write a call as the row that is kept of it."""
+    return (
+        call.call_id,
+        call.session_id,
+        call.runtime,
+        call.native_call_id,
+        call.n,
+        call.tool,
+        call.args_sha,
+        call.state,
+        call.attempt,
+        micros(call.created_at),
+        micros(call.deadline_at),
+        call.request_sequence,
+        call.executor,
+        call.key,
+        micros_or_none(call.due_at),
+        micros_or_none(call.canceling_until),
+        call.outcome_sequence,
+        call.outcome_sha,
+        int(call.unknown),
+        call.error,
+        call.redrive_of,
+        int(call.deliver),
+        micros_or_none(call.finished_at),
+        int(call.dead),
+        int(call.late),
+        call.progressed,
     )
+
+
+def call_from(row: Sequence[Any]) -> Call:
+    """Read a call from its row."""
+    members = list(row[: len(CALL_COLUMNS)])
+    for place in _CALL_TIMES:
+        members[place] = moment_or_none(members[place])
+    for place in _CALL_TRUTHS:
+        members[place] = bool(members[place])
+    return Call(*members)
 
 
 def interaction_row(record: InteractionRecord) -> InteractionRow:

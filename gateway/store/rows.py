@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import field
 from datetime import datetime, timedelta
 
-from gateway.events import CallId, Envelope, InteractionId, SessionId
+from gateway.events import Envelope, InteractionId, SessionId
 from gateway.events.frozen import frozen
-from gateway.store.step import NEWER, SEND_STATES, CallState, InteractionState, Lane, SendState
+from gateway.store.step import NEWER, SEND_STATES, InteractionState, Lane, SendState
 
 
 @frozen
@@ -52,41 +52,6 @@ class Instance:
     """Whether its lease still runs, by the store's own clock."""
     sessions: int
     """How many open sessions it owns."""
-
-
-@frozen
-class CallRow:
-    """A call as the store knows it; bodies are in the events it points to."""
-
-    call_id: CallId
-    session_id: SessionId
-    runtime: str
-    native_call_id: str
-    n: int
-    tool: str
-    args_sha: str
-    state: CallState
-    attempt: int
-    created_at: datetime
-    deadline_at: datetime
-    request_sequence: int
-    executor: str | None = None
-    key: str | None = None
-    due_at: datetime | None = None
-    canceling_until: datetime | None = None
-    outcome_sequence: int | None = None
-    outcome_sha: str | None = None
-    unknown: bool = False
-    error: str | None = None
-    redrive_of: CallId | None = None
-    deliver: bool = True
-    finished_at: datetime | None = None
-    dead: bool = False
-    """Whether it waits for an operator: it ended without an answer of its executor, and was not redriven."""
-    late: bool = False
-    """Whether a different outcome came after its end, which is on record; another one is not recorded any more."""
-    progressed: int = 0
-    """What was recorded of its progress, in bytes; each report counts as `PROGRESS_COST` at least."""
 
 
 @frozen

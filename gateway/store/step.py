@@ -5,10 +5,8 @@ from typing import Literal, get_args
 
 from gateway.events import CallId, Direction, Envelope, Event, EventId, InteractionId, Loss, Origin, SessionId
 from gateway.events.frozen import frozen
+from gateway.store.call import CallChange
 
-CallState = Literal["queued", "dispatched", "accepted", "succeeded", "failed", "canceled", "expired"]
-OPEN_STATES: frozenset[str] = frozenset({"queued", "dispatched", "accepted"})
-ENDED_STATES: frozenset[str] = frozenset({"succeeded", "failed", "canceled", "expired"})
 SendState = Literal["pending", "delivered", "refused", "moot", "unknown", "dead"]
 Lane = Literal["urgent", "turn", "new_work"]
 SEND_STATES: frozenset[str] = frozenset(get_args(SendState))
@@ -41,117 +39,6 @@ class NewEvent:
     losses: tuple[Loss, ...] = ()
     dedupe_key: str | None = None
     """With a repeat of (session, direction, key) nothing of a step is written: it is Repeated."""
-
-
-@frozen
-class Open:
-    """A new call; `state` is `dispatched` with attempt 1 where it may leave at once, `queued` otherwise."""
-
-    call_id: CallId
-    native_call_id: str
-    n: int
-    tool: str
-    args_sha: str
-    state: CallState
-    attempt: int
-    deadline_at: datetime
-    request_index: int | None
-    """Index of its tool.requested in the same step; None with `request_sequence` for a redrive."""
-    executor: str | None = None
-    due_at: datetime | None = None
-    key: str | None = None
-    """Idempotency key where it is not the call_id (a redrive of another call)."""
-    redrive_of: CallId | None = None
-    request_sequence: int | None = None
-    deliver: bool = True
-    """Whether the outcome goes to the runtime."""
-
-
-@frozen
-class Claim:
-    """A queued call leaves now, as attempt `attempt`."""
-
-    call_id: CallId
-    attempt: int
-
-
-@frozen
-class Accept:
-    """The executor promised an outcome (202); the call waits until `deadline_at`."""
-
-    call_id: CallId
-    deadline_at: datetime
-
-
-@frozen
-class Requeue:
-    """Try again at `due_at`."""
-
-    call_id: CallId
-    due_at: datetime
-    reason: str
-    unsure: bool = False
-    """Whether the executor may have done the work already; once so, it stays so until the call ends."""
-
-
-@frozen
-class MarkCanceling:
-    """An operator canceled: first answer wins until `until`."""
-
-    call_id: CallId
-    until: datetime
-
-
-@frozen
-class Settle:
-    """The call has its one outcome; `outcome_index` is its tool.finished in the same step."""
-
-    call_id: CallId
-    state: CallState
-    outcome_sha: str
-    outcome_index: int | None
-    unknown: bool = False
-    error: str | None = None
-    dead: bool = False
-    """Whether it ended without an answer of its executor, so that it waits for an operator."""
-
-
-@frozen
-class Redriven:
-    """A dead call was tried again as another one, so it waits for an operator no more; it may have ended long ago.
-
-    Of many at once one succeeds, the others are Stale.
-    """
-
-    call_id: CallId
-
-
-@frozen
-class Dismissed:
-    """An operator has left a dead call as it is, so it waits for one no more; it may have ended long ago.
-
-    Of many at once, those that redrive it included, one succeeds, the others are Stale.
-    """
-
-    call_id: CallId
-
-
-@frozen
-class CameLate:
-    """A different outcome of an ended call is on record; of many at once one succeeds, the others are Stale."""
-
-    call_id: CallId
-
-
-@frozen
-class Progressed:
-    """Word of an executor on how far an open call is; `size` counts towards what one call may say."""
-
-    call_id: CallId
-    size: int
-
-
-CallChange = CameLate | Progressed | Open | Claim | Accept | Requeue | MarkCanceling | Settle | Redriven | Dismissed
 
 
 @frozen

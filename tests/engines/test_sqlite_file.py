@@ -18,12 +18,13 @@ from structlog.testing import capture_logs
 from gateway.errors import EngineLocked, EngineUnavailable, EngineUnusable, InvalidRequest, Repeated, SchemaTooNew
 from gateway.events import CallId, SessionId
 from gateway.runtime.system_clock import SystemClock
+from gateway.store.call import Claim, Settle
 from gateway.store.rows import CallFilter, Page, RetentionPolicy
 from gateway.store.sqlite import SqliteEngine, engine as sqlite_engine
 from gateway.store.sqlite.backup import back_up, migrate
 from gateway.store.sqlite.lock import file_system_of
 from gateway.store.sqlite.schema import MIGRATIONS
-from gateway.store.step import RUNTIME, Claim, Send, Settle, Step
+from gateway.store.step import RUNTIME, Send, Step
 from gateway.testing.conformance.engine_words import (
     ALICE,
     BOB,

@@ -28,8 +28,9 @@ from gateway.runtime.app import Gateway, Parts
 from gateway.runtime.log import configure
 from gateway.serve import own_url, parts_for, read_configuration
 from gateway.settings.model import DestinationSpec, ExecutorSpec
+from gateway.store.call import Accept, Claim, Open, Settle
 from gateway.store.port import Engine
-from gateway.store.step import RUNTIME, Accept, Claim, Committed, Open, Settle, Step
+from gateway.store.step import RUNTIME, Committed, Step
 
 _PORT_TAKEN = 10.0
 """Seconds in which a port that somebody else was given may be free again."""

@@ -43,11 +43,11 @@ from gateway.runtime.app import (
 )
 from gateway.runtime.calls.dead_letters import DeadLetters, id_of
 from gateway.settings.model import Settings
+from gateway.store.call import Call
 from gateway.store.port import Engine
 from gateway.store.rows import (
     ANY_DEAD,
     CallFilter,
-    CallRow,
     DeadFilter,
     Instance,
     InteractionRow,
@@ -68,11 +68,11 @@ class _DeadStore:
     def __init__(self, gateway: "MemoryGateway") -> None:
         self._gateway = gateway
 
-    async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[CallRow], str | None]:
+    async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[Call], str | None]:
         rows, _ = await self._gateway.calls(replace(which, dead=None, unknown=True), page)
         return [replace(row, dead=True) for row in rows], None
 
-    async def call(self, call_id: CallId) -> CallRow | None:
+    async def call(self, call_id: CallId) -> Call | None:
         row = self._gateway.call_rows.get(call_id)
         return None if row is None else replace(row, dead=row.unknown)
 
@@ -102,7 +102,7 @@ class MemoryGateway(Gateway):
         """Raised by the method of this name."""
         self.journal: dict[str, list[Envelope]] = {}
         self.rows: dict[str, SessionRow] = {}
-        self.call_rows: dict[str, CallRow] = {}
+        self.call_rows: dict[str, Call] = {}
         self.asked: dict[str, tuple[InteractionRow, Envelope]] = {}
         self.held: set[str] = set()
         """Names that this instance, or where the test says so another one, holds."""
@@ -123,7 +123,7 @@ class MemoryGateway(Gateway):
         self.posting.set()
         self._queues: list[asyncio.Queue[StreamItem]] = []
 
-    async def _note(self, row: CallRow | SendRow, by: str) -> CallRow | SendRow:
+    async def _note(self, row: Call | SendRow, by: str) -> Call | SendRow:
         self.dismissed.append((id_of(row), by))
         return row
 
@@ -175,7 +175,7 @@ class MemoryGateway(Gateway):
 
     def ask(self, session_id: str, call_id: str = "c-1", tool: str = "ask_for_cards") -> str:
         asked = self.record(session_id, ToolRequested(native_call_id=f"n-{call_id}", tool=tool, call_id=call_id))
-        self.call_rows[call_id] = CallRow(
+        self.call_rows[call_id] = Call(
             call_id=CallId(call_id),
             session_id=SessionId(session_id),
             runtime="finn",
@@ -283,7 +283,7 @@ class MemoryGateway(Gateway):
             self.follow_ended.set()
             self.follow_changed.set()
 
-    async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[CallRow], str | None]:
+    async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[Call], str | None]:
         del page
         rows = [
             row
@@ -296,7 +296,7 @@ class MemoryGateway(Gateway):
         ]
         return rows, None
 
-    def _row_of(self, call_id: str) -> CallRow:
+    def _row_of(self, call_id: str) -> Call:
         if call_id not in self.call_rows:
             raise NotFound(f"no call {call_id[:50]!r}")
         return self.call_rows[call_id]
@@ -312,7 +312,7 @@ class MemoryGateway(Gateway):
     def callback_allowed(self, call_id: CallId, token: str) -> bool:
         return token == f"token-{call_id}"
 
-    async def settle(self, call_id: CallId, answer: Answered, *, size: int = 0) -> CallRow:
+    async def settle(self, call_id: CallId, answer: Answered, *, size: int = 0) -> Call:
         del size
         self._check("settle")
         row = self._row_of(call_id)
@@ -332,11 +332,11 @@ class MemoryGateway(Gateway):
         row = self._row_of(call_id)
         self.record(row.session_id, CallProgressed(native_call_id=row.native_call_id, data=data, call_id=call_id))
 
-    async def cancel(self, call_id: CallId, *, reason: str | None) -> CallRow:
+    async def cancel(self, call_id: CallId, *, reason: str | None) -> Call:
         self.canceled.append(reason)
         return replace(self._row_of(call_id), canceling_until=START)
 
-    async def redrive(self, call_id: CallId, *, new_key: bool, deliver: bool) -> CallRow:
+    async def redrive(self, call_id: CallId, *, new_key: bool, deliver: bool) -> Call:
         return replace(
             self._row_of(call_id),
             call_id=CallId("c-again"),

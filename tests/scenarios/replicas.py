@@ -18,9 +18,10 @@ from gateway.runtime.system_clock import SystemClock
 from gateway.serve import parts_for, read_configuration
 from gateway.settings.load import load
 from gateway.settings.model import Settings
+from gateway.store.call import Call
 from gateway.store.memory import MemoryEngine
 from gateway.store.memory_tables import SharedMemory
-from gateway.store.rows import CallRow, SessionRow
+from gateway.store.rows import SessionRow
 from gateway.store.step import Committed, Step
 from tests.scenarios.environment import API_KEY, Running, Scene, plain_http, until
 from tests.scenarios.fleet import Environment
@@ -63,7 +64,7 @@ class Faulty(MemoryEngine):
             raise ValueError("the events are damaged")
         return await super().read(session_id, after=after, limit=limit)
 
-    async def call(self, call_id: CallId) -> CallRow | None:
+    async def call(self, call_id: CallId) -> Call | None:
         if self.before_call is not None:
             await self.before_call()
         return await super().call(call_id)

@@ -19,7 +19,8 @@ from gateway.http.reply import dump, listing, reply
 from gateway.http.views import call_view, dead_letter_story_view, dead_letter_view, delivery_view
 from gateway.runtime.app import Gateway
 from gateway.runtime.calls.dead_letters import Done
-from gateway.store.rows import CallRow, Page, SendRow
+from gateway.store.call import Call
+from gateway.store.rows import Page, SendRow
 
 
 class DeadLetterRoutes:
@@ -224,8 +225,8 @@ class DeadLetterRoutes:
         )
 
 
-def _shown(row: CallRow | SendRow) -> dict[str, Any]:
-    if isinstance(row, CallRow):
+def _shown(row: Call | SendRow) -> dict[str, Any]:
+    if isinstance(row, Call):
         return {"type": "call", **call_view(row)}
     return {"type": "delivery", **delivery_view(row)}
 

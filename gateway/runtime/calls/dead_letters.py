@@ -14,8 +14,9 @@ from gateway.errors import Conflict, DragomanError, Elsewhere, EngineUnavailable
 from gateway.events import CallId, SessionId
 from gateway.runtime.calls.history import load_history
 from gateway.runtime.views import CallHistory
+from gateway.store.call import Call
 from gateway.store.port import Engine
-from gateway.store.rows import CallFilter, CallRow, DeadFilter, Page, SendRow
+from gateway.store.rows import CallFilter, DeadFilter, Page, SendRow
 
 Kind = Literal["call", "delivery"]
 DEAD_SENDS = frozenset({"refused", "unknown", "dead"})
@@ -65,21 +66,21 @@ class Done:
     """Whether the filters match more than that."""
 
 
-def id_of(row: CallRow | SendRow) -> str:
+def id_of(row: Call | SendRow) -> str:
     """Name a dead letter."""
-    return row.call_id if isinstance(row, CallRow) else f"{row.session_id}:{row.sequence}:{row.target}"
+    return row.call_id if isinstance(row, Call) else f"{row.session_id}:{row.sequence}:{row.target}"
 
 
-def advise(row: CallRow | SendRow) -> str:
+def advise(row: Call | SendRow) -> str:
     """Say what is known of a dead letter and what an operator should do."""
     match row:
-        case CallRow(unknown=True):
+        case Call(unknown=True):
             return (
                 f"Nobody knows whether executor {row.executor!r} has done this. Look there for the webhook-id "
                 f"{row.key or row.call_id}: if it was not done, or if a repeat does no harm, redrive it; else dismiss "
                 "it."
             )
-        case CallRow():
+        case Call():
             return f"It was not done. Redrive it once executor {row.executor!r} answers again."
         case SendRow(waits=True):
             return (
@@ -110,16 +111,16 @@ class DeadLetters:
         self,
         engine: Engine,
         *,
-        redrive: Callable[..., Awaitable[CallRow]],
+        redrive: Callable[..., Awaitable[Call]],
         redeliver: Callable[[SessionId, int, str], Awaitable[None]],
-        dismiss: Callable[[CallRow | SendRow, str], Awaitable[CallRow | SendRow]],
+        dismiss: Callable[[Call | SendRow, str], Awaitable[Call | SendRow]],
     ) -> None:
         self._engine = engine
         self._redrive = redrive
         self._redeliver = redeliver
         self._dismiss = dismiss
 
-    async def list(self, which: Which, page: Page) -> tuple[Sequence[CallRow | SendRow], str | None]:
+    async def list(self, which: Which, page: Page) -> tuple[Sequence[Call | SendRow], str | None]:
         """List calls, newest first, then deliveries, newest first.
 
         Raises:
@@ -150,23 +151,23 @@ class DeadLetters:
             NotFound: there is none of this id, or it was redriven or dismissed.
         """
         row = await self._find(letter)
-        return await load_history(self._engine, row) if isinstance(row, CallRow) else row
+        return await load_history(self._engine, row) if isinstance(row, Call) else row
 
-    async def redrive(self, letter: str, *, new_key: bool, deliver: bool) -> CallRow | SendRow:
+    async def redrive(self, letter: str, *, new_key: bool, deliver: bool) -> Call | SendRow:
         """Try one again; returns the new call, or the delivery that is pending again.
 
         Raises:
             NotFound, Conflict, Gone: it cannot be.
         """
         row = await self._find(letter)
-        if isinstance(row, CallRow):
+        if isinstance(row, Call):
             return await self._redrive(row.call_id, new_key=new_key, deliver=deliver)
         if row.waits:
             raise Conflict("a newer release wrote this, and says it once it runs again; dismiss it if it is not wanted")
         await self._redeliver(row.session_id, row.sequence, row.target)
         return replace(row, state="pending", reason=None)
 
-    async def dismiss(self, letter: str, *, by: str) -> CallRow | SendRow:
+    async def dismiss(self, letter: str, *, by: str) -> Call | SendRow:
         """Leave one as it is, for good; returns the call or delivery, which is no dead letter any more.
 
         Raises:
@@ -206,7 +207,7 @@ class DeadLetters:
         found = tuple(id_of(row) for row in rows)
         return Done(found, done, tuple(failed[:_MOST_FAILURES]), following is not None)
 
-    async def _find(self, letter: str) -> CallRow | SendRow:
+    async def _find(self, letter: str) -> Call | SendRow:
         session_id, colon, rest = letter.partition(":")
         if not colon:
             row = await self._engine.call(CallId(letter))

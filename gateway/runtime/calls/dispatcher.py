@@ -17,7 +17,7 @@ import structlog
 from gateway.clock import Clock
 from gateway.core.calls import RetryPolicy, failure
 from gateway.core.effects import Ask, Dispatch, Release
-from gateway.core.state import OpenCall, SessionView
+from gateway.core.state import SessionView
 from gateway.core.webhook_data import call_data
 from gateway.events import CallId
 from gateway.executors.port import (
@@ -41,6 +41,7 @@ from gateway.runtime.delivery.backends import Backends
 from gateway.runtime.metrics import AttemptResult, Metrics
 from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.signals import Attempted, ExecutorReplied
+from gateway.store.call import Call
 
 log = structlog.get_logger(__name__)
 
@@ -137,7 +138,7 @@ class Dispatcher:
         task.add_done_callback(guard_call("dispatcher", partial(self._ended, session, call, epoch)))
         self._keep(session, task)
 
-    async def _attempt(self, call: OpenCall, view: SessionView, protocol: str) -> _Tried:
+    async def _attempt(self, call: Call, view: SessionView, protocol: str) -> _Tried:
         found = self._backends.executor(call.executor or "")
         if found is None:
             return _Tried(failure(f"The tool {call.tool!r} is no longer available here."), telling=False)
@@ -178,7 +179,7 @@ class Dispatcher:
             return _Tried(Uncertain(text), telling=False)
         return _Tried(answer, telling=_is_telling(answer, request, policy))
 
-    def _ended(self, session: Inbox, call: OpenCall, epoch: int, task: Task[_Tried]) -> None:
+    def _ended(self, session: Inbox, call: Call, epoch: int, task: Task[_Tried]) -> None:
         if self._attempts.get(call.call_id) is task:
             del self._attempts[call.call_id]
         if call.executor is not None:

@@ -3,14 +3,14 @@
 from gateway.errors import Truncated
 from gateway.events import Envelope
 from gateway.runtime.views import CallHistory
+from gateway.store.call import Call
 from gateway.store.port import Engine
-from gateway.store.rows import CallRow
 
 _PAGE = 500
 _MOST_PAGES = 20
 
 
-async def load_history(engine: Engine, row: CallRow) -> CallHistory:
+async def load_history(engine: Engine, row: Call) -> CallHistory:
     """Collect everything on record about a call, looking a bounded way behind its request."""
     found: list[Envelope] = []
     after = row.request_sequence - 1
@@ -29,7 +29,7 @@ async def load_history(engine: Engine, row: CallRow) -> CallHistory:
     return CallHistory(row, tuple(found), tuple(sends))
 
 
-def _tells_of(envelope: Envelope, row: CallRow) -> bool:
+def _tells_of(envelope: Envelope, row: Call) -> bool:
     event = envelope.event
     if getattr(event, "call_id", None) == row.call_id or envelope.sequence == row.request_sequence:
         return True

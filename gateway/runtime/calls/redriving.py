@@ -11,9 +11,10 @@ from gateway.runtime.calls.dead_letters import dismissed
 from gateway.runtime.session.directory import SessionDirectory, ask, reply_slot
 from gateway.runtime.session.signals import DismissOrdered, RedriveOrdered
 from gateway.runtime.session.worker import SessionWorker
+from gateway.store.call import Call, Dismissed
 from gateway.store.port import Engine
-from gateway.store.rows import CallRow, SendRow
-from gateway.store.step import RUNTIME, Dismissed, NewEvent, SendChange, Step
+from gateway.store.rows import SendRow
+from gateway.store.step import RUNTIME, NewEvent, SendChange, Step
 
 
 class Redriving:
@@ -28,7 +29,7 @@ class Redriving:
         self._ids = ids
         self._wake = wake
 
-    async def call(self, row: CallRow, *, new_key: bool, deliver: bool) -> CallRow:
+    async def call(self, row: Call, *, new_key: bool, deliver: bool) -> Call:
         """Ask the executor again what a call had asked; returns the new call.
 
         Raises:
@@ -51,7 +52,7 @@ class Redriving:
         fresh: CallId = await ask(worker, order)
         return await self._directory.call(fresh)
 
-    async def dead_call(self, call_id: CallId, *, new_key: bool, deliver: bool) -> CallRow:
+    async def dead_call(self, call_id: CallId, *, new_key: bool, deliver: bool) -> Call:
         """Redrive a dead call, unless somebody else does so already."""
         row = await self._directory.call(call_id)
         if not row.dead:
@@ -74,7 +75,7 @@ class Redriving:
             raise Conflict("this delivery is tried again already")
         self._send_again(worker, sequence)
 
-    async def dismiss(self, row: CallRow | SendRow, by: str) -> CallRow | SendRow:
+    async def dismiss(self, row: Call | SendRow, by: str) -> Call | SendRow:
         """Leave a dead letter as it is, unless it is one no more."""
         now = self._clock.now()
         if isinstance(row, SendRow):

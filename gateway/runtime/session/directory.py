@@ -8,8 +8,9 @@ from gateway.events import CallId, SessionId
 from gateway.runtime.session.sessions import Carried, Sessions
 from gateway.runtime.session.signals import ClientSignal
 from gateway.runtime.session.worker import SessionWorker
+from gateway.store.call import Call
 from gateway.store.port import Engine
-from gateway.store.rows import CallRow, SessionRow
+from gateway.store.rows import SessionRow
 
 REPLY = 30.0
 """How many seconds a client waits for a session that does not get to its order."""
@@ -29,7 +30,7 @@ class SessionDirectory:
             raise NotFound(f"no session {session_id!r}")
         return row
 
-    async def call(self, call_id: CallId) -> CallRow:
+    async def call(self, call_id: CallId) -> Call:
         """Find a call, or raise NotFound."""
         row = await self._engine.call(call_id)
         if row is None:

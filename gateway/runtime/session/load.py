@@ -1,12 +1,16 @@
 """Taking a session up from the store: its memory folded, its open calls joined in."""
 
+from dataclasses import replace
+
 from gateway.core.folding import fold
 from gateway.core.snapshots import from_snapshot, to_snapshot
-from gateway.core.state import Complete, OpenCall, SessionView
+from gateway.core.state import Complete, SessionView
 from gateway.errors import NotFound, Truncated
 from gateway.events import Envelope, SessionId, ToolRequested
+from gateway.events.weight import weight
+from gateway.store.call import Call
 from gateway.store.port import Engine
-from gateway.store.rows import CallRow, SessionRow
+from gateway.store.rows import SessionRow
 
 _PAGE = 500
 
@@ -61,11 +65,10 @@ async def read_unconfirmed(engine: Engine, view: SessionView) -> list[Envelope]:
     return found
 
 
-async def _open_call(engine: Engine, session: SessionRow, call: CallRow) -> OpenCall:
+async def _open_call(engine: Engine, session: SessionRow, call: Call) -> Call:
     found = await engine.read(session.session_id, after=call.request_sequence - 1, limit=1)
     request = found[0].event if found else None
     if isinstance(request, ToolRequested):
-        return OpenCall.from_row(call, request)
+        return replace(call, arguments=request.arguments, size=weight(request.arguments))
     # Erased, damaged, or written by a newer release; whatever it asked for, it still ends.
-    request = ToolRequested(native_call_id=call.native_call_id, tool=call.tool)
-    return OpenCall.from_row(call, request, readable=False)
+    return call

@@ -9,7 +9,7 @@ from gateway.adapter.port import Frame, Link
 from gateway.events import CallId, Envelope, Event, InteractionId, ToolRequested
 from gateway.events.frozen import frozen
 from gateway.executors.port import Answer, Answered
-from gateway.store.rows import CallRow
+from gateway.store.call import Call
 from gateway.store.step import Keep, SendState
 
 
@@ -74,7 +74,7 @@ class Attempted:
 class AnsweredLate:
     """An attempt's outcome came after its call had ended otherwise."""
 
-    row: CallRow
+    row: Call
     answered: Answered
 
 
@@ -155,7 +155,7 @@ class OutcomeGiven:
 
 @frozen
 class OutcomeLate:
-    row: CallRow
+    row: Call
     answered: Answered
     reply: "Future[None]"
 
@@ -176,7 +176,7 @@ class CancelOrdered:
 
 @frozen
 class RedriveOrdered:
-    row: CallRow
+    row: Call
     request: ToolRequested
     new_key: bool
     deliver: bool
@@ -185,7 +185,7 @@ class RedriveOrdered:
 
 @frozen
 class DismissOrdered:
-    row: CallRow
+    row: Call
     by: str
     reply: "Future[None]"
 

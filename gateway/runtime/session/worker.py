@@ -25,15 +25,7 @@ from gateway.core.snapshots import to_snapshot
 from gateway.core.state import SessionView
 from gateway.core.step_builder import StepBuilder
 from gateway.errors import DragomanError, Elsewhere, EngineUnavailable, Fenced, MalformedFrame, Repeated, Stale
-from gateway.events import (
-    CallId,
-    Envelope,
-    FaultReported,
-    FrameRejected,
-    Live,
-    SessionMoved,
-    ToolRequested,
-)
+from gateway.events import CallId, Envelope, FaultReported, FrameRejected, Live, SessionMoved, ToolRequested
 from gateway.executors.port import Answered
 from gateway.guard import FAULTS, guard_call, is_fault, pause_after
 from gateway.links.once import Once
@@ -47,7 +39,8 @@ from gateway.runtime.session.outbox import Outbox
 from gateway.runtime.session.replies import fail, reply_of, resolve
 from gateway.runtime.session.resting import has_something_to_say
 from gateway.runtime.session.shared import Shared
-from gateway.store.rows import CallRow, Regained
+from gateway.store.call import Call
+from gateway.store.rows import Regained
 from gateway.store.step import HANDOVER, RUNTIME, Committed, SendChange
 
 log = structlog.get_logger(__name__)
@@ -494,7 +487,7 @@ class SessionWorker:
                 return
 
     async def _decide_and_commit(
-        self, batch: Sequence[s.Signal], known: Mapping[str, CallRow], *, aside: bool = False
+        self, batch: Sequence[s.Signal], known: Mapping[str, Call], *, aside: bool = False
     ) -> Decided:
         """Decide and commit; where a native id turns out to be on record that the memory no longer holds, decide anew.
 
@@ -519,7 +512,7 @@ class SessionWorker:
                 raise
 
     def _decide_all(
-        self, batch: Sequence[s.Signal], known: Mapping[str, CallRow], repeats: Collection[str]
+        self, batch: Sequence[s.Signal], known: Mapping[str, Call], repeats: Collection[str]
     ) -> tuple[StepBuilder, list[tuple[s.Signal, Any]]]:
         shared = self._shared
         taken: list[str] = []
@@ -752,7 +745,7 @@ class SessionWorker:
             return True
         return False
 
-    async def _known(self, signal: s.Signal) -> dict[str, CallRow]:
+    async def _known(self, signal: s.Signal) -> dict[str, Call]:
         if isinstance(signal, s.RedriveOrdered | s.DismissOrdered | s.OutcomeLate | s.AnsweredLate):
             row = await self._shared.engine.call(signal.row.call_id)
             return {} if row is None else {row.call_id: row}
@@ -762,7 +755,7 @@ class SessionWorker:
             drafts = self.runtime.codec.decode(signal.frame)
         except MalformedFrame:
             return {}
-        known: dict[str, CallRow] = {}
+        known: dict[str, Call] = {}
         for draft in drafts:
             if isinstance(draft.event, ToolRequested):
                 row = await self._shared.engine.latest_call(self.view.session_id, draft.event.native_call_id)

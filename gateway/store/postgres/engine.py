@@ -18,6 +18,7 @@ import structlog
 from gateway.clock import Clock
 from gateway.errors import EngineUnavailable, EngineUnusable, InvalidRequest, NotFound
 from gateway.events import CallId, Envelope, InteractionId, SessionId
+from gateway.store.call import Call
 from gateway.store.encoding import encode_event
 from gateway.store.postgres import leases, queries, upkeep
 from gateway.store.postgres.commits import LANES, PATIENCE, CommitLanes
@@ -31,7 +32,6 @@ from gateway.store.retention import add_up, portions
 from gateway.store.rows import (
     ANY_DEAD,
     CallFilter,
-    CallRow,
     DeadFilter,
     EngineHealth,
     Instance,
@@ -213,19 +213,19 @@ class PostgresEngine:
 
     # Ledger
 
-    async def call(self, call_id: CallId) -> CallRow | None:
+    async def call(self, call_id: CallId) -> Call | None:
         return await queries.read_call(self._pool, call_id)
 
-    async def latest_call(self, session_id: SessionId, native_call_id: str) -> CallRow | None:
+    async def latest_call(self, session_id: SessionId, native_call_id: str) -> Call | None:
         return await queries.read_latest_call(self._pool, session_id, native_call_id)
 
     async def ended_for(self, call_id: CallId) -> timedelta | None:
         return await queries.read_ended(self._pool, call_id, now=self._clock.now())
 
-    async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[CallRow], str | None]:
+    async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[Call], str | None]:
         return await queries.list_calls(self._pool, which, page)
 
-    async def open_calls(self, session_id: SessionId) -> Sequence[CallRow]:
+    async def open_calls(self, session_id: SessionId) -> Sequence[Call]:
         return await queries.list_open_calls(self._pool, session_id)
 
     async def pending_sends(

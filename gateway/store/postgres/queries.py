@@ -9,15 +9,16 @@ import orjson
 from gateway.errors import NotFound, Truncated
 from gateway.events import CallId, Envelope, InteractionId, SessionId
 from gateway.store.apply import CLOSED
+from gateway.store.call import Call
 from gateway.store.encoding import decode_envelope, read_cursor, send_row, write_cursor
 from gateway.store.postgres.pool import Pool
 from gateway.store.records import (
+    CALL_COLUMNS,
     LISTED,
-    CallRecord,
     EventRecord,
     InteractionRecord,
     SendRecord,
-    call_row,
+    call_from,
     interaction_row,
     micros,
     moment,
@@ -26,7 +27,6 @@ from gateway.store.records import (
 from gateway.store.retention import Chosen, Item, Shelf, consider
 from gateway.store.rows import (
     CallFilter,
-    CallRow,
     DeadFilter,
     InteractionRow,
     Page,
@@ -56,17 +56,17 @@ SESSION_COLUMNS = (
 _SESSIONS = f"""
 SELECT {SESSION_COLUMNS}, p.snapshot, s.id FROM @sessions s LEFT JOIN @snapshots p ON p.session_id = s.session_id
 """
-_CALL = f"SELECT {_columns(CallRecord._fields)} FROM @calls WHERE call_id = $1"
+_CALL = f"SELECT {_columns(CALL_COLUMNS)} FROM @calls WHERE call_id = $1"
 _ENDED = """
 SELECT (extract(epoch FROM clock_timestamp() - ended_at) * 1000000)::bigint, finished_at
 FROM @calls WHERE call_id = $1 AND finished_at IS NOT NULL
 """
 _LATEST_CALL = f"""
-SELECT {_columns(CallRecord._fields)} FROM @calls
+SELECT {_columns(CALL_COLUMNS)} FROM @calls
 WHERE session_id = $1 AND native_call_id = $2 AND redrive_of IS NULL ORDER BY n DESC LIMIT 1
 """
 _OPEN_CALLS = f"""
-SELECT {_columns(CallRecord._fields)} FROM @calls
+SELECT {_columns(CALL_COLUMNS)} FROM @calls
 WHERE session_id = $1 AND state IN ('queued', 'dispatched', 'accepted') ORDER BY id
 """
 _SENDS = f"""
@@ -74,7 +74,7 @@ SELECT {_columns(SendRecord._fields, "o.")}, {_columns(EventRecord._fields, "e."
 FROM @outbound o JOIN @events e ON e.session_id = o.session_id AND e.seq = o.seq
 """
 _INTERACTION = f"SELECT {_columns(InteractionRecord._fields)} FROM @interactions WHERE interaction_id = $1"
-_CALLS = f"SELECT {_columns(CallRecord._fields)}, id FROM @calls"
+_CALLS = f"SELECT {_columns(CALL_COLUMNS)}, id FROM @calls"
 _INTERACTIONS = f"SELECT {_columns(InteractionRecord._fields)}, id FROM @interactions"
 
 _FIRST_OF_ITS_SESSION = """
@@ -186,7 +186,7 @@ def session_row(row: Sequence[Any]) -> SessionRow:
     )
 
 
-async def read_call(pool: Pool, call_id: CallId) -> CallRow | None:
+async def read_call(pool: Pool, call_id: CallId) -> Call | None:
     return _call(await pool.ask(_CALL, call_id))
 
 
@@ -199,19 +199,19 @@ async def read_ended(pool: Pool, call_id: CallId, *, now: datetime) -> timedelta
     return timedelta(microseconds=micros(now) - finished_at if span is None else span)
 
 
-async def read_latest_call(pool: Pool, session_id: SessionId, native_call_id: str) -> CallRow | None:
+async def read_latest_call(pool: Pool, session_id: SessionId, native_call_id: str) -> Call | None:
     return _call(await pool.ask(_LATEST_CALL, session_id, native_call_id))
 
 
-def _call(rows: Sequence[Any]) -> CallRow | None:
-    return call_row(CallRecord._make(rows[0])) if rows else None
+def _call(rows: Sequence[Any]) -> Call | None:
+    return call_from(rows[0]) if rows else None
 
 
-async def list_open_calls(pool: Pool, session_id: SessionId) -> list[CallRow]:
-    return [call_row(CallRecord._make(row)) for row in await pool.ask(_OPEN_CALLS, session_id)]
+async def list_open_calls(pool: Pool, session_id: SessionId) -> list[Call]:
+    return [call_from(row) for row in await pool.ask(_OPEN_CALLS, session_id)]
 
 
-async def list_calls(pool: Pool, which: CallFilter, page: Page) -> tuple[list[CallRow], str | None]:
+async def list_calls(pool: Pool, which: CallFilter, page: Page) -> tuple[list[Call], str | None]:
     where = Where()
     if page.after:
         where.add("id < {0}", read_cursor(page.after, int)[0])
@@ -229,7 +229,7 @@ async def list_calls(pool: Pool, which: CallFilter, page: Page) -> tuple[list[Ca
         # Written out, so that the partial index fits.
         where.add("unknown = 1" if which.unknown else "unknown = 0")
     rows, more = await _page(pool, page, _CALLS, where, "id DESC")
-    found = [call_row(CallRecord._make(tuple(row)[:-1])) for row in rows]
+    found = [call_from(row) for row in rows]
     return found, write_cursor(rows[-1][-1]) if more else None
 
 

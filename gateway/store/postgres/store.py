@@ -8,13 +8,15 @@ is what others committed before they let go.
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from gateway.events import CallId, SessionId
 from gateway.store.apply import DedupeKey, Writes
+from gateway.store.call import Call
 from gateway.store.postgres.connection import Connection, write_text
 from gateway.store.records import (
-    CallRecord,
+    CALL_COLUMNS,
     EventRecord,
     Head,
     InteractionMove,
@@ -22,6 +24,8 @@ from gateway.store.records import (
     SendMove,
     SendRecord,
     SnapshotRecord,
+    call_from,
+    call_row,
 )
 from gateway.store.step import CallOpen, Step
 
@@ -63,6 +67,7 @@ _MOVED = (
     "call_id", "state", "attempt", "deadline_at", "due_at", "canceling_until", "outcome_seq", "outcome_sha", "unknown",
     "error", "finished_at", "dead", "late", "progressed",
 )  # fmt: skip
+_CHANGED = itemgetter(*map(CALL_COLUMNS.index, _MOVED))
 
 
 def _move(table: str, columns: tuple[str, ...], keys: tuple[str, ...], *, more: str = "") -> _Part:
@@ -79,7 +84,7 @@ END"""
 
 _PARTS = {
     "events": _add("events", EventRecord._fields),
-    "opened": _add("calls", CallRecord._fields),
+    "opened": _add("calls", CALL_COLUMNS),
     "moved": _move("calls", _MOVED, ("call_id",), more=_ENDED),
     "sends": _add("outbound", SendRecord._fields),
     "send_moves": _move("outbound", SendMove._fields, ("session_id", "seq", "target")),
@@ -113,7 +118,7 @@ _PARTS = {
 _KNOWN = f"""
 SELECT
     ARRAY(SELECT ROW({", ".join(Head._fields)}) FROM @sessions WHERE session_id = ANY ($1::text[])),
-    ARRAY(SELECT ROW({", ".join(CallRecord._fields)}) FROM @calls WHERE call_id = ANY ($2::text[])),
+    ARRAY(SELECT ROW({", ".join(CALL_COLUMNS)}) FROM @calls WHERE call_id = ANY ($2::text[])),
     ARRAY(
         SELECT ROW(e.session_id, e.direction, e.dedupe_key)
         FROM unnest($3::text[], $4::text[], $5::text[]) AS k (session_id, direction, dedupe_key)
@@ -139,13 +144,13 @@ class KnownRows:
 
     def __init__(self) -> None:
         self._heads: dict[SessionId, Head] = {}
-        self._calls: dict[CallId, CallRecord] = {}
+        self._calls: dict[CallId, Call] = {}
         self._seen: set[DedupeKey] = set()
 
     def head(self, session_id: SessionId) -> Head | None:
         return self._heads.get(session_id)
 
-    def call(self, call_id: CallId) -> CallRecord | None:
+    def call(self, call_id: CallId) -> Call | None:
         return self._calls.get(call_id)
 
     def seen(self, key: DedupeKey) -> bool:
@@ -157,7 +162,7 @@ class KnownRows:
         columns = list(zip(*keys, strict=True)) or [(), (), ()]
         ((heads, known, seen),) = await link.ask(_KNOWN, [*sessions], [*calls], *columns)
         self._heads.update((row[0], Head._make(row)) for row in heads)
-        self._calls.update((row[0], CallRecord._make(row)) for row in known)
+        self._calls.update((row[0], call_from(row)) for row in known)
         self._seen.update(seen)
 
 
@@ -198,10 +203,8 @@ async def write(link: Connection, writes: Writes, now: int, *, token: str, spent
     sends, moves = _fold(writes)
     given: dict[str, Sequence[Sequence[Any]]] = {
         "events": writes.events,
-        "opened": [writes.calls[call_id] for call_id in writes.opened],
-        "moved": [
-            [getattr(call, name) for name in _MOVED] for call_id, call in writes.calls.items() if call_id not in fresh
-        ],
+        "opened": [call_row(writes.calls[call_id]) for call_id in writes.opened],
+        "moved": [_CHANGED(call_row(call)) for call_id, call in writes.calls.items() if call_id not in fresh],
         "sends": sends,
         "send_moves": moves,
         "snapshots": [*writes.snapshots.values()],

@@ -15,6 +15,7 @@ import orjson
 from gateway.clock import Clock
 from gateway.errors import EngineUnavailable, InvalidRequest, NotFound
 from gateway.events import CallId, Envelope, InteractionId, SessionId
+from gateway.store.call import Call
 from gateway.store.encoding import encode_event
 from gateway.store.records import micros, whole_micros
 from gateway.store.retention import add_up, portions
@@ -22,7 +23,6 @@ from gateway.store.roster import Roster
 from gateway.store.rows import (
     ANY_DEAD,
     CallFilter,
-    CallRow,
     DeadFilter,
     EngineHealth,
     Instance,
@@ -177,10 +177,10 @@ class SqliteEngine:
 
     # Ledger
 
-    async def call(self, call_id: CallId) -> CallRow | None:
+    async def call(self, call_id: CallId) -> Call | None:
         return await self._read.ask(queries.read_call, call_id)
 
-    async def latest_call(self, session_id: SessionId, native_call_id: str) -> CallRow | None:
+    async def latest_call(self, session_id: SessionId, native_call_id: str) -> Call | None:
         return await self._read.ask(queries.read_latest_call, session_id, native_call_id)
 
     async def ended_for(self, call_id: CallId) -> timedelta | None:
@@ -188,10 +188,10 @@ class SqliteEngine:
         row = await self.call(call_id)
         return None if row is None or row.finished_at is None else self._clock.now() - row.finished_at
 
-    async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[CallRow], str | None]:
+    async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[Call], str | None]:
         return await self._read.ask(queries.list_calls, which, page)
 
-    async def open_calls(self, session_id: SessionId) -> Sequence[CallRow]:
+    async def open_calls(self, session_id: SessionId) -> Sequence[Call]:
         return await self._read.ask(queries.list_open_calls, session_id)
 
     async def pending_sends(

@@ -10,14 +10,15 @@ import orjson
 from gateway.errors import NotFound, Truncated
 from gateway.events import CallId, Envelope, InteractionId, SessionId
 from gateway.store.apply import CLOSED
+from gateway.store.call import Call
 from gateway.store.encoding import decode_envelope, read_cursor, send_row, write_cursor
 from gateway.store.records import (
+    CALL_COLUMNS,
     LISTED,
-    CallRecord,
     EventRecord,
     InteractionRecord,
     SendRecord,
-    call_row,
+    call_from,
     interaction_row,
     micros,
     moment,
@@ -26,7 +27,6 @@ from gateway.store.records import (
 from gateway.store.retention import Cut, Item, Shelf, choose
 from gateway.store.rows import (
     CallFilter,
-    CallRow,
     DeadFilter,
     InteractionRow,
     Page,
@@ -44,13 +44,13 @@ SELECT s.session_id, s.runtime, s.protocol, s.native_id, s.state, s.labels, s.la
     s.updated_at, s.fence, s.owner, s.cursor, p.snapshot, s.id
 FROM sessions s LEFT JOIN snapshots p ON p.session_id = s.session_id
 """
-_CALL = select(CallRecord._fields, "FROM calls WHERE call_id = ?")
+_CALL = select(CALL_COLUMNS, "FROM calls WHERE call_id = ?")
 _LATEST_CALL = select(
-    CallRecord._fields,
+    CALL_COLUMNS,
     "FROM calls WHERE session_id = ? AND native_call_id = ? AND redrive_of IS NULL ORDER BY n DESC LIMIT 1",
 )
 _OPEN_CALLS = select(
-    CallRecord._fields,
+    CALL_COLUMNS,
     "FROM calls WHERE session_id = ? AND state IN ('queued', 'dispatched', 'accepted') ORDER BY id",
 )
 _SENDS = select(
@@ -58,7 +58,7 @@ _SENDS = select(
     "FROM outbound o JOIN events e ON e.session_id = o.session_id AND e.seq = o.seq",
 )
 _INTERACTION = select(InteractionRecord._fields, "FROM interactions WHERE interaction_id = ?")
-_CALLS = select([*CallRecord._fields, "id"], "FROM calls")
+_CALLS = select([*CALL_COLUMNS, "id"], "FROM calls")
 _INTERACTIONS = select([*InteractionRecord._fields, "id"], "FROM interactions")
 _SHELVES = """
 WITH needed AS (
@@ -139,23 +139,23 @@ def _session_row(row: Sequence[Any]) -> SessionRow:
     )
 
 
-def read_call(connection: sqlite3.Connection, call_id: CallId) -> CallRow | None:
+def read_call(connection: sqlite3.Connection, call_id: CallId) -> Call | None:
     return _call(connection.execute(_CALL, (call_id,)).fetchone())
 
 
-def read_latest_call(connection: sqlite3.Connection, session_id: SessionId, native_call_id: str) -> CallRow | None:
+def read_latest_call(connection: sqlite3.Connection, session_id: SessionId, native_call_id: str) -> Call | None:
     return _call(connection.execute(_LATEST_CALL, (session_id, native_call_id)).fetchone())
 
 
-def _call(row: Sequence[Any] | None) -> CallRow | None:
-    return None if row is None else call_row(CallRecord._make(row))
+def _call(row: Sequence[Any] | None) -> Call | None:
+    return None if row is None else call_from(row)
 
 
-def list_open_calls(connection: sqlite3.Connection, session_id: SessionId) -> list[CallRow]:
-    return [call_row(CallRecord._make(row)) for row in connection.execute(_OPEN_CALLS, (session_id,))]
+def list_open_calls(connection: sqlite3.Connection, session_id: SessionId) -> list[Call]:
+    return [call_from(row) for row in connection.execute(_OPEN_CALLS, (session_id,))]
 
 
-def list_calls(connection: sqlite3.Connection, which: CallFilter, page: Page) -> tuple[list[CallRow], str | None]:
+def list_calls(connection: sqlite3.Connection, which: CallFilter, page: Page) -> tuple[list[Call], str | None]:
     where: list[str] = []
     values: list[Any] = []
     if page.after:
@@ -184,7 +184,7 @@ def list_calls(connection: sqlite3.Connection, which: CallFilter, page: Page) ->
         where.append("created_at >= ?")
         values.append(micros(which.since))
     rows, more = _page(connection, page, _CALLS, where, values, "id DESC")
-    return [call_row(CallRecord._make(row[:-1])) for row in rows], write_cursor(rows[-1][-1]) if more else None
+    return [call_from(row) for row in rows], write_cursor(rows[-1][-1]) if more else None
 
 
 _FIRST_OF_ITS_SESSION = (

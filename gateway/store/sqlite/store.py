@@ -6,12 +6,23 @@ else a batch asks about is fetched with one statement per table.
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 from gateway.events import CallId, SessionId
 from gateway.store.apply import DedupeKey, Writes
-from gateway.store.records import CallRecord, EventRecord, Head, InteractionMove, InteractionRecord, SendRecord
-from gateway.store.step import OPEN_STATES, CallOpen, Step
+from gateway.store.call import Call
+from gateway.store.records import (
+    CALL_COLUMNS,
+    EventRecord,
+    Head,
+    InteractionMove,
+    InteractionRecord,
+    SendRecord,
+    call_from,
+    call_row,
+)
+from gateway.store.step import CallOpen, Step
 
 _HEADS_KEPT = 20_000
 _SIZES = (1, 4, 16, 64, 256)
@@ -41,7 +52,7 @@ def _in_sizes(columns: Sequence[str], rest: str, *, marks: str = "?", last: str 
 
 
 _HEADS = _in_sizes(Head._fields, "FROM sessions WHERE session_id IN (")
-_CALLS = _in_sizes(CallRecord._fields, "FROM calls WHERE call_id IN (")
+_CALLS = _in_sizes(CALL_COLUMNS, "FROM calls WHERE call_id IN (")
 _KEYS = _in_sizes(
     ("session_id", "direction", "dedupe_key"),
     "FROM events WHERE dedupe_key IS NOT NULL AND (session_id, direction, dedupe_key) IN (VALUES ",
@@ -49,13 +60,14 @@ _KEYS = _in_sizes(
 )
 
 _ADD_EVENTS = _in_rows("events", EventRecord._fields)
-_ADD_CALLS = _in_rows("calls", CallRecord._fields)
+_ADD_CALLS = _in_rows("calls", CALL_COLUMNS)
 _ADD_SENDS = _in_rows("outbound", SendRecord._fields)
-_MOVE_CALL = """
-UPDATE calls SET state = ?, attempt = ?, deadline_at = ?, due_at = ?, canceling_until = ?, outcome_seq = ?,
-    outcome_sha = ?, unknown = ?, error = ?, finished_at = ?, dead = ?, late = ?, progressed = ?
-WHERE call_id = ?
-"""
+_CHANGING = (
+    "state", "attempt", "deadline_at", "due_at", "canceling_until", "outcome_seq", "outcome_sha", "unknown", "error",
+    "finished_at", "dead", "late", "progressed",
+)  # fmt: skip
+_MOVE_CALL = " ".join(("UPDATE calls SET", ", ".join(f"{name} = ?" for name in _CHANGING), "WHERE call_id = ?"))
+_CHANGED = itemgetter(*map(CALL_COLUMNS.index, (*_CHANGING, "call_id")))
 _MOVE_SEND = """
 UPDATE outbound SET state = ?, attempt = ?, due_at = ?, reason = ? WHERE session_id = ? AND seq = ? AND target = ?
 """
@@ -97,14 +109,14 @@ class Store:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
         self._heads: dict[SessionId, Head] = {}
-        self._open_calls: dict[CallId, CallRecord] = {}
-        self._fetched: dict[CallId, CallRecord] = {}
+        self._open_calls: dict[CallId, Call] = {}
+        self._fetched: dict[CallId, Call] = {}
         self._seen: set[DedupeKey] = set()
 
     def head(self, session_id: SessionId) -> Head | None:
         return self._heads.get(session_id)
 
-    def call(self, call_id: CallId) -> CallRecord | None:
+    def call(self, call_id: CallId) -> Call | None:
         return self._open_calls.get(call_id) or self._fetched.get(call_id)
 
     def seen(self, key: DedupeKey) -> bool:
@@ -135,7 +147,7 @@ class Store:
         for row in self._find(_HEADS, sessions - self._heads.keys()):
             self._heads[row[0]] = Head._make(row)
         for row in self._find(_CALLS, calls - self._open_calls.keys()):
-            self._fetched[row[0]] = CallRecord._make(row)
+            self._fetched[row[0]] = call_from(row)
         for row in self._find(_KEYS, keys):
             self._seen.add(row)
 
@@ -161,9 +173,11 @@ class Store:
             self._write_rows(_ADD_EVENTS, writes.events)
         if writes.calls:
             new = writes.opened
-            self._write_rows(_ADD_CALLS, [writes.calls[call_id] for call_id in new])
+            self._write_rows(_ADD_CALLS, [call_row(writes.calls[call_id]) for call_id in new])
             fresh = set(new)
-            many(_MOVE_CALL, [_moved(call) for call_id, call in writes.calls.items() if call_id not in fresh])
+            many(
+                _MOVE_CALL, [_CHANGED(call_row(call)) for call_id, call in writes.calls.items() if call_id not in fresh]
+            )
         if writes.sends:
             self._write_rows(_ADD_SENDS, writes.sends)
         if writes.send_moves:
@@ -205,7 +219,7 @@ class Store:
         """Remember what has now been committed."""
         self._heads.update(writes.heads)
         for call_id, call in writes.calls.items():
-            if call.state in OPEN_STATES:
+            if call.is_open:
                 self._open_calls[call_id] = call
             else:
                 self._open_calls.pop(call_id, None)
@@ -218,22 +232,3 @@ class Store:
         """Trust memory no more; the tables are asked again."""
         self._heads.clear()
         self._open_calls.clear()
-
-
-def _moved(call: CallRecord) -> tuple[object, ...]:
-    return (
-        call.state,
-        call.attempt,
-        call.deadline_at,
-        call.due_at,
-        call.canceling_until,
-        call.outcome_seq,
-        call.outcome_sha,
-        call.unknown,
-        call.error,
-        call.finished_at,
-        call.dead,
-        call.late,
-        call.progressed,
-        call.call_id,
-    )

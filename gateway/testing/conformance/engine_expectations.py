@@ -6,24 +6,11 @@ from dataclasses import replace
 import pytest
 
 from gateway.errors import Fenced, Repeated, Stale
-from gateway.events import (
-    CallId,
-    InteractionId,
-)
+from gateway.events import CallId, InteractionId
+from gateway.store.call import Claim
 from gateway.store.port import Engine
 from gateway.store.rows import CallFilter
-from gateway.store.step import (
-    RUNTIME,
-    CallOpen,
-    Claim,
-    Expectation,
-    Fence,
-    InteractionChange,
-    Keep,
-    LastSequence,
-    Send,
-    Step,
-)
+from gateway.store.step import RUNTIME, CallOpen, Expectation, Fence, InteractionChange, Keep, LastSequence, Send, Step
 from gateway.testing.conformance.engine_words import (
     ALICE,
     ALL,

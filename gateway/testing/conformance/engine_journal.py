@@ -9,19 +9,10 @@ import pytest
 from pydantic import SecretStr
 
 from gateway.errors import InvalidRequest, NotFound, Stale
-from gateway.events import (
-    CallId,
-    ContextUpdated,
-    Loss,
-    MessagePosted,
-    Opaque,
-    Origin,
-    SecretSupplied,
-    SessionId,
-    Text,
-)
+from gateway.events import CallId, ContextUpdated, Loss, MessagePosted, Opaque, Origin, SecretSupplied, SessionId, Text
+from gateway.store.call import Claim
 from gateway.store.port import Engine
-from gateway.store.step import RUNTIME, CallOpen, Claim, Fence, LastSequence, Send, SendChange, Step
+from gateway.store.step import RUNTIME, CallOpen, Fence, LastSequence, Send, SendChange, Step
 from gateway.testing.conformance.engine_words import (
     ALICE,
     BOB,

@@ -14,20 +14,10 @@ from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
 from gateway.errors import Repeated, Stale
 from gateway.events import CallId, SessionId
+from gateway.store.call import CallChange
 from gateway.store.port import Engine
 from gateway.store.rows import RetentionPolicy
-from gateway.store.step import (
-    RUNTIME,
-    CallChange,
-    CallOpen,
-    Committed,
-    Fence,
-    LastSequence,
-    NewEvent,
-    Send,
-    SendChange,
-    Step,
-)
+from gateway.store.step import RUNTIME, CallOpen, Committed, Fence, LastSequence, NewEvent, Send, SendChange, Step
 from gateway.testing.conformance.engine_model_leases import LeaseRules, Lives, Owned
 from gateway.testing.conformance.engine_words import DAY, FakeClock, answered, asked, call, open_session, said, settled
 

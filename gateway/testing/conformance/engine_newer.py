@@ -7,18 +7,10 @@ import pytest
 from gateway.errors import Stale
 from gateway.events import CallId, Envelope, InteractionId, MessagePosted, Opaque, Origin, Text, to_copy, to_json
 from gateway.events.content import Value
+from gateway.store.call import Claim
 from gateway.store.port import Engine
 from gateway.store.rows import CallFilter, RetentionPolicy
-from gateway.store.step import (
-    NEWER,
-    RUNTIME,
-    CallOpen,
-    Claim,
-    InteractionChange,
-    Send,
-    SendChange,
-    Step,
-)
+from gateway.store.step import NEWER, RUNTIME, CallOpen, InteractionChange, Send, SendChange, Step
 from gateway.testing.conformance.engine_words import (
     ALICE,
     ALL,

@@ -16,9 +16,10 @@ from gateway.events import (
     ToolRequested,
     text_of,
 )
+from gateway.store.call import Call, Open, Settle
 from gateway.store.port import Engine
 from gateway.store.rows import Page, SessionRow
-from gateway.store.step import Committed, NewEvent, Open, Settle, Step
+from gateway.store.step import Committed, NewEvent, Step
 
 START = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -66,20 +67,23 @@ def answered(native_call_id: str = "native-1", **more: Any) -> NewEvent:
     )
 
 
-def call(call_id: str = "call-1", **more: Any) -> Open:
+def call(call_id: str = "call-1", *, request_index: int | None = 0, **more: Any) -> Open:
     """Make an Open of a call that is requested by the first event of its step."""
     members: dict[str, Any] = {
+        "session_id": ALICE,
+        "runtime": "finn",
         "native_call_id": "native-1",
         "n": 0,
         "tool": "ask_for_cards",
         "args_sha": "a" * 64,
         "state": "dispatched",
         "attempt": 1,
+        "created_at": START,
         "deadline_at": START + timedelta(seconds=120),
-        "request_index": 0,
+        "request_sequence": 0,
         **more,
     }
-    return Open(CallId(call_id), **members)
+    return Open(Call(CallId(call_id), **members), request_index)
 
 
 def settled(call_id: str = "call-1", **more: Any) -> Settle:

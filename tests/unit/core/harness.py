@@ -19,8 +19,8 @@ from gateway.core.runtime_context import Policy, RuntimeContext
 from gateway.core.state import SessionView, first_state
 from gateway.core.step_builder import StepBuilder
 from gateway.events import Draft, Event, EventId, SessionId, call_id as name_call
-from gateway.store.rows import CallRow
-from gateway.store.step import Settle, Step
+from gateway.store.call import Call, Settle
+from gateway.store.step import Step
 
 START = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 ASK = Tool(
@@ -78,7 +78,7 @@ class Harness:
         self.view = SessionView(SessionId("s"), "finn", "agent-1", memory=remembered, first_state=begin, listed=begin)
         self.now = START
         self.slots = slots
-        self.known: dict[str, CallRow] = {}
+        self.known: dict[str, Call] = {}
         self.step = Step(SessionId("s"))
         self.effects: tuple[Effect, ...] = ()
         self.journal: list[tuple[Any, int]] = []

@@ -13,8 +13,7 @@ from gateway.core.effects import Queue, Resend
 from gateway.core.routing import Route
 from gateway.events import ContextUpdate, Outcome, ToolFinished
 from gateway.executors.port import Accepted, Answered, NeverSent, NotProcessed, Uncertain
-from gateway.store.rows import CallRow
-from gateway.store.step import Accept, Claim, Open, Requeue, Settle
+from gateway.store.call import Accept, Call, Claim, Open, Requeue, Settle
 from tests.unit.core.harness import HUMA_0_1, START, Harness
 
 DONE = Answered(Outcome(outcome="success", result={"cards": 2}))
@@ -27,7 +26,7 @@ def test_a_routed_call_is_opened_and_leaves_in_the_same_step():
     assert harness.kinds == ["session.moved", "tool.requested"]
     (opened,) = harness.step.calls
     assert isinstance(opened, Open)
-    assert (opened.state, opened.attempt, opened.executor) == ("dispatched", 1, "cards")
+    assert (opened.call.state, opened.call.attempt, opened.call.executor) == ("dispatched", 1, "cards")
     assert [call.call_id for call in harness.dispatched] == [harness.id_of("tc-1")]
 
 
@@ -179,11 +178,11 @@ def test_an_open_id_with_other_arguments_is_rejected_as_evidence():
     assert len(harness.view.calls) == 1
 
 
-def _ended(harness: Harness) -> CallRow:
+def _ended(harness: Harness) -> Call:
     (change,) = harness.settled
     opened = harness.id_of("tc-1")
     assert change.call_id == opened
-    return CallRow(
+    return Call(
         call_id=opened,
         session_id=harness.view.session_id,
         runtime="finn",
@@ -229,7 +228,7 @@ def test_a_call_without_a_free_slot_is_queued_and_claimed_later():
     harness.call()
     (opened,) = harness.step.calls
     assert isinstance(opened, Open)
-    assert (opened.state, opened.attempt) == ("queued", 0)
+    assert (opened.call.state, opened.call.attempt) == ("queued", 0)
     assert harness.effects == (Queue(harness.id_of("tc-1"), "cards"),)
     assert harness.decide(lambda builder: outcomes.claim(builder, harness.id_of("tc-1")))
     assert harness.step.calls == (Claim(harness.id_of("tc-1"), 1),)
@@ -420,7 +419,7 @@ def test_an_outcome_that_an_earlier_attempt_made_unsure_stays_unknown():
     harness = Harness()
     harness.call()
     harness.answer(Uncertain("the connection was lost"))
-    assert harness.view.calls[harness.id_of("tc-1")].unsure
+    assert harness.view.calls[harness.id_of("tc-1")].unknown
     harness.decide(lambda builder: outcomes.turn_away(harness.runtime, builder, harness.id_of("tc-1"), "nobody there"))
     (settled,) = harness.step.calls
     assert isinstance(settled, Settle)
@@ -435,7 +434,7 @@ def test_a_call_whose_request_only_a_newer_release_can_read_is_not_carried_out_a
     harness.call()
     [(call_id, call)] = harness.view.calls.items()
     assert call.state == state
-    harness.view = replace(harness.view, calls={call_id: replace(call, arguments={}, readable=False)})
+    harness.view = replace(harness.view, calls={call_id: replace(call, arguments=None)})
     harness.recover()
     finished = harness.events[-1]
     assert isinstance(finished, ToolFinished)

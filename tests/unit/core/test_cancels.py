@@ -6,8 +6,7 @@ from gateway.core import lifecycle, outcomes
 from gateway.core.effects import Release
 from gateway.events import Outcome, TurnInterrupted
 from gateway.executors.port import Answered
-from gateway.store.rows import CallRow
-from gateway.store.step import MarkCanceling
+from gateway.store.call import Call, MarkCanceling
 from tests.unit.core.harness import HUMA_0_1, START, Harness
 
 DONE = Answered(Outcome(outcome="success", result="Go fish!"))
@@ -80,7 +79,7 @@ def test_an_outcome_after_the_cancel_is_recorded_as_late_and_not_sent():
     harness.answer(DONE)
     assert harness.step.events == ()
     assert not harness.decide(lambda builder: outcomes.outcome(harness.runtime, builder, harness.id_of("tc-1"), DONE))
-    row = CallRow(
+    row = Call(
         call_id=harness.id_of("tc-1"),
         session_id=harness.view.session_id,
         runtime="finn",

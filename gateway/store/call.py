@@ -1,0 +1,316 @@
+"""A host call: what is kept of it, its states, and the one table that says which change is allowed. Pure.
+
+The core decides by it before a step is committed and every store again when it is; nothing else changes a call.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from datetime import datetime
+from typing import Any, Literal
+
+from gateway.errors import InvalidRequest, Stale
+from gateway.events import CallId, OutcomeKind, SessionId
+from gateway.events.frozen import frozen
+
+CallState = Literal["queued", "dispatched", "accepted", "succeeded", "failed", "canceled", "expired"]
+
+
+@frozen
+class Call:
+    """A host call from its request to the end; bodies are in the events it points to."""
+
+    call_id: CallId
+    session_id: SessionId
+    runtime: str
+    native_call_id: str
+    n: int
+    tool: str
+    args_sha: str
+    state: CallState
+    attempt: int
+    created_at: datetime
+    deadline_at: datetime
+    request_sequence: int
+    executor: str | None = None
+    key: str | None = None
+    """Idempotency key where it is not the call_id (a redrive of another call)."""
+    due_at: datetime | None = None
+    canceling_until: datetime | None = None
+    outcome_sequence: int | None = None
+    outcome_sha: str | None = None
+    unknown: bool = False
+    """Whether the tool may have run without our knowing: by an attempt so far, or, once it ended, by what ended it."""
+    error: str | None = None
+    redrive_of: CallId | None = None
+    deliver: bool = True
+    """Whether the outcome goes to the runtime."""
+    finished_at: datetime | None = None
+    dead: bool = False
+    """Whether it waits for an operator: it ended without an answer of its executor, and was not redriven."""
+    late: bool = False
+    """Whether a different outcome came after its end, which is on record; another one is not recorded any more."""
+    progressed: int = 0
+    """What was recorded of its progress, in bytes; each report counts as `PROGRESS_COST` at least."""
+    arguments: Mapping[str, Any] | None = field(default=None, compare=False)
+    """Those of its request while it is open; None in lists, and where the request cannot be read. Not a column."""
+    size: int = field(default=0, compare=False)
+    """What the arguments take. Not a column."""
+
+    @property
+    def idempotency_key(self) -> str:
+        """The key every attempt carries."""
+        return self.key or self.call_id
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still waits for its outcome."""
+        return self.state in OPEN_STATES
+
+
+@frozen
+class Open:
+    """A new call: `dispatched` with attempt 1 where it may leave at once, `queued` otherwise.
+
+    When it was made, and in which session, is for the store to say.
+    """
+
+    call: Call
+    request_index: int | None = None
+    """Index of its tool.requested in the same step; None where `request_sequence` is that of an earlier one."""
+
+    @property
+    def call_id(self) -> CallId:
+        """The call that is opened."""
+        return self.call.call_id
+
+
+@frozen
+class Claim:
+    """A queued call leaves now, as attempt `attempt`."""
+
+    call_id: CallId
+    attempt: int
+
+
+@frozen
+class Accept:
+    """The executor promised an outcome (202); the call waits until `deadline_at`."""
+
+    call_id: CallId
+    deadline_at: datetime
+
+
+@frozen
+class Requeue:
+    """Try again at `due_at`."""
+
+    call_id: CallId
+    due_at: datetime
+    reason: str
+    unsure: bool = False
+    """Whether the executor may have done the work already; once so, it stays so until the call ends."""
+
+
+@frozen
+class MarkCanceling:
+    """An operator canceled: first answer wins until `until`."""
+
+    call_id: CallId
+    until: datetime
+
+
+@frozen
+class Settle:
+    """The call has its one outcome; `outcome_index` is its tool.finished in the same step."""
+
+    call_id: CallId
+    state: CallState
+    outcome_sha: str
+    outcome_index: int | None
+    unknown: bool = False
+    error: str | None = None
+    dead: bool = False
+    """Whether it ended without an answer of its executor, so that it waits for an operator."""
+
+
+@frozen
+class Redriven:
+    """A dead call was tried again as another one, so it waits for an operator no more; it may have ended long ago.
+
+    Of many at once one succeeds, the others are Stale.
+    """
+
+    call_id: CallId
+
+
+@frozen
+class Dismissed:
+    """An operator has left a dead call as it is, so it waits for one no more; it may have ended long ago.
+
+    Of many at once, those that redrive it included, one succeeds, the others are Stale.
+    """
+
+    call_id: CallId
+
+
+@frozen
+class CameLate:
+    """A different outcome of an ended call is on record; of many at once one succeeds, the others are Stale."""
+
+    call_id: CallId
+
+
+@frozen
+class Progressed:
+    """Word of an executor on how far an open call is; `size` counts towards what one call may say."""
+
+    call_id: CallId
+    size: int
+
+
+CallChange = CameLate | Progressed | Open | Claim | Accept | Requeue | MarkCanceling | Settle | Redriven | Dismissed
+
+Signal = Literal["claim", "accept", "requeue", "cancel", "progress", "settle", "clear", "late"]
+
+_SIGNALS: Mapping[type[CallChange], Signal] = {
+    Claim: "claim",
+    Accept: "accept",
+    Requeue: "requeue",
+    MarkCanceling: "cancel",
+    Progressed: "progress",
+    Settle: "settle",
+    Redriven: "clear",
+    Dismissed: "clear",
+    CameLate: "late",
+}
+
+BORN: frozenset[CallState] = frozenset({"queued", "dispatched"})
+"""The states that a call may begin in."""
+
+_SETTLED: Mapping[OutcomeKind, CallState] = {
+    "success": "succeeded",
+    "failure": "failed",
+    "canceled": "canceled",
+    "expired": "expired",
+}
+_ENDS = frozenset(_SETTLED.values())
+
+TRANSITIONS: Mapping[str, Mapping[Signal, frozenset[CallState]]] = {
+    "queued": {
+        "claim": frozenset({"dispatched"}),
+        "cancel": frozenset({"queued"}),
+        "progress": frozenset({"queued"}),
+        "settle": _ENDS,
+    },
+    "dispatched": {
+        "accept": frozenset({"accepted"}),
+        "requeue": frozenset({"queued"}),
+        "cancel": frozenset({"dispatched"}),
+        "progress": frozenset({"dispatched"}),
+        "settle": _ENDS,
+    },
+    "accepted": {"cancel": frozenset({"accepted"}), "progress": frozenset({"accepted"}), "settle": _ENDS},
+    "succeeded": {"clear": frozenset({"succeeded"}), "late": frozenset({"succeeded"})},
+    "failed": {"clear": frozenset({"failed"}), "late": frozenset({"failed"})},
+    "canceled": {"clear": frozenset({"canceled"}), "late": frozenset({"canceled"})},
+    "expired": {"clear": frozenset({"expired"}), "late": frozenset({"expired"})},
+}
+"""Which signal may lead where. A settled call stays as it is; an operator may clear it off the dead letters.
+
+This is the machine: the core and the stores change a call by `changed` and in no other way. A state that only a newer
+release knows is not in it, and left by nothing that this one knows.
+"""
+
+OPEN_STATES: tuple[str, ...] = tuple(state for state, ways in TRANSITIONS.items() if "settle" in ways)
+ENDED_STATES: tuple[str, ...] = tuple(state for state, ways in TRANSITIONS.items() if "settle" not in ways)
+
+
+def settled_state(outcome: OutcomeKind) -> CallState:
+    """Name the state that an outcome leads to."""
+    return _SETTLED[outcome]
+
+
+def changed(call: Call | None, change: CallChange, *, now: datetime, numbers: Sequence[int]) -> Call:
+    """Say what a change makes of a call, None being one that does not exist; `numbers` are the step's sequences.
+
+    Raises:
+        Stale: the call is not, or no longer, in a state that the change is allowed in.
+        InvalidRequest: an index points at no event of the step.
+    """
+    if isinstance(change, Open):
+        return _opened(call, change, now=now, numbers=numbers)
+    if call is None:
+        raise Stale(f"call {change.call_id!r} is not there, which no {_SIGNALS[type(change)]} can follow")
+    state = _next_state(call, change)
+    match change:
+        case Settle():
+            index = change.outcome_index
+            return replace(
+                call,
+                state=state,
+                due_at=None,
+                outcome_sequence=None if index is None else sequence_of(index, numbers),
+                outcome_sha=change.outcome_sha,
+                unknown=change.unknown,
+                error=change.error,
+                finished_at=now,
+                dead=change.dead,
+            )
+        case Claim():
+            return replace(call, state=state, attempt=change.attempt, due_at=None)
+        case Accept():
+            return replace(call, state=state, deadline_at=change.deadline_at)
+        case Requeue():
+            unknown = change.unsure or call.unknown
+            return replace(call, state=state, due_at=change.due_at, error=change.reason, unknown=unknown)
+        case MarkCanceling():
+            return replace(call, state=state, canceling_until=change.until)
+        case Progressed():
+            return replace(call, state=state, progressed=call.progressed + change.size)
+        case CameLate():
+            if call.late:
+                raise Stale(f"a late outcome of call {call.call_id!r} is on record already")
+            return replace(call, state=state, late=True)
+        case Redriven() | Dismissed():
+            if not call.dead:
+                raise Stale(f"call {call.call_id!r} waits for no operator")
+            return replace(call, state=state, dead=False)
+
+
+def _opened(known: Call | None, change: Open, *, now: datetime, numbers: Sequence[int]) -> Call:
+    call = change.call
+    if known is not None:
+        raise Stale(f"call {call.call_id!r} exists")
+    # One that only a newer release knows is not of this table.
+    if call.state in TRANSITIONS and call.state not in BORN:
+        raise Stale(f"call {call.call_id!r} cannot begin as {call.state}")
+    index = change.request_index
+    sequence = call.request_sequence if index is None else sequence_of(index, numbers)
+    if sequence < 1:
+        raise InvalidRequest(f"call {call.call_id!r} points at no request")
+    finished_at = None if call.state in OPEN_STATES else now
+    return replace(call, created_at=now, request_sequence=sequence, finished_at=finished_at)
+
+
+def _next_state(call: Call, change: CallChange) -> CallState:
+    signal = _SIGNALS[type(change)]
+    allowed = TRANSITIONS.get(call.state, {}).get(signal)
+    if not allowed:
+        raise Stale(f"call {call.call_id!r} is {call.state}, which no {signal} can follow")
+    if not isinstance(change, Settle):
+        (after,) = allowed
+        return after
+    if change.state not in allowed:
+        raise Stale(f"call {call.call_id!r} is {call.state} and cannot be settled as {change.state}")
+    return change.state
+
+
+def sequence_of(index: int, numbers: Sequence[int]) -> int:
+    """Say under which sequence an event of a step stands.
+
+    Raises:
+        InvalidRequest: the index points at none.
+    """
+    if not 0 <= index < len(numbers):
+        raise InvalidRequest(f"index {index} points at none of the step's {len(numbers)} events")
+    return numbers[index]
