@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from types import TracebackType
 from typing import Any
@@ -52,7 +52,7 @@ from gateway.runtime.feeds.wakeup import Ending
 from gateway.runtime.log import configure
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.policy import changed_paths, declared_tools, policy_of
-from gateway.runtime.session.directory import REPLY, SessionDirectory, ask, reply_slot
+from gateway.runtime.session.directory import SessionDirectory, reply_slot
 from gateway.runtime.session.sessions import Runtime, Sessions
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.session.signals import (
@@ -64,6 +64,7 @@ from gateway.runtime.session.signals import (
     Post,
     ProgressGiven,
 )
+from gateway.runtime.tuning import Tuning
 from gateway.runtime.views import (
     CallHistory as CallHistory,
     Gap as Gap,
@@ -83,8 +84,6 @@ from gateway.store.port import Engine
 from gateway.store.rows import CallFilter, Instance, InteractionRow, Page, Regained, SessionRow, StoredAnswer
 from gateway.store.step import InteractionState, Keep
 
-LATE = timedelta(minutes=10)
-"""How long after its end a call's callback addresses still answer."""
 log = structlog.get_logger(__name__)
 
 
@@ -106,6 +105,7 @@ class Parts:
     """Where other instances reach this one's API."""
     shared: bool
     """Whether other instances may be on the same store."""
+    tuning: Tuning = field(default_factory=Tuning)
 
 
 class Gateway:
@@ -129,7 +129,7 @@ class Gateway:
         """What a reload was to change that it could not finish."""
         # For jitter only: nobody gains from guessing it.
         jitter = random.random
-        engine, clock, ids, metrics = parts.engine, parts.clock, parts.ids, parts.metrics
+        engine, clock, ids, metrics, tuning = parts.engine, parts.clock, parts.ids, parts.metrics, parts.tuning
         self._tasks = Tasks()
         self._notifications = Notifications(engine)
         self._keeper = LeaseKeeper(
@@ -152,6 +152,7 @@ class Gateway:
             keeper=self._keeper,
             notifications=self._notifications,
             tasks=self._tasks,
+            tuning=tuning,
         )
         self._breakers = Breakers(clock, metrics, jitter, rules=breaker_rules(settings), specs=settings.executors)
         self._slots = Slots(self._breakers, executor_limits(settings), session=session_limit(settings))
@@ -180,6 +181,7 @@ class Gateway:
             keeper=self._keeper,
             notifications=self._notifications,
             interaction_feed=self._interaction_feed,
+            tuning=tuning,
             tasks=self._tasks,
         )
         handover = Handover(engine, clock, ids, self._notifications)
@@ -190,9 +192,9 @@ class Gateway:
             inbound_bytes=settings.limits.inbound_bytes,
         )
         self._member = ClusterMember(shared, self._sessions, handover)
-        self._directory = SessionDirectory(engine, self._sessions)
+        self._directory = SessionDirectory(engine, self._sessions, patience=tuning.reply)
         self._redriving = Redriving(engine, self._directory, clock, ids, wake=self._backends.wake)
-        self._maintenance = Maintenance(engine, metrics, self._sessions, self._keeper)
+        self._maintenance = Maintenance(engine, metrics, self._sessions, self._keeper, tuning)
         self.forwarder = self._member.forwarder
         self.dead_letters = DeadLetters(
             engine,
@@ -360,8 +362,8 @@ class Gateway:
         row = await self.session(session_id)
         carried = self._sessions.carried(session_id)
         if carried is not None:
-            await ask(carried.worker, CloseOrdered("closed by a client", reply_slot()))
-            await asyncio.wait(carried.tasks, timeout=REPLY)
+            await self._directory.ask(carried.worker, CloseOrdered("closed by a client", reply_slot()))
+            await asyncio.wait(carried.tasks, timeout=self._directory.patience)
         elif row.state != "closed":
             raise await self._directory.not_here(row)
         if erase:
@@ -375,7 +377,7 @@ class Gateway:
         `by` names the API key. With `keep`, the answer is on record in the same moment as the events.
         """
         worker = await self._directory.worker(session_id)
-        return await ask(worker, Post(events, reply_slot(), by, keep))
+        return await self._directory.ask(worker, Post(events, reply_slot(), by, keep))
 
     async def read(self, session_id: SessionId, *, after: int, limit: int) -> Sequence[Envelope]:
         try:
@@ -423,21 +425,22 @@ class Gateway:
         row = await self._answerable(call_id, size)
         answer = self._dispatcher.look_through(row.executor, answer)
         worker = await self._directory.worker(row.session_id)
-        if await ask(worker, OutcomeGiven(call_id, answer, reply_slot())):
+        if await self._directory.ask(worker, OutcomeGiven(call_id, answer, reply_slot())):
             return await self._directory.call(call_id)
         row = await self._directory.call(call_id)
         if row.outcome_sha == outcome_fingerprint(answer.outcome):
             return row
         if row.late:
             raise Conflict(f"the call has already {row.state}; another late outcome is on record")
-        await ask(worker, OutcomeLate(row, answer, reply_slot()))
+        await self._directory.ask(worker, OutcomeLate(row, answer, reply_slot()))
         raise Conflict(f"the call has already {row.state}; this outcome was recorded as ignored")
 
     async def _answerable(self, call_id: CallId, size: int) -> Call:
         row = await self._directory.call(call_id)
         ended = None if row.finished_at is None else await self._engine.ended_for(call_id)
-        if ended is not None and ended > LATE:
-            raise CallOver(f"the call has {row.state}, over {LATE.seconds // 60} minutes ago")
+        late = self._parts.tuning.late
+        if ended is not None and ended > late:
+            raise CallOver(f"the call has {row.state}, over {late.seconds // 60} minutes ago")
         spec = self.settings.executors.get(row.executor or "")
         if isinstance(spec, WebhookSpec) and size > spec.max_response:
             raise TooLarge(f"the body has {size} bytes; its executor's `max_response` allows {int(spec.max_response)}")
@@ -451,13 +454,13 @@ class Gateway:
         """
         row = await self._answerable(call_id, size)
         worker = await self._directory.worker(row.session_id)
-        if not await ask(worker, ProgressGiven(call_id, data, reply_slot())):
+        if not await self._directory.ask(worker, ProgressGiven(call_id, data, reply_slot())):
             raise Conflict(f"the call has already {(await self._directory.call(call_id)).state}")
 
     async def cancel(self, call_id: CallId, *, reason: str | None) -> Call:
         row = await self._directory.call(call_id)
         worker = await self._directory.worker(row.session_id)
-        if not await ask(worker, CancelOrdered(call_id, reason, reply_slot())):
+        if not await self._directory.ask(worker, CancelOrdered(call_id, reason, reply_slot())):
             raise Conflict(f"the call has already {(await self._directory.call(call_id)).state}")
         return await self._directory.call(call_id)
 
@@ -493,7 +496,7 @@ class Gateway:
         if asked is not None and asked.asked.stored_kind is not None:
             raise Conflict("this question was written by a newer release, and waits for it")
         worker = await self._directory.worker(row.session_id)
-        await ask(worker, AnswerGiven(interaction_id, body, by, reply_slot()))
+        await self._directory.ask(worker, AnswerGiven(interaction_id, body, by, reply_slot()))
         answered = await self._engine.interaction(interaction_id)
         assert answered is not None
         return answered

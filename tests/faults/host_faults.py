@@ -25,6 +25,7 @@ from gateway.http.server import make_server
 from gateway.runtime import log
 from gateway.runtime.app import Gateway
 from gateway.runtime.system_clock import SystemClock
+from gateway.runtime.tuning import Tuning
 from gateway.serve import parts_for
 from gateway.settings.load import load
 from gateway.settings.model import DestinationSpec, ExecutorSpec
@@ -412,7 +413,9 @@ class Made:
 
 
 @contextmanager
-def made(folder: Path, *, able: Mapping[str, Any] | None = None, **over: Any) -> Generator[Made]:
+def made(
+    folder: Path, *, able: Mapping[str, Any] | None = None, tuning: Tuning | None = None, **over: Any
+) -> Generator[Made]:
     """Make a gateway of parts that can fail; `able` changes what the protocol can do."""
     traps, copies = Traps(), list[dict[str, Any]]()
     capabilities = replace(PlainRuntime().capabilities, **(able or {}))
@@ -444,6 +447,7 @@ def made(folder: Path, *, able: Mapping[str, Any] | None = None, **over: Any) ->
             shared=True,
             make_executor=make_executor,
             make_destination=make_destination,
+            tuning=tuning or Tuning(),
         )
         yield Made(Gateway(read(), parts), traps, finn, sound, engine, copies, config, listener)
 
@@ -459,10 +463,12 @@ async def logged_to(stream: StringIO) -> AsyncGenerator[StringIO]:
 
 
 @asynccontextmanager
-async def host(folder: Path, *, able: Mapping[str, Any] | None = None, **over: Any) -> AsyncGenerator[Host]:
+async def host(
+    folder: Path, *, able: Mapping[str, Any] | None = None, tuning: Tuning | None = None, **over: Any
+) -> AsyncGenerator[Host]:
     """Run such a gateway on a real socket, with both links up."""
     before = Counter(FAULTS.total)
-    with made(folder, able=able, **over) as one:
+    with made(folder, able=able, tuning=tuning, **over) as one:
         async with one.gateway as gateway, logged_to(StringIO()) as logged:
             server = make_server(build_app(gateway), drain=gateway.settings.limits.drain)
             serving = asyncio.create_task(server.serve(sockets=[one.listener]))

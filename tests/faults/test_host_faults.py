@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gateway.events import QuestionAsked, ToolRequested
-from gateway.runtime.delivery import maintenance
+from gateway.runtime.tuning import Tuning
 from gateway.store.step import RUNTIME
 from tests.faults.host_faults import ENGINE_METHODS, Host, Unforeseen, configuration, host, made
 from tests.pace import within
@@ -25,9 +25,8 @@ Drive = Callable[[Host], Awaitable[object]]
 
 
 @pytest.fixture
-async def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Host]:
-    monkeypatch.setattr(maintenance, "_SWEEP", 0.5)
-    async with host(tmp_path) as one:
+async def running(tmp_path: Path) -> AsyncIterator[Host]:
+    async with host(tmp_path, tuning=Tuning(sweep=0.5)) as one:
         yield one
 
 

@@ -5,7 +5,7 @@ import json
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -16,6 +16,7 @@ import yaml
 from gateway.http.app import build_app
 from gateway.http.server import make_server
 from gateway.runtime.app import Gateway
+from gateway.runtime.tuning import Tuning
 from gateway.serve import parts_for, read_configuration
 from gateway.testing.runtimes.huma.agent import SimAgent
 from gateway.testing.runtimes.huma.calls import SimCall
@@ -26,6 +27,8 @@ from tests.scenarios.hooks import PATIENCE, SECRET, Hooks
 API_KEY = "api-key-canary-5XyT"
 AGENT_KEY = "ak_agent-canary-9QwE"
 Found = TypeVar("Found")
+QUICK = Tuning(link_first=0.02, link_longest=0.05, link_refused=0.05)
+"""A link that was cut is made again at once; everything else is as in production."""
 
 _ASK = {
     "description": "Ask for cards.",
@@ -208,10 +211,11 @@ class EventSource:
 
 
 @asynccontextmanager
-async def running(config: Path, listener: socket.socket) -> AsyncGenerator[Running]:
+async def running(config: Path, listener: socket.socket, tuning: Tuning) -> AsyncGenerator[Running]:
     """Run a gateway over a configuration file, as `serve` does, without its signals."""
     settings = read_configuration(config).settings
-    parts = parts_for(settings, reread=lambda: read_configuration(config).settings)
+    made = parts_for(settings, reread=lambda: read_configuration(config).settings)
+    parts = replace(made, tuning=tuning)
     async with Gateway(settings, parts) as gateway:
         server = make_server(build_app(gateway), drain=settings.limits.drain)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -248,6 +252,7 @@ class Scene:
     hooks: Hooks
     settings: dict[str, Any]
     port: int = 0
+    tuning: Tuning = field(default_factory=Tuning)
 
     @property
     def config(self) -> Path:
@@ -268,7 +273,7 @@ class Scene:
         self.configure({"public_url": f"http://127.0.0.1:{self.port}"})
         started = datetime.now(UTC)
         with listener:
-            async with running(self.config, listener) as gateway:
+            async with running(self.config, listener, self.tuning) as gateway:
 
                 async def recorded() -> bool:
                     changes = await gateway.events(kind="link.changed")

@@ -9,10 +9,11 @@ from typing import Any
 
 import yaml
 
+from gateway.runtime.tuning import Tuning
 from gateway.testing.runtimes.herm.server import HermServer, Manners as HermManners, SimSession
 from gateway.testing.runtimes.openhands.progress import Manners as OpenHandsManners
 from gateway.testing.runtimes.openhands.server import OpenHandsServer, SimConversation
-from tests.scenarios.environment import API_KEY, Found, Running, merge, running, until
+from tests.scenarios.environment import API_KEY, QUICK, Found, Running, merge, running, until
 from tests.scenarios.hooks import PATIENCE, SECRET, Hooks
 
 HERM_KEY = "key_herm-canary-7RtZ"
@@ -41,6 +42,7 @@ class Environment:
     runtime: str
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     port: int = 0
+    tuning: Tuning = QUICK
 
     @property
     def config(self) -> Path:
@@ -64,7 +66,7 @@ class Environment:
         self.port = listener.getsockname()[1]
         self.configure({"public_url": f"http://127.0.0.1:{self.port}"})
         with listener:
-            async with running(self.config, listener) as made:
+            async with running(self.config, listener, self.tuning) as made:
                 gateway = replace(made, runtime=self.runtime)
                 if linked:
                     await gateway.wait_link("up")

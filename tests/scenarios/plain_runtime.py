@@ -31,6 +31,7 @@ from gateway.events import CLIENT_KINDS, EVENT, KINDS, Draft, Envelope, Event, S
 from gateway.http.app import build_app
 from gateway.http.server import make_server
 from gateway.runtime.app import Gateway
+from gateway.runtime.tuning import Tuning
 from gateway.serve import parts_for
 from gateway.settings.load import load
 from gateway.testing.change import Change
@@ -141,7 +142,11 @@ class PlainRuntime:
 
 @asynccontextmanager
 async def plain_gateway(
-    folder: Path, *, port: int = 0, settings: Mapping[str, Any] | None = None
+    folder: Path,
+    *,
+    port: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    tuning: Tuning | None = None,
 ) -> AsyncGenerator[tuple[Running, PlainRuntime]]:
     """Run a gateway with one such runtime, `finn`, on real sockets and a real file."""
     runtime = PlainRuntime()
@@ -155,7 +160,7 @@ async def plain_gateway(
     }
     config.write_text(yaml.safe_dump(written))
     loaded = load(config, adapters={"plain": runtime}, env={}).settings
-    parts = replace(parts_for(loaded, reread=lambda: loaded), adapters={"plain": runtime})
+    parts = replace(parts_for(loaded, reread=lambda: loaded), adapters={"plain": runtime}, tuning=tuning or Tuning())
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))

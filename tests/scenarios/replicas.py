@@ -134,7 +134,9 @@ class Cluster:
         listener = socket.create_server(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         made = parts_for(config, reread=self.read, url=url)
-        parts = replace(made, engine=engine, shared=True, adapters=self.adapters or made.adapters)
+        parts = replace(
+            made, engine=engine, shared=True, adapters=self.adapters or made.adapters, tuning=self.scene.tuning
+        )
         with listener:
             async with Gateway(config, parts) as gateway:
                 server = make_server(build_app(gateway), drain=config.limits.drain)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gateway.json_members import MEMBERS
-from gateway.runtime.delivery import maintenance
+from gateway.runtime.tuning import Tuning
 from tests.scenarios.environment import GOOD, Scene, ended, until
 from tests.scenarios.hooks import Gate, success
 
@@ -354,11 +354,9 @@ async def test_a_closed_session_is_opened_again_by_attaching_to_it(both: Scene) 
     assert kinds.count("session.opened") == 2
 
 
-async def test_history_that_retention_removed_is_a_gap_for_followers_and_gone_for_readers(
-    newer: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_history_that_retention_removed_is_a_gap_for_followers_and_gone_for_readers(newer: Scene) -> None:
     # The sweep of a minute comes at once.
-    monkeypatch.setattr(maintenance, "_SWEEP", 0.05)
+    newer.tuning = Tuning(sweep=0.05)
     newer.configure({"retention": {"open_events": 100}})
     events: list[dict[str, Any]] = [
         {"kind": "context.updated", "name": f"n{number}", "context": {}} for number in range(100)

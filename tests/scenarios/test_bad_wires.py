@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from gateway.runtime.session import link
 from gateway.testing.runtimes.herm.server import HermServer, Manners, SimSession
 from tests.scenarios.environment import GOOD, Running, until
 from tests.scenarios.fleet import (
@@ -23,13 +22,6 @@ from tests.scenarios.fleet import (
     questions,
     send,
 )
-
-
-@pytest.fixture(autouse=True)
-def _quick_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "_FIRST", 0.02)
-    monkeypatch.setattr(link, "_LONGEST", 0.05)
-
 
 DEEP = "[" * 2_000 + "]" * 2_000
 BIG = 9 * 1024 * 1024

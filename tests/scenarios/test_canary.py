@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from fastapi.responses import JSONResponse
 
-from gateway.runtime.session import link
 from tests.scenarios.environment import AGENT_KEY, API_KEY, GOOD, Running
 from tests.scenarios.fleet import (
     ADA,
@@ -35,13 +34,6 @@ CANARIES = {
     "webhook secret": SECRET,
     "webhook secret, decoded": "scenario-secret-canary",
 }
-
-
-@pytest.fixture(autouse=True)
-def _quick_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "_FIRST", 0.02)
-    monkeypatch.setattr(link, "_LONGEST", 0.05)
-    monkeypatch.setattr(link, "_REFUSED", 0.05)
 
 
 @pytest.fixture

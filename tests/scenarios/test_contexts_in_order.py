@@ -8,18 +8,16 @@ from typing import Any
 import pytest
 
 from gateway.core.contexts import RENEWED, REPLACED
-from gateway.runtime.session import link
-from tests.scenarios.environment import GOOD, Running, Scene, ended, until
+from gateway.runtime.tuning import Tuning
+from tests.scenarios.environment import GOOD, QUICK, Running, Scene, ended, until
 from tests.scenarios.fleet import condition, message
 from tests.scenarios.hooks import Gate, success, update
 
 
-@pytest.fixture(autouse=True)
-def _quick_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def tuning() -> Tuning:
     """The waits between connections are made short; everything else is as in production."""
-    monkeypatch.setattr(link, "_FIRST", 0.02)
-    monkeypatch.setattr(link, "_LONGEST", 0.1)
-    monkeypatch.setattr(link, "_REFUSED", 0.1)
+    return QUICK
 
 
 def context(number: int, *, wakes: bool = False) -> dict[str, Any]:

@@ -2,15 +2,16 @@
 
 import pytest
 
-from gateway.runtime.delivery import maintenance
+from gateway.runtime.tuning import Tuning
 from tests.scenarios.environment import Scene, ended, until
 from tests.scenarios.test_dead_letters import breaking, letters, listed
 from tests.scenarios.test_terminal import dragoman
 
 
-@pytest.fixture(autouse=True)
-def _quick_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "_GAUGES", 0.05)
+@pytest.fixture
+def tuning() -> Tuning:
+    """The gauges are looked at often."""
+    return Tuning(gauges=0.05)
 
 
 async def test_a_dismissed_letter_is_off_the_list_and_the_gauge_and_on_record(newer: Scene) -> None:

@@ -10,7 +10,6 @@ import pytest
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
-from gateway.runtime.session import link
 from gateway.testing.runtimes.herm.server import HermServer, Manners
 from tests.scenarios.environment import GOOD
 from tests.scenarios.fleet import (
@@ -26,14 +25,6 @@ from tests.scenarios.fleet import (
     send,
 )
 from tests.scenarios.hooks import Gate, success, update
-
-
-@pytest.fixture(autouse=True)
-def _quick_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The waits between connections are made short; everything else is as in production."""
-    monkeypatch.setattr(link, "_FIRST", 0.02)
-    monkeypatch.setattr(link, "_LONGEST", 0.05)
-    monkeypatch.setattr(link, "_REFUSED", 0.05)
 
 
 @pytest.fixture

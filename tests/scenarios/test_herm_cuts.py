@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.runtime.session import link
 from gateway.testing.runtimes.herm.server import Asked, HermServer, Manners, SimSession
 from tests.scenarios.environment import Running, until
 from tests.scenarios.fleet import (
@@ -25,12 +24,6 @@ from tests.scenarios.hooks import PATIENCE, success, update
 
 LEAST_FRAMES = 20
 """A round has more than these; fewer would mean that the script of `play` was cut short."""
-
-
-@pytest.fixture(autouse=True)
-def _quick_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "_FIRST", 0.01)
-    monkeypatch.setattr(link, "_LONGEST", 0.02)
 
 
 class Brittle(SimSession):

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from gateway.http import edge
-from gateway.runtime.session import directory
+from gateway.runtime.tuning import Tuning
 from gateway.store.sqlite import engine as sqlite_engine
 from tests.engines.sqlite_held import held, wait_for_ever
 from tests.pace import within
@@ -25,7 +25,7 @@ async def test_a_disk_that_hangs_is_told_to_all_in_time_and_costs_no_call(
     newer: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_engine, "PROBE_SECONDS", _PROBE)
-    monkeypatch.setattr(directory, "REPLY", _REPLY)
+    newer.tuning = Tuning(reply=_REPLY)
     monkeypatch.setattr(edge, "_ANSWER_DEADLINE", timedelta(seconds=_ANSWER))
     newer.hooks.scripts["ask"] = success("7")
     event = {"kind": "context.updated", "name": "news", "context": {"a": 1}}

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from fastapi import Response
 
-from gateway.runtime import app as module
 from gateway.runtime.system_clock import SystemClock
+from gateway.runtime.tuning import Tuning
 from tests.engines import postgres_server
 from tests.scenarios.environment import GOOD, Running, Scene, ended, plain_http
 from tests.scenarios.hooks import Asked, success
@@ -77,13 +77,15 @@ async def test_only_one_late_outcome_is_recorded_however_many_come_and_whoever_r
         assert len(await ignored(gateway)) == 1
 
 
-async def test_ten_minutes_after_the_end_everything_is_gone(newer: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with newer.running() as gateway:
+async def test_ten_minutes_after_the_end_everything_is_gone(newer: Scene) -> None:
+    async with newer.running():
         call, asked = await accepted(newer)
         assert (await call_back(asked, of_size(200))).status_code == 200
         await ended(call)
         assert (await call_back(asked, of_size(200))).status_code == 200
-        monkeypatch.setattr(module, "LATE", timedelta(0))
+    # The ten minutes are over at once.
+    newer.tuning = Tuning(late=timedelta(0))
+    async with newer.running() as gateway:
         for body in (of_size(200), of_size(300)):
             answer = await call_back(asked, body)
             assert (answer.status_code, answer.json()["type"]) == (410, "/problems/call-over")

@@ -8,19 +8,17 @@ from typing import Any
 
 import pytest
 
-from gateway.runtime.session import link
+from gateway.runtime.tuning import Tuning
 from gateway.testing.runtimes.huma.rules import Dialect
-from tests.scenarios.environment import GOOD, Scene, ended, scene
+from tests.scenarios.environment import GOOD, QUICK, Scene, ended, scene
 from tests.scenarios.fleet import condition
 from tests.scenarios.hooks import Asked, Gate, Said, success, update
 
 
-@pytest.fixture(autouse=True)
-def _quick_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def tuning() -> Tuning:
     """The waits between connections are made short; everything else is as in production."""
-    monkeypatch.setattr(link, "_FIRST", 0.02)
-    monkeypatch.setattr(link, "_LONGEST", 0.1)
-    monkeypatch.setattr(link, "_REFUSED", 0.1)
+    return QUICK
 
 
 STATE = {"kind": "context.updated", "name": "turn", "context": {"turn": "Finn"}, "description": "Your turn."}

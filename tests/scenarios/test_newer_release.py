@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.runtime.delivery import maintenance
+from gateway.runtime.tuning import Tuning
 from gateway.settings.model import Retention
 from gateway.store.rows import RetentionPolicy
 from gateway.store.step import NEWER
@@ -53,14 +54,13 @@ async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 async def test_what_a_newer_release_wrote_waits_for_it_and_costs_nothing_else(
     tmp_path: Path, engine: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(maintenance, "_GAUGES", 0.05)
-    monkeypatch.setattr(maintenance, "_SWEEP", 0.05)
+    often = Tuning(gauges=0.05, sweep=0.05)
     monkeypatch.setattr(maintenance, "_policy", _let_go_of_everything)
     written = await newer("write", tmp_path, engine)
     asked_at, dead_at = written["sequences"]
     async with Hooks() as hooks:
         settings = {"engine": engine, "destinations": {"log": {"url": f"{hooks.url}/copies/log", "secret": SECRET}}}
-        async with plain_gateway(tmp_path, settings=settings) as (running, runtime):
+        async with plain_gateway(tmp_path, settings=settings, tuning=often) as (running, runtime):
             [copied] = await hooks.wait_for(1, name="weather.changed")
             assert copied.data["event"] == {"kind": "weather.changed", "town": "Bonn", "id": "Bonn", "degrees": 21.5}
 
@@ -105,7 +105,7 @@ async def test_what_a_newer_release_wrote_waits_for_it_and_costs_nothing_else(
             await until(swept)
             assert {one["kind"] for one in runtime.heard} == {"message.posted", "turn.interrupted"}
         # Another start reads what the first one wrote.
-        async with plain_gateway(tmp_path, settings=settings) as (running, runtime):
+        async with plain_gateway(tmp_path, settings=settings, tuning=often) as (running, runtime):
             assert len(await _letters(running)) == 2
             assert runtime.heard == []
     told = await newer("say", tmp_path, engine)

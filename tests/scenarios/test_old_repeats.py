@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from gateway.events import ApprovalAsked, Author, MessagePosted, QuestionAsked, SessionMoved, Text, ToolRequested
-from gateway.runtime.session import worker
+from gateway.runtime.tuning import Tuning
 from tests.engines import postgres_server
 from tests.scenarios.environment import Running
 from tests.scenarios.hooks import SECRET, Gate, Hooks, success
@@ -47,15 +47,15 @@ async def _talk(running: Running, runtime: PlainRuntime) -> None:
 
 
 async def test_a_question_beside_an_old_repeat_keeps_its_event_and_its_name(
-    tmp_path: Path, engine: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, engine: dict[str, Any]
 ) -> None:
     # Each step leaves a snapshot, as one in five hundred does.
-    monkeypatch.setattr(worker, "SNAPSHOT_EVERY", 1)
+    often = Tuning(snapshot_every=1)
     async with Hooks() as hooks:
         asked = {"people": {"type": "webhook", "url": f"{hooks.url}/tools/people", "secret": SECRET}}
         routes = [{"match": {"event": "approval.asked"}, "to": "people"}]
         settings = {"engine": engine, "executors": asked, "routes": routes}
-        async with plain_gateway(tmp_path, settings=settings) as (running, runtime):
+        async with plain_gateway(tmp_path, settings=settings, tuning=often) as (running, runtime):
             await _talk(running, runtime)
             runtime.say(_spoken("long ago"), "old")
             runtime.say(ApprovalAsked(id="q", native_call_id="q", tool="run", scopes=("once",)), "q-1")
@@ -67,7 +67,7 @@ async def test_a_question_beside_an_old_repeat_keeps_its_event_and_its_name(
             if engine["type"] == "memory":
                 await _answer(running, runtime, row)
         if engine["type"] != "memory":
-            async with plain_gateway(tmp_path, settings=settings) as (running, runtime):
+            async with plain_gateway(tmp_path, settings=settings, tuning=often) as (running, runtime):
                 assert await waiting(running, 1) == [row]
                 await _answer(running, runtime, row)
 

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gateway.runtime.session import link
 from tests.faults.proxy import Proxy
 from tests.scenarios.environment import Running, until
 from tests.scenarios.fleet import (
@@ -23,14 +22,6 @@ from tests.scenarios.fleet import (
     questions,
     send,
 )
-
-
-@pytest.fixture(autouse=True)
-def _quick_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The waits between connections are made short; everything else is as in production."""
-    monkeypatch.setattr(link, "_FIRST", 0.02)
-    monkeypatch.setattr(link, "_LONGEST", 0.05)
-    monkeypatch.setattr(link, "_REFUSED", 0.05)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import httpx
 import pytest
 
 from gateway.cli.doctor_links import look_at_links
-from gateway.runtime.session import link
 from tests.scenarios.environment import API_KEY, Running, until
 from tests.scenarios.fleet import (
     OPENHANDS_KEY,
@@ -24,12 +23,6 @@ from tests.scenarios.fleet import (
     send,
 )
 from tests.scenarios.replicas import LEASE, cluster
-
-
-@pytest.fixture(autouse=True)
-def _quick_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "_FIRST", 0.02)
-    monkeypatch.setattr(link, "_LONGEST", 0.05)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from gateway.runtime.session import link
 from gateway.testing.runtimes.openhands.progress import Manners
 from gateway.testing.runtimes.openhands.server import OpenHandsServer
 from tests.scenarios.environment import Running, until
@@ -22,12 +21,6 @@ from tests.scenarios.fleet import (
 )
 
 CAPTURES = sorted((Path(__file__).parents[1] / "vectors" / "openhands" / "captures").glob("*.jsonl"))
-
-
-@pytest.fixture(autouse=True)
-def _quick_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "_FIRST", 0.01)
-    monkeypatch.setattr(link, "_LONGEST", 0.02)
 
 
 class Brittle(OpenHandsServer):

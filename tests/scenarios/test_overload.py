@@ -10,7 +10,6 @@ import httpx
 import pytest
 
 from gateway.core.inbound import OVERLOADED
-from gateway.runtime.session import link
 from gateway.runtime.session.inbox import MOST_REQUESTS
 from gateway.store.sqlite import SqliteEngine
 from gateway.store.step import Committed, Step
@@ -136,8 +135,6 @@ def held_up(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> Generator[list[Step]
         return await commit(engine, step)
 
     monkeypatch.setattr(SqliteEngine, "commit", slow)
-    monkeypatch.setattr(link, "_FIRST", 0.02)
-    monkeypatch.setattr(link, "_LONGEST", 0.05)
     yield held
     gate.open()
 

@@ -2,18 +2,13 @@
 
 import asyncio
 
-import pytest
-
-from gateway.runtime.session import link
+from gateway.runtime.tuning import Tuning
 from tests.adapters.test_refused_addresses import Redirecting, served
 from tests.scenarios.environment import GOOD, Running, Scene, ended, until
 
 
-async def test_a_redirecting_runtime_is_asked_once_until_the_next_reload(
-    newer: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("_FIRST", "_LONGEST", "_REFUSED"):
-        monkeypatch.setattr(link, name, 0.01)
+async def test_a_redirecting_runtime_is_asked_once_until_the_next_reload(newer: Scene) -> None:
+    newer.tuning = Tuning(link_first=0.01, link_longest=0.01, link_refused=0.01)
     server = Redirecting()
     async with served(server) as port:
         away = {"adapter": "huma-0.2", "url": f"http://127.0.0.1:{port}", "api_key": "k", "agent_id": "away"}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gateway.events import QuestionAsked, SecretAsked
-from gateway.runtime.feeds import interactions
+from gateway.runtime.tuning import Tuning
 from tests.scenarios.environment import Scene
 from tests.scenarios.fleet import condition
 from tests.scenarios.plain_runtime import PlainRuntime
@@ -20,12 +20,11 @@ AGAIN = {("q0", "waiting"), ("q0", "answered")}
 @pytest.mark.slow
 @pytest.mark.parametrize("deaf", [False, True])
 async def test_a_question_is_shown_and_answered_at_the_other_instance(
-    newer: Scene, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, deaf: bool
+    newer: Scene, capsys: pytest.CaptureFixture[str], deaf: bool
 ) -> None:
     if not deaf:
-        # By rings, since no look comes in time.
-        monkeypatch.setattr(interactions, "_LOOK", 60.0)
-        monkeypatch.setattr(interactions, "_LOOK_UNFOLLOWED", 60.0)
+        # By notifications, since no look comes in time.
+        newer.tuning = Tuning(interactions_look=60.0, interactions_look_idle=60.0)
     runtime = PlainRuntime()
     plain: dict[str, Any] = {"finn": {"adapter": "plain", "url": "http://plain.invalid", "session": "room-7"}}
     newer.settings["runtimes"] = plain

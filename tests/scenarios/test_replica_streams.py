@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from fastapi import Response
 
-from gateway.runtime.cluster import remote_feeds
-from gateway.runtime.delivery import backends
+from gateway.runtime.tuning import Tuning
 from tests.scenarios.environment import GOOD, EventSource, Scene, ended, until
 from tests.scenarios.hooks import SECRET, Asked
 from tests.scenarios.replicas import LEASE, Faulty, Replica, cluster, owner_and_other
@@ -42,12 +41,9 @@ async def interest(scene: Scene, source: EventSource) -> None:
     assert (await seeing)["event"] == "typing.changed"
 
 
-async def test_a_follower_at_the_other_instance_sees_everything_as_it_happens(
-    newer: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # By rings, since no look comes in time.
-    monkeypatch.setattr(remote_feeds, "_LOOK", 60.0)
-    monkeypatch.setattr(remote_feeds, "_LOOK_IDLE", 60.0)
+async def test_a_follower_at_the_other_instance_sees_everything_as_it_happens(newer: Scene) -> None:
+    # By notifications, since no look comes in time.
+    newer.tuning = Tuning(feed_look=60.0, feed_look_idle=60.0)
     store = cluster(newer)
     async with store.replica(lease=20) as a, store.replica(lease=20) as b:
         session_id = await a.session()
@@ -124,10 +120,8 @@ async def test_a_follower_stays_whole_while_the_session_changes_hands(newer: Sce
                     await source.next()
 
 
-async def test_a_quiet_follower_elsewhere_has_no_reader_once_it_left(
-    newer: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(remote_feeds, "_LOOK", 0.05)
+async def test_a_quiet_follower_elsewhere_has_no_reader_once_it_left(newer: Scene) -> None:
+    newer.tuning = Tuning(feed_look=0.05)
     store = cluster(newer)
     async with store.replica() as a, store.replica() as b:
         session_id = await a.session()
@@ -143,9 +137,9 @@ async def test_a_quiet_follower_elsewhere_has_no_reader_once_it_left(
         await until(gone)
 
 
-async def test_copies_leave_once_wherever_they_were_made(newer: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    # By rings, since no look comes in time.
-    monkeypatch.setattr(backends, "_LOOK", 60.0)
+async def test_copies_leave_once_wherever_they_were_made(newer: Scene) -> None:
+    # By notifications, since no look comes in time.
+    newer.tuning = Tuning(copies_look=60.0)
     store = cluster(newer)
     newer.huma.agent("gill")
 

@@ -10,8 +10,8 @@ from fastapi import Response
 
 from gateway.events import SessionId
 from gateway.runtime.calls.callbacks import keep_key
-from gateway.runtime.cluster import takeover
 from gateway.runtime.system_clock import SystemClock, SystemIds
+from gateway.runtime.tuning import Tuning
 from gateway.store.memory import MemoryEngine
 from gateway.store.memory_tables import SharedMemory
 from gateway.store.postgres import PostgresEngine
@@ -370,11 +370,9 @@ async def test_a_call_in_flight_when_a_lease_is_lost_ends_as_after_a_crash(newer
         assert (await ended(await newer.agent.call("free", {}))).outcome == "success"
 
 
-async def test_a_leaving_instance_hands_its_sessions_over_at_once(
-    newer: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_leaving_instance_hands_its_sessions_over_at_once(newer: Scene) -> None:
     # Nobody finds out by looking, nor by the end of a lease.
-    monkeypatch.setattr(takeover, "_LOOK", 60.0)
+    newer.tuning = Tuning(takeover_look=60.0)
     newer.configure({"limits": {"drain": "30s"}})
     store = cluster(newer)
     async with store.replica(lease=30) as b:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from fastapi.responses import Response
 
-from gateway.runtime.delivery import maintenance
+from gateway.runtime.tuning import Tuning
 from gateway.store.sqlite import SqliteEngine
 from gateway.store.step import Send, Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, said
@@ -24,10 +24,8 @@ async def _post(gateway: Running, path: str, count: int, size: int = 10) -> None
         await gateway.post(path, event, status=202)
 
 
-async def test_readers_below_the_beginning_are_told_where_history_begins(
-    newer: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(maintenance, "_SWEEP", 0.1)
+async def test_readers_below_the_beginning_are_told_where_history_begins(newer: Scene) -> None:
+    newer.tuning = Tuning(sweep=0.1)
     newer.configure({"retention": {"open_events": 100}})
     async with newer.running() as gateway:
         path = f"/v1/sessions/{await gateway.session()}/events"
@@ -59,8 +57,8 @@ async def test_readers_below_the_beginning_are_told_where_history_begins(
 
 @pytest.mark.slow
 @pytest.mark.timing
-async def test_calls_do_not_wait_behind_a_long_sweep(newer: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "_SWEEP", 1.0)
+async def test_calls_do_not_wait_behind_a_long_sweep(newer: Scene) -> None:
+    newer.tuning = Tuning(sweep=1.0)
     newer.hooks.scripts["ask"] = success("7")
     newer.configure({"retention": {"open_events": 100}})
     async with SqliteEngine(newer.folder / "dragoman.db", FakeClock()) as engine:
@@ -80,9 +78,9 @@ async def test_calls_do_not_wait_behind_a_long_sweep(newer: Scene, monkeypatch: 
 
 
 async def test_copies_that_go_undelivered_are_counted_and_logged(
-    newer: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    newer: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(maintenance, "_SWEEP", 0.1)
+    newer.tuning = Tuning(sweep=0.1)
     secret = newer.settings["executors"]["cards"]["secret"]
     newer.hooks.scripts["/copies/log"] = Response(status_code=500)
     newer.configure({"destinations": {"log": {"url": f"{newer.hooks.url}/copies/log", "secret": secret}}})

@@ -11,6 +11,7 @@ from gateway.runtime.cluster.notifications import Notifications
 from gateway.runtime.cluster.remote_feeds import RemoteFeeds
 from gateway.runtime.feeds.follow import follow
 from gateway.runtime.feeds.wakeup import Ending
+from gateway.runtime.tuning import Tuning
 from gateway.store.memory import MemoryEngine
 from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, said
@@ -40,7 +41,7 @@ async def test_pages_grow_where_events_are_small_and_shrink_where_they_are_large
         await engine.commit(Step(ALICE, state="closed"))
         engine.asked.clear()
         async with Tasks() as tasks:
-            feeds = RemoteFeeds(engine, lambda _: None, Notifications(engine), tasks)
+            feeds = RemoteFeeds(engine, lambda _: None, Notifications(engine), tasks, Tuning())
             items = follow(engine, ALICE, feeds, after=0, heartbeat=5, ended=Ending(), pages=asyncio.Semaphore())
             sequences = [item.sequence async for item in items if isinstance(item, Envelope)]
     assert sequences == list(range(1, len(sequences) + 1))

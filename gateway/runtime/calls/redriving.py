@@ -8,7 +8,7 @@ from gateway.core.outcomes import NO_LONGER_DEAD, dismissal
 from gateway.errors import Conflict, Elsewhere, Gone, NotFound, Stale, Truncated
 from gateway.events import CallId, SessionId, ToolRequested
 from gateway.runtime.calls.dead_letters import dismissed
-from gateway.runtime.session.directory import SessionDirectory, ask, reply_slot
+from gateway.runtime.session.directory import SessionDirectory, reply_slot
 from gateway.runtime.session.signals import DismissOrdered, RedriveOrdered
 from gateway.runtime.session.worker import SessionWorker
 from gateway.store.call import Call, Dismissed
@@ -49,7 +49,7 @@ class Redriving:
             raise Gone("the arguments of this call were removed", first_sequence=row.request_sequence + 1)
         worker = await self._directory.worker(row.session_id)
         order = RedriveOrdered(row, request, new_key=new_key, deliver=deliver, reply=reply_slot())
-        fresh: CallId = await ask(worker, order)
+        fresh: CallId = await self._directory.ask(worker, order)
         return await self._directory.call(fresh)
 
     async def dead_call(self, call_id: CallId, *, new_key: bool, deliver: bool) -> Call:
@@ -87,7 +87,7 @@ class Redriving:
             return replace(row, state="moot", due_at=None, reason=reason)
         carried = self._directory.carried(row.session_id)
         if carried is not None:
-            await ask(carried.worker, DismissOrdered(row, by, reply_slot()))
+            await self._directory.ask(carried.worker, DismissOrdered(row, by, reply_slot()))
             return await self._directory.call(row.call_id)
         session = await self._directory.session(row.session_id)
         if session.state != "closed" and isinstance(elsewhere := await self._directory.not_here(session), Elsewhere):

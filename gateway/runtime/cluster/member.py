@@ -30,8 +30,8 @@ class ClusterMember:
         self._sessions = sessions
         self._handover = handover
         engine, keeper, metrics = shared.engine, shared.keeper, shared.metrics
-        self.takeover = Takeover(engine, keeper, sessions, metrics=metrics, jitter=shared.jitter)
-        self.remote_feeds = RemoteFeeds(engine, sessions.feed, shared.notifications, shared.tasks)
+        self.takeover = Takeover(engine, keeper, sessions, metrics=metrics, jitter=shared.jitter, tuning=shared.tuning)
+        self.remote_feeds = RemoteFeeds(engine, sessions.feed, shared.notifications, shared.tasks, shared.tuning)
         self.forwarder = Forwarder(engine, shared.clock, keeper, sessions, metrics)
         metrics.watch_lease(lambda: keeper.seconds_left, lambda: len(sessions.all()))
 
@@ -79,7 +79,7 @@ class ClusterMember:
             look = partial(self._handover.keep_looking, self._workers, shared=shared.keeper.shared)
             stack.enter_context(running("handover", look, shared.tasks))
             if shared.keeper.shared:
-                watch = partial(watch_others, shared.engine, shared.interaction_feed)
+                watch = partial(watch_others, shared.engine, shared.interaction_feed, shared.tuning)
                 stack.enter_context(running("bulletin", watch, shared.tasks))
                 stack.enter_context(running("adoption", self.takeover.keep_looking, shared.tasks))
             yield

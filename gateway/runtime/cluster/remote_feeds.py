@@ -18,13 +18,12 @@ from gateway.events import EVENT, Live, SessionId, dump_event
 from gateway.guard import Tasks, guard, guard_call
 from gateway.runtime.cluster.notifications import Notifications
 from gateway.runtime.feeds.feed import Feed
+from gateway.runtime.tuning import Tuning
 from gateway.store.port import Engine
 
 log = structlog.get_logger(__name__)
 
 _PAGE = 200
-_LOOK = 1.0
-_LOOK_IDLE = 5.0
 _IDLE_AFTER = 30.0
 _SAY_AGAIN = 10.0
 _INTEREST = 25.0
@@ -40,12 +39,14 @@ class RemoteFeeds:
         own: Callable[[SessionId], Feed | None],
         notifications: Notifications,
         tasks: Tasks,
+        tuning: Tuning,
     ) -> None:
         """Prepare; `own` gives the feeds of the sessions that are carried here."""
         self._engine = engine
         self._own = own
         self._notifications = notifications
         self._tasks = tasks
+        self._tuning = tuning
         self._remote_feeds: dict[SessionId, tuple[Feed, asyncio.Event]] = {}
         self._running: set[asyncio.Task[None]] = set()
 
@@ -139,7 +140,8 @@ class RemoteFeeds:
             except EngineUnavailable as exc:
                 log.warning("a followed session cannot be read", session_id=session_id, reason=str(exc))
             try:
-                async with asyncio.timeout(_LOOK if loop.time() - news_at < _IDLE_AFTER else _LOOK_IDLE):
+                quiet = loop.time() - news_at >= _IDLE_AFTER
+                async with asyncio.timeout(self._tuning.feed_look_idle if quiet else self._tuning.feed_look):
                     await wake.wait()
             except TimeoutError:
                 continue

@@ -12,6 +12,7 @@ from gateway.guard import FAULTS
 from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.session.sessions import Sessions
+from gateway.runtime.tuning import Tuning
 from gateway.store.port import Engine
 from gateway.store.rows import Page, Regained, SessionRow
 
@@ -22,7 +23,6 @@ PORTION = 100
 _PAUSE = 0.1
 _TOGETHER = 16
 """Named sessions taken before the first of them is taken up."""
-_LOOK = 1.0
 _COMPARE = 10
 """Looks after which the store is asked whether it and this process agree about who carries what."""
 _PAGE = 500
@@ -40,12 +40,14 @@ class Takeover:
         *,
         metrics: Metrics,
         jitter: Callable[[], float],
+        tuning: Tuning,
     ) -> None:
         self._engine = engine
         self._keeper = keeper
         self._sessions = sessions
         self._metrics = metrics
         self._jitter = jitter
+        self._tuning = tuning
         self._wake = asyncio.Event()
         self._named: dict[SessionId, None] = {}
         self._doubt = False
@@ -85,7 +87,7 @@ class Takeover:
         looks = 0
         while not self._sessions.leaving:
             try:
-                async with asyncio.timeout(_LOOK * (0.5 + self._jitter())):
+                async with asyncio.timeout(self._tuning.takeover_look * (0.5 + self._jitter())):
                     await self._wake.wait()
             except TimeoutError:
                 looks += 1

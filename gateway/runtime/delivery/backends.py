@@ -18,6 +18,7 @@ from gateway.runtime.cluster.lease import Lease, LeaseKeeper
 from gateway.runtime.cluster.notifications import Notifications
 from gateway.runtime.delivery.subscriptions import EventDelivery, note_of, target_of
 from gateway.runtime.policy import copying_of, retry_of
+from gateway.runtime.tuning import Tuning
 from gateway.settings.model import DestinationSpec, ExecutorSpec, Settings
 from gateway.store.port import Engine
 
@@ -26,8 +27,6 @@ log = structlog.get_logger(__name__)
 _OVERLAP = 10.0
 _HOLD_AGAIN = 1.0
 _FINISH = 5.0
-_LOOK, _LOOK_ALONE = 2.0, 30.0
-"""Seconds after which copies are looked for that nobody announced, among others and alone."""
 _Spec = TypeVar("_Spec")
 _Part = TypeVar("_Part")
 
@@ -60,7 +59,9 @@ class Backends:
         keeper: LeaseKeeper,
         notifications: Notifications,
         tasks: Tasks,
+        tuning: Tuning,
     ) -> None:
+        self._tuning = tuning
         self._keeper = keeper
         self._notifications = notifications
         self._make_executor = make_executor
@@ -133,7 +134,7 @@ class Backends:
                 engine=self._engine,
                 clock=self._clock,
                 jitter=self._jitter,
-                longest_sleep=_LOOK if self._keeper.shared else _LOOK_ALONE,
+                longest_sleep=self._tuning.copies_look if self._keeper.shared else self._tuning.copies_look_alone,
             )
             task = guard("destination", partial(self._deliver, name, delivery), self._tasks, destination=name)
             self._deliveries[name] = _Delivery(spec, destination, delivery, task)

@@ -13,25 +13,27 @@ from gateway.guard import Tasks, running
 from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.session.sessions import Sessions
+from gateway.runtime.tuning import Tuning
 from gateway.settings.model import Retention
 from gateway.store.port import Engine
 from gateway.store.rows import CallFilter, Page, RetentionPolicy
 
 log = structlog.get_logger(__name__)
 
-_GAUGES = 5.0
-_SWEEP = 60.0
 _DEAD_COUNTED = 1_000
 
 
 class Maintenance:
     """Two small loops in the gateway's task group."""
 
-    def __init__(self, engine: Engine, metrics: Metrics, sessions: Sessions, keeper: LeaseKeeper) -> None:
+    def __init__(
+        self, engine: Engine, metrics: Metrics, sessions: Sessions, keeper: LeaseKeeper, tuning: Tuning
+    ) -> None:
         self._engine = engine
         self._keeper = keeper
         self._metrics = metrics
         self._sessions = sessions
+        self._tuning = tuning
 
     @contextmanager
     def running(self, tasks: Tasks, retention: Callable[[], Retention]) -> Generator[None]:
@@ -55,7 +57,7 @@ class Maintenance:
                 await self._measure_store()
             except EngineUnavailable as exc:
                 log.warning("the engine cannot be measured", reason=str(exc))
-            await asyncio.sleep(_GAUGES)
+            await asyncio.sleep(self._tuning.gauges)
 
     async def _measure_store(self) -> None:
         dead, _ = await self._engine.dead_sends(Page(limit=_DEAD_COUNTED))
@@ -67,7 +69,7 @@ class Maintenance:
 
     async def _sweep(self, retention: Callable[[], Retention]) -> None:
         while True:
-            await asyncio.sleep(_SWEEP)
+            await asyncio.sleep(self._tuning.sweep)
             lost = Counter[str]()
             try:
                 if not await self._keeper.hold("sweep"):

@@ -14,13 +14,13 @@ import structlog
 from gateway.errors import EngineUnavailable, Truncated
 from gateway.events import InteractionId
 from gateway.runtime.feeds.wakeup import Ending, Wakeup, woken
+from gateway.runtime.tuning import Tuning
 from gateway.runtime.views import Heartbeat, InteractionItem, InteractionShown, Missed
 from gateway.store.port import Engine
 from gateway.store.rows import InteractionRow, Page
 
 TAIL = 1_000
 _PAGE = 200
-_LOOK, _LOOK_UNFOLLOWED = 1.0, 5.0
 
 log = structlog.get_logger(__name__)
 
@@ -115,7 +115,7 @@ async def follow_interactions(
         interaction_feed.leave()
 
 
-async def watch_others(engine: Engine, interaction_feed: InteractionFeed) -> None:
+async def watch_others(engine: Engine, interaction_feed: InteractionFeed, tuning: Tuning) -> None:
     """Look from time to time which questions wait, so that a lost notification only costs a wait."""
     known: set[InteractionId] | None = None
     while True:
@@ -127,7 +127,7 @@ async def watch_others(engine: Engine, interaction_feed: InteractionFeed) -> Non
             if known is not None:
                 interaction_feed.hear(known ^ waiting)
             known = waiting
-        await asyncio.sleep(_LOOK if interaction_feed.followed else _LOOK_UNFOLLOWED)
+        await asyncio.sleep(tuning.interactions_look if interaction_feed.followed else tuning.interactions_look_idle)
 
 
 async def _rows_waiting(engine: Engine) -> AsyncIterator[InteractionRow]:

@@ -12,16 +12,15 @@ from gateway.store.call import Call
 from gateway.store.port import Engine
 from gateway.store.rows import SessionRow
 
-REPLY = 30.0
-"""How many seconds a client waits for a session that does not get to its order."""
-
 
 class SessionDirectory:
     """Looks up sessions and calls, and the worker that works for them here."""
 
-    def __init__(self, engine: Engine, sessions: Sessions) -> None:
+    def __init__(self, engine: Engine, sessions: Sessions, *, patience: float) -> None:
+        """Prepare; `patience` is how many seconds a client waits for a session that does not get to its order."""
         self._engine = engine
         self._sessions = sessions
+        self.patience = patience
 
     async def session(self, session_id: SessionId) -> SessionRow:
         """Find a session, or raise NotFound."""
@@ -61,27 +60,26 @@ class SessionDirectory:
             return Conflict(f"the runtime {row.runtime!r} of this session is not configured")
         return Elsewhere(row.session_id, "another instance carries the session, or none yet")
 
+    async def ask(self, worker: SessionWorker, signal: ClientSignal) -> Any:
+        """Put a signal in and wait for what became of it.
+
+        Raises:
+            Conflict, Elsewhere: the session was closed, or given up here, before it got to this.
+            Overloaded: it did not get to this in time.
+        """
+        reply: asyncio.Future[Any] = signal.reply
+        worker.put(signal)
+        await asyncio.wait({reply, worker.closed.future()}, timeout=self.patience, return_when=asyncio.FIRST_COMPLETED)
+        if reply.done():
+            return reply.result()
+        if worker.closed.is_set():
+            if worker.lost:
+                raise Elsewhere(worker.view.session_id, "the session has changed hands meanwhile")
+            raise Conflict("the session is closed")
+        reply.cancel()
+        raise Overloaded(f"the session did not get to this within {self.patience:.0f} s")
+
 
 def reply_slot() -> "asyncio.Future[Any]":
     """Make the place where a signal's answer is put."""
     return asyncio.get_running_loop().create_future()
-
-
-async def ask(worker: SessionWorker, signal: ClientSignal) -> Any:
-    """Put a signal in and wait for what became of it.
-
-    Raises:
-        Conflict, Elsewhere: the session was closed, or given up here, before it got to this.
-        Overloaded: it did not get to this in time.
-    """
-    reply: asyncio.Future[Any] = signal.reply
-    worker.put(signal)
-    await asyncio.wait({reply, worker.closed.future()}, timeout=REPLY, return_when=asyncio.FIRST_COMPLETED)
-    if reply.done():
-        return reply.result()
-    if worker.closed.is_set():
-        if worker.lost:
-            raise Elsewhere(worker.view.session_id, "the session has changed hands meanwhile")
-        raise Conflict("the session is closed")
-    reply.cancel()
-    raise Overloaded(f"the session did not get to this within {REPLY:.0f} s")

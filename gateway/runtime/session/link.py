@@ -14,9 +14,8 @@ from gateway.runtime.metrics import Metrics
 from gateway.runtime.session.resting import Rest
 from gateway.runtime.session.signals import LinkDown, LinkUp
 from gateway.runtime.session.worker import SessionWorker
+from gateway.runtime.tuning import Tuning
 
-_FIRST, _LONGEST = 0.5, 30.0
-_REFUSED = 60.0
 _STABLE = 10.0
 
 LinkState = Literal["connecting", "up", "down", "refused", "asleep"]
@@ -36,8 +35,10 @@ class Supervisor:
         jitter: Callable[[], float],
         changed: Callable[[], None],
         tasks: Tasks,
+        tuning: Tuning,
     ) -> None:
         self._tasks = tasks
+        self._tuning = tuning
         self.state: LinkState = "connecting"
         self.since: datetime = clock.now()
         self.reason: str | None = None
@@ -93,7 +94,7 @@ class Supervisor:
                 if self.gave_up:
                     await self._worker.closed.wait()
                     return
-                wait = _REFUSED if exc.terminal else self._backoff(tries)
+                wait = self._tuning.link_refused if exc.terminal else self._backoff(tries)
             except LinkLost as exc:
                 self._down(str(exc))
                 wait = self._backoff(tries)
@@ -168,7 +169,7 @@ class Supervisor:
             self._changed()
 
     def _backoff(self, tries: int) -> float:
-        ceiling = min(_LONGEST, _FIRST * 2 ** min(tries, 10))
+        ceiling = min(self._tuning.link_longest, self._tuning.link_first * 2 ** min(tries, 10))
         return ceiling * (0.5 + 0.5 * self._jitter())
 
     async def _wait(self, seconds: float) -> None:

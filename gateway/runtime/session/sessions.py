@@ -341,6 +341,7 @@ class Sessions:
             jitter=self._shared.jitter,
             changed=lambda: self._changed(runtime.name),
             tasks=self._tasks,
+            tuning=self._shared.tuning,
         )
 
     def _keep_linked(self, supervisor: Supervisor, worker: SessionWorker) -> "asyncio.Task[None]":

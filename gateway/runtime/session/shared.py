@@ -12,6 +12,7 @@ from gateway.runtime.cluster.notifications import Notifications
 from gateway.runtime.delivery.backends import Backends
 from gateway.runtime.feeds.interactions import InteractionFeed
 from gateway.runtime.metrics import Metrics
+from gateway.runtime.tuning import Tuning
 from gateway.store.port import Engine
 
 
@@ -30,5 +31,6 @@ class Shared:
     keeper: LeaseKeeper
     notifications: Notifications
     interaction_feed: InteractionFeed
+    tuning: Tuning
     tasks: Tasks
     """What runs for sessions belongs to these."""

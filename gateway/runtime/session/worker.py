@@ -46,7 +46,6 @@ from gateway.store.step import HANDOVER, RUNTIME, Committed, SendChange
 log = structlog.get_logger(__name__)
 
 BATCH = 256
-SNAPSHOT_EVERY = 500
 RETRY_AFTER = 0.5
 LOOK_AFTER = 0.05
 STALE_PATIENCE = 3
@@ -156,7 +155,9 @@ class SessionWorker:
         self._timer_at: datetime | None = None
         self._review: asyncio.TimerHandle | None = None
         # What a newer release needs is put on record at once, so that retention leaves it.
-        self._snapshot_at = view.last_sequence if view.complete is None else view.last_sequence - SNAPSHOT_EVERY
+        self._snapshot_at = (
+            view.last_sequence if view.complete is None else view.last_sequence - shared.tuning.snapshot_every
+        )
 
     # What others call ------------------------------------------------------------------------------------
 
@@ -598,7 +599,7 @@ class SessionWorker:
         builder.record(event, "from_runtime")
 
     async def _commit(self, builder: StepBuilder) -> Committed | None:
-        due = builder.last_sequence - self._snapshot_at >= SNAPSHOT_EVERY
+        due = builder.last_sequence - self._snapshot_at >= self._shared.tuning.snapshot_every
         if builder.empty and not due:
             return None
         snapshot = None
@@ -768,7 +769,7 @@ class SessionWorker:
         fresh = await load_view(self._shared.engine, self.view.session_id)
         live = self.view
         if fresh.complete is not None and live.complete is None:
-            self._snapshot_at = fresh.last_sequence - SNAPSHOT_EVERY
+            self._snapshot_at = fresh.last_sequence - self._shared.tuning.snapshot_every
         if fresh.last_sequence > self.feed.last_sequence:
             # Followers have not been shown what somebody else has written.
             self.feed.skip_to(fresh.last_sequence)

@@ -1,0 +1,35 @@
+"""How often the gateway looks, and how long it waits, where no configuration says so; tests give shorter times."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """Seconds, unless said otherwise; production takes them as they stand here."""
+
+    link_first: float = 0.5
+    link_longest: float = 30.0
+    """Between two tries at a link at least at first, and at most."""
+    link_refused: float = 60.0
+    """Between two tries at a link that the runtime refuses for good."""
+    takeover_look: float = 1.0
+    """Between two looks for sessions that nobody carries."""
+    feed_look: float = 1.0
+    feed_look_idle: float = 5.0
+    """Between two looks at a session that is followed here and carried elsewhere; on a quiet one."""
+    interactions_look: float = 1.0
+    interactions_look_idle: float = 5.0
+    """Between two looks at the questions of other instances; where nobody follows them."""
+    copies_look: float = 2.0
+    copies_look_alone: float = 30.0
+    """Between two looks for copies that nobody announced, among other instances and alone."""
+    gauges: float = 5.0
+    sweep: float = 60.0
+    """Between two looks at the gauges that nobody pushes, and between two sweeps of retention."""
+    reply: float = 30.0
+    """How long a client waits for a session that does not get to its order."""
+    late: timedelta = timedelta(minutes=10)
+    """How long after its end a call's callback addresses still answer."""
+    snapshot_every: int = 500
+    """Events after which a session's memory is written down."""
