@@ -92,7 +92,7 @@ def _event(given: dict[str, Any]) -> Event:
         raise OperatorError(f"the API would refuse this event: {exc}") from exc
     except ValidationError as exc:
         raise OperatorError(
-            f"this is no {given['kind']}: {misfit('invalid-event', exc, given, model or ToolRequested)}"
+            f"this is no {given['kind']}: {misfit('invalid-event', exc.errors(), given, model or ToolRequested)}"
         ) from exc
     # What would be sent is shown, so the secret itself is not put into it.
     return event.model_copy(update={"value": SecretStr("<secret>")}) if isinstance(event, SecretSupplied) else event

@@ -55,7 +55,7 @@ class MessagePosted(Value):
     extra_args: dict[str, Any] | None = None
     created_at: datetime | None = None
 
-    @field_validator("content", mode="before")
+    @field_validator("content", mode="before", json_schema_input_type=str | tuple[Content, ...])
     @classmethod
     def _text_is_content(cls, given: object) -> object:
         return (Text(text=given),) if isinstance(given, str) else given

@@ -3,12 +3,13 @@
 import asyncio
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar, cast, get_origin
+from typing import Any, cast, get_origin
 
 import orjson
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
@@ -23,24 +24,33 @@ _MOST_ERRORS = 10
 _MANY_DIGITS = re.compile(rb"\d{19,}")
 _JSON_TYPE = re.compile(r"application/(?:[a-z0-9.+-]+\+)?json", re.IGNORECASE)
 
-Form = TypeVar("Form", bound=BaseModel)
 
+class JsonRequest(Request):
+    """A request whose body is read once, as one JSON object, before FastAPI asks for it."""
 
-async def read_json(request: Request, *, optional: bool = False) -> Any:
-    """Read the body as one JSON value; an `optional` one may be empty and is then an empty object.
+    _value: Any = None
 
-    Raises:
-        Refused, TooLarge: what is wrong with the body.
-    """
-    try:
-        async with asyncio.timeout(BODY_DEADLINE.total_seconds()):
-            raw = await request.body()
-    except TimeoutError as exc:
-        raise Refused("request-timeout", "the body did not arrive within 30 seconds") from exc
-    if optional and not raw:
-        return {}
-    _check_type(request)
-    return parse_json(raw)
+    async def read(self, *, optional: bool) -> None:
+        """Read the body; an `optional` one may be empty.
+
+        Raises:
+            Refused, TooLarge: what is wrong with the body.
+        """
+        try:
+            async with asyncio.timeout(BODY_DEADLINE.total_seconds()):
+                raw = await self.body()
+        except TimeoutError as exc:
+            raise Refused("request-timeout", "the body did not arrive within 30 seconds") from exc
+        if optional and not raw:
+            return
+        _check_type(self)
+        self._value = parse_json(raw)
+        if not isinstance(self._value, dict):
+            raise Refused("invalid-request", f"expected a JSON object, got {_json_name(self._value)}", pointer="")
+
+    async def json(self) -> Any:
+        """Return what was read."""
+        return self._value
 
 
 def parse_json(raw: bytes) -> Any:
@@ -66,59 +76,51 @@ def parse_json(raw: bytes) -> Any:
     return value
 
 
-def read_form(model: type[Form], body: Any) -> Form:
-    """Check a body against its form.
+def refuse_repeats(model: type[BaseModel], request: Request) -> None:
+    """Only list fields of the query may be repeated.
 
     Raises:
-        Refused: `invalid-request` with all places.
+        Refused: `invalid-request` with the parameter that is given twice.
     """
-    if not isinstance(body, dict):
-        raise Refused("invalid-request", f"expected a JSON object, got {_json_name(body)}", pointer="")
-    try:
-        return model.model_validate(body, strict=True)
-    except ValidationError as exc:
-        raise misfit("invalid-request", exc, cast(dict[str, Any], body), model) from exc
-
-
-def read_query(model: type[Form], request: Request) -> Form:
-    """Check the query parameters against their form; only list fields may be repeated.
-
-    Raises:
-        Refused: `invalid-request` with the parameters that are wrong.
-    """
-    given: dict[str, Any] = {}
-    for name, text in request.query_params.multi_items():
+    given = request.query_params.multi_items()
+    for name, times in Counter(name for name, _ in given).items() if len(given) > 1 else ():
         field = model.model_fields.get(name)
-        if field is not None and get_origin(field.annotation) is list:
-            given.setdefault(name, []).extend(text.split(","))
-        elif name in given:
+        if times > 1 and (field is None or get_origin(field.annotation) is not list):
             raise Refused("invalid-request", f"the query parameter {name[:50]!r} is given twice")
-        else:
-            given[name] = text
-    try:
-        return model.model_validate(given)
-    except ValidationError as exc:
-        found = [
-            {
-                "parameter": name[:50],
-                "detail": word(error, model, (name,) if name else (), given, noun="parameter")[:300],
-            }
-            for error in _first_errors(exc)
-            for name in [str((error["loc"] or ("",))[0])]
-        ]
-        first = found[0]
-        named = f"query parameter {first['parameter']!r}" if first["parameter"] else "the query parameters"
-        raise Refused("invalid-request", f"{named}: {first['detail']}", errors=found) from exc
+
+
+def misfit_query(errors: Sequence[ErrorDetails], model: type[BaseModel], request: Request) -> Refused:
+    """Turn pydantic's findings about the query parameters into a problem that names them."""
+    found = [
+        {
+            "parameter": name[:50],
+            "detail": word(error, model, (name,) if name else (), dict(request.query_params), noun="parameter")[:300],
+        }
+        for error in errors[:_MOST_ERRORS]
+        for name in [str((*error["loc"], "")[1])]
+    ]
+    first = found[0]
+    named = f"query parameter {first['parameter']!r}" if first["parameter"] else "the query parameters"
+    return Refused("invalid-request", f"{named}: {first['detail']}", errors=found)
 
 
 def misfit(
-    problem: str, exc: ValidationError, body: Mapping[str, Any], model: type[BaseModel], *, at: str = ""
+    problem: str,
+    errors: Sequence[ErrorDetails],
+    body: Mapping[str, Any],
+    model: type[BaseModel],
+    *,
+    at: str = "",
+    skip: int = 0,
 ) -> Refused:
-    """Turn pydantic's findings about a `model` into a problem with pointers; `at` is where in the whole `body` lies."""
+    """Turn pydantic's findings about a `model` into a problem with pointers; `at` is where in the whole `body` lies.
+
+    `skip` is how many steps of their places lie outside the body.
+    """
     found = [
         {"pointer": at + _pointer(place), "detail": word(error, model, place, body)[:300]}
-        for error in _first_errors(exc)
-        for place in [_place_in(body, error["loc"])]
+        for error in errors[:_MOST_ERRORS]
+        for place in [_place_in(body, error["loc"][skip:])]
     ]
     first = found[0]
     return Refused(
@@ -149,10 +151,6 @@ def _place_in(body: Any, location: Sequence[int | str]) -> tuple[int | str, ...]
 def _pointer(place: Sequence[int | str]) -> str:
     """Write a place as RFC 6901 does."""
     return "".join("/" + str(step).replace("~", "~0").replace("/", "~1")[:100] for step in place)
-
-
-def _first_errors(exc: ValidationError) -> list[ErrorDetails]:
-    return exc.errors(include_url=False)[:_MOST_ERRORS]
 
 
 def _check_type(request: Request) -> None:

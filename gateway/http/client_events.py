@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, cast, get_args
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
 from gateway.events import (
     CLIENT_KINDS,
@@ -51,6 +51,15 @@ CLIENT_MODELS: Mapping[str, type[ClientEvent]] = {model.model_fields["kind"].def
 """The model of each kind that clients may post."""
 
 
+class SeveralEvents(BaseModel):
+    """What is posted at once is recorded at once, or not at all."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    events: Annotated[list[ClientEvent], Field(min_length=1, max_length=MOST_EVENTS)]
+    """The events, in their order."""
+
+
 def read_events(body: Any) -> tuple[ClientEvent, ...]:
     """Read one event object or `{"events": [...]}`.
 
@@ -89,7 +98,7 @@ def _read_event(given: Any, *, at: str) -> ClientEvent:
     try:
         return model.model_validate(event)
     except ValidationError as exc:
-        raise misfit("invalid-event", exc, event, model, at=at) from exc
+        raise misfit("invalid-event", exc.errors(include_url=False), event, model, at=at) from exc
 
 
 def _model_of(kind: object, *, at: str) -> type[ClientEvent]:
@@ -104,3 +113,9 @@ def _model_of(kind: object, *, at: str) -> type[ClientEvent]:
     near = get_close_matches(kind[:100], KINDS, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise Refused("invalid-event", f"{kind[:100]!r} is not a kind{hint}", pointer=at)
+
+
+PostedEvents = Annotated[
+    tuple[ClientEvent, ...], PlainValidator(read_events, json_schema_input_type=ClientEvent | SeveralEvents)
+]
+"""The events of a request: one, or several at once."""

@@ -32,6 +32,11 @@ class ProblemKind:
         """The URI reference that names this problem."""
         return f"/problems/{self.name}"
 
+    def page(self) -> dict[str, object]:
+        """Explain it."""
+        told = {"status": self.status, "title": self.title, "meaning": self.meaning, "mend": self.mend}
+        return {"type": self.type, **told}
+
 
 _ROWS = (
     ProblemKind(

@@ -2,6 +2,10 @@
 
 from typing import Any
 
+from fastapi.openapi.models import Example
+
+from gateway.http.errors import PROBLEMS
+
 SESSION_ID = "7a0b4c6e-58a5-5b8e-8a43-1d0e5b1f9c11"
 CALL_ID = "0f8fad5b-d9cb-569f-a165-70867728950e"
 
@@ -230,4 +234,109 @@ INTERACTION_STREAM = (
 METRICS = (
     "# TYPE dragoman_calls_total counter\n"
     'dragoman_calls_total{runtime="finn",tool="ask_for_cards",outcome="success"} 1.0\n'
+)
+
+PROBLEM_PAGE: dict[str, Any] = PROBLEMS["not-found"].page()
+
+_CARRIED: dict[str, Any] = {"instance_id": INSTANCE["instance_id"], "sessions": 12, "failing": []}
+_DEAD_IDS = [CALL_ID, f"{SESSION_ID}:4:destination:chat-log"]
+
+
+def _page(*rows: dict[str, Any], after: int | None = None) -> dict[str, Any]:
+    return {"data": list(rows), "next": after}
+
+
+ANSWERS: dict[str, dict[int, Any]] = {
+    "openSession": {201: SESSION, 200: SESSION},
+    "listSessions": {200: _page(SESSION)},
+    "getSession": {200: SESSION},
+    "postEvents": {202: {"data": [POSTED]}},
+    "listEvents": {200: _page(POSTED, after=4)},
+    "streamEvents": {200: STREAM},
+    "redeliverEvent": {202: {"session_id": SESSION_ID, "sequence": 4, "target": "destination:chat-log"}},
+    "listCalls": {200: _page(CALL)},
+    "getCall": {200: STORY},
+    "settleCall": {200: CALL},
+    "progressCall": {202: {"call_id": CALL_ID}},
+    "cancelCall": {202: CALL},
+    "redriveCall": {202: CALL},
+    "listDeadLetters": {200: _page(DEAD_CALL, DEAD_DELIVERY)},
+    "getDeadLetter": {200: DEAD_DELIVERY},
+    "redriveDeadLetter": {202: {"type": "call", **CALL}},
+    "redriveDeadLetters": {
+        200: {
+            "found": 2,
+            "redriven": 1,
+            "failed": [{"id": CALL_ID, "reason": "the session is closed"}],
+            "more": False,
+            "dry_run": False,
+            "ids": _DEAD_IDS,
+        }
+    },
+    "dismissDeadLetter": {200: {"type": "call", **CALL}},
+    "dismissDeadLetters": {
+        200: {"found": 1, "dismissed": 1, "failed": [], "more": False, "dry_run": False, "ids": _DEAD_IDS[1:]}
+    },
+    "listInteractions": {200: _page(INTERACTION)},
+    "streamInteractions": {200: INTERACTION_STREAM},
+    "answerInteraction": {200: INTERACTION_ANSWERED},
+    "enableDestination": {200: {"name": "chat-log", "enabled": True}},
+    "reloadConfiguration": {200: {"changed": ["routes", "executors.cards"]}},
+    "listInstances": {200: _page(INSTANCE)},
+    "listRuntimes": {200: _page(RUNTIME)},
+    "listCapabilities": {200: _page(CAPABILITIES)},
+    "getHealth": {200: {"status": "ok"}},
+    "getReadiness": {
+        200: {"ready": True, "checks": {"engine": "ok"}, **_CARRIED},
+        503: {"ready": False, "checks": {"engine": "disk full"}, **_CARRIED},
+    },
+    "getMetrics": {200: METRICS},
+    "getVersion": {200: {"name": "dragoman", "version": "0.2.0"}},
+    "getOpenapi": {200: {"openapi": "3.1.0"}},
+    "listProblems": {200: _page(PROBLEM_PAGE)},
+    "getProblem": {200: PROBLEM_PAGE},
+}
+"""What each operation answers, by status."""
+
+
+def _bodies(**values: dict[str, Any]) -> dict[str, Example]:
+    return {name.replace("_", " "): Example(value=value) for name, value in values.items()}
+
+
+OPEN_SESSION = _bodies(
+    attach={"runtime": "finn", "native_id": "agent-7", "labels": {"table": "12"}}, create={"runtime": "finn"}
+)
+POST_EVENTS = _bodies(
+    message={"kind": "message.posted", "content": "Do you have any sevens?"},
+    several={
+        "events": [
+            {"kind": "context.updated", "name": "table", "context": {"turn": "Victoria"}},
+            {"kind": "message.posted", "content": [{"type": "text", "text": "Your turn."}]},
+        ]
+    },
+)
+REDELIVER = _bodies(copy={"target": "destination:chat-log"}, runtime={"target": "runtime"})
+SETTLE_CALL = _bodies(
+    success={
+        "outcome": "success",
+        "result": {"cards": ["7H", "7S"]},
+        "updates": [{"name": "table", "context": {"turn": "Victoria"}}],
+    },
+    failure={"outcome": "failure", "error": "It is not your turn."},
+)
+PROGRESS_CALL = _bodies(percent={"percent": 40, "note": "asking Victoria"})
+CANCEL_CALL = _bodies(reason={"reason": "the game is over"})
+REDRIVE = _bodies(again={"new_key": False, "deliver": False})
+REDRIVE_MANY = _bodies(
+    one_executor={"executor": "cards", "since": "2026-11-20T12:00:00Z", "limit": 100},
+    look_first={"target": "destination:chat-log", "dry_run": True},
+)
+DISMISS_MANY = _bodies(
+    one_destination={"target": "destination:chat-log", "limit": 100},
+    look_first={"executor": "cards", "dry_run": True},
+)
+ANSWER_INTERACTION = _bodies(
+    approval={"decision": "allow", "scope": "once"},
+    question={"answer": "the blue one"},
+    secret={"value": "correct horse battery staple"},
 )

@@ -4,15 +4,18 @@ The caller was let in here already; its own key or callback token lets the reque
 is marked, so that it is never passed on twice: two instances that disagree answer instead of asking each other.
 """
 
+from collections.abc import Awaitable, Callable
+
 from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.errors import Elsewhere
 from gateway.events import SessionId
 from gateway.http.errors import problem_of, problem_reply
-from gateway.http.operation import Run
 from gateway.runtime.app import Gateway
 from gateway.runtime.cluster.forwarding import ForwardedAnswer, ForwardedRequest, Unreached
+
+Run = Callable[[Request], Awaitable[Response]]
 
 FORWARDED = "dragoman-forwarded"
 NOT_HERE = "dragoman-not-here"

@@ -6,9 +6,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Annotated
 
 import orjson
 import structlog
+from fastapi import Header
 from starlette.requests import Request
 
 from gateway.errors import EngineUnavailable
@@ -18,6 +20,15 @@ from gateway.runtime.app import Gateway
 from gateway.store.step import Keep
 
 KEEP = timedelta(hours=24)
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        description="Makes a repeat of the same request safe for 24 hours: it is answered again, with "
+        "`Idempotency-Replayed: true`.",
+        examples=["order-4711"],
+    ),
+]
 _PATIENCE = timedelta(seconds=30)
 _LOOK = 0.1
 """Seconds between two looks for an answer that another instance works on."""
@@ -34,7 +45,9 @@ class IdempotentRequests:
         self._gateway = gateway
         self._under_way: dict[tuple[str, str], _Turn] = {}
 
-    async def run(self, request: Request, fingerprint: bytes, act: Callable[[], Awaitable[Reply]]) -> Reply:
+    async def run(
+        self, request: Request, key: str | None, fingerprint: bytes, act: Callable[[], Awaitable[Reply]]
+    ) -> Reply:
         """Act, or answer as the first time; `fingerprint` tells requests with one key apart and holds no secrets.
 
         The key is held against other instances while it acts. One that dies meanwhile leaves it to the next as soon
@@ -43,9 +56,9 @@ class IdempotentRequests:
         Raises:
             Refused: the key is not usable, belongs to another request, or the first one is still under way.
         """
-        if "idempotency-key" not in request.headers:
+        if key is None:
             return await act()
-        place = _place(request, fingerprint)
+        place = _place(request, key, fingerprint)
         async with self._turn(place):
             kept = await self._recall_or_hold(place)
             if kept is not None:
@@ -64,8 +77,9 @@ class IdempotentRequests:
     async def run_step(
         self,
         request: Request,
+        key: str,
         fingerprint: bytes,
-        act: Callable[[Keep | None], Awaitable[Reply]],
+        act: Callable[[Keep], Awaitable[Reply]],
         again: Callable[[Sequence[int]], Awaitable[Reply]],
     ) -> Reply:
         """As `run`, for what is one step: its answer is kept in the step, so that no crash comes between the two.
@@ -75,9 +89,7 @@ class IdempotentRequests:
         Raises:
             Refused: as `run`. Gone: the events were removed meanwhile.
         """
-        if "idempotency-key" not in request.headers:
-            return await act(None)
-        place = _place(request, fingerprint)
+        place = _place(request, key, fingerprint)
         async with self._turn(place):
             kept = await self._recall(place)
             if kept is None:
@@ -166,8 +178,7 @@ class _Place:
         return "once:" + hashlib.sha256(f"{self.scope}\n{self.key}".encode()).hexdigest()
 
 
-def _place(request: Request, fingerprint: bytes) -> _Place:
-    key = request.headers["idempotency-key"]
+def _place(request: Request, key: str, fingerprint: bytes) -> _Place:
     if not 1 <= len(key) <= _LONGEST_KEY or not key.isascii() or not key.isprintable():
         raise Refused("invalid-request", f"Idempotency-Key must be 1 to {_LONGEST_KEY} printable ASCII characters")
     scope = f"{request.state.caller.name} {request.method} {request.url.path}"

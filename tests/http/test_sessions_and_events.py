@@ -5,7 +5,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from gateway.errors import Inexpressible, InvalidConfiguration, Problem
-from gateway.http import shapes
+from gateway.http import answers
 from tests.http.fake_gateway import MemoryGateway
 
 
@@ -13,7 +13,7 @@ async def test_a_new_session_is_created_and_an_open_one_is_found(api: httpx.Asyn
     body = {"runtime": "finn", "native_id": "agent-7", "labels": {"table": "12"}}
     first = await api.post("/v1/sessions", json=body)
     assert first.status_code == 201
-    session = shapes.Session.model_validate(first.json())
+    session = answers.Session.model_validate(first.json())
     assert (session.native_id, session.labels) == ("agent-7", {"table": "12"})
     assert first.headers["location"] == f"/v1/sessions/{session.session_id}"
     again = await api.post("/v1/sessions", json=body)
@@ -33,7 +33,7 @@ async def test_sessions_are_listed_page_by_page(api: httpx.AsyncClient, gateway:
     seen: list[str] = []
     query: dict[str, str] = {"limit": "2"}
     while True:
-        page = shapes.Listing[shapes.Session].model_validate((await api.get("/v1/sessions", params=query)).json())
+        page = answers.Listing[answers.Session].model_validate((await api.get("/v1/sessions", params=query)).json())
         seen += [session.native_id for session in page.data]
         if page.next is None:
             break
@@ -66,7 +66,7 @@ async def test_closing_a_session_answers_without_a_body(api: httpx.AsyncClient, 
 async def test_every_client_event_is_taken(api: httpx.AsyncClient, session_id: str, event: dict[str, object]) -> None:
     answer = await api.post(f"/v1/sessions/{session_id}/events", json=event)
     assert answer.status_code == 202
-    (envelope,) = shapes.Written.model_validate(answer.json()).data
+    (envelope,) = answers.Written.model_validate(answer.json()).data
     assert (envelope.sequence, envelope.direction, envelope.event.kind) == (2, "to_runtime", event["kind"])
 
 
@@ -107,10 +107,10 @@ async def test_the_history_is_read_behind_a_sequence(
     gateway.ask(session_id, "c-1")
     gateway.ask(session_id, "c-2")
     path = f"/v1/sessions/{session_id}/events"
-    page = shapes.EventListing.model_validate((await api.get(path, params={"limit": 2})).json())
+    page = answers.EventListing.model_validate((await api.get(path, params={"limit": 2})).json())
     assert [envelope.sequence for envelope in page.data] == [1, 2]
     assert page.next == 2
-    last = shapes.EventListing.model_validate((await api.get(path, params={"after": 2, "limit": 2})).json())
+    last = answers.EventListing.model_validate((await api.get(path, params={"after": 2, "limit": 2})).json())
     assert [envelope.sequence for envelope in last.data] == [3]
     assert last.next is None
 
@@ -132,7 +132,7 @@ async def test_calls_are_filtered(api: httpx.AsyncClient, gateway: MemoryGateway
 
     async def found(query: str) -> list[str]:
         answer = await api.get(f"/v1/calls?{query}")
-        return [call.call_id for call in shapes.Listing[shapes.Call].model_validate(answer.json()).data]
+        return [call.call_id for call in answers.Listing[answers.Call].model_validate(answer.json()).data]
 
     assert await found("") == ["c-1", "c-2"]
     assert await found("tool=draw") == ["c-2"]
@@ -149,7 +149,7 @@ async def test_the_story_of_a_call_has_its_events_and_deliveries(
     gateway.ask(session_id)
     await api.post("/v1/calls/c-1/progress", json={"percent": 40})
     await api.post("/v1/calls/c-1/outcome", json={"outcome": "success", "result": {"cards": 2}})
-    story = shapes.CallWithStory.model_validate((await api.get("/v1/calls/c-1")).json())
+    story = answers.CallWithStory.model_validate((await api.get("/v1/calls/c-1")).json())
     assert story.state == "succeeded"
     assert [envelope.event.kind for envelope in story.events] == ["tool.requested", "call.progressed", "tool.finished"]
     assert [delivery.state for delivery in story.deliveries] == ["delivered"]
@@ -179,7 +179,7 @@ async def test_a_redrive_keeps_the_key_unless_told_otherwise(
     api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
 ) -> None:
     gateway.ask(session_id)
-    same = shapes.Call.model_validate((await api.post("/v1/calls/c-1/redrive")).json())
+    same = answers.Call.model_validate((await api.post("/v1/calls/c-1/redrive")).json())
     assert (same.redrive_of, same.idempotency_key, same.deliver) == ("c-1", "c-1", False)
     fresh = await api.post("/v1/calls/c-1/redrive", json={"new_key": True, "deliver": True})
     assert fresh.status_code == 202
@@ -191,13 +191,13 @@ async def test_interactions_are_listed_and_answered_once(
 ) -> None:
     gateway.ask_person(session_id)
     waiting = (await api.get(f"/v1/interactions?session_id={session_id}&state=waiting")).json()
-    (asked,) = shapes.Listing[shapes.Interaction].model_validate(waiting).data
+    (asked,) = answers.Listing[answers.Interaction].model_validate(waiting).data
     assert asked.event is not None
     assert asked.event.kind == "approval.asked"
     path = f"/v1/interactions/{asked.interaction_id}/answer"
     first = await api.post(path, json={"decision": "allow", "scope": "once"})
     assert first.status_code == 200
-    assert shapes.Interaction.model_validate(first.json()).answered_by == "backend,decision=allow,scope=once"
+    assert answers.Interaction.model_validate(first.json()).answered_by == "backend,decision=allow,scope=once"
     assert (await api.post(path, json={"decision": "deny"})).status_code == 409
 
 
@@ -210,13 +210,13 @@ async def test_an_empty_answer_skips_a_question(
 
 
 async def test_dead_letters_are_calls_and_deliveries(api: httpx.AsyncClient, session_id: str) -> None:
-    answer = shapes.DeadLetters.model_validate((await api.get("/v1/dead-letters")).json())
+    answer = answers.DeadLetters.model_validate((await api.get("/v1/dead-letters")).json())
     assert [(letter.type, letter.session_id) for letter in answer.data] == [("delivery", session_id)]
 
 
 async def test_dead_letters_are_filtered_by_kind_and_target(api: httpx.AsyncClient, session_id: str) -> None:
     for query, count in (("kind=call", 0), ("target=destination:log", 1), ("target=runtime", 0), ("executor=cards", 0)):
-        answer = shapes.DeadLetters.model_validate((await api.get(f"/v1/dead-letters?{query}")).json())
+        answer = answers.DeadLetters.model_validate((await api.get(f"/v1/dead-letters?{query}")).json())
         assert len(answer.data) == count, query
 
 
@@ -236,7 +236,7 @@ async def test_a_dead_letter_is_shown_and_redriven_by_its_id(
     assert shown.json() == letter
     answer = await api.post(f"/v1/dead-letters/{letter['id']}/redrive")
     assert (answer.status_code, answer.json()["state"]) == (202, "pending")
-    TypeAdapter(shapes.Redriven).validate_python(answer.json())
+    TypeAdapter(answers.Redriven).validate_python(answer.json())
     assert gateway.redelivered == [(session_id, 1, "destination:log")]
 
 
@@ -251,7 +251,7 @@ async def test_many_are_redriven_or_only_looked_at(
     api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
 ) -> None:
     looked = await api.post("/v1/dead-letters/redrive", json={"target": "destination:log", "dry_run": True})
-    shapes.RedrivenMany.model_validate(looked.json())
+    answers.RedrivenMany.model_validate(looked.json())
     assert (looked.json()["found"], looked.json()["redriven"], gateway.redelivered) == (1, 0, [])
     none = await api.post("/v1/dead-letters/redrive", json={"kind": "call"})
     assert (none.json()["found"], gateway.redelivered) == (0, [])
@@ -268,12 +268,12 @@ async def test_dead_letters_are_dismissed_by_their_ids_or_by_filters(
     letter = f"{session_id}:1:destination:log"
     answer = await api.post(f"/v1/dead-letters/{letter}/dismiss")
     assert answer.status_code == 200
-    TypeAdapter(shapes.Redriven).validate_python(answer.json())
+    TypeAdapter(answers.Redriven).validate_python(answer.json())
     [(dismissed, by)] = gateway.dismissed
     assert (dismissed, bool(by)) == (letter, True)
     assert (await api.post("/v1/dead-letters/nope/dismiss")).status_code == 404
     looked = await api.post("/v1/dead-letters/dismiss", json={"target": "destination:log", "dry_run": True})
-    shapes.DismissedMany.model_validate(looked.json())
+    answers.DismissedMany.model_validate(looked.json())
     assert (looked.json()["found"], looked.json()["dismissed"]) == (1, 0)
     done = await api.post("/v1/dead-letters/dismiss", json={"kind": "delivery"})
     assert (done.json()["found"], done.json()["dismissed"], done.json()["ids"]) == (1, 1, [letter])
@@ -284,12 +284,12 @@ async def test_dead_letters_are_dismissed_by_their_ids_or_by_filters(
 async def test_one_event_is_sent_again(api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str) -> None:
     answer = await api.post(f"/v1/sessions/{session_id}/events/1/redeliver", json={"target": "destination:log"})
     assert answer.status_code == 202
-    shapes.Redelivered.model_validate(answer.json())
+    answers.Redelivered.model_validate(answer.json())
     assert gateway.redelivered == [(session_id, 1, "destination:log")]
 
 
 async def test_a_destination_is_switched_on(api: httpx.AsyncClient, gateway: MemoryGateway) -> None:
-    shapes.Enabled.model_validate((await api.post("/v1/destinations/log/enable")).json())
+    answers.Enabled.model_validate((await api.post("/v1/destinations/log/enable")).json())
     assert gateway.enabled == ["log"]
 
 
@@ -308,16 +308,16 @@ async def test_a_bad_configuration_is_told_line_by_line(api: httpx.AsyncClient, 
 
 
 async def test_runtimes_and_capabilities_are_shown(api: httpx.AsyncClient, session_id: str) -> None:
-    runtimes = shapes.Listing[shapes.Runtime].model_validate((await api.get("/v1/runtimes")).json())
+    runtimes = answers.Listing[answers.Runtime].model_validate((await api.get("/v1/runtimes")).json())
     assert [(link.session_id, link.state) for link in runtimes.data[0].links] == [(session_id, "up")]
-    able = shapes.Listing[shapes.RuntimeCapabilities].model_validate((await api.get("/v1/capabilities")).json())
+    able = answers.Listing[answers.RuntimeCapabilities].model_validate((await api.get("/v1/capabilities")).json())
     assert able.data[0].capabilities["accepts"] == ["context.updated", "message.posted"]
     assert able.data[0].capabilities["confirms_messages"] == "30s"
     assert able.data[0].capabilities["limits"] == {"result_utf16_units": 65_536}
 
 
 async def test_readiness_follows_its_checks(stranger: httpx.AsyncClient, gateway: MemoryGateway) -> None:
-    assert shapes.Ready.model_validate((await stranger.get("/readyz")).json()).ready
+    assert answers.Ready.model_validate((await stranger.get("/readyz")).json()).ready
     gateway.ready_checks = {"engine": "disk full"}
     answer = await stranger.get("/readyz")
     assert answer.status_code == 503

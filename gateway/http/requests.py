@@ -1,8 +1,8 @@
 """What clients may send: the bodies and query parameters of all operations, with their limits. Pure."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from gateway.runtime.calls.dead_letters import Which
 from gateway.store.call import CallState
@@ -14,9 +14,9 @@ LabelName = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 class Body(BaseModel):
-    """The base of all bodies: unknown members are errors, so that typing errors show."""
+    """The base of all bodies: unknown members are errors, so that typing errors show, and a number is no text."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
 class OpenSession(Body):
@@ -46,7 +46,9 @@ class Letters(BaseModel):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     kind: Literal["call", "delivery"] | None = None
+    """Only calls, or only deliveries."""
     runtime: Annotated[str, Field(max_length=64)] | None = None
+    """Only of this runtime."""
     executor: Annotated[str, Field(max_length=64)] | None = None
     """Only calls that went to this executor."""
     target: Annotated[str, Field(pattern=TARGET)] | None = None
@@ -90,7 +92,9 @@ class AnswerInteraction(Body):
     """One of three: `decision` (and `scope`) for an approval, `answer` for a question, `value` for a secret."""
 
     decision: Literal["allow", "deny"] | None = None
+    """The answer to an approval."""
     scope: Literal["once", "session", "always"] | None = None
+    """For how long a decision holds."""
     answer: Annotated[str, Field(max_length=100_000)] | None = None
     """The answer to a question; an empty one skips it."""
     value: Annotated[str, Field(max_length=100_000)] | None = None
@@ -114,6 +118,12 @@ class Query(BaseModel):
     """The base of all query parameters: unknown ones are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+def _split(given: object) -> object:
+    if not isinstance(given, list):
+        return given
+    return [part for text in cast("list[str]", given) for part in text.split(",")]
 
 
 class ListQuery(Query):
@@ -151,9 +161,12 @@ class StreamQuery(Query):
 
 class CallsQuery(ListQuery):
     session_id: Annotated[str, Field(max_length=128)] | None = None
+    """Only calls of this session."""
     runtime: Annotated[str, Field(max_length=64)] | None = None
+    """Only calls of this runtime."""
     tool: Annotated[str, Field(max_length=256)] | None = None
-    state: list[CallState] = []
+    """Only calls of this tool."""
+    state: Annotated[list[CallState], BeforeValidator(_split)] = []
     """One or several states, repeated or separated by commas."""
     unknown: bool | None = None
     """Only calls whose outcome is unknown (true) or known (false)."""
@@ -161,4 +174,6 @@ class CallsQuery(ListQuery):
 
 class InteractionsQuery(ListQuery):
     session_id: Annotated[str, Field(max_length=128)] | None = None
+    """Only what was asked in this session."""
     state: InteractionState | None = None
+    """Only what stands so."""

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.events import Direction, Event, Loss, SessionState
-from gateway.http.client_events import MOST_EVENTS, ClientEvent
 from gateway.store.call import CallState
 from gateway.store.step import InteractionState, Lane, SendState
 
@@ -59,13 +58,6 @@ class EventListing(Shape):
     data: list[Envelope]
     next: int | None
     """The sequence to go on `after`; null on the last page."""
-
-
-class SeveralEvents(Shape):
-    events: Annotated[list[ClientEvent], Field(min_length=1, max_length=MOST_EVENTS)]
-
-
-PostedEvents = ClientEvent | SeveralEvents
 
 
 class Redelivered(Shape):

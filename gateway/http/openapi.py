@@ -1,0 +1,146 @@
+"""What the OpenAPI document says beyond what FastAPI reads off the routes: access, problems, examples, webhooks."""
+
+import re
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any, cast
+
+import orjson
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+
+from gateway.http import examples
+from gateway.http.answers import Problem
+from gateway.http.auth import ACCESS, SCOPES
+from gateway.http.errors import PROBLEMS
+
+_PROBLEM = "application/problem+json"
+_PROBLEM_SCHEMA = {"$ref": "#/components/schemas/Problem"}
+_DESCRIPTION = """A durable gateway between agent runtimes and the backend that serves them.
+
+Send the API key as `Authorization: Bearer KEY` or `X-API-Key: KEY`. Lists answer `{"data": [...], "next": cursor}`;
+errors are `application/problem+json`, and `/problems` explains each type."""
+
+_TAGS = (
+    ("sessions", "One lasting conversation with a runtime."),
+    ("events", "What happened in a session: post, read, follow."),
+    ("calls", "What agents ask the host for, and the outcomes."),
+    ("interactions", "What agents ask a person for."),
+    ("operating", "What operators look after."),
+    ("pages", "Health, metrics, version and the meaning of problems."),
+)
+
+_SECURITY: dict[str, Any] = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "An API key of the configuration."},
+    "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "The same, as a header."},
+    "callbackToken": {
+        "type": "apiKey",
+        "in": "query",
+        "name": "token",
+        "description": "Part of the `callback_url` that an executor gets; it is good for one call only.",
+    },
+}
+
+
+def make_face(version: str) -> FastAPI:
+    """Make the application without routes; interactive pages would load scripts from elsewhere, so it has none."""
+    return FastAPI(
+        title="Dragoman",
+        version=version,
+        summary="Durable tool calls and events between agent runtimes and HTTP backends",
+        description=_DESCRIPTION,
+        openapi_tags=[{"name": name, "description": text} for name, text in _TAGS],
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        servers=[{"url": "http://127.0.0.1:8080", "description": "A gateway on this machine, as `serve` begins it."}],
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        # A redirect for a slash would drop the body.
+        redirect_slashes=False,
+    )
+
+
+def write_openapi(app: FastAPI) -> dict[str, Any]:
+    """Write the whole document."""
+    written = get_openapi(
+        title=app.title,
+        version=app.version,
+        summary=app.summary,
+        description=app.description,
+        routes=app.routes,
+        webhooks=app.webhooks.routes,
+        tags=app.openapi_tags,
+        servers=app.servers,
+        license_info=app.license_info,
+    )
+    for operation in (operation for path in written["paths"].values() for operation in path.values()):
+        # What FastAPI takes as an example loses its nulls.
+        for status, example in examples.ANSWERS.get(operation["operationId"], {}).items():
+            for content in operation["responses"][str(status)]["content"].values():
+                content["example"] = example
+    components = written["components"]
+    components["schemas"]["Problem"] = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    components["securitySchemes"] = _SECURITY
+    # Where a model reads otherwise in requests, its answer keeps the plain name.
+    text = orjson.dumps(written).decode()
+    return cast(dict[str, Any], orjson.loads(re.sub(r"-Output(?=\W)", "", re.sub(r"-Input(?=\W)", "Input", text))))
+
+
+def problems(*names: str) -> dict[int | str, dict[str, Any]]:
+    """Describe problems as `responses` of a route, by status."""
+    kinds = [kind for name, kind in PROBLEMS.items() if name in names]
+    written: dict[int | str, dict[str, Any]] = {}
+    for status in sorted({kind.status for kind in kinds}):
+        told = [kind for kind in kinds if kind.status == status]
+        described = " ".join(f"`{kind.type}`: {kind.title}." for kind in told)
+        shown = {
+            kind.name: {
+                "summary": kind.title,
+                "value": {
+                    "type": kind.type,
+                    "title": kind.title,
+                    "status": kind.status,
+                    "detail": kind.detail or kind.meaning,
+                },
+            }
+            for kind in told
+        }
+        written[status] = {
+            "description": f"{HTTPStatus(status).phrase}. {described}",
+            "content": {_PROBLEM: {"schema": _PROBLEM_SCHEMA, "examples": shown}},
+        }
+    return written
+
+
+def document(route: APIRoute) -> None:
+    """Add to a route what follows from its access, its body and its parameters, and its examples."""
+    access = ACCESS[str(route.operation_id)]
+    own = {status: told for status, told in route.responses.items() if _PROBLEM not in told.get("content", {})}
+    names = [*_named(route.responses.values()), "internal"]
+    if access.scope is not None:
+        # Health and the problem pages read nothing that could be away.
+        names += ["unavailable", "unauthorized", "forbidden", "foreign-origin"]
+    if route.body_field is not None:
+        names += ["invalid-request", "invalid-json", "request-timeout", "too-large", "unsupported-media-type"]
+    if route.dependant.query_params:
+        names += ["invalid-request"]
+    route.responses = {**problems(*names), **own, "default": _OTHER}
+    extra: dict[str, Any] = {"security": []}
+    if access.scope is not None:
+        extra["security"] = [{"bearer": []}, {"apiKey": []}, *([{"callbackToken": []}] if access.token else [])]
+        extra["x-scope"] = access.scope
+        ways = " or the call's callback token" if access.token else ""
+        opens = f" (open where `api.open` lists `{access.page}`)" if access.page else ""
+        route.description += f"\n\nNeeds the scope `{access.scope}`{ways}{opens}: {SCOPES[access.scope]}"
+    route.openapi_extra = extra
+
+
+_OTHER: dict[str, Any] = {
+    "description": "Any other problem.",
+    "content": {_PROBLEM: {"schema": _PROBLEM_SCHEMA}},
+}
+
+
+def _named(responses: Iterable[dict[str, Any]]) -> list[str]:
+    return [name for told in responses for name in told.get("content", {}).get(_PROBLEM, {}).get("examples", {})]

@@ -1,0 +1,126 @@
+"""What every operation shares: its route class, which reads nothing before the caller is let in, and its parameters."""
+
+import re
+from collections.abc import Callable, Coroutine, Sequence
+from inspect import cleandoc
+from typing import Annotated, Any, cast
+
+from fastapi import Path
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, PlainValidator
+from pydantic_core import ErrorDetails
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.errors import InvalidRequest
+from gateway.events import CallId, InteractionId, SessionId
+from gateway.http.auth import Authenticator, Caller
+from gateway.http.body import JsonRequest, misfit, misfit_query, refuse_repeats
+from gateway.http.forward import Forwarding
+from gateway.http.idempotency import IdempotentRequests
+from gateway.http.openapi import document
+from gateway.http.sse import Followers
+from gateway.runtime.app import Gateway
+
+_LARGEST_SEQUENCE = 2**63 - 1
+
+
+class Face:
+    """What the routes of one application share."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self.authenticator = Authenticator(gateway)
+        self.forwarding = Forwarding(gateway)
+        self.once = IdempotentRequests(gateway)
+        self.followers = Followers()
+
+
+class ApiRequest(JsonRequest):
+    """What the functions of all routes are given: a dependency for each of these would cost more than the rest."""
+
+    @property
+    def face(self) -> Face:
+        """What all routes share."""
+        return cast(Face, self.app.state.face)
+
+    @property
+    def gateway(self) -> Gateway:
+        """The gateway behind the API."""
+        return self.face.gateway
+
+    @property
+    def caller(self) -> Caller:
+        """Who has sent it."""
+        return cast(Caller, self.state.caller)
+
+
+class Route(APIRoute):
+    """An operation: the caller is admitted, the body read strictly, then FastAPI goes on, here or where it belongs.
+
+    The function's name is the operationId, the first line of its docstring the summary, the rest the description.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        summary, _, description = cleandoc(endpoint.__doc__ or "").partition("\n\n")
+        first, *words = endpoint.__name__.split("_")
+        options["operation_id"] = first + "".join(word.capitalize() for word in words)
+        options["summary"] = summary.removesuffix(".")
+        options["description"] = re.sub(r"(?<!\n)\n(?!\n)", " ", description)
+        # The tag of the route itself, where it has one, and not its router's besides.
+        options["tags"] = options["tags"][-1:]
+        options["status_code"] = options.get("status_code") or 200
+        super().__init__(path, endpoint, **options)
+        document(self)
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        operation, handle = str(self.operation_id), super().get_route_handler()
+        body = None if self.body_field is None else self.body_field.field_info
+        model = None if body is None else cast(type[BaseModel], body.annotation)
+        queries = [cast(type[BaseModel], field.field_info.annotation) for field in self.dependant.query_params]
+
+        async def checked(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except RequestValidationError as exc:
+                found = cast(Sequence[ErrorDetails], exc.errors())
+                if model is None or found[0]["loc"][0] == "query":
+                    raise misfit_query(found, queries[0], request) from exc
+                raise misfit("invalid-request", found, exc.body, model, skip=1) from exc
+
+        async def admitted(request: Request) -> Response:
+            request = ApiRequest(request.scope, request.receive)
+            face = request.face
+            face.authenticator.admit(request, operation)
+            for query in queries:
+                refuse_repeats(query, request)
+            if body is not None:
+                await request.read(optional=not body.is_required())
+            return await face.forwarding.run(request, checked)
+
+        return admitted
+
+
+def read_sequence(text: object) -> int:
+    """Read a sequence as paths and headers write it.
+
+    Raises:
+        InvalidRequest: it is none.
+    """
+    given = str(text)
+    if given.isascii() and given.isdigit() and len(given) <= 19 and int(given) <= _LARGEST_SEQUENCE:
+        return int(given)
+    raise InvalidRequest(f"{given[:50]!r} is not a sequence: a whole number from 0 is expected")
+
+
+SessionPath = Annotated[SessionId, Path(description="The session's id.")]
+CallPath = Annotated[CallId, Path(description="The call's id, ours, as in `webhook-id`.")]
+InteractionPath = Annotated[InteractionId, Path(description="The interaction's id.")]
+LetterPath = Annotated[str, Path(description="The dead letter's id: a call_id, or SESSION:SEQUENCE:TARGET.")]
+NamePath = Annotated[str, Path(description="The name.")]
+SequencePath = Annotated[
+    int,
+    PlainValidator(read_sequence, json_schema_input_type=int),
+    Path(description="The sequence of an event in the session."),
+]
