@@ -68,7 +68,7 @@ def check_context(event: ContextUpdated) -> None:
 def wakes(event: ToolFinished) -> tuple[bool, tuple[Loss, ...]]:
     """Say whether a result is to wake the agent.
 
-    A canceled one that wakes makes the agent call, cancel and call again without end (T6).
+    A canceled one that wakes makes the agent call, cancel and call again without end.
     """
     if event.outcome == "canceled" and event.wakes_agent:
         return False, (Loss(how="narrowed", path="/wakes_agent", note="a canceled result never wakes"),)

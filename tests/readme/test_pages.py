@@ -6,7 +6,12 @@ from urllib.parse import unquote
 
 import pytest
 
+from adapters.herm import ADAPTER as HERM
+from adapters.huma import HUMA_0_1, HUMA_0_2
+from adapters.openhands import ADAPTER as OPENHANDS
+from gateway.adapter.port import Adapter, RuntimeOptions
 from tests.readme.pages import ROOT, anchors, code_spans, files, links, pages, text_of
+from tests.requirements import REQUIREMENTS
 
 ELSEWHERE = ("http://", "https://", "mailto:")
 HISTORY = "CHANGELOG.md"
@@ -77,6 +82,24 @@ def test_what_code_cites_of_a_page_is_there(folder: str) -> None:
             if page not in pages() or anchor not in anchors(page):
                 astray.append(f"{name}: {page}#{anchor}")
     assert astray == []
+
+
+@pytest.mark.parametrize("adapter", [HUMA_0_1, HUMA_0_2, OPENHANDS, HERM], ids=lambda adapter: adapter.name)
+def test_the_page_of_an_adapter_names_all_of_its_options(adapter: Adapter) -> None:
+    page = text_of("/".join([*type(adapter).__module__.split("."), "README.md"]))
+    own = adapter.options.model_fields.keys() - RuntimeOptions.model_fields.keys()
+    assert {name for name in own if not re.search(rf"\b{name}\b", page)} == set()
+
+
+def test_each_rule_that_an_adapter_cites_is_one_of_the_requirements() -> None:
+    unknown: list[str] = []
+    for name in files():
+        if not name.startswith("adapters/") or not name.endswith((".md", ".py")):
+            continue
+        for said in re.findall(r"\(((?:(?:H-[a-z]{1,2}|[A-Z]{1,2}\d+[a-z]?)(?:, |-)?)+)\)", text_of(name)):
+            cited = re.findall(r"H-[a-z]{1,2}\b|[A-Z]{1,2}\d+[a-z]?", said)
+            unknown += [f"{name}: {rule}" for rule in cited if rule not in REQUIREMENTS]
+    assert unknown == []
 
 
 def test_the_first_screen_says_who_needs_it_and_shows_one_call_in_two_dialects() -> None:
