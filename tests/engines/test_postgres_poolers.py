@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from gateway.errors import Repeated
 from gateway.store.postgres import PostgresEngine, connection as postgres_link, once as postgres_once
 from gateway.store.postgres.connection import Address, Connection
 from gateway.store.step import Step
@@ -91,7 +92,10 @@ async def test_engines_share_two_connections_of_a_pooler(
         for name in (ALICE, BOB)
     ]
     reads = [engine.read(name) for engine in engines for name in (ALICE, BOB) for _ in range(20)]
-    await asyncio.wait_for(asyncio.gather(*steps, *reads), 50)
+    answers = await asyncio.wait_for(asyncio.gather(*steps, *reads, return_exceptions=True), 50)
+    # Each event is said by three engines: one has written it, the others are told that it is there.
+    refused = [one for one in answers if isinstance(one, BaseException)]
+    assert (len(refused), {type(one) for one in refused}) == (400, {Repeated})
     # Whatever a pooler cannot carry costs a connection, and the next one makes up for it.
     assert len(opened) <= 3 * (1 + 8)
     for name in (ALICE, BOB):
@@ -100,7 +104,7 @@ async def test_engines_share_two_connections_of_a_pooler(
     await asyncio.gather(*(engine.__aexit__(None, None, None) for engine in engines))
 
 
-async def test_rings_come_through_where_there_is_a_direct_way(pooler: str, schema: str) -> None:
+async def test_notifications_come_through_where_there_is_a_direct_way(pooler: str, schema: str) -> None:
     direct = postgres_server.dsn()
     async with (
         PostgresEngine(pooler, FakeClock(), schema=schema) as deaf,
