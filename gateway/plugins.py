@@ -1,14 +1,36 @@
-"""The adapters that are installed: found by entry points, each with what is wrong with it."""
+"""What is installed: adapters by entry point, each with what is wrong with it, and who else owns our packages."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions, entry_points
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, cast
 
 from gateway.adapter.port import PORTS_VERSION, Adapter, RuntimeOptions
 from gateway.errors import OperatorError
 
 ADAPTER_GROUP = "dragoman.adapters"
+
+OWN_DISTRIBUTION = "dragoman"
+OWN_PACKAGES = ("gateway", "adapters")
+
+_MOVED = {
+    "gateway.ports.adapter": "gateway.adapter.port",
+    "gateway.ports.duration": "gateway.adapter.duration",
+    "gateway.ports.values": "gateway.json_values",
+    "gateway.envelope": "gateway.events",
+    "gateway.transports": "gateway.links",
+}
+"""Where ports 2 has what an adapter of ports 1 imports."""
+_PORTS_1 = (
+    "it is made for ports 1, this gateway has ports 2: write "
+    + ", ".join(f"`{new}` for `{old}`" for old, new in _MOVED.items())
+    + ", `def connector(self, options)` for `def connector(self, options, tools)`, and"
+    " `async def create(self, order)` for `async def create(self, labels)`: the order has `labels` and `tools`"
+)
+
+APART = "give Dragoman an environment of its own (python -m venv), or use its image"
 
 # What importing somebody else's module can raise; a bug of any kind in a plug-in is the operator's to see.
 _IMPORT_FAULTS = (
@@ -57,12 +79,37 @@ def installed_adapters() -> Mapping[str, Adapter]:
     if broken:
         raise OperatorError(
             "\n".join(
-                f"adapter {one.name!r} cannot be used: {one.fault} (installed by {one.distribution} {one.version}, line"
-                f" `{one.line}` in [{ADAPTER_GROUP}])"
-                for one in broken
+                (
+                    *(
+                        f"adapter {one.name!r} cannot be used: {one.fault} (installed by {one.distribution}"
+                        f" {one.version}, line `{one.line}` in [{ADAPTER_GROUP}])"
+                        for one in broken
+                    ),
+                    *(f"{one}; {APART}" for one in find_intruders()),
+                )
             )
         )
     return {one.name: one.adapter for one in found if one.adapter is not None}
+
+
+def find_intruders() -> tuple[str, ...]:
+    """Say which of our two packages are, or may be, somebody else's: their names are not rare."""
+    found: list[str] = []
+    here = Path(__file__).resolve().parent.parent
+    for name in OWN_PACKAGES:
+        spec = find_spec(name)
+        place = Path(spec.origin).resolve().parent if spec is not None and spec.origin is not None else None
+        if place != here / name:
+            found.append(f"`import {name}` finds {place or 'no package'}, Dragoman's is {here / name}")
+    for one in distributions():
+        if one.name == OWN_DISTRIBUTION:
+            continue
+        # The text of the record: taking each line apart would cost a tenth of a second.
+        record = "\n" + (one.read_text("RECORD") or "")
+        taken = [name for name in OWN_PACKAGES if f"\n{name}/" in record]
+        if taken:
+            found.append(f"{one.name} {one.version} puts files into the packages of Dragoman: {' and '.join(taken)}")
+    return tuple(found)
 
 
 def _look() -> Iterator[FoundAdapter]:
@@ -82,10 +129,17 @@ def _load(point: EntryPoint, distribution: str) -> tuple[Adapter | None, str | N
     try:
         loaded = point.load()
     except _IMPORT_FAULTS as exc:
+        if isinstance(exc, ModuleNotFoundError) and _has_moved(exc.name or ""):
+            return None, f"{_PORTS_1}; upgrade or uninstall {distribution}"
         reason = f"{type(exc).__name__}: {exc}".splitlines()[0][:300]
         return None, f"loading it failed with {reason}; reinstall or uninstall {distribution}"
     fault = _fault_of(loaded, point.name)
     return (None, f"{fault}; upgrade or uninstall {distribution}") if fault else (cast("Adapter", loaded), None)
+
+
+def _has_moved(module: str) -> bool:
+    # Whatever is missing, the folder itself or, where an empty one was left behind, what is in it.
+    return ".".join(module.split(".")[:2]) in {".".join(old.split(".")[:2]) for old in _MOVED}
 
 
 def _fault_of(loaded: Any, name: str) -> str | None:
@@ -95,6 +149,8 @@ def _fault_of(loaded: Any, name: str) -> str | None:
                if not hasattr(kind, part) and not hasattr(loaded, part)]  # fmt: skip
     if lacking:
         return f"{type(loaded).__name__} is not an adapter, it lacks {', '.join(lacking)}"
+    if loaded.ports == 1:
+        return _PORTS_1
     if loaded.ports != PORTS_VERSION:
         return f"it is made for ports version {loaded.ports!r}, this gateway has {PORTS_VERSION}"
     if not (isinstance(loaded.options, type) and issubclass(loaded.options, RuntimeOptions)):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adapters.herm.options import HermOptions
-from gateway.adapter.port import PORTS_VERSION, Capabilities, Codec, Connector, Tool
+from gateway.adapter.port import PORTS_VERSION, Capabilities, Codec, Connector
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class HermAdapter:
         del options
         return HermCodec()
 
-    def connector(self, options: HermOptions, tools: tuple[Tool, ...]) -> AbstractAsyncContextManager[Connector]:
+    def connector(self, options: HermOptions) -> AbstractAsyncContextManager[Connector]:
         """Make the connector of one runtime."""
         from adapters.herm.connector import open_connector
 
-        return open_connector(options, tools)
+        return open_connector(options)
 
 
 ADAPTER = HermAdapter()

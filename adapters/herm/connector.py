@@ -1,13 +1,13 @@
 """Connects to Herm sessions: opens them over REST, links to them over REST and server-sent events."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from urllib.parse import quote
 
 from adapters.herm import wire
 from adapters.herm.link import open_link
 from adapters.herm.options import HermOptions
-from gateway.adapter.port import Created, Link, Receiver, Tool
+from gateway.adapter.port import Created, Link, Order, Receiver
 from gateway.errors import LinkLost, LinkRefused
 from gateway.events import Loss
 from gateway.links.masking import Mask
@@ -18,27 +18,25 @@ _SHORTEST_SECRET = 8
 
 
 @asynccontextmanager
-async def open_connector(options: HermOptions, tools: tuple[Tool, ...]) -> AsyncGenerator["HermConnector"]:
+async def open_connector(options: HermOptions) -> AsyncGenerator["HermConnector"]:
     """Open the HTTP client that all links of one runtime share."""
     key = options.api_key.get_secret_value()
     more = {name: value.get_secret_value() for name, value in options.headers.items()}
     secrets = [key, *(value for value in more.values() if len(value) >= _SHORTEST_SECRET)]
     headers = {**more, options.auth_header: f"{options.auth_scheme} {key}".strip()}
     async with RestClient(options.url, headers=headers, mask=Mask(secrets)) as client:
-        yield HermConnector(options, tools, client)
+        yield HermConnector(options, client)
 
 
 class HermConnector:
     """All connections to one Herm runtime."""
 
-    def __init__(self, options: HermOptions, tools: tuple[Tool, ...], client: RestClient) -> None:
+    def __init__(self, options: HermOptions, client: RestClient) -> None:
         self._options = options
-        self._tools = tools
         self._client = client
 
-    async def create(self, labels: Mapping[str, str]) -> Created:
+    async def create(self, order: Order) -> Created:
         """Open a session of the agent; labels stay with the gateway, and tools are declared on Herm's agents."""
-        del labels
         options = self._options
         if options.agent_id is None:
             raise LinkRefused("NO_AGENT", "the options name no agent to open a session with", terminal=True)
@@ -53,7 +51,7 @@ class HermConnector:
             raise LinkLost("the answer to opening a session has no id")
         note = "Herm declares custom tools on the agent, not on the session"
         return Created(
-            native_id, tuple(Loss(how="dropped", path=f"/tools/{tool.name}", note=note) for tool in self._tools)
+            native_id, tuple(Loss(how="dropped", path=f"/tools/{tool.name}", note=note) for tool in order.tools)
         )
 
     def connect(

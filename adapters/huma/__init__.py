@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adapters.huma.options import Huma01Options, Huma02Options
-from gateway.adapter.port import PORTS_VERSION, Capabilities, Codec, Connector, Tool
+from gateway.adapter.port import PORTS_VERSION, Capabilities, Codec, Connector
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class Huma01Adapter:
 
         return Huma01Codec(options.max_frame) if isinstance(options, Huma01Options) else Huma01Codec()
 
-    def connector(self, options: Huma01Options, tools: tuple[Tool, ...]) -> AbstractAsyncContextManager[Connector]:
+    def connector(self, options: Huma01Options) -> AbstractAsyncContextManager[Connector]:
         """Make the connector of one runtime."""
         from adapters.huma.connector import open_connector
 
-        return open_connector(options, tools)
+        return open_connector(options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,11 @@ class Huma02Adapter:
         del options
         return Huma02Codec()
 
-    def connector(self, options: Huma02Options, tools: tuple[Tool, ...]) -> AbstractAsyncContextManager[Connector]:
+    def connector(self, options: Huma02Options) -> AbstractAsyncContextManager[Connector]:
         """Make the connector of one runtime."""
         from adapters.huma.connector import open_connector
 
-        return open_connector(options, tools)
+        return open_connector(options)
 
 
 HUMA_0_1 = Huma01Adapter()

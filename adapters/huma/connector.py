@@ -1,13 +1,13 @@
 """Connects to HUMA agents: creates them over REST, links to them over Socket.IO."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import aiohttp
 
 from adapters.huma import wire
 from adapters.huma.options import AgentOptions, AnyHumaOptions
-from gateway.adapter.port import Created, Link, Receiver, Tool
+from gateway.adapter.port import Created, Link, Order, Receiver, Tool
 from gateway.errors import LinkLost, LinkRefused
 from gateway.events import Loss
 from gateway.links.flat_tools import flatten
@@ -17,27 +17,25 @@ from gateway.links.socketio.client import Target, open_link, shared_session
 
 
 @asynccontextmanager
-async def open_connector(options: AnyHumaOptions, tools: tuple[Tool, ...]) -> AsyncGenerator["HumaConnector"]:
+async def open_connector(options: AnyHumaOptions) -> AsyncGenerator["HumaConnector"]:
     """Open the HTTP session that all links of one runtime share."""
     async with shared_session() as session:
-        yield HumaConnector(options, tools, session)
+        yield HumaConnector(options, session)
 
 
 class HumaConnector:
     """All connections to one HUMA runtime."""
 
-    def __init__(self, options: AnyHumaOptions, tools: tuple[Tool, ...], session: aiohttp.ClientSession) -> None:
+    def __init__(self, options: AnyHumaOptions, session: aiohttp.ClientSession) -> None:
         self._options = options
-        self._tools = tools
         self._session = session
 
-    async def create(self, labels: Mapping[str, str]) -> Created:
+    async def create(self, order: Order) -> Created:
         """Create an agent as the options say; labels stay with the gateway, HUMA has none."""
-        del labels
         options = self._options
         if options.agent is None:
             raise LinkRefused("NO_AGENT", "the options name no agent to create", terminal=True)
-        body, losses = _describe(options.agent, self._tools)
+        body, losses = _describe(options.agent, order.tools)
         key = options.api_key.get_secret_value()
         answer = await post_json(
             self._session,

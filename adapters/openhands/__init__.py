@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adapters.openhands.options import OpenHandsOptions
-from gateway.adapter.port import PORTS_VERSION, Capabilities, Codec, Connector, Tool
+from gateway.adapter.port import PORTS_VERSION, Capabilities, Codec, Connector
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class OpenHandsAdapter:
             return OpenHandsCodec()
         return OpenHandsCodec(options.action_event, keep_prompt=options.keep_system_prompt)
 
-    def connector(self, options: OpenHandsOptions, tools: tuple[Tool, ...]) -> AbstractAsyncContextManager[Connector]:
+    def connector(self, options: OpenHandsOptions) -> AbstractAsyncContextManager[Connector]:
         """Make the connector of one runtime."""
         from adapters.openhands.connector import open_connector
 
-        return open_connector(options, tools)
+        return open_connector(options)
 
 
 ADAPTER = OpenHandsAdapter()

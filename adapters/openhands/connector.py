@@ -1,6 +1,6 @@
 """Connects to OpenHands conversations: creates them over REST, links to them over Socket.IO, fills gaps over REST."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import cast
@@ -11,7 +11,7 @@ import aiohttp
 from adapters.openhands import wire
 from adapters.openhands.catchup import HistoryPage, Tracker, fill
 from adapters.openhands.options import OpenHandsOptions, is_conversation_id
-from gateway.adapter.port import Created, Frame, Link, Receipt, Receiver, RestTimes, Tool
+from gateway.adapter.port import Created, Frame, Link, Order, Receipt, Receiver, RestTimes, Tool
 from gateway.errors import LinkCrowded, LinkLost, LinkRefused
 from gateway.events import Loss
 from gateway.links.masking import Mask
@@ -23,10 +23,10 @@ MOST_BYTES = 64 * 1024 * 1024
 
 
 @asynccontextmanager
-async def open_connector(options: OpenHandsOptions, tools: tuple[Tool, ...]) -> AsyncGenerator["OpenHandsConnector"]:
+async def open_connector(options: OpenHandsOptions) -> AsyncGenerator["OpenHandsConnector"]:
     """Open the HTTP session that all links of one runtime share."""
     async with shared_session() as session:
-        yield OpenHandsConnector(options, tools, session)
+        yield OpenHandsConnector(options, session)
 
 
 class ConversationLink:
@@ -55,15 +55,13 @@ class ConversationLink:
 class OpenHandsConnector:
     """All connections to one OpenHands server."""
 
-    def __init__(self, options: OpenHandsOptions, tools: tuple[Tool, ...], session: aiohttp.ClientSession) -> None:
+    def __init__(self, options: OpenHandsOptions, session: aiohttp.ClientSession) -> None:
         self._options = options
-        self._tools = tools
         self._session = session
         self._mask = Mask((options.key or "",))
 
-    async def create(self, labels: Mapping[str, str]) -> Created:
+    async def create(self, order: Order) -> Created:
         """Create a conversation as the options say; labels stay with the gateway, and so do its tools."""
-        del labels
         options = self._options
         if options.conversation is None:
             raise LinkRefused("NO_CONVERSATION", "the options name no conversation to create", terminal=True)
@@ -82,15 +80,9 @@ class OpenHandsConnector:
             raise LinkRefused(exc.code, wire.SETTINGS_MEND, terminal=True) from exc
         match answer.get("conversation_id"):
             case str(name) if is_conversation_id(name):
-                return Created(name, self._untold())
+                return Created(name, _untold(order.tools))
             case _:
                 raise LinkLost("the answer to creating a conversation has no usable conversation_id")
-
-    def _untold(self) -> tuple[Loss, ...]:
-        if not self._tools:
-            return ()
-        note = f"OpenHands has tools of its own; {len(self._tools)} declared ones were not told"
-        return (Loss(how="dropped", path="/tools", note=note),)
 
     @asynccontextmanager
     async def connect(
@@ -194,6 +186,13 @@ class OpenHandsConnector:
     def _headers(self) -> dict[str, str]:
         key = self._options.key
         return {wire.KEY_HEADER: key} if key else {}
+
+
+def _untold(tools: tuple[Tool, ...]) -> tuple[Loss, ...]:
+    if not tools:
+        return ()
+    note = f"OpenHands has tools of its own; {len(tools)} declared ones were not told"
+    return (Loss(how="dropped", path="/tools", note=note),)
 
 
 def _read_cursor(cursor: str | None) -> int | None:

@@ -12,7 +12,7 @@ from gateway.json_values import pointer, read_model, unknown_fields
 Risk = Annotated[int, Field(ge=-1, le=2)]
 
 
-class Order(BaseModel):
+class ActionOrder(BaseModel):
     """The base of all arguments: the server drops an action with one too many or too few (OH56)."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
@@ -20,7 +20,7 @@ class Order(BaseModel):
     thought: str = ""
 
 
-class RunOrder(Order):
+class RunOrder(ActionOrder):
     command: str
     is_input: bool = False
     blocking: bool = False
@@ -32,7 +32,7 @@ class RunOrder(Order):
     security_risk: Risk = -1
 
 
-class PythonOrder(Order):
+class PythonOrder(ActionOrder):
     code: str
     include_extra: bool = True
     kernel_init_code: str = ""
@@ -40,7 +40,7 @@ class PythonOrder(Order):
     security_risk: Risk = -1
 
 
-class ReadOrder(Order):
+class ReadOrder(ActionOrder):
     path: str = Field(min_length=1)
     start: int = 0
     end: int = -1
@@ -49,7 +49,7 @@ class ReadOrder(Order):
     view_range: list[int] | None = None
 
 
-class EditOrder(Order):
+class EditOrder(ActionOrder):
     path: str = Field(min_length=1)
     command: str = ""
     file_text: str | None = None
@@ -63,24 +63,24 @@ class EditOrder(Order):
     impl_source: Literal["default", "oh_aci", "llm_based_edit"] = "oh_aci"
 
 
-class BrowseOrder(Order):
+class BrowseOrder(ActionOrder):
     url: str = Field(min_length=1)
     security_risk: Risk = -1
     return_axtree: bool = False
 
 
-class InteractiveOrder(Order):
+class InteractiveOrder(ActionOrder):
     browser_actions: str
     browsergym_send_msg_to_user: str = ""
     security_risk: Risk = -1
     return_axtree: bool = False
 
 
-class StateOrder(Order):
+class StateOrder(ActionOrder):
     agent_state: Literal["paused", "running"]
 
 
-ORDERS: dict[str, type[Order]] = {
+ORDERS: dict[str, type[ActionOrder]] = {
     "run": RunOrder,
     "run_ipython": PythonOrder,
     "read": ReadOrder,

@@ -16,7 +16,7 @@ from gateway.adapter.duration import Duration
 from gateway.events import Draft, Envelope, Loss
 from gateway.events.frozen import frozen
 
-PORTS_VERSION = 1
+PORTS_VERSION = 2
 
 
 @frozen
@@ -163,8 +163,17 @@ class Tool:
 
 
 @frozen
+class Order:
+    """What a native session is to be made with, beside what the options say."""
+
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    tools: tuple[Tool, ...] = ()
+    """The tools of the YAML, for a runtime that is told them on creation."""
+
+
+@frozen
 class Created:
-    """A native session that was made; losses tell what of the tools it could not be told."""
+    """A native session that was made; losses tell what of the order it could not be told."""
 
     native_id: str
     losses: tuple[Loss, ...] = ()
@@ -231,8 +240,8 @@ class Link(Protocol):
 class Connector(Protocol):
     """All connections to one runtime."""
 
-    async def create(self, labels: Mapping[str, str]) -> Created:
-        """Make a native session as the options say.
+    async def create(self, order: Order) -> Created:
+        """Make a native session as the options and the order say.
 
         Raises:
             LinkRefused: the runtime said no, `terminal` if it would again.
@@ -281,7 +290,7 @@ class Resting(Protocol):
 
 
 class Adapter(Protocol):
-    """One protocol version; an instance named `ADAPTER` is what the entry point loads."""
+    """One protocol version; an instance is what the entry point loads, by custom one named `ADAPTER`."""
 
     @property
     def name(self) -> str: ...
@@ -298,6 +307,6 @@ class Adapter(Protocol):
         """Make a codec; options may be left out where the protocol's own defaults will do."""
         ...
 
-    def connector(self, options: Any, tools: tuple[Tool, ...]) -> AbstractAsyncContextManager[Connector]:
+    def connector(self, options: Any) -> AbstractAsyncContextManager[Connector]:
         """Make the connector of one runtime; entering opens shared resources, leaving closes all links."""
         ...

@@ -13,7 +13,7 @@ from gateway.cli.checks import Check
 from gateway.cli.probes import ProbeTarget, free_bytes, probe, target_of, write_bytes
 from gateway.cli.terminal import count_problems, show_check, show_heading, show_problems
 from gateway.errors import InvalidConfiguration, OperatorError
-from gateway.plugins import ADAPTER_GROUP, FoundAdapter, find_adapters
+from gateway.plugins import ADAPTER_GROUP, APART, FoundAdapter, find_adapters, find_intruders
 from gateway.settings.load import Loaded, load
 from gateway.settings.model import PostgresStore, Settings, SqliteStore, WebhookSpec
 from gateway.store.sqlite.lock import check_place
@@ -68,6 +68,8 @@ def _installation() -> Iterator[Check]:
         yield Check("broken", "dragoman is not installed, so its adapters cannot be found", _REINSTALL)
     else:
         yield Check("ok", f"dragoman {own}")
+    for intruder in find_intruders():
+        yield Check("broken", intruder, APART)
     system = f"{platform.system()} {platform.machine()}"
     yield Check(
         "ok", f"{platform.python_implementation()} {platform.python_version()} on {system}, {os.cpu_count()} CPUs"

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from adapters.huma import HUMA_0_1, HUMA_0_2
-from gateway.adapter.port import Adapter, Created, Tool
+from gateway.adapter.port import Adapter, Created, Order, Tool
 from gateway.errors import LinkLost, LinkRefused
 from gateway.links.flat_tools import flatten
 from gateway.testing.conformance.link import within
@@ -49,8 +49,8 @@ async def create(
 ) -> Created:
     server = RawHuma()
     server.rest = answer
-    async with server.serve(), adapter.connector(options_for(adapter, server, **options), tools) as connector:
-        return cast("Created", await within(connector.create({"table": "4"})))
+    async with server.serve(), adapter.connector(options_for(adapter, server, **options)) as connector:
+        return cast("Created", await within(connector.create(Order({"table": "4"}, tools))))
 
 
 def always(status: int, answer: Any) -> RestAnswer:
@@ -176,17 +176,17 @@ async def test_no_answer_in_time_is_a_lost_link() -> None:
     server.rest = hang
     async with server.serve():
         options = options_for(HUMA_0_2, server, connect_timeout="100ms")
-        async with HUMA_0_2.connector(options, ()) as connector:
+        async with HUMA_0_2.connector(options) as connector:
             with pytest.raises(LinkLost, match="no answer within"):
-                await within(connector.create({}))
+                await within(connector.create(Order()))
         released.set()
 
 
 async def test_nobody_there_is_a_lost_link() -> None:
     options = options_for(HUMA_0_2, RawHuma(), url="http://127.0.0.1:1")
-    async with HUMA_0_2.connector(options, ()) as connector:
+    async with HUMA_0_2.connector(options) as connector:
         with pytest.raises(LinkLost) as loss:
-            await within(connector.create({}))
+            await within(connector.create(Order()))
     assert loss.value.__cause__ is None
     assert loss.value.__context__ is None
 
@@ -197,17 +197,17 @@ async def test_the_rest_interface_may_live_elsewhere_and_a_socket_address_serves
     async with server.serve():
         elsewhere = {"url": "wss://huma.invalid", "rest_url": server.url}
         for more in (elsewhere, {"url": server.url.replace("http", "ws", 1)}):
-            async with HUMA_0_2.connector(options_for(HUMA_0_2, server, **more), ()) as connector:
-                assert (await within(connector.create({}))).native_id == "agent-1"
+            async with HUMA_0_2.connector(options_for(HUMA_0_2, server, **more)) as connector:
+                assert (await within(connector.create(Order()))).native_id == "agent-1"
 
 
 async def test_options_that_name_an_agent_create_none() -> None:
     options = options_for(HUMA_0_2, RawHuma(), url="http://127.0.0.1:1", agent=None, agent_id="a")
     assert options.native_id == "a"
     assert not options.creates
-    async with HUMA_0_2.connector(options, ()) as connector:
+    async with HUMA_0_2.connector(options) as connector:
         with pytest.raises(LinkRefused):
-            await connector.create({})
+            await connector.create(Order())
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.name)

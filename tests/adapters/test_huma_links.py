@@ -27,7 +27,7 @@ def options_for(adapter: Adapter, server: RawHuma, **more: Any) -> Any:
 @asynccontextmanager
 async def linked(server: RawHuma, collector: Collector, **more: Any) -> AsyncGenerator[Any]:
     options = options_for(HUMA_0_2, server, **more)
-    async with HUMA_0_2.connector(options, ()) as connector, connector.connect(AGENT, collector) as link:
+    async with HUMA_0_2.connector(options) as connector, connector.connect(AGENT, collector) as link:
         await within(server.connected())
         yield link
 
@@ -40,7 +40,7 @@ class TestHuma02Link(LinkSuite):
         return RawHuma().serve()
 
     def connector(self, peer: Peer) -> AbstractAsyncContextManager[Connector]:
-        return self.adapter.connector(options_for(self.adapter, cast("RawHuma", peer)), ())
+        return self.adapter.connector(options_for(self.adapter, cast("RawHuma", peer)))
 
     def inbound(self, number: int, padding: str = "") -> Frame:
         arguments = {"number": number, "padding": padding}
@@ -59,7 +59,7 @@ class TestHuma01Link(TestHuma02Link):
 class TestHuma02LinkByUpgrade(TestHuma02Link):
     def connector(self, peer: Peer) -> AbstractAsyncContextManager[Connector]:
         options = options_for(HUMA_0_2, cast("RawHuma", peer), transports=["polling", "websocket"])
-        return HUMA_0_2.connector(options, ())
+        return HUMA_0_2.connector(options)
 
 
 @pytest.mark.requirement("A40")
@@ -198,7 +198,7 @@ def refused(*arguments: Any) -> BaseException:
 @pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.name)
 @pytest.mark.parametrize("code", ["UNAUTHORIZED", "AGENT_NOT_FOUND", "AGENT_EXPIRED", "MISSING_AGENT_ID"])
 async def test_a_refusal_code_in_a_connect_error_is_final(adapter: Adapter, code: str) -> None:
-    async with RawHuma().serve() as server, adapter.connector(options_for(adapter, server), ()) as connector:
+    async with RawHuma().serve() as server, adapter.connector(options_for(adapter, server)) as connector:
         for arguments in ((code,), (code, {"code": code}), ("No.", {"code": code}), (f"{code}: not today",)):
             server.refusal = refused(*arguments)
             with pytest.raises(LinkRefused) as refusal:
@@ -211,7 +211,7 @@ async def test_a_refusal_code_in_a_connect_error_is_final(adapter: Adapter, code
 async def test_a_refusal_without_a_known_code_is_not_final() -> None:
     async with (
         RawHuma().serve() as server,
-        HUMA_0_2.connector(options_for(HUMA_0_2, server), ()) as connector,
+        HUMA_0_2.connector(options_for(HUMA_0_2, server)) as connector,
     ):
         server.refusal = refused("come back later")
         with pytest.raises(LinkRefused) as refusal:
@@ -230,7 +230,7 @@ async def test_a_refusal_told_after_letting_us_in_is_final(channel: str) -> None
         await server.io.disconnect(sid)
 
     server.greeting = turn_away
-    async with server.serve(), HUMA_0_2.connector(options_for(HUMA_0_2, server), ()) as connector:
+    async with server.serve(), HUMA_0_2.connector(options_for(HUMA_0_2, server)) as connector:
         with pytest.raises(LinkRefused) as refusal:
             await enter(connector.connect(AGENT, Collector()))
         assert (refusal.value.code, refusal.value.terminal) == ("AGENT_NOT_FOUND", True)
@@ -240,7 +240,7 @@ async def test_a_refusal_told_after_letting_us_in_is_final(channel: str) -> None
 async def test_a_hang_up_right_after_connecting_is_a_refusal_that_may_pass() -> None:
     server = RawHuma(always_connect=True)
     server.greeting = server.io.disconnect
-    async with server.serve(), HUMA_0_2.connector(options_for(HUMA_0_2, server), ()) as connector:
+    async with server.serve(), HUMA_0_2.connector(options_for(HUMA_0_2, server)) as connector:
         with pytest.raises(LinkRefused) as refusal:
             await enter(connector.connect(AGENT, Collector()))
         assert not refusal.value.terminal
@@ -275,7 +275,7 @@ async def test_a_server_that_never_answers_is_lost_within_the_connect_timeout() 
         server = RawHuma()
         server.port = silent.sockets[0].getsockname()[1]
         options = options_for(HUMA_0_2, server, connect_timeout="200ms")
-        async with HUMA_0_2.connector(options, ()) as connector:
+        async with HUMA_0_2.connector(options) as connector:
             with pytest.raises(LinkLost):
                 await enter(connector.connect(AGENT, Collector()))
         await within(gone.wait())
@@ -292,7 +292,7 @@ async def test_a_server_that_is_no_socket_io_server_is_no_crash() -> None:
     async with other:
         server = RawHuma()
         server.port = other.sockets[0].getsockname()[1]
-        async with HUMA_0_2.connector(options_for(HUMA_0_2, server), ()) as connector:
+        async with HUMA_0_2.connector(options_for(HUMA_0_2, server)) as connector:
             with pytest.raises(LinkRefused) as refusal:
                 await enter(connector.connect(AGENT, Collector()))
             assert refusal.value.code == "HTTP_404"
@@ -306,7 +306,7 @@ async def test_the_key_shows_in_no_log_line_and_in_no_error(caplog: pytest.LogCa
     logging.getLogger("socketio.client").setLevel(logging.DEBUG)
     told: list[BaseException] = []
     server = RawHuma()
-    async with server.serve(), HUMA_0_2.connector(options_for(HUMA_0_2, server), ()) as connector:
+    async with server.serve(), HUMA_0_2.connector(options_for(HUMA_0_2, server)) as connector:
         async with connector.connect(AGENT, Collector()) as link:
             await link.send(Frame("message", {"type": "x"}))
         server.refusal = refused(f"UNAUTHORIZED: {KEY} is unknown")

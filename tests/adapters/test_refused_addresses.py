@@ -11,7 +11,7 @@ from aiohttp import web
 from adapters.herm import ADAPTER as HERM
 from adapters.huma import HUMA_0_1 as HUMA_1, HUMA_0_2 as HUMA_2
 from adapters.openhands import ADAPTER as OPENHANDS
-from gateway.adapter.port import Adapter
+from gateway.adapter.port import Adapter, Order
 from gateway.errors import LinkRefused
 from gateway.testing.conformance.link import Collector, enter
 
@@ -81,8 +81,8 @@ def options_for(name: str, url: str) -> tuple[Adapter, str, Any]:
 
 async def refused(name: str, url: str, *, create: bool = False) -> LinkRefused:
     adapter, native_id, options = options_for(name, url)
-    async with adapter.connector(options, ()) as connector:
-        trying = connector.create({}) if create else enter(connector.connect(native_id, Collector()))
+    async with adapter.connector(options) as connector:
+        trying = connector.create(Order()) if create else enter(connector.connect(native_id, Collector()))
         with pytest.raises(LinkRefused) as caught:
             await trying
     return caught.value

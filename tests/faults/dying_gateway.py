@@ -201,12 +201,12 @@ class MortalAdapter:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def connector(self, options: Any, tools: Any) -> AbstractAsyncContextManager[Connector]:
-        return self._wrapped(options, tools)
+    def connector(self, options: Any) -> AbstractAsyncContextManager[Connector]:
+        return self._wrapped(options)
 
     @asynccontextmanager
-    async def _wrapped(self, options: Any, tools: Any) -> AsyncGenerator[Connector]:
-        async with self._inner.connector(options, tools) as connector:
+    async def _wrapped(self, options: Any) -> AsyncGenerator[Connector]:
+        async with self._inner.connector(options) as connector:
             yield cast("Connector", MortalConnector(connector, self._death))
 
 

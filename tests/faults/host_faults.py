@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from gateway.adapter.port import Codec, Connector, Created, Encoded, Frame, Link, Receipt, Receiver, Tool
+from gateway.adapter.port import Codec, Connector, Created, Encoded, Frame, Link, Order, Receipt, Receiver
 from gateway.errors import LinkLost
 from gateway.events import Draft, Envelope, Outcome, SessionId, ToolRequested
 from gateway.executors.port import Answer, Answered, Cancellation, Copied, Destination, Executor, Request
@@ -128,8 +128,8 @@ class FaultyRuntime(PlainRuntime):
         return FaultyCodec(self.traps)
 
     @asynccontextmanager
-    async def connector(self, options: Any, tools: tuple[Tool, ...]) -> AsyncGenerator[Connector]:
-        del options, tools
+    async def connector(self, options: Any) -> AsyncGenerator[Connector]:
+        del options
         self.traps.step_on("adapter.connector")
         try:
             with self._opened():
@@ -137,8 +137,8 @@ class FaultyRuntime(PlainRuntime):
         finally:
             self.traps.step_on("connector.close")
 
-    async def create(self, labels: Mapping[str, str]) -> Created:
-        del labels
+    async def create(self, order: Order) -> Created:
+        del order
         self.traps.step_on("connector.create")
         self.created += 1
         return Created(f"made-{self.created}")

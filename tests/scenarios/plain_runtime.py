@@ -21,10 +21,10 @@ from gateway.adapter.port import (
     Encoded,
     Frame,
     Link,
+    Order,
     Receipt,
     Receiver,
     RuntimeOptions,
-    Tool,
 )
 from gateway.errors import MalformedFrame
 from gateway.events import CLIENT_KINDS, EVENT, KINDS, Draft, Envelope, Event, SecretSupplied, dump_event
@@ -94,11 +94,11 @@ class PlainRuntime:
         return PlainCodec()
 
     @asynccontextmanager
-    async def connector(self, options: Any, tools: tuple[Tool, ...]) -> AsyncGenerator[Connector]:
-        del options, tools
+    async def connector(self, options: Any) -> AsyncGenerator[Connector]:
+        del options
         yield self
 
-    async def create(self, labels: Mapping[str, str]) -> Created:
+    async def create(self, order: Order) -> Created:
         raise NotImplementedError
 
     def connect(

@@ -8,7 +8,7 @@ from functools import partial
 
 import structlog
 
-from gateway.adapter.port import Adapter, Connector, RuntimeOptions, Tool
+from gateway.adapter.port import Adapter, Connector, Order, RuntimeOptions, Tool
 from gateway.core.runtime_context import Policy, RuntimeContext
 from gateway.core.state import SessionView, first_state
 from gateway.errors import DragomanError, EngineUnavailable, Fenced, NotFound
@@ -123,7 +123,7 @@ class Sessions:
         self, name: str, adapter: Adapter, options: RuntimeOptions, *, tools: tuple[Tool, ...], policy: Policy
     ) -> Runtime:
         async with AsyncExitStack() as stack:
-            connector = await stack.enter_async_context(adapter.connector(options, tools))
+            connector = await stack.enter_async_context(adapter.connector(options))
             context = RuntimeContext(
                 adapter=adapter.name,
                 protocol=adapter.protocol,
@@ -157,7 +157,7 @@ class Sessions:
                     return
                 await asyncio.sleep(_PAUSE)
             if not await self._has_session(runtime.name):
-                created = await runtime.connector.create(runtime.options.labels)
+                created = await runtime.connector.create(Order(runtime.options.labels, runtime.tools))
                 await self.open(runtime.name, created.native_id, labels=runtime.options.labels)
         except DragomanError as exc:
             # The reason is the peer's or the operator's; a traceback of ours would tell them nothing.
@@ -237,7 +237,7 @@ class Sessions:
     async def create(self, runtime_name: str, *, labels: dict[str, str]) -> tuple[SessionRow, bool]:
         """Make a native session as the options say, and attach to it."""
         runtime = self.runtime(runtime_name)
-        created = await runtime.connector.create(labels)
+        created = await runtime.connector.create(Order(labels, runtime.tools))
         for loss in created.losses:
             log.warning("not all could be told on creation", runtime=runtime_name, path=loss.path, note=loss.note)
         return await self.open(runtime_name, created.native_id, labels=labels)

@@ -50,7 +50,7 @@ async def linked(
 ) -> AsyncGenerator[Any]:
     options = options_for(server, **more)
     async with (
-        ADAPTER.connector(options, ()) as connector,
+        ADAPTER.connector(options) as connector,
         connector.connect(SESSION, witness, resume_after=resume_after) as link,
     ):
         yield link

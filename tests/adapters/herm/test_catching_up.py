@@ -250,7 +250,7 @@ async def test_a_history_without_end_refuses_the_link() -> None:
         for _ in range(5):
             await server.happen(RUNNING)
         options = options_for(server, list_pages=3)
-        async with ADAPTER.connector(options, ()) as connector:
+        async with ADAPTER.connector(options) as connector:
             with pytest.raises(LinkLost, match="longer than 3 pages"):
                 await enter(connector.connect(SESSION, RecordingBackend()))
 
@@ -278,7 +278,7 @@ async def test_a_list_that_fails_on_any_page_hands_nothing_on(answer: RestAnswer
 
         server.on_list = fail_on_the_last
         witness = RecordingBackend()
-        async with ADAPTER.connector(options_for(server), ()) as connector:
+        async with ADAPTER.connector(options_for(server)) as connector:
             with pytest.raises((LinkLost, LinkRefused)):
                 await enter(connector.connect(SESSION, witness))
         assert witness.frames == []

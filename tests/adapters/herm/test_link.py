@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from adapters.herm import ADAPTER
-from gateway.adapter.port import Connector, Frame, Tool
+from gateway.adapter.port import Connector, Frame, Order, Tool
 from gateway.errors import LinkLost, LinkRefused
 from gateway.testing.conformance.link import Collector, LinkSuite, Peer, enter, within
 from tests.adapters.herm.links import RecordingBackend, linked, options_for, result, text, user
@@ -22,7 +22,7 @@ class TestHermLink(LinkSuite):
         return RawHerm().serve()
 
     def connector(self, peer: Peer) -> AbstractAsyncContextManager[Connector]:
-        return ADAPTER.connector(options_for(cast("RawHerm", peer)), ())
+        return ADAPTER.connector(options_for(cast("RawHerm", peer)))
 
     def inbound(self, number: int, padding: str = "") -> Frame:
         payload = {**text(padding), "number": number}
@@ -81,7 +81,7 @@ async def test_paths_parameters_and_headers_are_options() -> None:
 @pytest.mark.parametrize("name", ["a/../b", "..", ".", "a b?c#d", "ä"])
 async def test_the_name_of_a_session_never_leads_to_another_path(name: str) -> None:
     async with RawHerm().serve() as server:
-        async with ADAPTER.connector(options_for(server), ()) as connector:
+        async with ADAPTER.connector(options_for(server)) as connector:
             await enter(connector.connect(name, Collector()))
         assert all(request.path.count("/") == 5 - (n % 2) for n, request in enumerate(server.requests))
         assert all("/../" not in request.path for request in server.requests)
@@ -102,8 +102,8 @@ async def test_a_session_is_opened_as_the_options_say(answer: RestAnswer, native
     tool = Tool("ask", "Ask.", {})
     async with RawHerm().serve() as server:
         server.creates.append(answer)
-        async with ADAPTER.connector(options_for(server, **more), (tool,)) as connector:
-            created = await within(connector.create({"label": "x"}))
+        async with ADAPTER.connector(options_for(server, **more)) as connector:
+            created = await within(connector.create(Order({"label": "x"}, (tool,))))
         assert created.native_id == native_id
         # Herm declares tools on its agents, which is not ours to do.
         assert [(loss.how, loss.path) for loss in created.losses] == [("dropped", "/tools/ask")]
@@ -124,15 +124,15 @@ async def test_a_session_is_opened_as_the_options_say(answer: RestAnswer, native
 async def test_a_session_that_cannot_be_opened_says_why(answer: RestAnswer, error: type[Exception]) -> None:
     async with RawHerm().serve() as server:
         server.creates.append(answer)
-        async with ADAPTER.connector(options_for(server, agent_id=AGENT, session_id=None), ()) as connector:
+        async with ADAPTER.connector(options_for(server, agent_id=AGENT, session_id=None)) as connector:
             with pytest.raises(error):
-                await within(connector.create({}))
+                await within(connector.create(Order()))
 
 
 async def test_without_an_agent_no_session_is_opened() -> None:
-    async with RawHerm().serve() as server, ADAPTER.connector(options_for(server), ()) as connector:
+    async with RawHerm().serve() as server, ADAPTER.connector(options_for(server)) as connector:
         with pytest.raises(LinkRefused) as refusal:
-            await connector.create({})
+            await connector.create(Order())
         assert refusal.value.terminal
         assert server.requests == []
 
@@ -141,7 +141,7 @@ async def test_without_an_agent_no_session_is_opened() -> None:
 @pytest.mark.parametrize("where", ["opens", "lists"])
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 410, 422])
 async def test_a_refusal_of_stream_or_list_is_final(where: str, status: int) -> None:
-    async with RawHerm().serve() as server, ADAPTER.connector(options_for(server), ()) as connector:
+    async with RawHerm().serve() as server, ADAPTER.connector(options_for(server)) as connector:
         getattr(server, where).append(RestAnswer(status, {"error": "some_code", "message": "Some words."}))
         collector = Collector()
         with pytest.raises(LinkRefused, match=r"some_code: Some words\.") as refusal:
@@ -155,7 +155,7 @@ async def test_a_refusal_of_stream_or_list_is_final(where: str, status: int) -> 
 @pytest.mark.parametrize("where", ["opens", "lists"])
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503])
 async def test_trouble_that_may_pass_is_a_lost_link(where: str, status: int) -> None:
-    async with RawHerm().serve() as server, ADAPTER.connector(options_for(server), ()) as connector:
+    async with RawHerm().serve() as server, ADAPTER.connector(options_for(server)) as connector:
         headers = {"Retry-After": "17"}
         getattr(server, where).append(RestAnswer(status, {"error": "x", "message": "y"}, headers))
         collector = Collector()
@@ -166,7 +166,7 @@ async def test_trouble_that_may_pass_is_a_lost_link(where: str, status: int) -> 
 
 
 async def test_a_runtime_that_is_not_ready_is_refused_for_now() -> None:
-    async with RawHerm().serve() as server, ADAPTER.connector(options_for(server), ()) as connector:
+    async with RawHerm().serve() as server, ADAPTER.connector(options_for(server)) as connector:
         server.opens.append(RestAnswer(409, {"error": "deployment_not_ready", "message": "Wait."}))
         with pytest.raises(LinkRefused) as refusal:
             await enter(connector.connect(SESSION, Collector()))
@@ -182,7 +182,7 @@ async def test_a_runtime_that_is_not_ready_is_refused_for_now() -> None:
     ],
 )
 async def test_an_answer_that_is_no_stream_ends_the_link(answer: RestAnswer) -> None:
-    async with RawHerm().serve() as server, ADAPTER.connector(options_for(server), ()) as connector:
+    async with RawHerm().serve() as server, ADAPTER.connector(options_for(server)) as connector:
         server.opens.append(answer)
         with pytest.raises(LinkLost):
             async with asyncio.timeout(5), connector.connect(SESSION, Collector()) as link:
@@ -214,7 +214,7 @@ async def test_a_server_that_does_not_answer_is_a_lost_link_in_time() -> None:
         }
     )
     try:
-        async with ADAPTER.connector(options, ()) as connector:
+        async with ADAPTER.connector(options) as connector:
             with pytest.raises(LinkLost, match=r"no answer within 0\.1 s"):
                 await enter(connector.connect(SESSION, Collector()))
     finally:

@@ -209,7 +209,7 @@ async def test_a_secret_and_the_key_are_nowhere_but_on_the_wire(caplog: pytest.L
             RestAnswer(500, {"error": KEY}),
         ):
             server.opens.append(answer)
-            async with ADAPTER.connector(options, ()) as connector:
+            async with ADAPTER.connector(options) as connector:
                 with pytest.raises((LinkLost, LinkRefused)) as refused:
                     await enter(connector.connect(SESSION, Collector()))
                 shown += [repr(refused.value), repr(refused.value.__context__)]

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from adapters.openhands import ADAPTER
-from gateway.adapter.port import Connector, Frame, Resting, RestTimes, Tool
+from gateway.adapter.port import Connector, Frame, Order, Resting, RestTimes, Tool
 from gateway.errors import LinkLost, LinkRefused, MalformedFrame
 from gateway.testing.conformance.link import Collector, LinkSuite, Peer, enter, within
 from tests.adapters.openhands.raw_openhands import (
@@ -35,7 +35,7 @@ async def linked(
     server: RawOpenHands, collector: Collector, *, resume_after: str | None = None, **more: Any
 ) -> AsyncGenerator[Any]:
     async with (
-        ADAPTER.connector(options_for(server, **more), ()) as connector,
+        ADAPTER.connector(options_for(server, **more)) as connector,
         connector.connect(CONVERSATION, collector, resume_after=resume_after) as link,
     ):
         await within(server.connected())
@@ -62,7 +62,7 @@ class TestOpenHandsLink(LinkSuite):
         return RawOpenHands().serve()
 
     def connector(self, peer: Peer) -> AbstractAsyncContextManager[Connector]:
-        return ADAPTER.connector(options_for(cast("RawOpenHands", peer)), ())
+        return ADAPTER.connector(options_for(cast("RawOpenHands", peer)))
 
     def inbound(self, number: int, padding: str = "") -> Frame:
         return Frame("oh_event", thought(number, padding))
@@ -138,7 +138,7 @@ async def test_each_connect_asks_from_fifty_behind_its_own_cursor(cursor: str | 
 @pytest.mark.requirement("OH12")
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "a\\b", "a b", "a\n", "x" * 101, "\x7f"])
 async def test_a_name_that_would_write_elsewhere_is_refused_before_anything_is_sent(name: str) -> None:
-    async with RawOpenHands().serve() as server, ADAPTER.connector(options_for(server), ()) as connector:
+    async with RawOpenHands().serve() as server, ADAPTER.connector(options_for(server)) as connector:
         with pytest.raises(LinkRefused) as refusal:
             await enter(connector.connect(name, Collector()))
         assert (refusal.value.code, refusal.value.terminal) == ("BAD_CONVERSATION_ID", True)
@@ -167,7 +167,7 @@ async def test_a_name_that_would_write_elsewhere_is_refused_before_anything_is_s
 async def test_a_refusal_with_an_answer_is_told_by_its_code(
     arguments: tuple[Any, ...], code: str, terminal: bool
 ) -> None:
-    async with RawOpenHands().serve() as server, ADAPTER.connector(options_for(server), ()) as connector:
+    async with RawOpenHands().serve() as server, ADAPTER.connector(options_for(server)) as connector:
         server.refusal = refused(*arguments)
         with pytest.raises(LinkRefused) as refusal:
             await enter(connector.connect(CONVERSATION, Collector()))
@@ -178,7 +178,7 @@ async def test_a_refusal_with_an_answer_is_told_by_its_code(
 @pytest.mark.requirement("OH10")
 async def test_missing_settings_are_told_with_the_way_to_mend_them_although_a_replay_came_before() -> None:
     collector = Collector()
-    async with RawOpenHands().serve() as server, ADAPTER.connector(options_for(server), ()) as connector:
+    async with RawOpenHands().serve() as server, ADAPTER.connector(options_for(server)) as connector:
         server.keep(thought(0))
         server.refusal = refused("Settings not found", {"msg_id": "CONFIGURATION$SETTINGS_NOT_FOUND"})
         with pytest.raises(LinkRefused, match="OpenHands settings"):
@@ -191,7 +191,7 @@ async def test_missing_settings_are_told_with_the_way_to_mend_them_although_a_re
 async def test_a_refusal_without_an_answer_is_told_after_the_wait_with_what_it_may_mean() -> None:
     server = RawOpenHands()
     server.silent.set()
-    async with server.serve(), ADAPTER.connector(options_for(server, wait_timeout="200ms"), ()) as connector:
+    async with server.serve(), ADAPTER.connector(options_for(server, wait_timeout="200ms")) as connector:
         with pytest.raises(LinkRefused, match="session_api_key is missing") as refusal:
             await enter(connector.connect(CONVERSATION, Collector()))
         assert (refusal.value.code, refusal.value.terminal) == ("NO_ANSWER", False)
@@ -208,7 +208,7 @@ async def test_a_wrong_key_shows_nowhere(caplog: pytest.LogCaptureFixture) -> No
         creating = ADAPTER.options.model_validate(
             {"adapter": "openhands", "url": server.url, "conversation": {}, "session_api_key": KEY}
         )
-        async with ADAPTER.connector(options, ()) as connector:
+        async with ADAPTER.connector(options) as connector:
             with pytest.raises(LinkRefused) as refusal:
                 await enter(connector.connect(CONVERSATION, Collector()))
             told.append(refusal.value)
@@ -216,9 +216,9 @@ async def test_a_wrong_key_shows_nowhere(caplog: pytest.LogCaptureFixture) -> No
             with pytest.raises(LinkRefused) as refusal:
                 await enter(connector.connect(CONVERSATION, Collector()))
             told.append(refusal.value)
-        async with ADAPTER.connector(creating, ()) as connector:
+        async with ADAPTER.connector(creating) as connector:
             with pytest.raises(LinkRefused) as refusal:
-                await within(connector.create({}))
+                await within(connector.create(Order()))
             assert refusal.value.code == "UNAUTHORIZED"
             told.append(refusal.value)
             await server.stop()
@@ -376,7 +376,7 @@ async def test_a_conversation_is_stopped_where_the_server_says_that_no_agent_run
 ) -> None:
     server = RawOpenHands()
     server.answers[f"/api/conversations/{CONVERSATION}"] = answer
-    async with server.serve(), ADAPTER.connector(options_for(server), ()) as connector:
+    async with server.serve(), ADAPTER.connector(options_for(server)) as connector:
         assert isinstance(connector, Resting)
         assert await connector.is_stopped(CONVERSATION) is stopped
         assert server.queries == []
@@ -420,7 +420,7 @@ async def test_a_store_that_cannot_be_read_leaves_the_session_behind(answer: tup
     server.keep(thought(0))
     server.answers[f"/api/conversations/{CONVERSATION}/events"] = answer
     collector = Collector()
-    async with server.serve(), ADAPTER.connector(options_for(server), ()) as connector:
+    async with server.serve(), ADAPTER.connector(options_for(server)) as connector:
         with pytest.raises(LinkLost):
             await enter(connector.connect(CONVERSATION, collector))
         assert not collector.is_caught_up
@@ -512,8 +512,8 @@ async def test_a_conversation_is_created_as_the_options_say() -> None:
         options = creating(server, repository="owner/name", git_provider="github", initial_user_msg="Hi")
         assert options.creates
         assert options.native_id is None
-        async with ADAPTER.connector(options, ()) as connector:
-            created = await within(connector.create({"a": "b"}))
+        async with ADAPTER.connector(options) as connector:
+            created = await within(connector.create(Order({"a": "b"})))
         assert created.native_id == CONVERSATION
         method, path, headers, body = server.requests[0]
         assert (method, path) == ("POST", "/api/conversations?")
@@ -539,9 +539,9 @@ async def test_what_the_settings_lack_is_told_by_its_own_id(msg_id: str, said: s
             400,
             {"status": "error", "message": "Error authenticating with the LLM", "msg_id": msg_id},
         )
-        async with ADAPTER.connector(creating(server), ()) as connector:
+        async with ADAPTER.connector(creating(server)) as connector:
             with pytest.raises(LinkRefused, match=said) as refusal:
-                await within(connector.create({}))
+                await within(connector.create(Order()))
             assert (refusal.value.code, refusal.value.terminal) == (msg_id, True)
 
 
@@ -559,21 +559,21 @@ async def test_what_the_settings_lack_is_told_by_its_own_id(msg_id: str, said: s
 async def test_an_answer_that_names_no_conversation_is_a_lost_link(answer: tuple[int, Any]) -> None:
     async with RawOpenHands().serve() as server:
         server.answers["/api/conversations"] = answer
-        async with ADAPTER.connector(creating(server), ()) as connector:
+        async with ADAPTER.connector(creating(server)) as connector:
             with pytest.raises(LinkLost):
-                await within(connector.create({}))
+                await within(connector.create(Order()))
 
 
 async def test_without_a_conversation_to_create_none_is_asked_for() -> None:
-    async with RawOpenHands().serve() as server, ADAPTER.connector(options_for(server), ()) as connector:
+    async with RawOpenHands().serve() as server, ADAPTER.connector(options_for(server)) as connector:
         with pytest.raises(LinkRefused) as refusal:
-            await within(connector.create({}))
+            await within(connector.create(Order()))
         assert (refusal.value.code, refusal.value.terminal) == ("NO_CONVERSATION", True)
         assert server.requests == []
 
 
 async def test_that_our_tools_are_not_told_is_a_loss() -> None:
     tools = (Tool("ask_for_cards", "Ask.", {"type": "object"}),)
-    async with RawOpenHands(key=KEY).serve() as server, ADAPTER.connector(creating(server), tools) as connector:
-        created = await within(connector.create({}))
+    async with RawOpenHands(key=KEY).serve() as server, ADAPTER.connector(creating(server)) as connector:
+        created = await within(connector.create(Order(tools=tools)))
         assert [(loss.how, loss.path) for loss in created.losses] == [("dropped", "/tools")]

@@ -94,7 +94,7 @@ async def cut_at(conversation: list[dict[str, Any]], places: Sequence[int]) -> l
         options = ADAPTER.options.model_validate(
             {"adapter": "openhands", "url": server.url, "conversation_id": CONVERSATION}
         )
-        async with ADAPTER.connector(options, ()) as connector:
+        async with ADAPTER.connector(options) as connector:
             for at in places:
                 await cut_and_resume(server, connector, conversation, at)
         return [int(query["latest_event_id"][0]) for query in server.queries]

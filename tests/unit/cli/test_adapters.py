@@ -14,7 +14,7 @@ GOOD = """\
 from gateway.adapter.port import RuntimeOptions
 
 class ADAPTER:
-    name, protocol, ports, options, capabilities = "pigeon", "pigeon/1", 1, RuntimeOptions, None
+    name, protocol, ports, options, capabilities = "pigeon", "pigeon/1", 2, RuntimeOptions, None
     codec = connector = None
 """
 
@@ -60,8 +60,9 @@ def test_somebody_elses_adapter_is_found_by_its_name(install: Install) -> None:
         ("OTHER = 1\n", "loading it failed with AttributeError"),
         ("1 / 0\n", "loading it failed with ZeroDivisionError"),
         ("ADAPTER = 3\n", "int is not an adapter, it lacks name, protocol, ports"),
-        (GOOD.replace("1, RuntimeOptions", "2, RuntimeOptions"), "made for ports version 2, this gateway has 1"),
-        (GOOD.replace("1, RuntimeOptions", "1, dict"), "its `options` is not a subclass"),
+        (GOOD.replace("2, RuntimeOptions", "3, RuntimeOptions"), "made for ports version 3, this gateway has 2"),
+        (GOOD.replace("2, RuntimeOptions", "1, RuntimeOptions"), "made for ports 1, this gateway has ports 2: write `"),
+        (GOOD.replace("2, RuntimeOptions", "2, dict"), "its `options` is not a subclass"),
         (
             GOOD.replace('"pigeon", "pigeon/1"', '"dove", "pigeon/1"'),
             "calls itself 'dove', its entry point 'pigeon'",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import Field, SecretStr, field_validator
 
-from gateway.adapter.port import PORTS_VERSION, Adapter, Capabilities, Codec, Connector, RuntimeOptions, Tool
+from gateway.adapter.port import PORTS_VERSION, Adapter, Capabilities, Codec, Connector, RuntimeOptions
 from gateway.errors import InvalidConfiguration
 from gateway.settings.load import Loaded, load
 
@@ -53,7 +53,7 @@ class PigeonAdapter:
     def codec(self, options: Any = None) -> Codec:
         raise NotImplementedError
 
-    def connector(self, options: Any, tools: tuple[Tool, ...]) -> AbstractAsyncContextManager[Connector]:
+    def connector(self, options: Any) -> AbstractAsyncContextManager[Connector]:
         raise NotImplementedError
 
 

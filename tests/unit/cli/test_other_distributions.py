@@ -1,0 +1,107 @@
+"""What else pip has installed: an adapter of ports 1, and distributions that own packages named like ours."""
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PORTS_1 = """\
+from gateway.envelope import Draft, Envelope
+from gateway.ports.adapter import PORTS_VERSION, Capabilities, Created, RuntimeOptions
+from gateway.ports.duration import Duration
+from gateway.ports.values import find_fault
+from gateway.transports.rest import post_json
+
+class ADAPTER:
+    name, protocol, ports, options = "pigeon", "pigeon/1", PORTS_VERSION, RuntimeOptions
+    capabilities = Capabilities(accepts=frozenset(), emits=frozenset(), turns="inferred", delivery="silence")
+    codec = connector = None
+"""
+"""An adapter as it was written for 0.2.0."""
+
+
+def run(*words: str | Path, env: dict[str, str] | None = None) -> str:
+    """Run a command to its end, whatever that is, and give what it printed in one line."""
+    whole = {**os.environ, "COLUMNS": "400", **(env or {})}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, cwd="/", env=whole, check=False)
+    return " ".join((done.stdout + done.stderr).split())
+
+
+def pip(*words: str | Path, python: Path = Path(sys.executable)) -> None:
+    base = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python)
+    subprocess.run((*base, *words), check=True, capture_output=True, timeout=120)
+
+
+def project(folder: Path, name: str, files: dict[str, str], *, more: str = "") -> Path:
+    """Write a project that pip can build."""
+    for path, source in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(source)
+    included = ", ".join(f'"{path.split("/")[0]}"' for path in files)
+    (folder / "pyproject.toml").write_text(
+        f'[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
+        f'[project]\nname = "{name}"\nversion = "3.1"\n{more}\n'
+        f"[tool.hatch.build.targets.wheel]\ninclude = [{included}]\n"
+    )
+    return folder
+
+
+def install(source: Path, *where: str | Path, python: Path = Path(sys.executable)) -> None:
+    pip("install", "-q", "--no-deps", "--no-index", "--no-build-isolation", *where, source, python=python)
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    """An environment with Dragoman installed in it, not as it is developed, and its libraries behind that."""
+    subprocess.run((sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"), check=True, timeout=60)
+    python = tmp_path / "env/bin/python"
+    place = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
+    (Path(place) / "libraries.pth").write_text(sysconfig.get_path("purelib"))
+    install(ROOT, python=python)
+    return python
+
+
+def test_an_installed_adapter_of_ports_1_is_refused_with_the_lines_to_change(tmp_path: Path) -> None:
+    entry = '[project.entry-points."dragoman.adapters"]\npigeon = "dragoman_pigeon:ADAPTER"'
+    made = project(tmp_path / "made", "dragoman-pigeon", {"dragoman_pigeon.py": PORTS_1}, more=entry)
+    install(made, "--target", tmp_path / "site")
+    told = run(sys.executable, "-m", "gateway", "doctor", env={"PYTHONPATH": str(tmp_path / "site")})
+    assert "pigeon from dragoman-pigeon 3.1, line `pigeon = dragoman_pigeon:ADAPTER`" in told
+    assert "it is made for ports 1, this gateway has ports 2" in told
+    assert "upgrade or uninstall dragoman-pigeon" in told
+    moves = re.findall(r"`(gateway[a-z_.]+)` for `(gateway[a-z_.]+)`", told)
+    assert len(moves) == 5
+    mended = PORTS_1
+    for new, old in moves:
+        mended = mended.replace(f"from {old}", f"from {new}")
+    (tmp_path / "site/dragoman_pigeon.py").write_text(mended)
+    told = run(sys.executable, "-m", "gateway", "doctor", env={"PYTHONPATH": str(tmp_path / "site")})
+    assert "pigeon speaks pigeon/1, ports 2, from dragoman-pigeon 3.1" in told
+
+
+def test_another_distribution_that_owns_our_packages_is_named(tmp_path: Path, python: Path) -> None:
+    assert "puts files" not in run(python, "-m", "gateway", "doctor")
+    files = {"gateway/__init__.py": "", "adapters/edge.py": ""}
+    install(project(tmp_path / "made", "cloud-edge", files), python=python)
+    told = run(python, "-m", "gateway", "doctor")
+    assert "cloud-edge 3.1 puts files into the packages of Dragoman: gateway and adapters" in told
+    assert "give Dragoman an environment of its own" in told
+    assert "Something is broken" in told
+
+
+def test_adapters_that_are_found_before_ours_are_told_apart_from_a_broken_installation(tmp_path: Path) -> None:
+    install(project(tmp_path / "made", "cloud-edge", {"adapters/__init__.py": ""}), "--target", tmp_path / "site")
+    env = {"PYTHONPATH": str(tmp_path / "site")}
+    told = (
+        f"`import adapters` finds {tmp_path / 'site/adapters'}, Dragoman's is {ROOT / 'adapters'}"
+        "; give Dragoman an environment of its own"
+    )
+    check = run(sys.executable, "-m", "gateway", "check", ROOT / "config/examples/static.yaml", env=env)
+    assert "adapter 'huma-0.2' cannot be used" in check
+    assert told in check
+    assert told.split(";", maxsplit=1)[0] in run(sys.executable, "-m", "gateway", "doctor", env=env)
