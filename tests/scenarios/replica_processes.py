@@ -1,11 +1,10 @@
-"""Gateway processes on one PostgreSQL schema: started, killed, cut off from their database."""
+"""Gateway processes on one store, of this release or the one before: started, killed, cut off from their database."""
 
 import asyncio
 import os
 import signal
 import socket
-import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +17,8 @@ from gateway.runtime.app import Gateway
 from tests.engines.postgres_server import drop_schema, dsn, new_schema
 from tests.faults.proxy import Proxy
 from tests.scenarios.environment import API_KEY, Running, Scene, merge, plain_http, until
+from tests.scenarios.releases import THIS, Release
 
-ROOT = Path(__file__).parents[2]
 START = 20.0
 
 
@@ -57,35 +56,36 @@ class Serving(Running):
 
 @dataclass
 class Fleet:
-    """A schema of its own and the processes on it."""
+    """A store of its own and the processes on it."""
 
     scene: Scene
-    schema: str
+    engine: Mapping[str, Any]
     stack: AsyncExitStack
     lease: str
 
-    async def serve(self, name: str, *, through_wire: bool = False, **settings: Any) -> Serving:
+    async def serve(
+        self, name: str, *, through_wire: bool = False, release: Release = THIS, **settings: Any
+    ) -> Serving:
         """Start a process, and wait until it is ready."""
-        server, wire = dsn(), None
+        engine, wire = dict(self.engine), None
         if through_wire:
-            at = urlsplit(server)
+            at = urlsplit(str(engine["dsn"]))
             wire = await self.stack.enter_async_context(Proxy((at.hostname or "127.0.0.1", at.port or 5432)))
-            server = at._replace(netloc=f"{at.username}@127.0.0.1:{wire.port}").geturl()
+            engine["dsn"] = at._replace(netloc=f"{at.username}@127.0.0.1:{wire.port}").geturl()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         config = self.scene.folder / f"{name}.yaml"
-        engine = {"type": "postgres", "dsn": server, "schema": self.schema}
         written = {**self.scene.settings, "engine": engine, "instance": {"lease": self.lease}}
         config.write_text(yaml.safe_dump(merge(written, settings)))
         log = self.scene.folder / f"{name}.log"
         with log.open("wb") as out:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "gateway", "serve", "--config", str(config), "--port", str(port)),
+                *(*release.command, "serve", "--config", str(config), "--port", str(port)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                cwd=ROOT,
+                cwd=release.folder,
                 start_new_session=True,
             )
         http = await self.stack.enter_async_context(plain_http())
@@ -108,9 +108,9 @@ class Fleet:
         """Run `dragoman doctor` with the configuration of a process."""
         config = str(self.scene.folder / f"{name}.yaml")
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "gateway", "doctor", "--config", config),
+            *(*THIS.command, "doctor", "--config", config),
             stdout=asyncio.subprocess.PIPE,
-            cwd=ROOT,
+            cwd=THIS.folder,
             env=os.environ | {"COLUMNS": "400"},
         )
         async with asyncio.timeout(START):
@@ -119,15 +119,17 @@ class Fleet:
 
 
 @asynccontextmanager
-async def fleet(scene: Scene, *, lease: str = "2s") -> AsyncGenerator[Fleet]:
-    """Make an empty schema; all processes are gone at the end."""
-    schema = new_schema()
+async def fleet(scene: Scene, *, lease: str = "2s", engine: Mapping[str, Any] | None = None) -> AsyncGenerator[Fleet]:
+    """Make an empty schema, or use the store that is given; all processes are gone at the end."""
+    schema = None if engine else new_schema()
     scene.configure({"public_url": "http://127.0.0.1:9"})
     try:
         async with AsyncExitStack() as stack:
-            yield Fleet(scene, schema, stack, lease)
+            used = engine or {"type": "postgres", "dsn": dsn(), "schema": schema}
+            yield Fleet(scene, used, stack, lease)
     finally:
-        await drop_schema(schema)
+        if schema:
+            await drop_schema(schema)
 
 
 async def _end(one: Serving) -> None:

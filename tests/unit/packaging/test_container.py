@@ -163,6 +163,9 @@ def test_the_grace_of_stopping_is_longer_than_the_drain() -> None:
 
 def test_ci_runs_the_script_that_everybody_can_run() -> None:
     workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
-    assert {"run": ".ci/run"} in workflow["jobs"]["test"]["steps"]
+    steps = workflow["jobs"]["test"]["steps"]
+    assert {"run": ".ci/run"} in steps
+    # The release before is made from history.
+    assert steps[0]["with"]["fetch-depth"] == 0
     assert workflow["permissions"] == {"contents": "read"}
     assert (ROOT / ".ci/run").stat().st_mode & 0o111

@@ -100,9 +100,11 @@ class SimSession:
         """Ask for a custom tool and wait; returns the posted result."""
         return await self.call(tool, arguments).answered(within)
 
-    def ask_approval(self, tool: str, arguments: Frame, *, mcp: bool = False, preview: str | None = None) -> Asked:
+    def ask_approval(
+        self, tool: str, arguments: Frame, *, mcp: bool = False, preview: str | None = None, use_id: str | None = None
+    ) -> Asked:
         """Use a tool of its own that needs the application's permission."""
-        name = f"{'mcptoolu' if mcp else 'toolu'}_{uuid4().hex[:16]}"
+        name = use_id or f"{'mcptoolu' if mcp else 'toolu'}_{uuid4().hex[:16]}"
         payload = _use(name, tool, arguments, mcp=mcp, preview=preview) | {"requires_action": True}
         asked = self._ask(name, "approval", payload)
         self._pause()

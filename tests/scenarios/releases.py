@@ -1,0 +1,88 @@
+"""The release before this one, made from its commit in the history of this repository."""
+
+import atexit
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from dataclasses import dataclass, replace
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import NoReturn
+from zipfile import ZipFile
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+VERSION, COMMIT = "0.2.0", "90b69c7ab7925335139a07aba71365dfa86bd691"
+_NO_HISTORY = (
+    f"release {VERSION} is made from its commit, which is not here: git fetch --unshallow, or git fetch origin {COMMIT}"
+)
+
+
+@dataclass(frozen=True)
+class Release:
+    """The code of a release, run by the interpreter and with the libraries of the tests."""
+
+    folder: Path
+    worker: str
+    """Its module that says after how many events a snapshot is made."""
+    program: tuple[str, ...] = ("-m", "gateway")
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What to run, in its folder, which comes before everything that is installed."""
+        return (sys.executable, *self.program)
+
+    def with_snapshots_after(self, events: int) -> "Release":
+        """Make snapshots so often, since 500 events would be most of what is written."""
+        code = (
+            f"import {self.worker} as worker; worker.SNAPSHOT_EVERY = {events}; import gateway.cli as cli; cli.main()"
+        )
+        return replace(self, program=("-c", code))
+
+
+THIS = Release(ROOT, "gateway.runtime.session.worker")
+
+
+def release_before() -> Release:
+    """Build the release before; or skip the test, and say what is missing."""
+    folder = build_release()
+    if folder is None:
+        _give_up()
+    return Release(folder, "gateway.runtime.pump")
+
+
+@cache
+def build_release() -> Path | None:
+    """Build its wheel and unpack it; None where its commit is missing."""
+    archive = subprocess.run(
+        ["git", "archive", COMMIT, "gateway", "adapters", "config", "pyproject.toml", "README.md", "LICENSE"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    if archive.returncode:
+        return None
+    folder = Path(tempfile.mkdtemp(prefix="dragoman-release-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    source, installed = folder / "source", folder / "installed"
+    with tarfile.open(fileobj=BytesIO(archive.stdout)) as packed:
+        packed.extractall(source, filter="data")
+    # Its wheel brings the entry points along, by which it finds its own adapters.
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=source, capture_output=True, check=True, timeout=120)
+    [wheel] = folder.glob("*.whl")
+    with ZipFile(wheel) as packed:
+        packed.extractall(installed)  # noqa: S202 -- just built of it
+    return installed
+
+
+def _give_up() -> NoReturn:
+    if os.environ.get("DRAGOMAN_TEST_NO_SKIPS"):
+        pytest.fail(_NO_HISTORY)
+    pytest.skip(_NO_HISTORY)
