@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -39,16 +40,19 @@ Circumstance = Literal["crash", "cut", "silence", "waited"]
 """The process that may have sent it died; its send broke off where an answer was to come; the link was lost while
 silence was to confirm it; it has certainly not left yet."""
 
-AGAIN = "outcomes are sent again as the protocol allows"
-LOOK_ELSE_UNKNOWN = (
-    "messages and actions only after looking for their echo, where the runtime can be asked, else unknown"
-)
-NEWEST_WAKING = "HUMA messages ride in the full context, so the newest waking update is sent again"
-NEWEST = "plain contexts: only the newest"
-CHECKED = "interrupts and approvals: state is checked, else dropped with a record"
-IDENTICAL = "link lost inside that window -> the identical frame again"
-NO_ACK = "OpenHands a Socket.IO ack (none: unknown)"
-SETTLED = "404/409/410 = already settled"
+PAGE = Path(__file__).parents[3] / "gateway/README.md"
+
+AGAIN = "sent again, identical to the byte"
+LOOK_ELSE_UNKNOWN = "unknown and listed, unless the runtime replays its history (OpenHands, Herm) and an echo shows"
+NEWEST_WAKING = "of those that wake the newest, each message for itself"
+NEWEST = "of those that wake nobody the newest"
+STILL_RUNS = "sent again while their turn runs; else moot, or unknown where nothing is known of the turn"
+STILL_ASKED = "sent again; where approvals go by state (OpenHands), only while still asked"
+CONFIRMS = "sent again while the runtime waits for them (30 s), else moot"
+NOT_KEPT = "unknown: no value was kept"
+IDENTICAL = "where the link is lost within them, the same again"
+NO_ACK = "an acknowledgement (OpenHands; without one: unknown)"
+SETTLED = "404, 409 and 410: already settled"
 
 PLACE = 7
 """The sequence of what is planned; newer contexts stand behind it where there are any."""
@@ -105,7 +109,7 @@ POINTLESS = _answered("moot", "moot")
 
 
 def _interrupts(adapter: Adapter, *more: str) -> tuple[Row, ...]:
-    says = (CHECKED, *more)
+    says = (STILL_RUNS, *more)
     return (
         Row(adapter, "interrupt, nothing known", TurnInterrupted(), UNANSWERED, says),
         Row(adapter, "interrupt, its turn runs", TurnInterrupted(), OFFERED, says, memory=RUNS),
@@ -134,22 +138,22 @@ TABLE = (
     *_huma(HUMA_0_1),
     Row(HUMA_0_1, "message", MESSAGE, UNSURE, (LOOK_ELSE_UNKNOWN, IDENTICAL)),
     *_huma(HUMA_0_2),
-    Row(HUMA_0_2, "confirmation", CONFIRMED, ALWAYS, (AGAIN, IDENTICAL)),
-    Row(HUMA_0_2, "confirmation, too late", CONFIRMED, MOOT, (AGAIN,), after=timedelta(seconds=30)),
+    Row(HUMA_0_2, "confirmation", CONFIRMED, ALWAYS, (CONFIRMS, IDENTICAL)),
+    Row(HUMA_0_2, "confirmation, too late", CONFIRMED, MOOT, (CONFIRMS,), after=timedelta(seconds=30)),
     Row(HUMA_0_2, "answer of an addon", AddonAnswered(native_call_id="c", data={}), UNSURE, (LOOK_ELSE_UNKNOWN,)),
     Row(OPENHANDS, "message", MESSAGE, UNANSWERED, (LOOK_ELSE_UNKNOWN, NO_ACK)),
     Row(OPENHANDS, "action", ActionOrdered(action="run", arguments={}), UNANSWERED, (LOOK_ELSE_UNKNOWN, NO_ACK)),
     *_interrupts(OPENHANDS, NO_ACK),
-    Row(OPENHANDS, "approval, waited for", ALLOW, OFFERED, (CHECKED,), memory=WAITS),
-    Row(OPENHANDS, "approval, no longer waited for", ALLOW, DROPPED, (CHECKED,), memory=MOVED_ON),
+    Row(OPENHANDS, "approval, waited for", ALLOW, OFFERED, (STILL_ASKED,), memory=WAITS),
+    Row(OPENHANDS, "approval, no longer waited for", ALLOW, DROPPED, (STILL_ASKED,), memory=MOVED_ON),
     Row(OPENHANDS, "opaque", Opaque(channel="oh_action", payload={}), UNANSWERED, (LOOK_ELSE_UNKNOWN, NO_ACK)),
     Row(HERM, "outcome", OUTCOME, OFFERED, (AGAIN, SETTLED)),
     Row(HERM, "message", MESSAGE, UNANSWERED, (LOOK_ELSE_UNKNOWN,)),
     Row(HERM, "steer", TurnSteered(text="left"), UNANSWERED, (LOOK_ELSE_UNKNOWN,)),
     *_interrupts(HERM),
-    Row(HERM, "approval", ALLOW, OFFERED, (CHECKED, SETTLED)),
-    Row(HERM, "answer", QuestionAnswered(id="q", answer="7"), OFFERED, (AGAIN, SETTLED)),
-    Row(HERM, "secret", SECRET, UNANSWERED, (LOOK_ELSE_UNKNOWN,)),
+    Row(HERM, "approval", ALLOW, OFFERED, (STILL_ASKED, SETTLED)),
+    Row(HERM, "answer", QuestionAnswered(id="q", answer="7"), OFFERED, (STILL_ASKED, SETTLED)),
+    Row(HERM, "secret", SECRET, UNANSWERED, (NOT_KEPT,)),
     Row(HERM, "opaque", Opaque(channel="x", payload={}), UNANSWERED, (LOOK_ELSE_UNKNOWN,)),
 )
 CASES = [
@@ -181,13 +185,18 @@ def _plan(row: Row, when: Circumstance, *, working: bool = False) -> Plan:
 
 
 @pytest.mark.parametrize(("row", "when", "fate"), CASES)
-def test_each_row_meets_the_fate_that_the_design_gives_it(row: Row, when: Circumstance, fate: Fate) -> None:
+def test_each_row_meets_the_fate_that_the_page_gives_it(row: Row, when: Circumstance, fate: Fate) -> None:
     plan = _plan(row, when)
     assert plan.fate == fate, row.says
     # What is sent again is the same to the last member; what is not says why.
     assert plan.row.envelope.event == row.event
     assert (plan.reason is None) == (fate == "send")
     assert plan.overdue == (plan.reason == OVERDUE)
+
+
+def test_what_the_rows_say_stands_on_the_page() -> None:
+    page = " ".join(PAGE.read_text(encoding="utf-8").partition("\n## Sends\n")[2].split())
+    assert {said for row in TABLE for said in row.says if said not in page} == set()
 
 
 @pytest.mark.parametrize("adapter", [HUMA_0_1, HUMA_0_2, OPENHANDS, HERM], ids=lambda adapter: adapter.name)
