@@ -52,8 +52,9 @@ format: $(STAMP) ## Format the code and mend what can be mended
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-schema: $(STAMP) ## Write config/gateway.schema.json anew
+schema: $(STAMP) ## Write config/gateway.schema.json and config/openapi.json anew
 	$(BIN)/dragoman schema > config/gateway.schema.json
+	$(BIN)/dragoman openapi > config/openapi.json
 
 COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -q
 

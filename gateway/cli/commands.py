@@ -1,4 +1,4 @@
-"""The command line and the commands about a gateway of one's own: serve, check, schema, doctor, demo, version."""
+"""The command line, and the commands of a gateway of one's own: serve, check, schema, openapi, doctor, demo."""
 
 import importlib
 import json
@@ -135,6 +135,16 @@ def schema() -> None:
     typer.echo(json.dumps(built, indent=2, ensure_ascii=False))
 
 
+@app.command(epilog=f"{RAW}Example:\n  dragoman openapi > openapi.json     as the gateway serves it at /openapi.json")
+def openapi() -> None:
+    """Print the OpenAPI document of the API, for generated clients."""
+    from gateway.http.app import describe
+
+    with explained():
+        document = describe(_release()).openapi()
+    typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
 @app.command(epilog=f"{RAW}Examples:\n  dragoman doctor\n  dragoman doctor --config my.yaml")
 def doctor(*, config: ConfigOption = None) -> None:
     """Look for what is broken, from Python to network."""
@@ -169,11 +179,14 @@ app.add_typer(dead_letters.group)
 
 
 def _version() -> str:
+    return f"dragoman {_release()} on Python {python_version()}"
+
+
+def _release() -> str:
     try:
-        own = installed_version("dragoman")
+        return installed_version("dragoman")
     except PackageNotFoundError:
-        own = "(not installed; `dragoman doctor` says how to mend that)"
-    return f"dragoman {own} on Python {python_version()}"
+        return "(not installed; `dragoman doctor` says how to mend that)"
 
 
 def _summary(loaded: "Loaded") -> str:

@@ -3,9 +3,10 @@
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from gateway.events import ContextUpdate, Outcome
+from gateway.events.described import Described
 from gateway.events.frozen import frozen
 
 
@@ -128,7 +129,7 @@ class Destination(Protocol):
     async def __aexit__(self, *exc: object) -> None: ...
 
 
-class OutcomeForm(BaseModel):
+class OutcomeForm(Described):
     """The answer to a call as an executor writes it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

@@ -9,13 +9,14 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.events import Direction, Event, Loss, SessionState
+from gateway.events.described import Described
 from gateway.store.call import CallState
 from gateway.store.step import InteractionState, Lane, SendState
 
 Row = TypeVar("Row")
 
 
-class Shape(BaseModel):
+class Shape(Described):
     """The base of all shapes: complete, so that a view with a member more or less fails its test."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -23,110 +24,164 @@ class Shape(BaseModel):
 
 class Listing(Shape, Generic[Row]):
     data: list[Row]
+    """The rows."""
     next: str | None
     """Give it as `after` to read the next page; null on the last one."""
 
 
 class Origin(Shape):
     adapter: str
+    """The adapter that speaks it."""
     protocol: str
+    """What it speaks."""
     native_id: str | None
+    """The runtime's own id of the message."""
     native_sequence: int | None
+    """The runtime's own number of it."""
     native_time: str | None
+    """When it happened, in the runtime's words."""
 
 
 class Envelope(Shape):
     event_id: str
+    """A ULID, also the `webhook-id` of its copies."""
     session_id: str
+    """The session."""
     sequence: int
     """1, 2, 3 … per session, without gaps."""
     recorded_at: datetime
+    """When it was put on record."""
     direction: Direction
+    """Which way it goes."""
     origin: Origin | None
     """Where it comes from; null on events that the gateway made itself."""
     caused_by: int | None
+    """The sequence of the event that led to it."""
     losses: list[Loss]
     """What the translation could not carry."""
     event: Event
+    """What happened."""
 
 
 class Written(Shape):
     data: list[Envelope]
+    """The rows."""
 
 
 class EventListing(Shape):
     data: list[Envelope]
+    """The rows."""
     next: int | None
     """The sequence to go on `after`; null on the last page."""
 
 
 class Redelivered(Shape):
     session_id: str
+    """The session."""
     sequence: int
+    """The event's number in the session."""
     target: str
+    """`runtime`, or `destination:NAME`."""
 
 
 class Session(Shape):
     session_id: str
+    """The session."""
     runtime: str
+    """The runtime's name in the configuration."""
     protocol: str
+    """What it speaks."""
     native_id: str
+    """The runtime's own id."""
     state: SessionState | Literal["closed"]
     """What its runtime has said last; before that `starting` where the protocol tells of turns, else `idle`."""
     labels: dict[str, str]
+    """For routing and your own bookkeeping."""
     first_sequence: int
     """The oldest event that retention has left."""
     last_sequence: int
+    """The newest event."""
     opened_at: datetime
+    """When it was opened."""
     updated_at: datetime
+    """When something happened in it last."""
     owner: str | None
     """The instance that carries it, or carried it last."""
 
 
 class Instance(Shape):
     instance_id: str
+    """The name of the process."""
     url: str
     """Where the other instances reach it."""
     alive: bool
+    """Whether its lease runs."""
     sessions: int
     """How many open sessions it owns."""
 
 
 class Call(Shape):
     call_id: str
+    """Our id of the call."""
     native_call_id: str
+    """The runtime's own id of the call."""
     session_id: str
+    """The session."""
     runtime: str
+    """The runtime's name in the configuration."""
     tool: str
+    """The tool's name."""
     state: CallState | str
+    """Where it stands."""
     executor: str | None
+    """Who was asked; null where nobody is responsible."""
     attempt: int
+    """How often it was asked."""
     idempotency_key: str
+    """The `webhook-id` of every attempt."""
     unknown: bool
     """Whether the executor may have done the work although the gateway cannot know."""
     error: str | None
+    """What the agent was told, or will be."""
     created_at: datetime
+    """When it was asked for."""
     deadline_at: datetime
+    """When it ends in any case."""
     due_at: datetime | None
+    """When it is tried again."""
     canceling_until: datetime | None
+    """Until when an answer still counts although it is canceled."""
     finished_at: datetime | None
+    """When it ended."""
     request_sequence: int
+    """The event that asked for it."""
     outcome_sequence: int | None
+    """The event that ended it."""
     redrive_of: str | None
+    """The call it was made again from."""
     deliver: bool
+    """Whether the runtime is told the outcome."""
     dead: bool
     """Whether it waits for an operator among the dead letters."""
 
 
 class Delivery(Shape):
     session_id: str
+    """The session."""
     sequence: int
+    """The event's number in the session."""
     target: str
+    """`runtime`, or `destination:NAME`."""
     lane: Lane | str
+    """The queue it waits in."""
     state: SendState | str
+    """Where it stands."""
     attempt: int
+    """How often it was tried."""
     due_at: datetime | None
+    """When it is tried again."""
     reason: str | None
+    """Why."""
 
 
 class CallWithStory(Call):
@@ -138,10 +193,12 @@ class CallWithStory(Call):
 
 class Progressed(Shape):
     call_id: str
+    """Our id of the call."""
 
 
 class DeadCall(Call):
     type: Literal["call"]
+    """What it is."""
     id: str
     """The call_id."""
     advice: str
@@ -154,15 +211,20 @@ class DeadCallWithStory(DeadCall, CallWithStory):
 
 class DeadDelivery(Delivery):
     type: Literal["delivery"]
+    """What it is."""
     id: str
     """`SESSION:SEQUENCE:TARGET`."""
     advice: str
+    """What an operator should do."""
     envelope: Envelope
+    """The event."""
 
 
 class DeadLetters(Shape):
     data: list[Annotated[DeadCall | DeadDelivery, Field(discriminator="type")]]
+    """The rows."""
     next: str | None
+    """Give it as `after` to read the next page; null on the last one."""
 
 
 DeadLetter = Annotated[DeadCallWithStory | DeadDelivery, Field(discriminator="type")]
@@ -170,10 +232,12 @@ DeadLetter = Annotated[DeadCallWithStory | DeadDelivery, Field(discriminator="ty
 
 class RedrivenCall(Call):
     type: Literal["call"]
+    """What it is."""
 
 
 class RedrivenDelivery(Delivery):
     type: Literal["delivery"]
+    """What it is."""
 
 
 Redriven = Annotated[RedrivenCall | RedrivenDelivery, Field(discriminator="type")]
@@ -181,7 +245,9 @@ Redriven = Annotated[RedrivenCall | RedrivenDelivery, Field(discriminator="type"
 
 class Failed(Shape):
     id: str
+    """The dead letter."""
     reason: str
+    """Why."""
 
 
 class Many(Shape):
@@ -192,33 +258,45 @@ class Many(Shape):
     more: bool
     """Whether the filters match more than the limit."""
     dry_run: bool
+    """Whether nothing was done."""
     ids: list[str]
     """The letters that were meant."""
 
 
 class RedrivenMany(Many):
     redriven: int
+    """How many were tried again."""
 
 
 class DismissedMany(Many):
     dismissed: int
+    """How many were dismissed."""
 
 
 class Interaction(Shape):
     interaction_id: str
+    """Its id."""
     kind: str
+    """What was asked for: the kind of the event that asked."""
     state: InteractionState | str
+    """Where it stands."""
     session_id: str
+    """The session."""
     sequence: int
+    """The event that asked."""
     expires_at: datetime | None
+    """Until when it can be answered."""
     answered_by: str | None
+    """Who has answered: the name of a key."""
     event: Event | None = None
     """The event that asked; in lists only."""
 
 
 class Enabled(Shape):
     name: str
+    """The destination."""
     enabled: bool
+    """Always true."""
 
 
 class Changed(Shape):
@@ -228,23 +306,35 @@ class Changed(Shape):
 
 class Link(Shape):
     session_id: str
+    """The session."""
     native_id: str
+    """The runtime's own id."""
     state: Literal["connecting", "up", "down", "refused", "asleep"]
+    """How it stands."""
     since: datetime
+    """Since when."""
     reason: str | None
+    """Why."""
 
 
 class Runtime(Shape):
     name: str
+    """Its name in the configuration."""
     adapter: str
+    """The adapter that speaks it."""
     protocol: str
+    """What it speaks."""
     links: list[Link]
+    """One for each session that this instance carries."""
 
 
 class RuntimeCapabilities(Shape):
     runtime: str
+    """The runtime's name in the configuration."""
     adapter: str
+    """The adapter that speaks it."""
     protocol: str
+    """What it speaks."""
     capabilities: dict[str, Any]
     """`accepts` and `emits` are lists of kinds; durations are written like `20s`."""
     takes: dict[str, str | None]
@@ -253,10 +343,12 @@ class RuntimeCapabilities(Shape):
 
 class Health(Shape):
     status: Literal["ok"]
+    """It is."""
 
 
 class Ready(Shape):
     ready: bool
+    """Whether it should get traffic."""
     checks: dict[str, str]
     """Name of each check to `ok` or what is wrong."""
     instance_id: str | None
@@ -269,15 +361,22 @@ class Ready(Shape):
 
 class Version(Shape):
     name: str
+    """The program."""
     version: str
+    """The release."""
 
 
 class ProblemPage(Shape):
     type: str
+    """The `type` of an error answer."""
     status: int
+    """The HTTP status it comes with."""
     title: str
+    """What it is, in one line."""
     meaning: str
+    """What has happened."""
     mend: str
+    """What helps."""
 
 
 class Problem(BaseModel):
@@ -288,7 +387,9 @@ class Problem(BaseModel):
     type: str
     """A reference to the explanation, such as `/problems/not-found`."""
     title: str
+    """What it is, in one line."""
     status: int
+    """The HTTP status."""
     detail: str
     """What is wrong with this request."""
     pointer: str | None = None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic import ConfigDict, Field, PlainValidator, ValidationError
 
 from gateway.events import (
     CLIENT_KINDS,
@@ -21,6 +21,7 @@ from gateway.events import (
     TurnInterrupted,
     TurnSteered,
 )
+from gateway.events.described import Described
 from gateway.http.body import misfit
 from gateway.http.errors import Refused
 
@@ -51,7 +52,7 @@ CLIENT_MODELS: Mapping[str, type[ClientEvent]] = {model.model_fields["kind"].def
 """The model of each kind that clients may post."""
 
 
-class SeveralEvents(BaseModel):
+class SeveralEvents(Described):
     """What is posted at once is recorded at once, or not at all."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)

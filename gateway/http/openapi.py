@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any
 
 import orjson
 from fastapi import FastAPI
@@ -83,8 +83,11 @@ def write_openapi(app: FastAPI) -> dict[str, Any]:
     components["schemas"]["Problem"] = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     components["securitySchemes"] = _SECURITY
     # Where a model reads otherwise in requests, its answer keeps the plain name.
-    text = orjson.dumps(written).decode()
-    return cast(dict[str, Any], orjson.loads(re.sub(r"-Output(?=\W)", "", re.sub(r"-Input(?=\W)", "Input", text))))
+    text = re.sub(r"-Output(?=\W)", "", re.sub(r"-Input(?=\W)", "Input", orjson.dumps(written).decode()))
+    renamed: dict[str, Any] = orjson.loads(text)
+    for name, schema in renamed["components"]["schemas"].items():
+        schema["title"] = name
+    return renamed
 
 
 def problems(*names: str) -> dict[int | str, dict[str, Any]]:

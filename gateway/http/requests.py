@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from gateway.events.described import Described
 from gateway.runtime.calls.dead_letters import Which
 from gateway.store.call import CallState
 from gateway.store.step import InteractionState
@@ -13,7 +14,7 @@ TARGET = r"^(runtime|destination:[A-Za-z0-9][A-Za-z0-9._-]{0,63})$"
 LabelName = Annotated[str, Field(min_length=1, max_length=64)]
 
 
-class Body(BaseModel):
+class Body(Described):
     """The base of all bodies: unknown members are errors, so that typing errors show, and a number is no text."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)

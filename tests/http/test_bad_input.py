@@ -203,7 +203,11 @@ WORDED: list[tuple[str, dict[str, Any], str]] = [
         {"runtime": "finn", "labels": {str(n): "" for n in range(33)}},
         "/labels: must have at most 32 members",
     ),
-    (EVENTS, {"kind": "message.posted"}, "/content: this member is required"),
+    (
+        EVENTS,
+        {"kind": "message.posted"},
+        "/content: this member is required: What was said; a string is one block of text",
+    ),
     (EVENTS, {"kind": "message.posted", "content": 5}, "/content: must be an array"),
     (
         EVENTS,

@@ -1,5 +1,8 @@
 """The OpenAPI document: complete, with examples that fit its own schemas."""
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any, cast
 
 import httpx
@@ -29,11 +32,65 @@ def fits(document: dict[str, Any], schema: dict[str, Any], example: Any) -> None
     jsonschema_rs.validator_for({**schema, "components": document["components"]}).validate(example)
 
 
+def references(value: Any) -> set[str]:
+    match value:
+        case {"$ref": str(ref), **rest}:
+            return {ref} | references(rest)
+        case dict():
+            members = cast(dict[str, Any], value).values()
+            return set[str]().union(*(references(member) for member in members))
+        case list():
+            return set[str]().union(*(references(item) for item in cast(list[Any], value)))
+        case _:
+            return set()
+
+
 async def test_the_document_is_served(api: httpx.AsyncClient) -> None:
     served = (await api.get("/openapi.json")).json()
     assert served["openapi"].startswith("3.1")
     assert served["info"]["version"] == "9.9.9"
     assert (await api.get("/openapi.json")).json() == served
+
+
+def test_the_committed_document_is_the_one_that_is_printed() -> None:
+    printed = subprocess.run([sys.executable, "-m", "gateway", "openapi"], capture_output=True, check=True, timeout=60)
+    committed = Path(__file__).parents[2] / "config/openapi.json"
+    assert printed.stdout.decode() == committed.read_text(encoding="utf-8"), "run `make schema`"
+
+
+def test_every_member_is_described(document: dict[str, Any]) -> None:
+    for name, schema in document["components"]["schemas"].items():
+        for member, described in schema.get("properties", {}).items():
+            assert described.get("description"), f"{name}.{member}"
+
+
+def test_requests_are_closed_and_answers_open(document: dict[str, Any]) -> None:
+    def reached(value: Any, found: set[str]) -> set[str]:
+        for ref in references(value):
+            if ref not in found:
+                found.add(ref)
+                reached(document["components"]["schemas"][ref.rpartition("/")[2]], found)
+        return found
+
+    described = [operation for _, operation in operations(document)]
+    asked = reached([operation.get("requestBody") for operation in described], set())
+    answered = reached([operation["responses"] for operation in described], set())
+    assert not asked & answered
+    for ref in asked | answered:
+        schema = document["components"]["schemas"][ref.rpartition("/")[2]]
+        assert schema.get("additionalProperties", True) is (ref in answered), ref
+        constants = {name for name, member in schema["properties"].items() if "const" in member}
+        assert constants <= set(schema.get("required", ())), ref
+
+
+def test_what_has_a_default_may_be_left_out_of_a_request(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    for name in ("AuthorInput", "ImageInput", "MessagePostedInput"):
+        # Generators of TypeScript take what has a `default` for what is always there.
+        assert all("default" not in member for member in schemas[name]["properties"].values()), name
+    assert "role" not in schemas["AuthorInput"].get("required", ())
+    assert schemas["Author"]["required"] == ["role"]
+    assert schemas["ImageInput"]["required"] == ["type", "url"]
 
 
 def test_every_route_is_described(document: dict[str, Any]) -> None:
@@ -108,18 +165,6 @@ def test_security_follows_the_access_table(document: dict[str, Any]) -> None:
 
 
 def test_every_reference_has_its_schema(document: dict[str, Any]) -> None:
-    def references(value: Any) -> set[str]:
-        match value:
-            case {"$ref": str(ref), **rest}:
-                return {ref} | references(rest)
-            case dict():
-                members = cast(dict[str, Any], value).values()
-                return set[str]().union(*(references(member) for member in members))
-            case list():
-                return set[str]().union(*(references(item) for item in cast(list[Any], value)))
-            case _:
-                return set()
-
     names = {ref.removeprefix("#/components/schemas/") for ref in references(document)}
     assert names <= set(document["components"]["schemas"])
 

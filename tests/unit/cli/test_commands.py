@@ -25,8 +25,8 @@ ADAPTERS = ("herm", "huma", "openhands")
 NEEDLESS = ("codec", "connector", "capabilities", "v0_1", "v0_2", "wire")
 """Modules of an adapter that only a link needs."""
 COMMANDS = (
-    "serve", "check", "schema", "doctor", "demo", "version", "tail", "send", "answer", "explain", "migrate", "backup",
-    "restore", "copy", "dead-letters",
+    "serve", "check", "schema", "openapi", "doctor", "demo", "version", "tail", "send", "answer", "explain", "migrate",
+    "backup", "restore", "copy", "dead-letters",
 )  # fmt: skip
 
 
