@@ -47,6 +47,12 @@ def test_the_walk_of_one_call_names_functions_that_exist() -> None:
     assert [f"{file} {name}" for file, name in steps if not re.search(rf"def {name}\(", text_of(file))] == []
 
 
+@pytest.mark.parametrize("page", [page for page in pages() if page != HISTORY])
+def test_what_a_page_says_is_in_a_file_is_there(page: str) -> None:
+    said = re.findall(r"`(\w+)`\s+in\s+`((?:adapters|gateway|tests)/[\w/.]+\.py)`", text_of(page))
+    assert [f"{name} in {file}" for name, file in said if not re.search(rf"\b{name}\b", text_of(file))] == []
+
+
 def test_every_page_can_be_reached_from_the_first_one() -> None:
     reached, waiting = {"README.md"}, ["README.md"]
     while waiting:
