@@ -14,18 +14,8 @@ from gateway.core.runtime_context import RuntimeContext
 from gateway.core.step_builder import StepBuilder
 from gateway.core.webhook_data import ask_data
 from gateway.errors import CannotExpress, Conflict
-from gateway.events import (
-    ContextUpdated,
-    Draft,
-    Envelope,
-    Event,
-    EventId,
-    Loss,
-    MessageConfirmed,
-    MessagePosted,
-)
+from gateway.events import ContextUpdated, Draft, Envelope, Event, EventId, Loss, MessageConfirmed, MessagePosted
 from gateway.executors.port import Answer, Answered, Replied
-from gateway.store.step import NewEvent
 
 _EXCERPT = 500
 
@@ -135,7 +125,9 @@ def confirm(runtime: RuntimeContext, builder: StepBuilder, waiting: Confirmation
         correct(runtime, builder, caused_by=waiting.sequence)
         return
     if delivered:
-        after = fold(builder.memory, NewEvent(EventId(""), event, "to_runtime", builder.now), builder.last_sequence + 1)
+        sequence = builder.last_sequence + 1
+        said = Envelope(EventId(""), builder.base.session_id, sequence, builder.now, "to_runtime", event)
+        after = fold(builder.memory, said, sequence)
         event = event.model_copy(update={"context": context if context is not None else full_context(after)})
     until = waiting.posted_at + limit
     try:

@@ -31,12 +31,9 @@ from gateway.events import (
     ApprovalGiven,
     ContextUpdated,
     DeliverySettled,
-    Direction,
     Draft,
-    Event,
-    EventId,
+    Envelope,
     LinkChanged,
-    Loss,
     MessageConfirmed,
     MessagePosted,
     Origin,
@@ -74,24 +71,7 @@ _LINE = HISTORY_BYTES // 4
 _NAME = 256
 
 
-class Recorded(Protocol):
-    """What fold needs of an event: true of a NewEvent before the commit and of an Envelope after it."""
-
-    @property
-    def event_id(self) -> EventId: ...
-    @property
-    def event(self) -> Event: ...
-    @property
-    def direction(self) -> Direction: ...
-    @property
-    def recorded_at(self) -> datetime: ...
-    @property
-    def origin(self) -> Origin | None: ...
-    @property
-    def losses(self) -> tuple[Loss, ...]: ...
-
-
-def fold(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
+def fold(memory: Remembered, recorded: Envelope, sequence: int) -> Remembered:
     """Remember what one recorded event means for the session."""
     origin = recorded.origin
     if origin is not None and origin.native_id is not None:
@@ -101,7 +81,7 @@ def fold(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
     return _said(memory, recorded, sequence)
 
 
-def _heard(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
+def _heard(memory: Remembered, recorded: Envelope, sequence: int) -> Remembered:
     now, event = recorded.recorded_at, recorded.event
     match event:
         case LinkChanged(state=state):
@@ -146,7 +126,7 @@ def is_task(memory: Remembered, event: MessagePosted) -> bool:
     return any(text.endswith(task) for task in memory.tasks)
 
 
-def _said(memory: Remembered, recorded: Recorded, sequence: int) -> Remembered:
+def _said(memory: Remembered, recorded: Envelope, sequence: int) -> Remembered:
     now, event = recorded.recorded_at, recorded.event
     ours = recorded.origin is None
     match event:
@@ -240,7 +220,7 @@ def _without(wanted: Mapping[str, Wanted], native_call_id: str) -> Mapping[str, 
     return {native: entry for native, entry in wanted.items() if native != native_call_id}
 
 
-def _moved(memory: Remembered, event: SessionMoved, recorded: Recorded, sequence: int) -> Remembered:
+def _moved(memory: Remembered, event: SessionMoved, recorded: Envelope, sequence: int) -> Remembered:
     ended = event.state in ENDED and not (memory.delegates and memory.delegating)
     gate: Gate | None = None
     if event.state == "awaiting_approval":
@@ -297,7 +277,7 @@ def _awaited(hosted: Mapping[str, Hosted], event: SessionMoved) -> Mapping[str, 
     return found
 
 
-def _requested(memory: Remembered, recorded: Recorded, event: ToolRequested, sequence: int) -> Remembered:
+def _requested(memory: Remembered, recorded: Envelope, event: ToolRequested, sequence: int) -> Remembered:
     origin = recorded.origin
     if event.runs_in == "host":
         if origin is None or origin.native_id is None:
@@ -365,7 +345,7 @@ def _awake(memory: Remembered, now: datetime, *, wakes: bool) -> Remembered:
     return replace(memory, active_at=now, quiet_at=None) if wakes else memory
 
 
-def _context_told(memory: Remembered, event: ContextUpdated, recorded: Recorded, now: datetime) -> Remembered:
+def _context_told(memory: Remembered, event: ContextUpdated, recorded: Envelope, now: datetime) -> Remembered:
     memory = _awake(memory, now, wakes=event.wakes_agent)
     if any(loss.note == HELD for loss in recorded.losses):
         told = event.description or event.name

@@ -7,17 +7,7 @@ from gateway.core.contexts import carries_state
 from gateway.core.effects import Place, Transmit
 from gateway.core.runtime_context import RuntimeContext
 from gateway.core.step_builder import StepBuilder
-from gateway.events import (
-    ContextUpdated,
-    Direction,
-    Draft,
-    Envelope,
-    Event,
-    Loss,
-    MessagePosted,
-    Origin,
-    SessionMoved,
-)
+from gateway.events import ContextUpdated, Direction, Draft, Envelope, Event, Loss, MessagePosted, Origin, SessionMoved
 from gateway.store.step import RUNTIME, Lane, Send
 
 
@@ -44,8 +34,7 @@ def send(
         said: Draft | Envelope = Draft(event)
         if runtime.capabilities.replaces_context and _carries_message(event):
             # Said as it would be said again, so that a message without an id has the same one each time.
-            names = (new.event_id, builder.base.session_id, builder.last_sequence, new.recorded_at)
-            said = Envelope(*names, "to_runtime", event, caused_by=caused_by)
+            said = new
             encoded = runtime.codec.encode(said)
         builder.effects.append(
             Transmit(

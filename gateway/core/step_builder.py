@@ -14,7 +14,7 @@ from gateway.core.memory import Remembered
 from gateway.core.routing import Routes
 from gateway.core.starting import Start
 from gateway.core.state import SessionView
-from gateway.events import CallId, Direction, Event, EventId, InteractionId, Loss, Origin, ToolRequested
+from gateway.events import CallId, Direction, Envelope, Event, EventId, InteractionId, Loss, Origin, ToolRequested
 from gateway.events.frozen import frozen
 from gateway.store.call import Call, CallChange, changed
 from gateway.store.step import (
@@ -24,7 +24,6 @@ from gateway.store.step import (
     InteractionChange,
     Keep,
     LastSequence,
-    NewEvent,
     Send,
     SendChange,
     Step,
@@ -75,7 +74,7 @@ class StepBuilder:
         """Settled calls by native id, looked up where an Open was stale."""
         self.cursor: str | None = None
         self.effects: list[Effect] = []
-        self.events: list[NewEvent] = []
+        self.events: list[Envelope] = []
         self._mint = mint
         self._routes = routes
         self._calls: list[CallChange] = []
@@ -99,10 +98,12 @@ class StepBuilder:
         caused_by: int | None = None,
         losses: tuple[Loss, ...] = (),
         dedupe_key: str | None = None,
-    ) -> NewEvent:
+    ) -> Envelope:
         """Put an event on record, with its copies; it gets the sequence `self.last_sequence`."""
-        new = NewEvent(
+        new = Envelope(
             event_id=self._mint(),
+            session_id=self.base.session_id,
+            sequence=self.last_sequence + 1,
             event=event,
             direction=direction,
             recorded_at=self.now,

@@ -44,12 +44,12 @@ class Draft:
 
 @frozen
 class Envelope:
-    """An event that is on record; only an engine makes it."""
+    """An event with its identity: as it is recorded, kept and shown."""
 
     event_id: EventId
     session_id: SessionId
     sequence: int
-    """1, 2, 3 … per session, without gaps."""
+    """1, 2, 3 … per session, without gaps; 0 where whoever records it leaves it to the store."""
     recorded_at: datetime
     direction: Direction
     event: Event
@@ -59,6 +59,8 @@ class Envelope:
     losses: tuple[Loss, ...] = ()
     stored_kind: str | None = None
     """The kind it was stored under, where this release cannot read it: `event` is then opaque, and never said."""
+    dedupe_key: str | None = None
+    """With a repeat of (session, direction, key) nothing of a step is written: it is Repeated. Shown to nobody."""
 
 
 @frozen

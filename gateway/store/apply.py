@@ -14,7 +14,6 @@ import orjson
 from gateway.errors import Fenced, NotFound, Repeated, Stale
 from gateway.events import CallId, Direction, Envelope, SessionId
 from gateway.store.call import Call, Open, changed, sequence_of
-from gateway.store.encoding import EncodedEvent
 from gateway.store.records import (
     AnswerRecord,
     EventRecord,
@@ -28,7 +27,7 @@ from gateway.store.records import (
     micros_or_none,
     moment,
 )
-from gateway.store.step import CallOpen, Committed, Fence, InteractionChange, Keep, LastSequence, NewEvent, Send, Step
+from gateway.store.step import CallOpen, Committed, Fence, InteractionChange, Keep, LastSequence, Send, Step
 
 CLOSED = "closed"
 """The state of a session that has ended for us."""
@@ -70,7 +69,7 @@ class Writes:
     """Answers to keep; one that is kept already and has not expired stays."""
 
 
-def decide(step: Step, events: Sequence[EncodedEvent], *, now: int, known: Known, writes: Writes) -> Committed:
+def decide(step: Step, events: Sequence[EventRecord], *, now: int, known: Known, writes: Writes) -> Committed:
     """Add what a step writes to `writes`, and say what will be committed.
 
     Raises:
@@ -84,8 +83,11 @@ def decide(step: Step, events: Sequence[EncodedEvent], *, now: int, known: Known
     if head is None:
         raise NotFound(f"no session {session_id!r}")
     _expect(step, head, known=known, writes=writes)
-    keys = _keys(events, session_id, known=known, writes=writes)
+    keys = _keys(step, known=known, writes=writes)
     numbers = range(head.last_seq + 1, head.last_seq + 1 + len(events))
+    given = [event.sequence for event in step.events]
+    if any(given) and given != [*numbers]:
+        raise Stale(f"session {session_id!r} is at sequence {head.last_seq}, and the events are numbered otherwise")
     # Most steps have only some of these, and this is the writer's busiest path.
     calls, opened = _change_calls(step, head, numbers, now=now, known=known, writes=writes) if step.calls else _NO_CALLS
     sends = _sends(step.sends, session_id, numbers, now=now) if step.sends else ()
@@ -100,26 +102,12 @@ def decide(step: Step, events: Sequence[EncodedEvent], *, now: int, known: Known
     size = head.size
     sequence = head.last_seq
     envelopes: list[Envelope] = []
-    for new, recorded_at, body, about in events:
+    for event, record in zip(step.events, events, strict=True):
         sequence += 1
-        size += len(body) + (len(about) if about else 0)
-        event, event_id, direction = new.event, new.event_id, new.direction
-        writes.events.append(
-            EventRecord(session_id, sequence, event_id, event.kind, direction, new.dedupe_key, recorded_at, body, about)
-        )
-        envelopes.append(
-            Envelope(
-                event_id,
-                session_id,
-                sequence,
-                new.recorded_at,
-                direction,
-                event,
-                new.origin,
-                new.caused_by,
-                new.losses,
-            )
-        )
+        size += record.size
+        numbered = event.sequence == sequence
+        writes.events.append(record if numbered else record._replace(session_id=session_id, seq=sequence))
+        envelopes.append(event if numbered else replace(event, session_id=session_id, sequence=sequence))
     writes.heads[session_id] = Head(
         session_id, head.runtime, step.state or head.state, sequence, head.min_seq, head.fence, size
     )
@@ -139,7 +127,7 @@ def decide(step: Step, events: Sequence[EncodedEvent], *, now: int, known: Known
     return Committed(tuple(envelopes), sequence)
 
 
-def begin(first: NewEvent, session_id: SessionId, state: str) -> Step:
+def begin(first: Envelope, session_id: SessionId, state: str) -> Step:
     """Say what opening a session, or opening it again, writes about it."""
     return Step(session_id=session_id, events=(first,), state=state)
 
@@ -164,18 +152,17 @@ def _expect(step: Step, head: Head, *, known: Known, writes: Writes) -> None:
                     raise Fenced(f"session {head.session_id!r} has fence {head.fence}, not {expectation.fence}")
 
 
-def _keys(events: Sequence[EncodedEvent], session_id: SessionId, *, known: Known, writes: Writes) -> set[DedupeKey]:
+def _keys(step: Step, *, known: Known, writes: Writes) -> set[DedupeKey]:
     keys: set[DedupeKey] = set()
     repeats: list[str] = []
-    for encoded in events:
-        new = encoded.new
+    for new in step.events:
         if new.dedupe_key is not None:
-            key = (session_id, new.direction, new.dedupe_key)
+            key = (step.session_id, new.direction, new.dedupe_key)
             if key in keys or key in writes.keys or known.seen(key):
                 repeats.append(new.dedupe_key)
             keys.add(key)
     if repeats:
-        raise Repeated(session_id, repeats)
+        raise Repeated(step.session_id, repeats)
     return keys
 
 

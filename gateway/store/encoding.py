@@ -9,7 +9,7 @@ import json
 import math
 from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import orjson
 from pydantic import ValidationError
@@ -20,7 +20,7 @@ from gateway.events import EVENT, Envelope, Loss, Opaque, Origin
 from gateway.json_values import LONG, is_simple
 from gateway.store.records import EventRecord, SendRecord, micros, moment, moment_or_none
 from gateway.store.rows import SendRow
-from gateway.store.step import NEWER, NewEvent
+from gateway.store.step import NEWER
 
 ERASED = "erased"
 """The channel of the opaque event that an erased one reads back as."""
@@ -32,17 +32,8 @@ _ORIGIN = frozenset(Origin.__annotations__)
 _LONGEST_LOSS = 500
 
 
-class EncodedEvent(NamedTuple):
-    """An event ready to be kept."""
-
-    new: NewEvent
-    recorded_at: int
-    body: bytes
-    about: bytes | None
-
-
-def encode_event(new: NewEvent) -> EncodedEvent:
-    """Write an event and what goes with it as bytes; a secret becomes asterisks.
+def encode_event(new: Envelope) -> EventRecord:
+    """Write an event as the row that is kept of it; a secret becomes asterisks.
 
     Raises:
         InvalidRequest: it holds what JSON cannot say (lone surrogates, NaN, nesting without end) or a naive time.
@@ -57,10 +48,20 @@ def encode_event(new: NewEvent) -> EncodedEvent:
     suspect = len(body) <= LONG or not is_simple(new.event.__dict__)
     if suspect and (b'NaN"' in body or b'Infinity"' in body) and not _is_finite(new.event.model_dump()):
         raise InvalidRequest(f"{new.event.kind} {new.event_id!r} cannot be kept: it holds NaN or Infinity")
-    return EncodedEvent(new, micros(new.recorded_at), body, about)
+    return EventRecord(
+        new.session_id,
+        new.sequence,
+        new.event_id,
+        new.event.kind,
+        new.direction,
+        new.dedupe_key,
+        micros(new.recorded_at),
+        body,
+        about,
+    )
 
 
-def _about(new: NewEvent) -> bytes | None:
+def _about(new: Envelope) -> bytes | None:
     about: dict[str, Any] = {}
     if new.origin is not None:
         about["origin"] = new.origin
@@ -103,6 +104,7 @@ def decode_envelope(record: EventRecord) -> Envelope:
         caused_by=about.get("caused_by"),
         losses=tuple([_read_loss(loss) for loss in about.get("losses", ())]),
         stored_kind=stored_kind,
+        dedupe_key=record.dedupe_key,
     )
 
 

@@ -36,7 +36,7 @@ from gateway.store.rows import (
     StoredAnswer,
     Swept,
 )
-from gateway.store.step import Committed, InteractionState, NewEvent, Step
+from gateway.store.step import Committed, InteractionState, Step
 
 T = TypeVar("T")
 
@@ -111,7 +111,7 @@ class MemoryEngine:
         protocol: str,
         native_id: str,
         labels: Mapping[str, str],
-        first: NewEvent,
+        first: Envelope,
         state: str = "starting",
     ) -> tuple[SessionRow, bool]:
         tables = self._tables

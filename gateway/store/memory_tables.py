@@ -139,7 +139,7 @@ class Tables:
         session = self.sessions[session_id]
         session.events = [record._replace(body=None, about=strip_about(record.about)) for record in session.events]
         session.snapshot = session.keep_from = None
-        size = sum(len(record.about or b"") for record in session.events)
+        size = sum(record.size for record in session.events)
         session.head = session.head._replace(size=size)
         for call in self.calls.values():
             if call.session_id == session_id:
@@ -204,7 +204,7 @@ class Tables:
         session = self.sessions[session_id]
         gone = session.events[: first - session.head.min_seq]
         session.events = session.events[len(gone) :]
-        size = sum(_item(record).size for record in gone)
+        size = sum(record.size for record in gone)
         session.head = session.head._replace(min_seq=first, size=session.head.size - size)
         self.keys -= {
             (session_id, record.direction, record.dedupe_key) for record in gone if record.dedupe_key is not None
@@ -246,4 +246,4 @@ class SharedMemory:
 
 
 def _item(record: EventRecord) -> Item:
-    return Item(record.seq, record.recorded_at, len(record.body or b"") + len(record.about or b""))
+    return Item(record.seq, record.recorded_at, record.size)

@@ -25,7 +25,7 @@ from gateway.store.rows import (
     StoredAnswer,
     Swept,
 )
-from gateway.store.step import Committed, InteractionState, NewEvent, Step
+from gateway.store.step import Committed, InteractionState, Step
 
 
 class Journal(Protocol):
@@ -63,7 +63,7 @@ class Registry(Protocol):
         protocol: str,
         native_id: str,
         labels: Mapping[str, str],
-        first: NewEvent,
+        first: Envelope,
         state: str = "starting",
     ) -> tuple[SessionRow, bool]:
         """Make a session with its first event, or find the one of (runtime, native_id); says whether it is new.

@@ -46,6 +46,11 @@ class EventRecord(NamedTuple):
     body: bytes | None
     about: bytes | None
 
+    @property
+    def size(self) -> int:
+        """How many bytes of it are kept."""
+        return len(self.body or b"") + len(self.about or b"")
+
 
 CALL_COLUMNS = (
     "call_id", "session_id", "runtime", "native_call_id", "n", "tool", "args_sha", "state", "attempt", "created_at",

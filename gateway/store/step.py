@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Literal, get_args
 
-from gateway.events import CallId, Direction, Envelope, Event, EventId, InteractionId, Loss, Origin, SessionId
+from gateway.events import CallId, Envelope, InteractionId, SessionId
 from gateway.events.frozen import frozen
 from gateway.store.call import CallChange
 
@@ -24,21 +24,6 @@ RUNTIME = "runtime"
 
 HANDOVER = "handover"
 """The outbound target that is whoever carries the session: frames that another instance heard and may not write."""
-
-
-@frozen
-class NewEvent:
-    """An event that is to be numbered and kept."""
-
-    event_id: EventId
-    event: Event
-    direction: Direction
-    recorded_at: datetime
-    origin: Origin | None = None
-    caused_by: int | None = None
-    losses: tuple[Loss, ...] = ()
-    dedupe_key: str | None = None
-    """With a repeat of (session, direction, key) nothing of a step is written: it is Repeated."""
 
 
 @frozen
@@ -124,7 +109,7 @@ class Step:
     """
 
     session_id: SessionId
-    events: tuple[NewEvent, ...] = ()
+    events: tuple[Envelope, ...] = ()
     calls: tuple[CallChange, ...] = ()
     sends: tuple[Send, ...] = ()
     send_changes: tuple[SendChange, ...] = ()

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, TypeAdapter
 
 import gateway.core.memory as memory_of
-from gateway.events import SessionId, kinds
+from gateway.events import Envelope, SessionId, kinds
 from gateway.events.content import Value
 from gateway.events.frozen import frozen
 
@@ -88,7 +88,7 @@ from gateway.runtime.system_clock import SystemClock
 from gateway.store.postgres import PostgresEngine
 from gateway.store.rows import Page
 from gateway.store.sqlite import SqliteEngine
-from gateway.store.step import RUNTIME, InteractionChange, NewEvent, Send, SendChange, Step
+from gateway.store.step import RUNTIME, InteractionChange, Send, SendChange, Step
 from tests.scenarios.plain_runtime import plain_gateway
 
 COPIES = "destination:log"
@@ -100,8 +100,8 @@ def _engine(told: dict[str, Any]) -> Any:
     return PostgresEngine(told["dsn"], SystemClock(), schema=told["schema"])
 
 
-def _new(event: Any, name: str) -> NewEvent:
-    return NewEvent(EventId(name), event, "to_runtime", SystemClock().now())
+def _new(event: Any, name: str) -> Envelope:
+    return Envelope(EventId(name), SessionId(""), 0, SystemClock().now(), "to_runtime", event)
 
 
 async def write(folder: Path, engine: dict[str, Any]) -> dict[str, Any]:

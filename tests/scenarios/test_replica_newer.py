@@ -1,8 +1,10 @@
 """What a newer release writes beside this one costs no replica anything: followed, handed over, gone on with."""
 
-from gateway.events import EventId, SessionId
+from typing import Any
+
+from gateway.events import Envelope, EventId, SessionId
 from gateway.runtime.system_clock import SystemClock
-from gateway.store.step import RUNTIME, NewEvent, Send, Step
+from gateway.store.step import RUNTIME, Send, Step
 from gateway.testing.conformance.engine_newer import WEATHER, WeatherChanged
 from tests.scenarios.environment import EventSource, Scene, ended
 from tests.scenarios.replicas import cluster, owner_and_other
@@ -23,7 +25,8 @@ async def test_an_unknown_kind_is_followed_elsewhere_and_its_session_is_taken_ov
         session_id = await a.session()
         one, other = await owner_and_other(session_id, [a, b])
         async with other.stream(session_id, after=0) as there:
-            event = NewEvent(EventId("weather"), WeatherChanged(), "to_runtime", SystemClock().now())  # type: ignore[arg-type]
+            told: Any = WeatherChanged()
+            event = Envelope(EventId("weather"), SessionId(session_id), 0, SystemClock().now(), "to_runtime", told)
             await one.faults.commit(Step(SessionId(session_id), (event,), sends=(Send(0, RUNTIME, "new_work"),)))
             await unknown(there)
         await one.gateway.drain()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from gateway.clock import Clock, Ids
 from gateway.core.outcomes import NO_LONGER_DEAD, dismissal
 from gateway.errors import Conflict, Elsewhere, Gone, NotFound, Stale, Truncated
-from gateway.events import CallId, SessionId, ToolRequested
+from gateway.events import CallId, Envelope, SessionId, ToolRequested
 from gateway.runtime.calls.dead_letters import dismissed
 from gateway.runtime.session.directory import SessionDirectory, reply_slot
 from gateway.runtime.session.signals import DismissOrdered, RedriveOrdered
@@ -14,7 +14,7 @@ from gateway.runtime.session.worker import SessionWorker
 from gateway.store.call import Call, Dismissed
 from gateway.store.port import Engine
 from gateway.store.rows import SendRow
-from gateway.store.step import RUNTIME, NewEvent, SendChange, Step
+from gateway.store.step import RUNTIME, SendChange, Step
 
 
 class Redriving:
@@ -93,11 +93,13 @@ class Redriving:
         if session.state != "closed" and isinstance(elsewhere := await self._directory.not_here(session), Elsewhere):
             raise elsewhere
         # Nobody carries the session, and nobody will as things are.
-        event = NewEvent(
+        event = Envelope(
             event_id=self._ids.event_id(),
-            event=dismissal(row, by=by),
-            direction="to_runtime",
+            session_id=row.session_id,
+            sequence=0,
             recorded_at=now,
+            direction="to_runtime",
+            event=dismissal(row, by=by),
             caused_by=row.request_sequence,
         )
         try:

@@ -17,23 +17,13 @@ import structlog
 from gateway.adapter.port import Codec, Frame
 from gateway.clock import Clock, Ids
 from gateway.errors import EngineUnavailable, MalformedFrame
-from gateway.events import (
-    Draft,
-    Envelope,
-    Event,
-    Loss,
-    MessagePosted,
-    Opaque,
-    SessionId,
-    ToolCanceled,
-    ToolRequested,
-)
+from gateway.events import Draft, Envelope, Event, Loss, MessagePosted, Opaque, SessionId, ToolCanceled, ToolRequested
 from gateway.runtime.cluster.notifications import Notifications
 from gateway.runtime.session.signals import HandedOver
 from gateway.runtime.session.worker import Left, SessionWorker
 from gateway.store.port import Engine
 from gateway.store.rows import SendRow
-from gateway.store.step import HANDOVER, NewEvent, Send, SendChange, Step
+from gateway.store.step import HANDOVER, Send, SendChange, Step
 
 log = structlog.get_logger(__name__)
 
@@ -165,7 +155,8 @@ class Handover:
         """Nothing is expected: whoever carries the session now finds that its history has gone on."""
         now, losses = self._clock.now(), (Loss(how="narrowed", path="", note=_NOTE),)
         events = tuple(
-            NewEvent(self._ids.event_id(), one.event(), "from_runtime", recorded_at=now, losses=losses) for one in some
+            Envelope(self._ids.event_id(), session_id, 0, now, "from_runtime", one.event(), losses=losses)
+            for one in some
         )
         return Step(session_id, events, sends=tuple(Send(index, HANDOVER) for index in range(len(events))))
 

@@ -12,7 +12,7 @@ from gateway.adapter.port import Adapter, Connector, Order, RuntimeOptions, Tool
 from gateway.core.runtime_context import Policy, RuntimeContext
 from gateway.core.state import SessionView, first_state
 from gateway.errors import DragomanError, EngineUnavailable, Fenced, NotFound
-from gateway.events import SessionId, SessionOpened, session_id as name_session
+from gateway.events import Envelope, SessionId, SessionOpened, session_id as name_session
 from gateway.guard import FAULTS, Tasks, guard, guard_call, is_fault, is_to_end, tried
 from gateway.runtime.cluster.handover import Handover
 from gateway.runtime.cluster.lease import Lease
@@ -24,7 +24,6 @@ from gateway.runtime.session.shared import Shared
 from gateway.runtime.session.signals import FrameArrived, LinkDown, Recover
 from gateway.runtime.session.worker import Left, SessionWorker, Tried
 from gateway.store.rows import Page, Regained, SessionRow
-from gateway.store.step import NewEvent
 
 log = structlog.get_logger(__name__)
 
@@ -215,12 +214,13 @@ class Sessions:
             protocol=protocol,
             native_id=native_id,
             labels=labels,
-            first=NewEvent(
+            first=Envelope(
                 event_id=self._shared.ids.event_id(),
-                event=opened,
-                direction="to_runtime",
+                session_id=session_id,
+                sequence=0,
                 recorded_at=self._shared.clock.now(),
-                origin=None,
+                direction="to_runtime",
+                event=opened,
             ),
             state=first_state(runtime.adapter.capabilities),
         )

@@ -22,11 +22,10 @@ from gateway.errors import DragomanError, EngineUnavailable, InvalidRequest, Ope
 from gateway.guard import FAULTS, Tasks, guard
 from gateway.store.apply import Writes, decide
 from gateway.store.byte_room import ByteRoom
-from gateway.store.encoding import EncodedEvent
 from gateway.store.postgres.connection import Address
 from gateway.store.postgres.once import ExactlyOnce, Line, Transaction
 from gateway.store.postgres.store import KnownRows, lock, write
-from gateway.store.records import micros
+from gateway.store.records import EventRecord, micros
 from gateway.store.step import Committed, Step
 
 LANES = 2
@@ -46,7 +45,7 @@ class Job:
     """A step to decide and write."""
 
     step: Step
-    events: Sequence[EncodedEvent]
+    events: Sequence[EventRecord]
     future: asyncio.Future[Committed]
     since: float
 
@@ -78,14 +77,14 @@ class CommitLanes:
         await asyncio.wait(self._running, timeout=CLOSING)
         await self._tasks.close()
 
-    async def commit(self, step: Step, events: Sequence[EncodedEvent]) -> Committed:
+    async def commit(self, step: Step, events: Sequence[EventRecord]) -> Committed:
         loop = asyncio.get_running_loop()
         since = loop.time()
         self._check_open()
         async with AsyncExitStack() as held:
             try:
                 async with asyncio.timeout_at(since + PATIENCE):
-                    await held.enter_async_context(self._weight.held(sum(map(_weigh, events))))
+                    await held.enter_async_context(self._weight.held(sum([event.size for event in events])))
                     await self._room.acquire()
             except TimeoutError as exc:
                 raise EngineUnavailable(f"{self._address.place} is too slow: too many steps wait already") from exc
@@ -212,15 +211,11 @@ def _take(waiting: deque[Job]) -> list[Job]:
     batch: list[Job] = []
     weight = 0
     while waiting and len(batch) < BATCH:
-        weight += sum(map(_weigh, waiting[0].events))
+        weight += sum([event.size for event in waiting[0].events])
         if batch and weight > BATCH_BYTES:
             break
         batch.append(waiting.popleft())
     return batch
-
-
-def _weigh(event: EncodedEvent) -> int:
-    return len(event.body) + len(event.about or b"")
 
 
 def _unavailable(exc: OperatorError) -> DragomanError:

@@ -45,7 +45,7 @@ from gateway.store.rows import (
     Swept,
 )
 from gateway.store.shared_probe import SharedProbe
-from gateway.store.step import Committed, InteractionState, NewEvent, Step
+from gateway.store.step import Committed, InteractionState, Step
 
 log = structlog.get_logger(__name__)
 
@@ -174,7 +174,7 @@ class PostgresEngine:
         protocol: str,
         native_id: str,
         labels: Mapping[str, str],
-        first: NewEvent,
+        first: Envelope,
         state: str = "starting",
     ) -> tuple[SessionRow, bool]:
         try:
@@ -188,7 +188,8 @@ class PostgresEngine:
                 protocol=protocol,
                 native_id=native_id,
                 labels=written,
-                first=encode_event(first),
+                first=first,
+                record=encode_event(first),
                 state=state,
                 now=micros(self._clock.now()),
             )

@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Mapping
 
 from gateway.errors import Conflict, NotFound
-from gateway.events import SessionId
+from gateway.events import Envelope, SessionId
 from gateway.store.apply import CLOSED, Writes, begin, decide
-from gateway.store.encoding import EncodedEvent, strip_about
+from gateway.store.encoding import strip_about
 from gateway.store.postgres.once import Transaction, Work
 from gateway.store.postgres.schema import check
 from gateway.store.postgres.store import KEEP_ANSWERS, KnownRows, write
-from gateway.store.records import LISTED, Head, micros
+from gateway.store.records import LISTED, EventRecord, Head, micros
 from gateway.store.retention import PORTION, RemovedRows, add_up
 from gateway.store.rows import StoredAnswer
 
@@ -118,7 +118,8 @@ def open_session(
     protocol: str,
     native_id: str,
     labels: str,
-    first: EncodedEvent,
+    first: Envelope,
+    record: EventRecord,
     state: str,
     now: int,
 ) -> Work[tuple[SessionId, bool]]:
@@ -131,14 +132,14 @@ def open_session(
             # It waits for whoever opens the same at this moment, and writes nothing where that one did.
             added = await ask(_ADD_SESSION, session_id, runtime, protocol, native_id, state, labels, now)
             if added:
-                await _begin(turn, Head._make(added[0]), first, state, now)
+                await _begin(turn, Head._make(added[0]), first, record, state, now)
                 return session_id, True
             found = await ask(_FIND, runtime, native_id)
         if not found:
             raise Conflict(f"session {session_id!r} is another one of runtime {runtime!r}")
         head = Head._make(found[0])
         if head.state == CLOSED:
-            await _begin(turn, head, first, state, now)
+            await _begin(turn, head, first, record, state, now)
             await ask(
                 "UPDATE @sessions SET labels = $2, protocol = $3 WHERE session_id = $1",
                 head.session_id,
@@ -152,10 +153,10 @@ def open_session(
     return work
 
 
-async def _begin(turn: Transaction, head: Head, first: EncodedEvent, state: str, now: int) -> None:
-    step, held, writes = begin(first.new, head.session_id, state), KnownRows(), Writes()
+async def _begin(turn: Transaction, head: Head, first: Envelope, record: EventRecord, state: str, now: int) -> None:
+    step, held, writes = begin(first, head.session_id, state), KnownRows(), Writes()
     await held.fetch(turn.link, [step])
-    decide(step, [first], now=now, known=held, writes=writes)
+    decide(step, [record], now=now, known=held, writes=writes)
     await write(turn.link, writes, now, token=turn.token, spent=turn.spent)
     turn.marked = True
 

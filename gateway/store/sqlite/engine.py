@@ -42,7 +42,7 @@ from gateway.store.sqlite.place import FilePlace
 from gateway.store.sqlite.privacy import make_private
 from gateway.store.sqlite.readers import Readers
 from gateway.store.sqlite.writer import Writer
-from gateway.store.step import Committed, InteractionState, NewEvent, Step
+from gateway.store.step import Committed, InteractionState, Step
 
 PROBE_SECONDS = 5.0
 """How long the disk may take until it counts as one that takes no writes."""
@@ -130,7 +130,7 @@ class SqliteEngine:
         protocol: str,
         native_id: str,
         labels: Mapping[str, str],
-        first: NewEvent,
+        first: Envelope,
         state: str = "starting",
     ) -> tuple[SessionRow, bool]:
         try:
@@ -144,7 +144,8 @@ class SqliteEngine:
                 protocol=protocol,
                 native_id=native_id,
                 labels=written,
-                first=encode_event(first),
+                first=first,
+                record=encode_event(first),
                 state=state,
             )
         )

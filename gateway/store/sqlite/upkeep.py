@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway.errors import Conflict, NotFound
-from gateway.events import SessionId
+from gateway.events import Envelope, SessionId
 from gateway.store.apply import CLOSED, begin, decide
-from gateway.store.encoding import EncodedEvent, strip_about
-from gateway.store.records import LISTED, Head, micros
+from gateway.store.encoding import strip_about
+from gateway.store.records import LISTED, EventRecord, Head, micros
 from gateway.store.retention import PORTION, RemovedRows, add_up
 from gateway.store.rows import StoredAnswer
 from gateway.store.sqlite.schema import PATIENCE
@@ -75,7 +75,8 @@ def open_session(
     protocol: str,
     native_id: str,
     labels: bytes,
-    first: EncodedEvent,
+    first: Envelope,
+    record: EventRecord,
     state: str,
 ) -> Run:
     """Make a session or open a closed one again; answers its id and whether it is new."""
@@ -91,22 +92,22 @@ def open_session(
                 raise Conflict(f"session {session_id!r} is another one of runtime {runtime!r}")
             execute(_ADD_SESSION, (session_id, runtime, protocol, native_id, state, shown, turn.now, turn.now))
             turn.writes.heads[session_id] = Head(session_id, runtime, state, 0, 1, 0, 0)
-            _begin(turn, session_id, first, state)
+            _begin(turn, session_id, first, record, state)
             return session_id, True
         known: SessionId = found[0]
         head = _head(turn, known)
         if head is not None and head.state == CLOSED:
-            _begin(turn, known, first, state)
+            _begin(turn, known, first, record, state)
             execute("UPDATE sessions SET labels = ?, protocol = ? WHERE session_id = ?", (shown, protocol, known))
         return known, False
 
     return run
 
 
-def _begin(turn: Turn, session_id: SessionId, first: EncodedEvent, state: str) -> None:
-    step = begin(first.new, session_id, state)
+def _begin(turn: Turn, session_id: SessionId, first: Envelope, record: EventRecord, state: str) -> None:
+    step = begin(first, session_id, state)
     turn.store.fetch([step])
-    decide(step, [first], now=turn.now, known=turn.store, writes=turn.writes)
+    decide(step, [record], now=turn.now, known=turn.store, writes=turn.writes)
 
 
 def _head(turn: Turn, session_id: SessionId) -> Head | None:

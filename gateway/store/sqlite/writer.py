@@ -21,8 +21,7 @@ from gateway.errors import DragomanError, EngineUnavailable, InvalidRequest, Ope
 from gateway.guard import FAULTS, guard_call
 from gateway.store.apply import Writes, decide
 from gateway.store.byte_room import ByteRoom
-from gateway.store.encoding import EncodedEvent
-from gateway.store.records import micros
+from gateway.store.records import EventRecord, micros
 from gateway.store.sqlite.place import FilePlace
 from gateway.store.sqlite.schema import open_writer
 from gateway.store.sqlite.store import Store
@@ -71,7 +70,7 @@ class StepJob:
     """A step to decide and write."""
 
     step: Step
-    events: Sequence[EncodedEvent]
+    events: Sequence[EventRecord]
     future: asyncio.Future[Any]
 
 
@@ -131,8 +130,8 @@ class Writer:
         finally:
             self._thread.join()
 
-    async def commit(self, step: Step, events: Sequence[EncodedEvent]) -> Committed:
-        async with self._weight.held(sum([len(event.body) for event in events])):
+    async def commit(self, step: Step, events: Sequence[EventRecord]) -> Committed:
+        async with self._weight.held(sum([event.size for event in events])):
             await self._enter()
             job = StepJob(step, events, self._loop.create_future())
             self._put(job)

@@ -49,6 +49,18 @@ class JournalSuite:
         assert (first.last_sequence, second.last_sequence) == (3, 4)
         assert [e.sequence for e in await engine.read(ALICE)] == [1, 2, 3, 4]
 
+    @pytest.mark.parametrize("numbers", [(2, 3), (4, 5), (3, 0), (4, 3)])
+    async def test_events_that_are_numbered_for_another_place_are_stale(
+        self, engine: Engine, numbers: tuple[int, ...]
+    ) -> None:
+        await open_session(engine)
+        await engine.commit(Step(ALICE, (said("a", sequence=2),)))
+        with pytest.raises(Stale):
+            await engine.commit(Step(ALICE, tuple(said("b", sequence=number) for number in numbers)))
+        await engine.commit(Step(ALICE, (said("c", sequence=3), said("d", sequence=4))))
+        assert [e.sequence for e in await engine.read(ALICE)] == [1, 2, 3, 4]
+        assert await texts(engine) == ["a", "c", "d"]
+
     async def test_what_is_committed_reads_back_as_it_was_told(self, engine: Engine) -> None:
         await open_session(engine)
         given = said(

@@ -13,11 +13,11 @@ from hypothesis import Phase, settings, strategies as st
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
 from gateway.errors import Repeated, Stale
-from gateway.events import CallId, SessionId
+from gateway.events import CallId, Envelope, SessionId
 from gateway.store.call import CallChange
 from gateway.store.port import Engine
 from gateway.store.rows import RetentionPolicy
-from gateway.store.step import RUNTIME, CallOpen, Committed, Fence, LastSequence, NewEvent, Send, SendChange, Step
+from gateway.store.step import RUNTIME, CallOpen, Committed, Fence, LastSequence, Send, SendChange, Step
 from gateway.testing.conformance.engine_model_leases import LeaseRules, Lives, Owned
 from gateway.testing.conformance.engine_words import DAY, FakeClock, answered, asked, call, open_session, said, settled
 
@@ -102,7 +102,7 @@ class EngineMachine(LeaseRules):
 
     @rule(session_id=sessions, given=st.lists(st.tuples(st.text(), keys, st.booleans()), max_size=4))
     def say(self, session_id: SessionId, given: list[tuple[str, str | None, bool]]) -> None:
-        events: tuple[NewEvent, ...] = tuple(
+        events: tuple[Envelope, ...] = tuple(
             said(text.encode("utf-8", "replace").decode(), dedupe_key=key) for text, key, _ in given
         )
         sends = tuple(Send(index, RUNTIME) for index, (_, _, send) in enumerate(given) if send)

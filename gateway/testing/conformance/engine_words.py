@@ -7,6 +7,7 @@ from typing import Any
 
 from gateway.events import (
     CallId,
+    Envelope,
     EventId,
     MessagePosted,
     SessionId,
@@ -19,7 +20,7 @@ from gateway.events import (
 from gateway.store.call import Call, Open, Settle
 from gateway.store.port import Engine
 from gateway.store.rows import Page, SessionRow
-from gateway.store.step import Committed, NewEvent, Step
+from gateway.store.step import Committed, Step
 
 START = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -45,21 +46,21 @@ class FakeClock:
         self._now += by
 
 
-def new(event: Any, **more: Any) -> NewEvent:
-    """Make an event to commit; from the runtime, unless said otherwise."""
-    members: dict[str, Any] = {"direction": "from_runtime", "recorded_at": START, **more}
-    return NewEvent(event_id=EventId(f"event-{next(_numbers)}"), event=event, **members)
+def new(event: Any, **more: Any) -> Envelope:
+    """Make an event to commit, of whatever session; from the runtime, unless said otherwise."""
+    members: dict[str, Any] = {"sequence": 0, "direction": "from_runtime", "recorded_at": START, **more}
+    return Envelope(EventId(f"event-{next(_numbers)}"), members.pop("session_id", ALICE), event=event, **members)
 
 
-def said(text: str = "hello", **more: Any) -> NewEvent:
+def said(text: str = "hello", **more: Any) -> Envelope:
     return new(MessagePosted(content=(Text(text=text),)), **more)
 
 
-def asked(native_call_id: str = "native-1", **more: Any) -> NewEvent:
+def asked(native_call_id: str = "native-1", **more: Any) -> Envelope:
     return new(ToolRequested(native_call_id=native_call_id, tool="ask_for_cards", arguments={"rank": "7"}), **more)
 
 
-def answered(native_call_id: str = "native-1", **more: Any) -> NewEvent:
+def answered(native_call_id: str = "native-1", **more: Any) -> Envelope:
     return new(
         ToolFinished(native_call_id=native_call_id, tool="ask_for_cards", outcome="success", result={"cards": []}),
         direction="to_runtime",
