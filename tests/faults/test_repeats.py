@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.runtime.session.outbox import PORTION
+from gateway.runtime.session.outgoing import PORTION
 from gateway.testing.runtimes.huma.rules import Dialect
 from tests.faults.process import Forked, end
 from tests.scenarios.environment import GOOD, Scene, ended, scene

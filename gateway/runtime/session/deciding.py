@@ -10,7 +10,7 @@ from gateway.core.step_builder import StepBuilder
 from gateway.errors import Overloaded
 from gateway.events import ContextUpdated, Event, LinkChanged, MessagePosted
 from gateway.runtime.session import signals as s
-from gateway.runtime.session.outbox import Outbox
+from gateway.runtime.session.outgoing import Outgoing
 from gateway.store.step import HANDOVER, SendChange
 
 MOST_WAITING = 16
@@ -18,15 +18,15 @@ _REASON = 500
 
 
 def decide(
-    runtime: RuntimeContext, builder: StepBuilder, signal: s.Signal, *, outbox: Outbox, jitter: Callable[[], float]
+    runtime: RuntimeContext, builder: StepBuilder, signal: s.Signal, *, outgoing: Outgoing, jitter: Callable[[], float]
 ) -> Any:
     """Add what a signal means to a step; returns what its reply gets, where it has one.
 
-    The outbox is only looked at. For a free slot the answer is whether the call still wants it.
+    What waits to leave is only looked at. For a free slot the answer is whether the call still wants it.
     """
     match signal:
         case s.Connecting() | s.CaughtUp() | s.Reread() | s.LinkUp() | s.LinkDown():
-            _about_link(runtime, builder, signal, outbox)
+            _about_link(runtime, builder, signal, outgoing)
         case s.Attempted(call_id, attempt, answer):
             return outcomes.answered(runtime, builder, call_id, attempt, answer, jitter=jitter())
         case s.SlotFree() | s.TurnedAway() | s.ExecutorReplied():
@@ -50,11 +50,11 @@ def decide(
         case s.Tick():
             lifecycle.tick(runtime, builder)
         case _:
-            return _for_client(runtime, builder, signal, outbox)
+            return _for_client(runtime, builder, signal, outgoing)
     return None
 
 
-def _about_link(runtime: RuntimeContext, builder: StepBuilder, signal: s.LinkSignal, outbox: Outbox) -> None:
+def _about_link(runtime: RuntimeContext, builder: StepBuilder, signal: s.LinkSignal, outgoing: Outgoing) -> None:
     match signal:
         case s.Connecting():
             inbound.connecting(runtime, builder)
@@ -63,9 +63,9 @@ def _about_link(runtime: RuntimeContext, builder: StepBuilder, signal: s.LinkSig
         case s.Reread():
             interactions.ask_again(runtime, builder)
         case s.LinkUp():
-            lifecycle.link(runtime, builder, LinkChanged(state="up"), state_waits=outbox.state_waits)
+            lifecycle.link(runtime, builder, LinkChanged(state="up"), state_waits=outgoing.state_waits)
         case s.LinkDown(reason, refused):
-            if builder.memory.linked or (refused and not outbox.refused):
+            if builder.memory.linked or (refused and not outgoing.refused):
                 state = "refused" if refused else "down"
                 lifecycle.link(runtime, builder, LinkChanged(state=state, reason=reason[:_REASON]))
 
@@ -87,11 +87,11 @@ def _about_work(
     return None
 
 
-def _for_client(runtime: RuntimeContext, builder: StepBuilder, signal: s.ClientSignal, outbox: Outbox) -> Any:
+def _for_client(runtime: RuntimeContext, builder: StepBuilder, signal: s.ClientSignal, outgoing: Outgoing) -> Any:
     """What an API client or operator asked for."""
     match signal:
         case s.Post(events, _, by, keep):
-            _refuse_too_many(runtime, builder, events, outbox)
+            _refuse_too_many(runtime, builder, events, outgoing)
             sequences = [outbound.post(runtime, builder, event, by=by) for event in events]
             if keep is not None:
                 builder.keep(keep, sequences)
@@ -115,10 +115,12 @@ def _for_client(runtime: RuntimeContext, builder: StepBuilder, signal: s.ClientS
     return None
 
 
-def _refuse_too_many(runtime: RuntimeContext, builder: StepBuilder, events: Sequence[Event], outbox: Outbox) -> None:
+def _refuse_too_many(
+    runtime: RuntimeContext, builder: StepBuilder, events: Sequence[Event], outgoing: Outgoing
+) -> None:
     """Only so many events may wait for the runtime, and messages for their turn where it takes one a turn."""
     most = runtime.policy.outbound
-    if outbox.waiting + len(builder.events) + len(events) > most:
+    if outgoing.waiting + len(builder.events) + len(events) > most:
         raise Overloaded(f"{most} events may wait to be delivered to the runtime; try again later")
     if not runtime.capabilities.one_message_per_turn:
         return
@@ -127,7 +129,7 @@ def _refuse_too_many(runtime: RuntimeContext, builder: StepBuilder, events: Sequ
     decided = sum(isinstance(effect, Transmit) and effect.lane == "new_work" for effect in builder.effects)
     # Where no turn runs, the first of them need not wait.
     room = MOST_WAITING if running else MOST_WAITING + 1
-    if more and outbox.new_work + decided + more > room:
+    if more and outgoing.new_work + decided + more > room:
         raise Overloaded(f"only {MOST_WAITING} messages may wait for the turn to end; interrupt it or wait")
 
 

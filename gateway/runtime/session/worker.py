@@ -18,7 +18,6 @@ import structlog
 from gateway.adapter.port import Codec, Frame
 from gateway.core import lifecycle
 from gateway.core.calls import outcome_fingerprint
-from gateway.core.delivery import is_held, may_leave
 from gateway.core.effects import Ask, Dispatch, Effect, Queue, Release, Resend, Tell, Transmit
 from gateway.core.runtime_context import RuntimeContext
 from gateway.core.snapshots import to_snapshot
@@ -128,8 +127,6 @@ class SessionWorker:
             log=self.log,
             post=self.inbox.put,
             drop_link=drop_link,
-            may_leave=lambda item: may_leave(item, self.view.memory, self.runtime.capabilities),
-            is_held=lambda item: is_held(item, self.view.start, self.runtime.capabilities),
             look=lambda: self.view,
             until_leased=self._until_leased,
         )
@@ -540,7 +537,7 @@ class SessionWorker:
             for tries in count(1):
                 mark, had = builder.mark(), len(taken)
                 try:
-                    answer = decide(self.runtime, builder, signal, outbox=self._outbox, jitter=shared.jitter)
+                    answer = decide(self.runtime, builder, signal, outgoing=self._outbox.outgoing, jitter=shared.jitter)
                 # The worker's edge: a fault of ours in one decision must not end the session.
                 except BaseException as exc:
                     if not is_fault(exc):

@@ -1,0 +1,341 @@
+"""What leaves a session next, and what it means how that went: the two tables of `Outgoing`, line by line."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from gateway.adapter.port import Adapter, Capabilities, Receipt
+from gateway.core.effects import Transmit
+from gateway.core.state import SessionView
+from gateway.errors import CannotExpress, LinkLost
+from gateway.events import Envelope, EventId, MessagePosted, SessionId, Text, ToolFinished
+from gateway.runtime.session import outgoing as module
+from gateway.runtime.session.outgoing import (
+    MOST_QUEUED,
+    PAGE,
+    PORTION,
+    PROVE,
+    READ,
+    REST,
+    Meaning,
+    Outgoing,
+    Overdue,
+    read_result,
+)
+from gateway.runtime.session.signals import Delivered, Held
+from gateway.store.rows import SendRow
+from gateway.store.step import BEHIND, NEWER, RUNTIME, Lane
+from tests.unit.core.harness import HUMA_0_2, OPENHANDS, START, Harness
+
+WINDOW = 2.0
+"""Seconds of the delivery window."""
+
+
+class Session:
+    """An outbox without its I/O; what was said to the inbox is in `posted`."""
+
+    def __init__(self, adapter: Adapter = HUMA_0_2, **able: Any) -> None:
+        harness = Harness(adapter)
+        capabilities: Capabilities = replace(harness.runtime.capabilities, **{"replaces_context": False, **able})
+        options = harness.runtime.options.model_copy(update={"delivery_window": timedelta(seconds=WINDOW)})
+        self.runtime = replace(harness.runtime, capabilities=capabilities, options=options)
+        self.view: SessionView = harness.view
+        self.out = Outgoing(self.view, self.runtime)
+        self.now = 0.0
+        self.posted: list[Any] = []
+
+    def tell(self, signals: Sequence[Any]) -> None:
+        self.posted += signals
+
+    def add(self, *sequences: int, lane: Lane = "turn", **more: Any) -> None:
+        for sequence in sequences:
+            self.tell(self.out.add(Transmit(sequence, lane, "x", (), **more), self.view, now=self.now))
+
+    def read(self, *rows: SendRow) -> None:
+        """Read the ledger, and find these pending."""
+        reading = self.out.begin_reading()
+        self.tell(self.out.take(reading, rows, {}, self.view, now=START))
+
+    def up(self, *rows: SendRow) -> None:
+        """Let a link come up that finds these pending."""
+        self.out.link_up()
+        assert self.next() == READ
+        self.read(*rows)
+
+    def next(self) -> Any:
+        return self.out.next(self.view, now=START)
+
+    def taken(self) -> Transmit:
+        item = self.next()
+        assert isinstance(item, Transmit)
+        return item
+
+    def leaves(self, result: Receipt | Exception | None = None) -> int:
+        """Send what is next."""
+        item, silent = self.taken(), self.runtime.capabilities.delivery == "silence"
+        meaning = read_result(result or Receipt("sent"), silent=silent)
+        self.tell(self.out.sent(item, meaning, now=self.now))
+        return item.sequence
+
+
+def row(sequence: int, lane: Any = "turn", *, kind: str | None = None, **more: Any) -> SendRow:
+    event = ToolFinished(native_call_id=str(sequence), tool="t", outcome="success")
+    envelope = Envelope(EventId(str(sequence)), SessionId("s"), sequence, START, "to_runtime", event, stored_kind=kind)
+    return replace(SendRow(SessionId("s"), sequence, RUNTIME, lane, "pending", 0, None, None, envelope), **more)
+
+
+def said(sequence: int) -> SendRow:
+    """A message, which no runtime may get twice."""
+    event = MessagePosted(content=(Text(text="Hello"),))
+    return replace(row(sequence, "new_work"), envelope=replace(row(sequence).envelope, event=event))
+
+
+def repeats(session: Session, count: int = 1) -> None:
+    """Let so many leave that had left by an earlier link."""
+    session.up()
+    session.add(*range(1, count + 1))
+    for _ in range(count):
+        session.leaves()
+    session.out.link_down()
+    session.up(*(row(number) for number in range(1, count + 1)))
+    for _ in range(count):
+        session.leaves()
+
+
+# What comes next -----------------------------------------------------------------------------------------
+
+
+def too_much(session: Session) -> None:
+    session.up()
+    session.add(1, 2, 3)
+    session.leaves()
+    session.leaves()
+
+
+def unread(session: Session) -> None:
+    session.out.link_up()
+    session.out.add(Transmit(1, "turn", "x", (), place="first"), session.view, now=0.0)
+
+
+def outdated(session: Session) -> None:
+    session.up()
+    session.add(1)
+    session.out.reread()
+
+
+def late(session: Session) -> None:
+    session.up()
+    session.add(1, leave_before=START)
+
+
+def portion(session: Session) -> None:
+    repeats(session, PORTION)
+
+
+def free(session: Session) -> None:
+    session.up()
+    session.add(7)
+
+
+def more(session: Session) -> None:
+    session.up()
+    session.add(*range(1, MOST_QUEUED + 2))
+    for _ in range(MOST_QUEUED):
+        session.leaves()
+
+
+@pytest.mark.parametrize(
+    ("before", "then"),
+    [
+        pytest.param(too_much, REST, id="too much is on its way without a word"),
+        pytest.param(portion, PROVE, id="a portion of repeats is on its way"),
+        pytest.param(unread, READ, id="what is pending was not read"),
+        pytest.param(outdated, READ, id="what was planned no longer fits"),
+        pytest.param(late, Overdue(1), id="its runtime waits no longer"),
+        pytest.param(free, 7, id="something may leave"),
+        pytest.param(more, READ, id="nothing here, and the ledger keeps more"),
+        pytest.param(Session.up, REST, id="nothing"),
+        pytest.param(repeats, PROVE, id="nothing but repeats on their way"),
+    ],
+)
+def test_what_comes_next(before: Callable[[Session], object], then: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session()
+    if before is too_much:
+        monkeypatch.setattr(module, "MOST_UNCONFIRMED", 2)
+    before(session)
+    found = session.next()
+    assert (found.sequence if isinstance(found, Transmit) else found) == then
+
+
+def test_new_work_waits_for_a_word_on_the_turn_that_the_last_message_began() -> None:
+    session = Session(one_message_per_turn=True)
+    session.up()
+    session.add(1, 2, lane="new_work")
+    session.add(3, lane="urgent")
+    assert (session.leaves(), session.leaves()) == (3, 1)
+    assert session.next() == REST
+    session.out.turn_moved()
+    assert session.leaves() == 2
+
+
+@pytest.mark.parametrize("result", [Receipt("refused", "no"), Receipt("moot"), CannotExpress("no words")])
+def test_a_message_that_began_no_turn_holds_up_nothing(result: Any) -> None:
+    session = Session(one_message_per_turn=True)
+    session.up()
+    session.add(1, 2, lane="new_work")
+    assert (session.leaves(result), session.leaves()) == (1, 2)
+
+
+# What came of it -----------------------------------------------------------------------------------------
+
+UNKNOWN = Meaning("unknown", "the runtime did not confirm it")
+CUT, TRIED = Meaning(then="cut"), Meaning(then="cut", tried=True)
+
+
+@pytest.mark.parametrize(
+    ("result", "silence", "answer"),
+    [
+        (Receipt("sent"), Meaning(), UNKNOWN),
+        (Receipt("delivered"), Meaning("delivered"), Meaning("delivered")),
+        (Receipt("refused", "no"), Meaning("refused", "no"), Meaning("refused", "no")),
+        (Receipt("moot", "over"), Meaning("moot", "over"), Meaning("moot", "over")),
+        (Receipt("busy"), Meaning(then="again"), Meaning(then="again")),
+        (CannotExpress("no words"), Meaning("dead", "no words"), Meaning("dead", "no words")),
+        (LinkLost("gone"), CUT, TRIED),
+        (LinkLost("gone", unsent=True), CUT, CUT),
+        (KeyError("ours"), CUT, TRIED),
+    ],
+    ids=lambda one: repr(one) if isinstance(one, Exception) else getattr(one, "state", None) or "open",
+)
+def test_what_a_send_means(result: Any, silence: Meaning, answer: Meaning) -> None:
+    assert (read_result(result, silent=True), read_result(result, silent=False)) == (silence, answer)
+
+
+def test_what_was_busy_is_offered_again_and_what_met_its_fate_is_not() -> None:
+    session = Session(delivery="answer")
+    session.up()
+    session.add(1, 2)
+    assert [session.leaves(Receipt("busy")), session.leaves(Receipt("delivered")), session.leaves()] == [1, 1, 2]
+    assert session.next() == REST
+    assert session.posted == [
+        Delivered((1,), RUNTIME, "delivered"),
+        Delivered((2,), RUNTIME, "unknown", "the runtime did not confirm it"),
+    ]
+
+
+def test_what_may_have_left_without_its_answer_is_unknown_unless_somebody_asks_for_it_again() -> None:
+    session = Session(OPENHANDS, delivery="answer", starts_deaf=False)
+    session.up()
+    session.add(1, lane="new_work")
+    session.leaves(LinkLost("gone"))
+    session.out.link_down()
+    session.up(said(1))
+    assert (session.next(), [(one.sequences, one.state) for one in session.posted]) == (REST, [((1,), "unknown")])
+    session.out.done([1])
+    assert session.out.again(1)
+    session.read(said(1))
+    assert session.leaves() == 1
+
+
+def test_the_third_time_that_an_event_makes_a_link_fail_it_is_put_aside() -> None:
+    session = Session()
+    for _ in range(2):
+        assert session.out.link_failed([4], "it failed") == []
+    assert session.out.link_failed([4, 5], "it failed") == [Delivered((4,), RUNTIME, "dead", "it failed", fault=True)]
+    session.out.done([4])
+    assert session.out.link_failed([4], "it failed") == []
+
+
+# What silence means --------------------------------------------------------------------------------------
+
+
+def test_what_nobody_says_anything_against_is_delivered_when_its_window_is_over() -> None:
+    session = Session()
+    session.up()
+    session.add(1)
+    session.leaves()
+    session.now = 1.0
+    session.add(2)
+    session.leaves()
+    assert session.out.ripens_at == WINDOW
+    assert session.out.believe(asked_at=WINDOW) == [Delivered((1,), RUNTIME, "delivered")]
+    assert session.out.ripens_at == 1.0 + WINDOW
+
+
+def test_a_fault_is_about_the_newest_that_is_on_its_way_or_was_just_believed() -> None:
+    [code] = list(Session().runtime.capabilities.rejects_with)[:1]
+    session = Session()
+    repeats(session, 1)
+    assert session.out.fault("another", "", now=0.0) == ()
+    assert session.out.believe(asked_at=0.0) == [Delivered((1,), RUNTIME, "delivered")]
+    assert session.out.fault(code, "no", now=1.0) == (Delivered((1,), RUNTIME, "refused", f"{code}: no"),)
+    assert session.out.fault(code, "no", now=1.0) == ()
+
+
+def test_repeats_leave_in_portions_each_of_them_believed_as_soon_as_it_has_come() -> None:
+    session = Session()
+    repeats(session, PORTION)
+    session.add(PORTION + 1)
+    assert (session.next(), session.out.awaits_proof) == (PROVE, True)
+    [delivered] = session.out.believe(asked_at=session.now)
+    assert isinstance(delivered, Delivered)
+    # Only what is on record is not said again by whoever comes after a crash.
+    assert session.next() == PROVE
+    assert session.out.done(delivered.sequences)
+    assert session.leaves() == PORTION + 1
+
+
+# The ledger ----------------------------------------------------------------------------------------------
+
+
+def test_without_a_link_the_ledger_alone_keeps_what_waits_and_a_page_brings_it_once() -> None:
+    session = Session()
+    session.add(1, 2, lane="new_work")
+    assert (session.out.waiting, session.out.new_work, session.out.queued) == (2, 2, 0)
+    session.up(row(1, "new_work"), row(2, "new_work"))
+    session.add(2, lane="new_work")
+    assert [session.leaves(), session.leaves(), session.next()] == [1, 2, REST]
+    assert (session.out.waiting, session.out.new_work) == (2, 0)
+
+
+def test_a_full_page_is_followed_by_another() -> None:
+    session = Session()
+    session.up(*(row(number) for number in range(1, PAGE + 1)))
+    for _ in range(PAGE):
+        session.leaves()
+    assert session.next() == READ
+
+
+def test_a_page_that_could_not_be_read_is_read_again_for_whoever_had_asked() -> None:
+    session = Session()
+    session.up()
+    session.add(1)
+    session.leaves()
+    assert session.out.again(1)
+    session.out.reread()
+    reading = session.out.begin_reading()
+    session.out.reading_failed(reading)
+    assert session.next() == READ
+    session.read(row(1))
+    assert session.leaves() == 1
+
+
+def test_what_a_newer_release_wrote_holds_up_its_own_lane_alone() -> None:
+    session = Session()
+    session.up(row(1, "turn", kind="weather.changed"), row(2, "turn"), row(3, "urgent"))
+    assert session.posted == [Delivered((1,), RUNTIME, "pending", NEWER)]
+    session.add(4)
+    assert session.posted[1:] == [Delivered((4,), RUNTIME, "pending", BEHIND)]
+    assert [session.leaves(), session.next()] == [3, REST]
+    assert session.out.waiting == 4
+
+
+def test_what_must_wait_for_the_start_of_a_runtime_is_marked_once_as_never_sent() -> None:
+    session = Session(starts_deaf=True)
+    session.add(1)
+    assert session.posted == [Held((1,))]
+    session.add(1)
+    assert session.posted == [Held((1,))]
