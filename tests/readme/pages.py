@@ -46,6 +46,12 @@ def block(page: str, language: str, holding: str) -> str:
     return next(code for code in found if holding in code)
 
 
+def shell_lines(page: str) -> list[str]:
+    """List the lines of a page's blocks of shell."""
+    found = re.findall(r"^```sh\n(.*?)^```$", text_of(page), flags=re.DOTALL | re.MULTILINE)
+    return [line for code in found for line in code.splitlines()]
+
+
 def code_spans(page: str) -> list[str]:
     """List what a page says in `code`, in a line of its prose."""
     return _SPAN.findall(_prose(page))

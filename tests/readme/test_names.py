@@ -1,0 +1,70 @@
+"""Commands, options, paths and metrics that pages name exist."""
+
+import re
+import shlex
+from typing import Any
+
+import pytest
+import typer
+
+from gateway.cli.commands import app
+from gateway.runtime.metrics import Metrics
+from tests.readme.pages import code_spans, pages, shell_lines, text_of
+from tests.readme.test_figures import SECTIONS
+
+HISTORY = "CHANGELOG.md"
+NOW = [page for page in pages() if page != HISTORY]
+# Typer brings its own copy of click, so that its classes are not to be named here.
+ROOT_COMMAND: Any = typer.main.get_command(app)
+
+
+def _command_lines(page: str) -> list[str]:
+    """List the calls of the command that a page shows."""
+    said = [*shell_lines(page), *code_spans(page)]
+    return [
+        line.partition("dragoman ")[2]
+        for line in said
+        if re.match(r"(?:docker compose exec \w+ |timeout \d )?dragoman [a-z]", line)
+    ]
+
+
+def _unknown(line: str) -> str | None:
+    """Say what of a call of the command does not exist."""
+    words = shlex.split(line, comments=True)
+    command = ROOT_COMMAND
+    while words and hasattr(command, "commands"):
+        name = words.pop(0)
+        if name not in command.commands:
+            return f"no command {name!r}"
+        command = command.commands[name]
+    options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    strange = [word for word in words if word.startswith("--") and word.partition("=")[0] not in options]
+    return f"no option {strange[0]!r}" if strange else None
+
+
+@pytest.mark.parametrize("page", NOW)
+def test_each_command_that_a_page_shows_exists(page: str) -> None:
+    assert [(line, wrong) for line in _command_lines(page) if (wrong := _unknown(line)) is not None] == []
+
+
+def test_pages_show_commands() -> None:
+    assert len(_command_lines("config/README.md")) >= 12
+
+
+def test_each_metric_that_a_page_names_is_published() -> None:
+    metrics = Metrics(version="0", runtimes=["r"], tools=["t"], executors=["e"], adapters=["a"])
+    published = set(re.findall(r"^# HELP (\w+) ", metrics.render().decode(), re.MULTILINE))
+    named = {(page, name) for page in NOW for name in re.findall(r"`(dragoman_\w+)", text_of(page))}
+    assert len(named) >= 5
+    assert {(page, name) for page, name in named if name not in published} == set()
+
+
+def test_each_option_that_a_page_names_exists() -> None:
+    named: set[tuple[str, str, str]] = set()
+    for page in NOW:
+        for span in code_spans(page):
+            section, _, option = span.rpartition(".")
+            if section in SECTIONS and re.fullmatch(r"[a-z_]+", option):
+                named.add((page, section, option))
+    assert len(named) >= 30
+    assert {place for place in named if place[2] not in SECTIONS[place[1]].model_fields} == set()
