@@ -1,5 +1,6 @@
 """Commands, options, paths and metrics that pages name exist."""
 
+import json
 import re
 import shlex
 from typing import Any
@@ -8,8 +9,10 @@ import pytest
 import typer
 
 from gateway.cli.commands import app
+from gateway.events import KINDS
+from gateway.http.errors import PROBLEMS
 from gateway.runtime.metrics import Metrics
-from tests.readme.pages import code_spans, pages, shell_lines, text_of
+from tests.readme.pages import ROOT, code_spans, pages, shell_lines, text_of
 from tests.readme.test_figures import SECTIONS
 
 HISTORY = "CHANGELOG.md"
@@ -68,3 +71,38 @@ def test_each_option_that_a_page_names_exists() -> None:
                 named.add((page, section, option))
     assert len(named) >= 30
     assert {place for place in named if place[2] not in SECTIONS[place[1]].model_fields} == set()
+
+
+def _section(page: str, heading: str) -> str:
+    return text_of(page).partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def test_the_page_has_all_kinds_and_no_other() -> None:
+    rows = re.findall(r"^\| (.+?) \|", _section("gateway/README.md", "Kinds"), re.MULTILINE)
+    assert sorted(kind for row in rows for kind in re.findall(r"`([a-z_.]+)`", row)) == sorted(KINDS)
+
+
+def test_the_page_has_all_problems_and_no_other() -> None:
+    rows = re.findall(r"^\| ([\d, ]+) \| (.+) \|$", _section("gateway/http/README.md", "Problems"), re.MULTILINE)
+    told = {
+        (int(status), name)
+        for statuses, names in rows
+        for status, group in zip(statuses.split(", "), names.split(";") if ", " in statuses else [names], strict=True)
+        for name in re.findall(r"`([a-z-]+)`", group)
+    }
+    assert told == {(problem.status, problem.name) for problem in PROBLEMS.values()}
+
+
+def test_each_path_of_the_api_that_a_page_names_exists() -> None:
+    paths = json.loads((ROOT / "config/openapi.json").read_text(encoding="utf-8"))["paths"]
+    known = {re.sub(r"\{\w+\}", "{}", path) for path in paths}
+    named = {
+        (page, path.partition("?")[0])
+        for page in NOW
+        for span in code_spans(page)
+        for path in re.findall(
+            r"^(?:GET |POST |DELETE )?(/(?:v1/|healthz|readyz|metrics|version|problems|openapi)\S*)$", span
+        )
+    }
+    assert len(named) >= 20
+    assert {(page, path) for page, path in named if re.sub(r"\{\w+\}", "{}", path) not in known} == set()
