@@ -1,6 +1,7 @@
 # syntax=docker/dockerfile:1
-# Two stages: the first makes a virtual environment with pinned, hash-checked libraries and our wheel;
-# the second holds only Python and that environment, and runs as a user who owns nothing but /data.
+# Two targets, of which the last is the default: `demo` has the libraries of `dragoman demo` as well, `dragoman` has not.
+# The first stages make a virtual environment with pinned, hash-checked libraries and our wheel; a target holds only
+# Python and that environment, and runs as a user who owns nothing but /data.
 
 FROM python:3.13-slim-bookworm AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
@@ -16,7 +17,11 @@ RUN python -m pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-di
     && python -m pip --python /opt/dragoman/bin/python install --no-cache-dir --no-deps /wheels/*.whl \
     && /opt/dragoman/bin/dragoman schema > /dev/null
 
-FROM python:3.13-slim-bookworm
+FROM build AS build-demo
+COPY config/demo-requirements.txt config/
+RUN python -m pip --python /opt/dragoman/bin/python install --no-cache-dir --require-hashes -r config/demo-requirements.txt
+
+FROM python:3.13-slim-bookworm AS runtime
 ARG VERSION=0.2.0
 ARG REVISION=unknown
 ARG CREATED=1970-01-01T00:00:00Z
@@ -31,7 +36,6 @@ RUN python -m pip uninstall --yes pip \
     && groupadd --system --gid 10001 dragoman \
     && useradd --system --uid 10001 --gid dragoman --home-dir /data --no-create-home --shell /usr/sbin/nologin dragoman \
     && install -d -o dragoman -g dragoman -m 0750 /data
-COPY --from=build /opt/dragoman /opt/dragoman
 COPY config/examples/container.yaml /etc/dragoman/gateway.yaml
 # Bytecode was compiled at installation; nothing writes to the root file system while running.
 ENV PATH=/opt/dragoman/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
@@ -44,3 +48,9 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 \
     CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8080/healthz', timeout=3).close()"]
 ENTRYPOINT ["dragoman"]
 CMD ["serve", "--config", "/etc/dragoman/gateway.yaml", "--host", "0.0.0.0"]
+
+FROM runtime AS demo
+COPY --from=build-demo /opt/dragoman /opt/dragoman
+
+FROM runtime AS dragoman
+COPY --from=build /opt/dragoman /opt/dragoman

@@ -58,9 +58,10 @@ schema: $(STAMP) ## Write config/gateway.schema.json and config/openapi.json ane
 
 COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -q
 
-lock: ## Compile the three requirements files anew (needs uv)
-	$(COMPILE) pyproject.toml -o config/requirements.txt
-	$(COMPILE) pyproject.toml --extra dev -o tests/requirements.txt
+lock: ## Compile the four requirements files anew (needs uv)
+	$(COMPILE) pyproject.toml --extra postgres -o config/requirements.txt
+	$(COMPILE) pyproject.toml --extra testing --constraint config/requirements.txt -o config/demo-requirements.txt
+	$(COMPILE) pyproject.toml --all-extras --constraint config/requirements.txt -o tests/requirements.txt
 	echo 'hatchling>=1.27,<2' | $(COMPILE) - --no-annotate --constraint tests/requirements.txt -o config/build-requirements.txt
 
 clean: ## Remove the virtual environment and all caches

@@ -45,7 +45,6 @@ from gateway.settings.model import (
 )
 from gateway.store.memory import MemoryEngine
 from gateway.store.port import Engine
-from gateway.store.postgres import PostgresEngine
 from gateway.store.sqlite import SqliteEngine
 
 log = structlog.get_logger(__name__)
@@ -140,6 +139,8 @@ def make_engine(spec: Store, clock: Clock) -> Engine:
         case SqliteStore(path=path):
             return SqliteEngine(path, clock)
         case PostgresStore():
+            from gateway.store.postgres import PostgresEngine
+
             return PostgresEngine(
                 spec.dsn.get_secret_value(),
                 clock,

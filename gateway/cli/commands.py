@@ -159,9 +159,13 @@ def demo(
     *, keep: Annotated[bool, typer.Option("--keep", help="Leave everything running until Ctrl-C.")] = False
 ) -> None:
     """Play a scripted game through a real gateway."""
-    from gateway.testing.demo import game as scripted
-
     with explained():
+        if not all(map(find_spec, ("standardwebhooks", "websockets"))):
+            from gateway.errors import OperatorError
+
+            raise OperatorError("the demo wants libraries that a gateway does not: pip install 'dragoman[testing]'")
+        from gateway.testing.demo import game as scripted
+
         code = int(scripted.main(keep))
     raise typer.Exit(code)
 

@@ -20,7 +20,7 @@ from gateway.store.sqlite.lock import check_place
 
 LIBRARIES = (
     "aiohttp", "fastapi", "httptools", "httpx", "httpx-sse", "jsonschema-rs", "orjson", "prometheus-client",
-    "pydantic", "python-socketio", "pyyaml", "rich", "standardwebhooks", "structlog", "typer", "uvicorn", "websockets",
+    "pydantic", "python-socketio", "pyyaml", "rich", "structlog", "typer", "uvicorn",
 )  # fmt: skip
 LITTLE_ROOM = 1024**3
 _REINSTALL = "run `make test` in a clone, or `python -m pip install .` (with -e while developing)"

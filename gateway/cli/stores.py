@@ -4,7 +4,7 @@ import asyncio
 import os
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 from rich.console import Console
@@ -20,13 +20,13 @@ from gateway.plugins import installed_adapters
 from gateway.settings.load import load
 from gateway.settings.model import MemoryStore, PostgresStore, SqliteStore, Store
 from gateway.store.copy import Moved, TransferSide, move
-from gateway.store.postgres import operations as postgres
-from gateway.store.postgres.connection import Address
-from gateway.store.postgres.tables import MIGRATIONS as POSTGRES_MIGRATIONS
 from gateway.store.sqlite import backup as sqlite
 from gateway.store.sqlite.lock import locate
 from gateway.store.sqlite.schema import MIGRATIONS as SQLITE_MIGRATIONS
 from gateway.store.sqlite.transfer import sqlite_source, sqlite_target
+
+if TYPE_CHECKING:
+    from gateway.store.postgres.connection import Address
 
 
 def migrate(config: Path | None, *, check: bool) -> bool:
@@ -40,6 +40,9 @@ def migrate(config: Path | None, *, check: bool) -> bool:
             else:
                 before, after = sqlite.migrate(locate(path))
         case PostgresStore() as store:
+            from gateway.store.postgres import operations as postgres
+            from gateway.store.postgres.tables import MIGRATIONS as POSTGRES_MIGRATIONS
+
             address = _address(store)
             place, newest = _name(address), len(POSTGRES_MIGRATIONS)
             if check:
@@ -62,6 +65,8 @@ def backup(file: Path, *, force: bool, config: Path | None) -> None:
                 made = sqlite.back_up(path, file, force=force)
             typer.echo(f"{file}: {_describe(made)}, copied from {path} and checked")
         case PostgresStore() as store:
+            from gateway.store.postgres import operations as postgres
+
             _leave_to("pg_dump", postgres.dump_command(_address(store), file))
         case MemoryStore():
             raise _nothing_to("back up")
@@ -79,6 +84,8 @@ def restore(file: Path | None, *, bump_fences: bool, config: Path | None) -> Non
             else:
                 _restore(path, file)
         case PostgresStore() as store:
+            from gateway.store.postgres import operations as postgres
+
             address = _address(store)
             if file is None:
                 _show_bumped(_name(address), asyncio.run(postgres.bump_fences(address)))
@@ -131,6 +138,8 @@ def _side(store: Store, *, filled: bool) -> AbstractAsyncContextManager[Transfer
         case SqliteStore(path=path):
             return sqlite_source(locate(path)) if filled else sqlite_target(locate(path))
         case PostgresStore():
+            from gateway.store.postgres import operations as postgres
+
             return postgres.postgres_side(_address(store), filled=filled)
         case MemoryStore():
             raise _nothing_to("copy")
@@ -140,12 +149,14 @@ def _store(config: Path | None) -> Store:
     return load(choose(config), adapters=installed_adapters(), env=os.environ).settings.engine
 
 
-def _address(store: PostgresStore) -> Address:
+def _address(store: PostgresStore) -> "Address":
+    from gateway.store.postgres.connection import Address
+
     # Past a pooler where there is a way, since this keeps one connection for long.
     return Address((store.direct_dsn or store.dsn).get_secret_value(), store.schema_name)
 
 
-def _name(address: Address) -> str:
+def _name(address: "Address") -> str:
     return f"{address.place}, schema {address.schema}"
 
 

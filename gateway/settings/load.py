@@ -6,6 +6,7 @@ has a line, a path and what would be right.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from gateway.settings.expand import expand
 from gateway.settings.explain import SettingFault, explain, faults
 from gateway.settings.functions import find_function
 from gateway.settings.lint import lint
-from gateway.settings.model import PythonSpec, Settings
+from gateway.settings.model import PostgresStore, PythonSpec, Settings
 from gateway.settings.place import Finding, Place, overlap, report, suggest
 from gateway.settings.schema import build_schema
 from gateway.settings.secret_values import secrets_from_outside, secrets_in
@@ -73,7 +74,7 @@ def load(path: Path, *, adapters: Mapping[str, Adapter], env: Mapping[str, str])
         wrong = [finding.place for finding in findings]
         findings = findings + [
             finding
-            for finding in (*lint(settings), *_functions(settings))
+            for finding in (*lint(settings), *_libraries(settings), *_functions(settings))
             if not any(overlap(finding.place, place) for place in wrong)
         ]
     hidden = [Finding(finding.place, expanded.hide(finding.message), finding.severity) for finding in findings]
@@ -136,6 +137,12 @@ def _choose(options: Any, place: Place, adapters: Mapping[str, Adapter]) -> Adap
         known = "" if words.startswith("known") else f"; known: {', '.join(sorted(adapters))}"
         return Finding((*place, "adapter"), f"no adapter has this name; {words}{known}")
     return adapters[name]
+
+
+def _libraries(settings: Settings) -> Iterator[Finding]:
+    """Look for what only one type of engine needs."""
+    if isinstance(settings.engine, PostgresStore) and find_spec("asyncpg") is None:
+        yield Finding(("engine", "type"), "its library is not installed: pip install 'dragoman[postgres]'")
 
 
 def _functions(settings: Settings) -> Iterator[Finding]:

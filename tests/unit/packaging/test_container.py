@@ -16,11 +16,12 @@ from gateway.settings.model import Api
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 PROXY = (ROOT / "config/nginx.conf").read_text(encoding="utf-8")
+TESTING = {"hypothesis", "pytest", "standardwebhooks", "websockets"}
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 
 
-def _instructions() -> list[tuple[str, str]]:
-    joined = re.sub(r"\\\n", " ", DOCKERFILE)
+def _instructions(*, until: str = "") -> list[tuple[str, str]]:
+    joined = re.sub(r"\\\n", " ", DOCKERFILE.partition(until)[0] if until else DOCKERFILE)
     lines = [line.split(maxsplit=1) for line in joined.splitlines() if line and not line.startswith("#")]
     return [(word.upper(), rest) for word, rest in lines]
 
@@ -69,7 +70,7 @@ def test_nothing_else_reaches_the_build() -> None:
 
 
 def test_the_image_runs_serve_as_a_user_with_no_rights_and_is_watched() -> None:
-    last = dict(_instructions())
+    last = dict(_instructions(until="AS demo"))
     assert last["USER"] == "10001:10001"
     assert last["ENTRYPOINT"] == '["dragoman"]'
     assert last["CMD"] == '["serve", "--config", "/etc/dragoman/gateway.yaml", "--host", "0.0.0.0"]'
@@ -79,26 +80,47 @@ def test_the_image_runs_serve_as_a_user_with_no_rights_and_is_watched() -> None:
 
 
 def test_the_last_stage_builds_nothing() -> None:
-    last_stage = DOCKERFILE[DOCKERFILE.rindex("FROM ") :]
-    assert "pip install" not in last_stage
-    assert "pip uninstall" in last_stage
-    assert "apt-get" not in last_stage
-    assert "COPY --from=build /opt/dragoman /opt/dragoman" in last_stage
+    runtime = DOCKERFILE[DOCKERFILE.index(" AS runtime") :]
+    assert "pip install" not in runtime
+    assert "pip uninstall" in runtime
+    assert "apt-get" not in runtime
+
+
+def test_there_are_two_targets_and_the_default_has_nothing_for_tests() -> None:
+    stages = [(word, rest) for word, rest in _instructions() if word in {"FROM", "COPY"}]
+    assert stages[-4:] == [
+        ("FROM", "runtime AS demo"), ("COPY", "--from=build-demo /opt/dragoman /opt/dragoman"),
+        ("FROM", "runtime AS dragoman"), ("COPY", "--from=build /opt/dragoman /opt/dragoman"),
+    ]  # fmt: skip
+    assert _names("config/requirements.txt").isdisjoint(TESTING)
+    assert "asyncpg" in _names("config/requirements.txt")
+    assert _names("config/demo-requirements.txt") >= TESTING
+
+
+def test_what_is_installed_twice_is_pinned_alike() -> None:
+    image, demo = _blocks("config/requirements.txt"), _blocks("config/demo-requirements.txt")
+    tests = _blocks("tests/requirements.txt")
+    for fewer, more in ((image, tests), (demo, tests), (image, image | demo)):
+        assert {name: more.get(name) for name in fewer} == fewer
+
+
+def _names(path: str) -> set[str]:
+    return set(_blocks(path))
+
+
+def _blocks(path: str) -> dict[str, str]:
+    text = re.sub(r"(?m)^\s*#.*\n", "", (ROOT / path).read_text(encoding="utf-8"))
+    return dict(re.findall(r"(?ms)^([a-z0-9-]+)==(.*?)(?=^[a-z0-9]|\Z)", text))
 
 
 def test_every_library_of_the_image_is_pinned_by_hash() -> None:
     installs = re.findall(r"pip[^&\n]* install[^&\\]*", DOCKERFILE)
-    assert len(installs) == 3
+    assert len(installs) == 4
     assert all("--require-hashes" in one or "/wheels/*.whl" in one for one in installs)
 
 
 def test_the_build_tools_are_pinned_as_for_the_tests_and_complete() -> None:
-    def blocks(path: str) -> dict[str, str]:
-        text = re.sub(r"(?m)^\s*#.*\n", "", (ROOT / path).read_text(encoding="utf-8"))
-        found = re.findall(r"(?ms)^([a-z0-9-]+)==(.*?)(?=^[a-z0-9]|\Z)", text)
-        return dict(found)
-
-    build, tests = blocks("config/build-requirements.txt"), blocks("tests/requirements.txt")
+    build, tests = _blocks("config/build-requirements.txt"), _blocks("tests/requirements.txt")
     assert {name: tests.get(name) for name in build} == build
     wanted = {re.split(r"[ <>=;\[]", line)[0] for line in requires("hatchling") or () if "python_version <" not in line}
     assert wanted | {"hatchling"} <= build.keys()
@@ -112,7 +134,9 @@ def test_both_services_are_hardened() -> None:
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
         assert [mount.split(":")[0] for mount in service["tmpfs"]] == ["/tmp"]  # noqa: S108 -- inside the container
-        assert service["build"] == "."
+        assert service["build"] == {"context": ".", "target": "demo" if service is ours["demo"] else "dragoman"}
+    images = {name: service["image"] for name, service in ours.items()}
+    assert images["demo"] not in {image for name, image in images.items() if name != "demo"}
 
 
 def test_the_gateway_keeps_its_store_in_a_volume_and_takes_its_key_from_outside() -> None:
