@@ -8,8 +8,9 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.events import Direction, Event, Loss, SessionState
+from gateway.events import Event, SessionState
 from gateway.events.described import Described
+from gateway.executors.webhook.models import Envelope
 from gateway.store.call import CallState
 from gateway.store.step import InteractionState, Lane, SendState
 
@@ -27,40 +28,6 @@ class Listing(Shape, Generic[Row]):
     """The rows."""
     next: str | None
     """Give it as `after` to read the next page; null on the last one."""
-
-
-class Origin(Shape):
-    adapter: str
-    """The adapter that speaks it."""
-    protocol: str
-    """What it speaks."""
-    native_id: str | None
-    """The runtime's own id of the message."""
-    native_sequence: int | None
-    """The runtime's own number of it."""
-    native_time: str | None
-    """When it happened, in the runtime's words."""
-
-
-class Envelope(Shape):
-    event_id: str
-    """A ULID, also the `webhook-id` of its copies."""
-    session_id: str
-    """The session."""
-    sequence: int
-    """1, 2, 3 … per session, without gaps."""
-    recorded_at: datetime
-    """When it was put on record."""
-    direction: Direction
-    """Which way it goes."""
-    origin: Origin | None
-    """Where it comes from; null on events that the gateway made itself."""
-    caused_by: int | None
-    """The sequence of the event that led to it."""
-    losses: list[Loss]
-    """What the translation could not carry."""
-    event: Event
-    """What happened."""
 
 
 class Written(Shape):

@@ -14,6 +14,7 @@ from gateway.http import examples
 from gateway.http.answers import Problem
 from gateway.http.auth import ACCESS, SCOPES
 from gateway.http.errors import PROBLEMS
+from gateway.http.webhooks import router as webhooks
 
 _PROBLEM = "application/problem+json"
 _PROBLEM_SCHEMA = {"$ref": "#/components/schemas/Problem"}
@@ -28,6 +29,7 @@ _TAGS = (
     ("calls", "What agents ask the host for, and the outcomes."),
     ("interactions", "What agents ask a person for."),
     ("operating", "What operators look after."),
+    ("webhooks", "What the gateway sends to executors and destinations."),
     ("pages", "Health, metrics, version and the meaning of problems."),
 )
 
@@ -69,7 +71,7 @@ def write_openapi(app: FastAPI) -> dict[str, Any]:
         summary=app.summary,
         description=app.description,
         routes=app.routes,
-        webhooks=app.webhooks.routes,
+        webhooks=webhooks.routes,
         tags=app.openapi_tags,
         servers=app.servers,
         license_info=app.license_info,

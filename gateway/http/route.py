@@ -1,8 +1,6 @@
 """What every operation shares: its route class, which reads nothing before the caller is let in, and its parameters."""
 
-import re
 from collections.abc import Callable, Coroutine, Sequence
-from inspect import cleandoc
 from typing import Annotated, Any, cast
 
 from fastapi import Path
@@ -20,6 +18,7 @@ from gateway.http.body import JsonRequest, misfit, misfit_query, refuse_repeats
 from gateway.http.forward import Forwarding
 from gateway.http.idempotency import IdempotentRequests
 from gateway.http.openapi import document
+from gateway.http.operation import options_of
 from gateway.http.sse import Followers
 from gateway.runtime.app import Gateway
 
@@ -57,21 +56,13 @@ class ApiRequest(JsonRequest):
 
 
 class Route(APIRoute):
-    """An operation: the caller is admitted, the body read strictly, then FastAPI goes on, here or where it belongs.
-
-    The function's name is the operationId, the first line of its docstring the summary, the rest the description.
-    """
+    """An operation: the caller is admitted, the body read strictly, then FastAPI goes on, here or where it belongs."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        summary, _, description = cleandoc(endpoint.__doc__ or "").partition("\n\n")
-        first, *words = endpoint.__name__.split("_")
-        options["operation_id"] = first + "".join(word.capitalize() for word in words)
-        options["summary"] = summary.removesuffix(".")
-        options["description"] = re.sub(r"(?<!\n)\n(?!\n)", " ", description)
         # The tag of the route itself, where it has one, and not its router's besides.
         options["tags"] = options["tags"][-1:]
         options["status_code"] = options.get("status_code") or 200
-        super().__init__(path, endpoint, **options)
+        super().__init__(path, endpoint, **{**options, **options_of(endpoint)})
         document(self)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

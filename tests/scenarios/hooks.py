@@ -13,6 +13,7 @@ from standardwebhooks import Webhook
 
 from gateway.testing.change import Change
 from gateway.testing.serving import Served
+from tests.webhook_models import check_webhook
 
 SECRET = "whsec_" + base64.b64encode(b"scenario-secret-canary-0123456789").decode()
 PATIENCE = 15.0
@@ -57,6 +58,8 @@ class Hooks:
     """By tool or kind; the default is a success that repeats the arguments."""
     asked: list[Asked] = field(default_factory=list[Asked])
     unsigned: int = 0
+    strange: list[str] = field(default_factory=list[str])
+    """What is wrong with requests that are not as they are described."""
     running: int = 0
     most_running: int = 0
     change: Change = field(default_factory=Change)
@@ -76,6 +79,7 @@ class Hooks:
 
     async def __aexit__(self, *exc: object) -> None:
         await self._served.stop()
+        assert not self.strange, self.strange
 
     async def wait_for(self, count: int = 1, *, name: str | None = None, within: float = PATIENCE) -> list[Asked]:
         """Wait for requests about a tool or of a kind (all of them by default)."""
@@ -89,6 +93,13 @@ class Hooks:
     def of(self, name: str | None) -> list[Asked]:
         return [one for one in self.asked if name is None or one.name == name]
 
+    def check(self, body: bytes) -> None:
+        """Hold what came against its model."""
+        try:
+            check_webhook(body)
+        except ValueError as exc:
+            self.strange.append(str(exc))
+
     async def _take(self, request: Request) -> Response:
         body = await request.body()
         headers = {name.lower(): value for name, value in request.headers.items()}
@@ -99,6 +110,7 @@ class Hooks:
             self.unsigned += 1
             return Response(status_code=401)
         said = json.loads(body)
+        self.check(body)
         asked = Asked(
             kind=said["type"],
             key=headers["webhook-id"],

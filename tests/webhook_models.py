@@ -1,0 +1,53 @@
+"""Holds requests to executors and destinations against their models, and against the document that is published."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+from pydantic import ValidationError
+
+from gateway.events import KINDS
+from gateway.executors.webhook.models import (
+    ApprovalBody,
+    CopyBody,
+    MessageBody,
+    QuestionBody,
+    ToolCanceledBody,
+    ToolRequestedBody,
+    WebhookBody,
+)
+
+MODELS: dict[str, type[WebhookBody]] = {
+    "tool.requested": ToolRequestedBody,
+    "tool.canceled": ToolCanceledBody,
+    "message.posted": MessageBody,
+    "approval.asked": ApprovalBody,
+    "question.asked": QuestionBody,
+    "event.copied": CopyBody,
+}
+_DOCUMENT: dict[str, Any] = json.loads((Path(__file__).parents[1] / "config/openapi.json").read_text(encoding="utf-8"))
+
+
+def name_webhook(body: bytes) -> str:
+    """Say which of the webhooks a request is; copies have an id of their own, whatever their type."""
+    said = json.loads(body)
+    return "event.copied" if "event_id" in said["data"] else str(said["type"])
+
+
+def check_webhook(body: bytes) -> str:
+    """Check a request, and return the name of its webhook.
+
+    Raises:
+        ValueError: it is not as it is described.
+    """
+    name = name_webhook(body)
+    if name == "event.copied" and json.loads(body)["type"] not in KINDS:
+        return name
+    schema = _DOCUMENT["webhooks"][name]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    try:
+        MODELS[name].model_validate_json(body)
+        jsonschema_rs.validator_for({**schema, "components": _DOCUMENT["components"]}).validate(json.loads(body))
+    except (ValidationError, jsonschema_rs.ValidationError) as exc:
+        raise ValueError(f"{name} is not as it is described: {exc}") from exc
+    return name
