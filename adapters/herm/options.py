@@ -2,22 +2,20 @@
 
 from datetime import timedelta
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from gateway.adapter.duration import Duration
+from gateway.adapter.options import ApiKey, NativeId, base_url
 from gateway.adapter.port import RuntimeOptions
 
 
 class HermOptions(RuntimeOptions):
     """A Herm runtime: a session that exists (`session_id`) or an agent to open sessions with (`agent_id`)."""
 
-    api_key: SecretStr = Field(description="Herm API key; sent in a header, see `auth_header`.")
-    session_id: str | None = Field(default=None, min_length=1, max_length=1024, description="Attach to this session.")
-    agent_id: str | None = Field(
-        default=None, min_length=1, max_length=1024, description="Open sessions of this agent."
-    )
+    api_key: ApiKey = Field(description="Herm API key; sent in a header, see `auth_header`.")
+    session_id: NativeId | None = Field(default=None, description="Attach to this session.")
+    agent_id: NativeId | None = Field(default=None, description="Open sessions of this agent.")
     user_id: str | None = Field(default=None, min_length=1, description="Memory scope of the sessions that are opened.")
     title: str | None = Field(default=None, description="Title of the sessions that are opened.")
     metadata: dict[str, Any] = Field(default={}, description="Metadata of the sessions that are opened.")
@@ -65,6 +63,8 @@ class HermOptions(RuntimeOptions):
         default=(), description="Further error codes that mean so with status 400 or 422, beside busy and in_progress."
     )
 
+    _is_a_base_url = field_validator("url")(base_url("http", "https", example="https://api.example.com", key="api_key"))
+
     @property
     def native_id(self) -> str | None:
         """The session to attach to."""
@@ -75,30 +75,12 @@ class HermOptions(RuntimeOptions):
         """Whether sessions are to be opened."""
         return self.agent_id is not None
 
-    @field_validator("url")
-    @classmethod
-    def _is_a_plain_address(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ValueError("write a base URL such as https://api.example.com")
-        if parts.query or parts.fragment or parts.username or parts.password:
-            raise ValueError("write the base URL alone; the key belongs in api_key")
-        return url.rstrip("/")
-
     @field_validator("events_path", "stream_path", "create_path")
     @classmethod
     def _names_its_place(cls, path: str) -> str:
         if not path.startswith("/") or path.count("{") != 1 or not ("{session_id}" in path or "{agent_id}" in path):
             raise ValueError("write a path such as /v1/sessions/{session_id}/events")
         return path
-
-    @field_validator("api_key")
-    @classmethod
-    def _is_sendable(cls, key: SecretStr) -> SecretStr:
-        text = key.get_secret_value()
-        if not text or not text.isascii() or not text.isprintable() or " " in text:
-            raise ValueError("an API key is printable ASCII without spaces, and not empty")
-        return key
 
     @field_validator("headers")
     @classmethod

@@ -7,6 +7,7 @@ import aiohttp
 
 from adapters.huma import wire
 from adapters.huma.options import AgentOptions, AnyHumaOptions
+from gateway.adapter.options import rest_base
 from gateway.adapter.port import Created, Link, Order, Receiver, Tool
 from gateway.errors import LinkLost, LinkRefused
 from gateway.events import Loss
@@ -39,7 +40,7 @@ class HumaConnector:
         key = options.api_key.get_secret_value()
         answer = await post_json(
             self._session,
-            _rest_url(options) + wire.AGENTS_PATH,
+            rest_base(options.url, options.rest_url) + wire.AGENTS_PATH,
             body=body,
             headers={wire.KEY_HEADER: key},
             within=options.connect_timeout,
@@ -86,9 +87,3 @@ def _describe(agent: AgentOptions, tools: tuple[Tool, ...]) -> tuple[dict[str, o
         ttl_seconds=agent.ttl_seconds,
     )
     return body, tuple(loss for tool in flat for loss in tool.losses)
-
-
-def _rest_url(options: AnyHumaOptions) -> str:
-    base = options.rest_url or options.url
-    # One address serves both; only its scheme differs where the socket's was written.
-    return "http" + base.removeprefix("ws") if base.startswith("ws") else base

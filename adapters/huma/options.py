@@ -2,11 +2,11 @@
 
 from datetime import timedelta
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator, model_validator
 
 from gateway.adapter.duration import Duration
+from gateway.adapter.options import ApiKey, NativeId, RestUrl, SocketPath, base_url
 from gateway.adapter.port import RuntimeOptions
 
 MAX_FRAME = 900_000
@@ -43,13 +43,17 @@ class AgentOptions(BaseModel):
 class HumaOptions(RuntimeOptions):
     """What both versions have."""
 
-    path: str = Field(default="/socket.io/", pattern="^/", description="Path of the Socket.IO endpoint.")
-    api_key: SecretStr = Field(description="HUMA API key; goes into the connection's query string.")
-    agent_id: str | None = Field(default=None, min_length=1, max_length=1024, description="Attach to this agent.")
+    path: SocketPath = "/socket.io/"
+    api_key: ApiKey = Field(description="HUMA API key; goes into the connection's query string.")
+    agent_id: NativeId | None = Field(default=None, description="Attach to this agent.")
     agent: AgentOptions | None = Field(default=None, description="Create an agent like this.")
-    rest_url: str | None = Field(default=None, description="Base URL of the REST interface; by default `url`.")
+    rest_url: RestUrl = None
     transports: tuple[Literal["websocket", "polling"], ...] = Field(
         default=("websocket",), min_length=1, description="Engine.IO transports, in the order they are tried."
+    )
+
+    _are_base_urls = field_validator("url", "rest_url")(
+        base_url("http", "https", "ws", "wss", example="https://api.example.com", key="api_key")
     )
 
     @property
@@ -62,32 +66,12 @@ class HumaOptions(RuntimeOptions):
         """Whether an agent is to be created."""
         return self.agent is not None
 
-    @field_validator("url", "rest_url")
-    @classmethod
-    def _is_a_plain_address(cls, url: str | None) -> str | None:
-        if url is None:
-            return None
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https", "ws", "wss"} or not parts.hostname:
-            raise ValueError("write a base URL such as https://api.example.com")
-        if parts.query or parts.fragment or parts.username or parts.password:
-            raise ValueError("write the base URL alone; the key belongs in api_key")
-        return url.rstrip("/")
-
     @field_validator("transports")
     @classmethod
     def _ends_on_a_websocket(cls, transports: tuple[str, ...]) -> tuple[str, ...]:
         if "websocket" not in transports:
             raise ValueError("HUMA speaks over a websocket; write [websocket], or [polling, websocket] to upgrade")
         return transports
-
-    @field_validator("api_key")
-    @classmethod
-    def _is_sendable(cls, key: SecretStr) -> SecretStr:
-        text = key.get_secret_value()
-        if not text or not text.isascii() or not text.isprintable() or " " in text:
-            raise ValueError("an API key is printable ASCII without spaces, and not empty")
-        return key
 
     @model_validator(mode="after")
     def _names_one_agent(self) -> "HumaOptions":

@@ -2,11 +2,11 @@
 
 from datetime import timedelta
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from gateway.adapter.duration import Duration
+from gateway.adapter.options import RestUrl, SocketPath, base_url, is_sendable, rest_base
 from gateway.adapter.port import RuntimeOptions
 
 
@@ -30,8 +30,8 @@ class ConversationOptions(BaseModel):
 class OpenHandsOptions(RuntimeOptions):
     """An OpenHands server: a conversation that exists (`conversation_id`) or one to create (`conversation`)."""
 
-    path: str = Field(default="/socket.io", pattern="^/", description="Path of the Socket.IO endpoint.")
-    rest_url: str | None = Field(default=None, description="Base URL of the REST interface; by default `url`.")
+    path: SocketPath = "/socket.io"
+    rest_url: RestUrl = None
     session_api_key: SecretStr | None = Field(
         default=None, description="The server's SESSION_API_KEY, where it has one; empty means none."
     )
@@ -68,6 +68,10 @@ class OpenHandsOptions(RuntimeOptions):
         " each time, up to ten times that.",
     )
 
+    _are_base_urls = field_validator("url", "rest_url")(
+        base_url("http", "https", "ws", "wss", example="http://openhands:3000", key="session_api_key")
+    )
+
     @property
     def native_id(self) -> str | None:
         """The conversation to attach to."""
@@ -85,29 +89,15 @@ class OpenHandsOptions(RuntimeOptions):
 
     @property
     def rest_base(self) -> str:
-        """Base URL of the REST interface; one address usually serves both, only the scheme may differ."""
-        base = self.rest_url or self.url
-        return "http" + base.removeprefix("ws") if base.startswith("ws") else base
-
-    @field_validator("url", "rest_url")
-    @classmethod
-    def _is_a_plain_address(cls, url: str | None) -> str | None:
-        if url is None:
-            return None
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https", "ws", "wss"} or not parts.hostname:
-            raise ValueError("write a base URL such as http://openhands:3000")
-        if parts.query or parts.fragment or parts.username or parts.password:
-            raise ValueError("write the base URL alone; the key belongs in session_api_key")
-        return url.rstrip("/")
+        """Base URL of the REST interface."""
+        return rest_base(self.url, self.rest_url)
 
     @field_validator("session_api_key")
     @classmethod
     def _is_sendable(cls, key: SecretStr | None) -> SecretStr | None:
         if key is None or not key.get_secret_value():
             return None
-        text = key.get_secret_value()
-        if not text.isascii() or not text.isprintable() or " " in text:
+        if not is_sendable(key.get_secret_value()):
             raise ValueError("a session API key is printable ASCII without spaces")
         return key
 
