@@ -6,9 +6,10 @@ from typing import Any, cast
 import orjson
 
 from adapters.herm import wire
+from gateway.adapter.checks import check_json, check_text
 from gateway.errors import CannotExpress, MalformedFrame
 from gateway.events import Content, Data, Image, Loss, Text
-from gateway.json_values import find_fault, json_type, pointer, unknown_fields, utf16_length
+from gateway.json_values import json_type, pointer, unknown_fields, utf16_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ def write_content(content: tuple[Content, ...], path: str) -> WrittenContent:
                 losses += (Loss(how="narrowed" if text else "dropped", path=where, note="Herm takes text only"),)
                 check_text(text, where)
             case Data(data=given):
-                check_value(given, f"{where}/data")
+                check_json(given, f"{where}/data", forbid_keys=False)
                 text = orjson.dumps(given).decode()
                 losses += (Loss(how="narrowed", path=where, note="told as JSON text"),)
         if isinstance(block, Image) and not text:
@@ -146,34 +147,3 @@ def check_count(blocks: list[dict[str, Any]], path: str) -> None:
     """
     if len(blocks) > wire.BLOCKS:
         raise CannotExpress(f"Herm takes at most {wire.BLOCKS} text blocks, these are {len(blocks)}", path=path)
-
-
-def check_text(text: str, path: str) -> None:
-    """Refuse a text that no JSON can carry.
-
-    Raises:
-        CannotExpress: it holds a lone surrogate.
-    """
-    if not text.isascii() and (fault := find_fault(text, path)):
-        raise CannotExpress(f"{fault.path} {fault.reason}", path=fault.path)
-
-
-def check_id(text: str, path: str) -> None:
-    """Refuse an id that is empty, endless or not sayable.
-
-    Raises:
-        CannotExpress: it is one of these.
-    """
-    if not 1 <= len(text) <= wire.ID_LENGTH:
-        raise CannotExpress(f"{path} has 1 to {wire.ID_LENGTH} characters, this one has {len(text)}", path=path)
-    check_text(text, path)
-
-
-def check_value(value: object, path: str) -> None:
-    """Refuse a value that is not plain, bounded JSON.
-
-    Raises:
-        CannotExpress: naming the place.
-    """
-    if fault := find_fault(value, path, forbid_keys=False):
-        raise CannotExpress(f"{fault.path} {fault.reason}", path=fault.path)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import orjson
 
-from adapters.herm.content import check_text, check_value
 from adapters.herm.wrapping import dropped
+from gateway.adapter.checks import check_json, check_text
 from gateway.events import ContextUpdate, Loss, ToolFinished
 
 NOTHING = "The tool finished without a result."
@@ -39,7 +39,7 @@ def outcome_text(event: ToolFinished) -> OutcomeText:
             # At least one block is needed, and an empty text may not be allowed.
             losses += (Loss(how="invented", path="/result", note="a result has a text"),)
             return OutcomeText(NOTHING, failed=False, path="/result", losses=losses)
-        check_value(event.result, "/result")
+        check_json(event.result, "/result", forbid_keys=False)
         text = event.result if isinstance(event.result, str) else orjson.dumps(event.result).decode()
         return OutcomeText(text, failed=False, path="/result", losses=losses)
     losses += dropped(("result", event.result))
@@ -63,7 +63,7 @@ def updates_text(updates: tuple[ContextUpdate, ...]) -> str:
         where = f"/updates/{place}"
         check_text(update.name, f"{where}/name")
         check_text(update.description, f"{where}/description")
-        check_value(update.context, f"{where}/context")
+        check_json(update.context, f"{where}/context", forbid_keys=False)
         head = f"[{update.name}] {update.description}".strip()
         parts.append(f"{head}\n{orjson.dumps(update.context).decode()}" if update.context else head)
     return "\n\n".join(parts)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gateway.adapter.checks import ID_LENGTH
 from gateway.events import SessionState
 
 STREAM = "stream"
@@ -71,8 +72,6 @@ MCP_PREFIX = "mcp_"
 BLOCKS = 100
 TEXT_LENGTH = 20_000
 """Characters of one text block, counted as UTF-16 units: the stricter reading of the documents."""
-ID_LENGTH = 1024
-"""Ours: the documents bound no ids."""
 HIDDEN = "********"
 SECRET_MEMBERS = ("password", "passwd", "secret", "token", "api_key", "apikey", "authorization", "credential")
 """Parts of the names of members that hold a secret, whatever the type of their event."""

@@ -2,11 +2,15 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from adapters.herm import wire
+from gateway.adapter.checks import dropped as dropped_members
 from gateway.adapter.port import Encoded, Frame
 from gateway.events import Draft, Envelope, Loss
+
+dropped = partial(dropped_members, note="Herm has no place for it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +57,3 @@ def wrap(item: Draft | Envelope, said: Said) -> Encoded:
 def _write_time(moment: datetime) -> str:
     utc = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     return utc.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def dropped(*fields: tuple[str, object]) -> tuple[Loss, ...]:
-    """List the fields that hold something as dropped."""
-    return tuple(
-        Loss(how="dropped", path=f"/{name}", note="Herm has no place for it")
-        for name, given in fields
-        if given is not None
-    )

@@ -3,11 +3,12 @@
 from typing import Any
 
 from adapters.herm import wire
-from adapters.herm.content import check_id, check_text, check_value, write_content, write_text
+from adapters.herm.content import write_content, write_text
 from adapters.herm.reading import FAULT_KEY
 from adapters.herm.wrapping import Said, comes_from_runtime, dropped, wrap
 from adapters.herm.writing_tools import write_tool_finished, write_tool_requested
 from adapters.herm.writing_user import write_user_event
+from gateway.adapter.checks import check_id, check_json, check_text
 from gateway.adapter.port import Encoded, Frame
 from gateway.errors import CannotExpress
 from gateway.events import (
@@ -85,7 +86,7 @@ def _write_news(item: Draft | Envelope) -> Said:
         case QuestionAsked():
             check_id(event.id, "/id")
             check_text(event.text, "/text")
-            check_value(list(event.choices), "/choices")
+            check_json(list(event.choices), "/choices", forbid_keys=False)
             return Said(
                 wire.clarify_request(request_id=event.id, question=event.text, choices=list(event.choices) or None)
             )
@@ -160,7 +161,7 @@ def _state(event: SessionMoved) -> Said:
             message = wire.ERROR_TEXT if event.reason is None else event.reason
             return Said(_idle(type=wire.ERROR, message=message), losses)
         case "awaiting_outcome" | "awaiting_approval" | "awaiting_input":
-            check_value(list(event.waiting_for), "/waiting_for")
+            check_json(list(event.waiting_for), "/waiting_for", forbid_keys=False)
             if event.state != "awaiting_outcome":
                 losses += (_narrowed("/state", "Herm does not say what kind of action it waits for"),)
             losses += dropped(("reason", event.reason))
@@ -183,7 +184,7 @@ def _narrowed(path: str, note: str) -> Loss:
 
 def _opaque(event: Opaque) -> Encoded:
     check_text(event.channel, "/channel")
-    check_value(event.payload, "/payload")
+    check_json(event.payload, "/payload", forbid_keys=False)
     kind = wire.event_type_of(event.payload)
     match event.channel:
         case wire.EVENTS:

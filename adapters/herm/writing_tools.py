@@ -1,9 +1,10 @@
 """Writes what a runtime shows of its tools: calls for the host, calls of its own, and their results. Pure."""
 
 from adapters.herm import wire
-from adapters.herm.content import check_count, check_id, check_text, check_value, write_text
+from adapters.herm.content import check_count, write_text
 from adapters.herm.outcome import outcome_text
 from adapters.herm.wrapping import Said, dropped
+from gateway.adapter.checks import check_id, check_json, check_text
 from gateway.events import Loss, ToolFinished, ToolRequested
 
 
@@ -15,7 +16,7 @@ def write_tool_requested(event: ToolRequested) -> Said:
     """
     check_id(event.native_call_id, "/native_call_id")
     check_id(event.tool, "/tool")
-    check_value(event.arguments, "/arguments")
+    check_json(event.arguments, "/arguments", forbid_keys=False)
     losses = dropped(("thought", event.thought), ("supersedes", event.supersedes), ("problem", event.problem))
     if event.runs_in == "host":
         losses += dropped(("needs_approval", event.needs_approval or None), ("preview", event.preview))

@@ -3,9 +3,10 @@
 from typing import assert_never
 
 from adapters.herm import wire
-from adapters.herm.content import check_count, check_id, check_text, write_content, write_text
+from adapters.herm.content import check_count, write_content, write_text
 from adapters.herm.outcome import outcome_text, updates_text
 from adapters.herm.wrapping import Said, dropped
+from gateway.adapter.checks import check_id, check_text
 from gateway.errors import CannotExpress
 from gateway.events import (
     ApprovalGiven,

@@ -1,16 +1,16 @@
 """Says HUMA messages in canonical words and back; both directions, no memory. Pure."""
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from adapters.huma import wire
-from adapters.huma.checks import check_json, check_text
 from adapters.huma.reading import read_server_message
 from adapters.huma.writing import write_server_message
+from gateway.adapter.checks import check_json, check_text
+from gateway.adapter.payload import keep, payload_of, read_typed
 from gateway.adapter.port import Encoded, Frame
-from gateway.errors import CannotExpress, MalformedFrame
+from gateway.errors import CannotExpress
 from gateway.events import Draft, Envelope, Opaque
-from gateway.json_values import Malformed, find_fault, json_type
 
 
 class HumaCodec(ABC):
@@ -31,17 +31,15 @@ class HumaCodec(ABC):
 
     def decode(self, frame: Frame) -> tuple[Draft, ...]:
         """Say a frame in canonical words."""
-        payload = frame.payload
-        if isinstance(payload, Malformed):
-            raise MalformedFrame(payload.reason)
+        payload = payload_of(frame)
         match frame.channel:
             case wire.FROM_CLIENT:
-                draft = self.read_client_message(_typed(payload))
+                draft = self.read_client_message(read_typed(payload))
             case wire.FROM_SERVER | wire.ERRORS:
-                draft = read_server_message(_typed(payload))
+                draft = read_server_message(read_typed(payload))
             case _:
                 draft = None
-        return (draft or _keep(frame),)
+        return (draft or keep(frame),)
 
     def encode(self, item: Draft | Envelope) -> Encoded:
         """Say an event in native words."""
@@ -66,18 +64,3 @@ class HumaCodec(ABC):
                 check_text(event.channel, "/channel")
                 check_json(event.payload, "/payload")
                 return Encoded((Frame(event.channel, event.payload),))
-
-
-def _typed(payload: Any) -> dict[str, Any]:
-    if not isinstance(payload, dict):
-        raise MalformedFrame(f"expected an object, got {json_type(payload)}")
-    message = cast("dict[str, Any]", payload)
-    if not isinstance(message.get("type"), str):
-        raise MalformedFrame(f"expected a string, got {json_type(message.get('type'))}", path="/type")
-    return message
-
-
-def _keep(frame: Frame) -> Draft:
-    if fault := find_fault([frame.channel, frame.payload], forbid_keys=False):
-        raise MalformedFrame(f"the message {fault.reason}", path=fault.path[2:])
-    return Draft(Opaque(channel=frame.channel, payload=frame.payload))

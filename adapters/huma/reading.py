@@ -3,6 +3,7 @@
 from typing import Any
 
 from adapters.huma import wire
+from gateway.adapter.checks import ID_LENGTH
 from gateway.errors import MalformedFrame
 from gateway.events import (
     Author,
@@ -74,8 +75,8 @@ def _tool_call(payload: dict[str, Any]) -> Draft:
     match payload:
         case {"toolCallId": str(call_id), "toolName": str(tool), "arguments": dict()} if (
             len(payload) == 4
-            and 1 <= len(call_id) <= wire.ID_LENGTH
-            and 1 <= len(tool) <= wire.ID_LENGTH
+            and 1 <= len(call_id) <= ID_LENGTH
+            and 1 <= len(tool) <= ID_LENGTH
             and not find_fault(payload)
         ):
             # Nearly every call: just its fields, and nothing wrong with any of them.

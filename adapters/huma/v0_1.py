@@ -8,11 +8,11 @@ from pydantic import Field
 
 from adapters.huma import wire
 from adapters.huma.chat import read_chat_message, write_chat_message
-from adapters.huma.checks import check_id, check_json, check_text, dropped, say
 from adapters.huma.codec import HumaCodec
 from adapters.huma.options import MAX_FRAME
 from adapters.huma.reading import refuse_unsayable, settle
-from adapters.huma.writing import check_context, is_chat, wakes
+from adapters.huma.writing import check_context, dropped, is_chat, say, wakes
+from gateway.adapter.checks import check_id, check_json, check_text
 from gateway.adapter.port import Capabilities, Encoded
 from gateway.errors import CannotExpress, MalformedFrame
 from gateway.events import (

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from gateway.adapter.checks import ID_LENGTH
 from gateway.events import SessionState
 
 FROM_CLIENT = "message"
@@ -21,8 +22,6 @@ SERVER_TYPES = frozenset({TOOL_CALL, CANCEL_TOOL_CALL, MESSAGING, ERROR, STATUS}
 EMITS = frozenset({"tool.requested", "tool.canceled", "message.posted", "typing.changed", "session.moved"})
 """The kinds of what a server says."""
 
-ID_LENGTH = 1024
-"""Ours: the documents bound neither ids nor tool names."""
 NAME_LENGTH = 128
 """Documented by 0.2.0 only; the same servers speak both."""
 IMAGE_BYTES = 4 * 1024 * 1024

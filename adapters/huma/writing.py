@@ -1,8 +1,11 @@
 """Writes what HUMA servers say, in either version, and what a client's messages have in common. Pure."""
 
+from functools import partial
+from typing import Any
+
 from adapters.huma import wire
-from adapters.huma.checks import check_id, check_json, check_text, dropped, say
-from gateway.adapter.port import Encoded
+from gateway.adapter.checks import check_id, check_json, check_text, dropped as dropped_members
+from gateway.adapter.port import Encoded, Frame
 from gateway.errors import CannotExpress
 from gateway.events import (
     ContextUpdated,
@@ -19,6 +22,13 @@ from gateway.events import (
     text_of,
 )
 from gateway.json_values import utf16_length
+
+dropped = partial(dropped_members, note="HUMA has no place for it")
+
+
+def say(channel: str, payload: dict[str, Any], losses: tuple[Loss, ...] = ()) -> Encoded:
+    """Say an event in one frame."""
+    return Encoded((Frame(channel, payload),), losses)
 
 
 def write_server_message(event: Event, *, faults_on: str) -> Encoded | None:

@@ -1,7 +1,5 @@
 """Says OpenHands messages in canonical words and back; both directions, no memory. Pure."""
 
-from typing import Any, cast
-
 from adapters.openhands import wire
 from adapters.openhands.reading import read_client_action, read_event
 from adapters.openhands.writing import (
@@ -10,10 +8,10 @@ from adapters.openhands.writing import (
     write_client_action,
     write_server_message,
 )
+from gateway.adapter.payload import keep, payload_of, read_object
 from gateway.adapter.port import Encoded, Frame
 from gateway.errors import CannotExpress, MalformedFrame
 from gateway.events import Draft, Envelope, Opaque
-from gateway.json_values import Malformed, find_fault, json_type
 
 
 class OpenHandsCodec:
@@ -25,17 +23,15 @@ class OpenHandsCodec:
 
     def decode(self, frame: Frame) -> tuple[Draft, ...]:
         """Say a frame in canonical words."""
-        payload = frame.payload
-        if isinstance(payload, Malformed):
-            raise MalformedFrame(payload.reason)
+        payload = payload_of(frame)
         match frame.channel:
             case wire.EVENTS:
-                draft = read_event(_object(payload), keep_prompt=self._keep_prompt)
+                draft = read_event(read_object(payload), keep_prompt=self._keep_prompt)
             case wire.ACTIONS | wire.OLD_ACTIONS:
-                draft = read_client_action(_object(payload))
+                draft = read_client_action(read_object(payload))
             case _:
                 draft = None
-        return (draft or _keep(frame),)
+        return (draft or keep(frame),)
 
     def encode(self, item: Draft | Envelope) -> Encoded:
         """Say an event in native words; what does not come back when they are read again is listed as lost."""
@@ -67,16 +63,3 @@ class OpenHandsCodec:
                 raise CannotExpress("an observation is the runtime's to make", path="/payload/observation")
             case _:
                 return Encoded((frame,))
-
-
-def _object(payload: Any) -> dict[str, Any]:
-    if not isinstance(payload, dict):
-        raise MalformedFrame(f"expected an object, got {json_type(payload)}")
-    return cast("dict[str, Any]", payload)
-
-
-def _keep(frame: Frame) -> Draft:
-    payload = frame.payload
-    if fault := find_fault([frame.channel, payload], forbid_keys=False):
-        raise MalformedFrame(f"the message {fault.reason}", path=fault.path[2:])
-    return Draft(Opaque(channel=frame.channel, payload=payload))

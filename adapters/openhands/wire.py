@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gateway.adapter.checks import ID_LENGTH
 from gateway.events import SessionState
 
 PROTOCOL = "openhands/0.62"
@@ -18,8 +19,6 @@ CLIENT_CHANNELS = frozenset({ACTIONS, OLD_ACTIONS})
 
 MESSAGE_BYTES = 4 * 1024 * 1024
 """The server drops a larger message without a word (OH58)."""
-ID_LENGTH = 1024
-"""Ours: how much of a `tool_call_id` is believed."""
 OVERLAP = 50
 """How far behind the highest id a link resumes: live order is not id order (OH18)."""
 PAGE = 100

@@ -1,0 +1,42 @@
+"""What every codec does with a frame before it reads what it says. Pure."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from gateway.adapter.port import Frame
+from gateway.errors import MalformedFrame
+from gateway.events import Draft, Opaque
+from gateway.json_values import Malformed, find_fault, json_type
+
+
+def payload_of(frame: Frame) -> Any:
+    """Take the payload out of a frame.
+
+    Raises:
+        MalformedFrame: it could not be read; the functions below raise it, too, where a payload is not what they want.
+    """
+    if isinstance(frame.payload, Malformed):
+        raise MalformedFrame(frame.payload.reason)
+    return frame.payload
+
+
+def read_object(payload: object) -> dict[str, Any]:
+    """Take a payload that must be an object."""
+    if not isinstance(payload, dict):
+        raise MalformedFrame(f"expected an object, got {json_type(payload)}")
+    return cast("dict[str, Any]", payload)
+
+
+def read_typed(payload: object) -> dict[str, Any]:
+    """Take a payload that must be an object with a text at `type`."""
+    message = read_object(payload)
+    if not isinstance(message.get("type"), str):
+        raise MalformedFrame(f"expected a string, got {json_type(message.get('type'))}", path="/type")
+    return message
+
+
+def keep(frame: Frame, *, hide: Callable[[Any], Any] | None = None) -> Draft:
+    """Keep what the protocol does not have as `opaque`; `hide` takes out what no journal may hold."""
+    if fault := find_fault([frame.channel, frame.payload], forbid_keys=False):
+        raise MalformedFrame(f"the message {fault.reason}", path=fault.path[2:])
+    return Draft(Opaque(channel=frame.channel, payload=hide(frame.payload) if hide else frame.payload))
