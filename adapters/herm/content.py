@@ -13,7 +13,7 @@ from gateway.json_values import json_type, pointer, unknown_fields, utf16_length
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ReadContent:
     """What a list of blocks says, and what of it has no canonical place."""
 
     content: tuple[Content, ...]
@@ -28,7 +28,7 @@ class WrittenContent:
     losses: tuple[Loss, ...] = ()
 
 
-def read_blocks(blocks: list[Any], path: str, *, strict: bool) -> Read:
+def read_blocks(blocks: list[Any], path: str, *, strict: bool) -> ReadContent:
     """Read blocks; a strict reading keeps to the documented limits, the other one takes what a newer server says.
 
     Raises:
@@ -56,10 +56,10 @@ def read_blocks(blocks: list[Any], path: str, *, strict: bool) -> Read:
                 raise MalformedFrame("only text blocks are allowed", path=f"{where}/type")
             case _:
                 raise MalformedFrame(f"expected a text block, got {json_type(block)}", path=where)
-    return Read(tuple(content), tuple(losses))
+    return ReadContent(tuple(content), tuple(losses))
 
 
-def join_texts(read: Read, path: str, *, between: str) -> tuple[str, tuple[Loss, ...]]:
+def join_texts(read: ReadContent, path: str, *, between: str) -> tuple[str, tuple[Loss, ...]]:
     """Say content as one text, for kinds that hold no more than that."""
     texts = [block.text for block in read.content if isinstance(block, Text)]
     losses = read.losses
