@@ -17,9 +17,10 @@ from structlog.testing import capture_logs
 
 from gateway.errors import EngineLocked, EngineUnavailable, EngineUnusable
 from gateway.events import SessionId
+from gateway.store.questions import session
 from gateway.store.sqlite import SqliteEngine, lock as sqlite_lock
+from gateway.store.sqlite.dialect import answer
 from gateway.store.sqlite.place import FilePlace
-from gateway.store.sqlite.queries import read_session
 from gateway.store.sqlite.readers import Readers
 from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said, texts
@@ -166,11 +167,11 @@ async def test_a_reader_that_opens_the_database_late_makes_none(path: Path) -> N
         for take_away in (_rename_file, _rename_log, _replace_file, _link_instead):
             put_back = take_away(path)
             with pytest.raises(EngineUnavailable):
-                await late.ask(read_session, ALICE)
+                await late.ask(answer, session(ALICE))
             put_back()
             files = {file.name.removeprefix(path.name) for file in path.parent.iterdir()}
             assert files == {"", "-wal", "-shm", ".lock"}
-        assert await late.ask(read_session, ALICE) is not None
+        assert await late.ask(answer, session(ALICE)) is not None
         await late.close()
 
 

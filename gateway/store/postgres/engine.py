@@ -17,38 +17,28 @@ import structlog
 
 from gateway.clock import Clock
 from gateway.errors import EngineUnavailable, EngineUnusable, InvalidRequest, NotFound
-from gateway.events import CallId, Envelope, InteractionId, SessionId
-from gateway.store.call import Call
+from gateway.events import CallId, Envelope, SessionId
 from gateway.store.encoding import encode_event
-from gateway.store.postgres import leases, queries, upkeep
+from gateway.store.postgres import leases, upkeep
 from gateway.store.postgres.commits import LANES, PATIENCE, CommitLanes
 from gateway.store.postgres.connection import Address
 from gateway.store.postgres.notifier import PostgresNotifier
 from gateway.store.postgres.once import FIRST_PAUSE, LONGEST_PAUSE, ExactlyOnce, Line
 from gateway.store.postgres.pool import Pool
 from gateway.store.postgres.schema import check, migrate
+from gateway.store.questions import AnswersQuestions, Question, T
 from gateway.store.records import micros, whole_micros
 from gateway.store.retention import add_up, portions
-from gateway.store.rows import (
-    ANY_DEAD,
-    CallFilter,
-    DeadFilter,
-    EngineHealth,
-    Instance,
-    InteractionRow,
-    Page,
-    Regained,
-    RetentionPolicy,
-    SendRow,
-    SessionRow,
-    StoredAnswer,
-    Swept,
-)
+from gateway.store.rows import EngineHealth, Instance, Regained, RetentionPolicy, SessionRow, StoredAnswer, Swept
 from gateway.store.shared_probe import SharedProbe
-from gateway.store.step import Committed, InteractionState, Step
+from gateway.store.step import Committed, Step
 
 log = structlog.get_logger(__name__)
 
+_ENDED = """
+SELECT (extract(epoch FROM clock_timestamp() - ended_at) * 1000000)::bigint, finished_at
+FROM @calls WHERE call_id = $1 AND finished_at IS NOT NULL
+"""
 _PROBE_SECONDS = 5.0
 _BEAT_SECONDS = 1.5
 """What a connection may take for a heartbeat: one that went dead must not cost the lease."""
@@ -64,7 +54,7 @@ class _Open:
     """A connection for the lease alone, so that no question delays a heartbeat."""
 
 
-class PostgresEngine:
+class PostgresEngine(AnswersQuestions):
     """Keep everything in one schema of the database at `dsn`; any number of gateways may share it."""
 
     def __init__(
@@ -155,14 +145,17 @@ class PostgresEngine:
     def _pool(self) -> Pool:
         return self._open.pool
 
+    async def _answer(self, question: Question[T]) -> T:
+        return question.read([tuple(row) for row in await self._pool.ask(question.text, *question.values)])
+
+    def _now(self) -> int:
+        return micros(self._clock.now())
+
     # Journal
 
     async def commit(self, step: Step) -> Committed:
         lanes = self._open.lanes
         return await lanes.commit(step, [encode_event(new) for new in step.events])
-
-    async def read(self, session_id: SessionId, *, after: int = 0, limit: int = 500) -> Sequence[Envelope]:
-        return await queries.read_events(self._pool, session_id, after, limit)
 
     # Registry
 
@@ -191,21 +184,13 @@ class PostgresEngine:
                 first=first,
                 record=encode_event(first),
                 state=state,
-                now=micros(self._clock.now()),
+                now=self._now(),
             )
         )
         row = await self.session(found)
         if row is None:
             raise NotFound(f"no session {found!r}")
         return row, new
-
-    async def session(self, session_id: SessionId) -> SessionRow | None:
-        return await queries.read_session(self._pool, session_id)
-
-    async def sessions(
-        self, page: Page, *, runtime: str | None = None, open_only: bool = False
-    ) -> tuple[Sequence[SessionRow], str | None]:
-        return await queries.list_sessions(self._pool, page, runtime=runtime, open_only=open_only)
 
     async def erase(self, session_id: SessionId) -> None:
         reached: int | None = 0
@@ -214,36 +199,13 @@ class PostgresEngine:
 
     # Ledger
 
-    async def call(self, call_id: CallId) -> Call | None:
-        return await queries.read_call(self._pool, call_id)
-
-    async def latest_call(self, session_id: SessionId, native_call_id: str) -> Call | None:
-        return await queries.read_latest_call(self._pool, session_id, native_call_id)
-
     async def ended_for(self, call_id: CallId) -> timedelta | None:
-        return await queries.read_ended(self._pool, call_id, now=self._clock.now())
-
-    async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[Call], str | None]:
-        return await queries.list_calls(self._pool, which, page)
-
-    async def open_calls(self, session_id: SessionId) -> Sequence[Call]:
-        return await queries.list_open_calls(self._pool, session_id)
-
-    async def pending_sends(
-        self,
-        *,
-        session_id: SessionId | None = None,
-        target: str,
-        due_before: datetime | None = None,
-        limit: int = 500,
-    ) -> Sequence[SendRow]:
-        return await queries.list_pending_sends(self._pool, session_id, target, due_before, limit)
-
-    async def next_send_due(self, target: str) -> datetime | None:
-        return await queries.read_next_send_due(self._pool, target)
-
-    async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[SendRow]:
-        return await queries.list_sends_of(self._pool, session_id, sequence)
+        rows = await self._pool.ask(_ENDED, call_id)
+        if not rows:
+            return None
+        span, finished_at = rows[0]
+        # Our own clock says it only where a release before, or a transfer, has left no time.
+        return timedelta(microseconds=self._now() - finished_at if span is None else span)
 
     async def revive(self, session_id: SessionId, sequence: int, target: str, *, due_at: datetime) -> bool:
         return await self._pool.transact(upkeep.revive(session_id, sequence, target, micros(due_at)))
@@ -251,27 +213,10 @@ class PostgresEngine:
     async def dismiss(self, session_id: SessionId, sequence: int, target: str, *, reason: str) -> bool:
         return await self._pool.transact(upkeep.dismiss(session_id, sequence, target, reason))
 
-    async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[SendRow], str | None]:
-        return await queries.list_dead_sends(self._pool, page, which)
-
-    async def interactions(
-        self, page: Page, *, session_id: SessionId | None = None, state: InteractionState | None = None
-    ) -> tuple[Sequence[InteractionRow], str | None]:
-        return await queries.list_interactions(self._pool, page, session_id=session_id, state=state)
-
-    async def interaction(self, interaction_id: InteractionId) -> InteractionRow | None:
-        return await queries.read_interaction(self._pool, interaction_id)
-
     # Memory
 
-    async def recall(self, *, key: str, scope: str) -> StoredAnswer | None:
-        return await queries.read_answer(self._pool, key, scope, micros(self._clock.now()))
-
     async def remember(self, *, key: str, scope: str, answer: StoredAnswer) -> bool:
-        return await self._pool.transact(upkeep.remember(key, scope, answer, micros(self._clock.now())))
-
-    async def note(self, name: str) -> str | None:
-        return await queries.read_note(self._pool, name)
+        return await self._pool.transact(upkeep.remember(key, scope, answer, self._now()))
 
     async def set_note(self, name: str, value: str | None) -> None:
         await self._pool.transact(upkeep.set_note(name, value))
@@ -316,8 +261,8 @@ class PostgresEngine:
     # Upkeep
 
     async def sweep(self, policy: RetentionPolicy, *, budget: int = 2_000) -> Swept:
-        now = micros(self._clock.now())
-        cuts, more = await queries.choose_to_sweep(self._pool, policy, now, budget)
+        now = self._now()
+        cuts, more = await self._choose(policy, now, budget)
         copies_from = now - whole_micros(policy.copy_age)
         gone = [await self._pool.transact(upkeep.cut(portion, copies_from)) for portion in portions(cuts)]
         events, copies = add_up(gone)

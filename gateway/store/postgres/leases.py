@@ -11,8 +11,8 @@ from typing import Any
 from gateway.events import SessionId
 from gateway.store.postgres.once import Transaction, Work
 from gateway.store.postgres.pool import Pool
-from gateway.store.postgres.queries import SESSION_COLUMNS, session_row
 from gateway.store.postgres.store import lock
+from gateway.store.questions import SESSION, session_row
 from gateway.store.roster import room_for
 from gateway.store.rows import Instance, Regained, SessionRow
 
@@ -29,7 +29,7 @@ UPDATE @sessions s SET owner = $1, fence = s.fence + 1
 WHERE s.session_id = $2 AND s.state <> 'closed' AND s.owner IS DISTINCT FROM $1 AND {_LIVES} AND NOT {_OWNER_LIVES}
 """
 _OWN = f"""
-SELECT {SESSION_COLUMNS}, p.snapshot FROM @sessions s LEFT JOIN @snapshots p ON p.session_id = s.session_id
+{SESSION}
 WHERE s.session_id = ANY ($2::text[]) AND s.owner = $1 AND s.state <> 'closed' AND {_LIVES} ORDER BY s.id
 """
 _ROLL = f"""

@@ -10,7 +10,8 @@ from gateway.store.encoding import strip_about
 from gateway.store.postgres.once import Transaction, Work
 from gateway.store.postgres.schema import check
 from gateway.store.postgres.store import KEEP_ANSWERS, KnownRows, write
-from gateway.store.records import LISTED, EventRecord, Head, micros
+from gateway.store.questions import DISMISS, DROP_CALLS, FLOOR, REVIVE, SET_NOTE, UNDELIVERED
+from gateway.store.records import EventRecord, Head, micros
 from gateway.store.retention import PORTION, RemovedRows, add_up
 from gateway.store.rows import StoredAnswer
 
@@ -23,17 +24,6 @@ VALUES ($1, $2, $3, $4, $5, $6, 0, 1, 0, 0, $7, $7)
 ON CONFLICT DO NOTHING RETURNING {_HEAD}
 """
 _LOCK = f"SELECT {_HEAD} FROM @sessions WHERE session_id = $1 FOR UPDATE"
-_SET_NOTE = """
-INSERT INTO @notes (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value
-"""
-_REVIVE = """
-UPDATE @outbound SET state = 'pending', attempt = 0, due_at = $4, reason = NULL
-WHERE session_id = $1 AND seq = $2 AND target = $3 AND state IN ('refused', 'unknown', 'dead') RETURNING 1
-"""
-_DISMISS = f"""
-UPDATE @outbound SET state = 'moot', due_at = NULL, reason = $4
-WHERE session_id = $1 AND seq = $2 AND target = $3 AND ({LISTED}) RETURNING 1
-"""
 _PROBE = """
 INSERT INTO @probe (id, tried_at) VALUES (1, clock_timestamp())
 ON CONFLICT (id) DO UPDATE SET tried_at = excluded.tried_at
@@ -50,21 +40,6 @@ _MEASURE = """
 UPDATE @sessions SET size = (SELECT coalesce(sum(length(about)), 0) FROM @events WHERE session_id = $1)
 WHERE session_id = $1
 """
-_FLOOR = """
-SELECT min(seq) FROM (
-    SELECT request_seq AS seq FROM @calls WHERE session_id = $1 AND state IN ('queued', 'dispatched', 'accepted')
-    UNION ALL SELECT seq FROM @outbound
-    WHERE session_id = $1 AND state = 'pending' AND (target = 'runtime' OR created_at >= $2::bigint)
-    UNION ALL SELECT request_seq FROM @interactions WHERE session_id = $1 AND state = 'waiting'
-    UNION ALL SELECT request_seq FROM @interactions
-    WHERE session_id = $1 AND state NOT IN ('waiting', 'answered', 'expired', 'moot')
-    UNION ALL SELECT request_seq FROM @calls WHERE session_id = $1
-        AND state NOT IN ('queued', 'dispatched', 'accepted', 'succeeded', 'failed', 'canceled', 'expired')
-    UNION ALL SELECT seq FROM @outbound WHERE session_id = $1
-        AND state NOT IN ('pending', 'delivered', 'moot') AND state NOT IN ('refused', 'unknown', 'dead')
-    UNION ALL SELECT keep_from FROM @snapshots WHERE session_id = $1 AND keep_from IS NOT NULL
-) AS needed
-"""
 _CUT = """
 WITH gone AS (
     DELETE FROM @events WHERE session_id = $1 AND seq < $2
@@ -78,22 +53,6 @@ WITH gone AS (
     WHERE session_id = $1
 )
 SELECT count(*) FROM gone
-"""
-_UNDELIVERED = """
-SELECT target, count(*) FROM @outbound WHERE session_id = $1 AND seq < $2 AND state = 'pending' GROUP BY target
-"""
-_DROP_CALLS = """
-DELETE FROM @calls WHERE id IN (
-    SELECT c.id FROM @calls c
-    WHERE c.id < coalesce((SELECT id FROM @calls WHERE created_at >= $1 ORDER BY id LIMIT 1), 9223372036854775807)
-        AND c.finished_at < $1
-        AND NOT EXISTS (
-            SELECT 1 FROM @outbound o
-            WHERE o.session_id = c.session_id AND o.seq = c.outcome_seq AND o.state = 'pending'
-        )
-    ORDER BY c.id LIMIT $2
-)
-RETURNING 1
 """
 # Nobody asks about a transaction of yesterday, and an instance that has been gone for a week will not be back.
 # What such an instance held is free already, whether or not its name is still on the list.
@@ -175,7 +134,7 @@ def revive(session_id: SessionId, sequence: int, target: str, due_at: int) -> Wo
     """Make an outbound row pending again, where it waits for an operator."""
 
     async def work(turn: Transaction) -> bool:
-        return bool(await turn.link.ask(_REVIVE, session_id, sequence, target, due_at))
+        return bool(await turn.link.ask(REVIVE, session_id, sequence, target, due_at))
 
     return work
 
@@ -184,7 +143,7 @@ def dismiss(session_id: SessionId, sequence: int, target: str, reason: str) -> W
     """Make an outbound row moot, where it waits for an operator."""
 
     async def work(turn: Transaction) -> bool:
-        return bool(await turn.link.ask(_DISMISS, session_id, sequence, target, reason))
+        return bool(await turn.link.ask(DISMISS, session_id, sequence, target, reason))
 
     return work
 
@@ -196,7 +155,7 @@ def set_note(name: str, value: str | None) -> Work[None]:
         if value is None:
             await turn.link.ask("DELETE FROM @notes WHERE name = $1", name)
         else:
-            await turn.link.ask(_SET_NOTE, name, value)
+            await turn.link.ask(SET_NOTE, name, value)
 
     return work
 
@@ -256,9 +215,9 @@ async def _cut_one(turn: Transaction, session_id: SessionId, first: int, copies_
     ask = turn.link.ask
     if not await ask(_LOCK, session_id):
         return RemovedRows(0, Counter())
-    ((floor,),) = await ask(_FLOOR, session_id, copies_from)
+    ((floor,),) = await ask(FLOOR, session_id, copies_from)
     first = first if floor is None else min(first, floor)
-    copies: Counter[str] = Counter(dict(await ask(_UNDELIVERED, session_id, first)))
+    copies: Counter[str] = Counter(dict(await ask(UNDELIVERED, session_id, first)))
     ((count,),) = await ask(_CUT, session_id, first)
     return RemovedRows(count, copies)
 
@@ -270,6 +229,6 @@ def drop_calls(before: int, budget: int, now: int) -> Work[int]:
         await turn.link.ask("DELETE FROM @idempotency WHERE expires_at <= $1", now)
         for statement in _FORGET:
             await turn.link.ask(statement)
-        return len(await turn.link.ask(_DROP_CALLS, before, max(budget, 0)))
+        return len(await turn.link.ask(DROP_CALLS, before, max(budget, 0)))
 
     return work

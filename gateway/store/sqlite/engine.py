@@ -14,35 +14,22 @@ import orjson
 
 from gateway.clock import Clock
 from gateway.errors import EngineUnavailable, InvalidRequest, NotFound
-from gateway.events import CallId, Envelope, InteractionId, SessionId
-from gateway.store.call import Call
+from gateway.events import CallId, Envelope, SessionId
 from gateway.store.encoding import encode_event
+from gateway.store.questions import AnswersQuestions, Question, T
 from gateway.store.records import micros, whole_micros
 from gateway.store.retention import add_up, portions
 from gateway.store.roster import Roster
-from gateway.store.rows import (
-    ANY_DEAD,
-    CallFilter,
-    DeadFilter,
-    EngineHealth,
-    Instance,
-    InteractionRow,
-    Page,
-    Regained,
-    RetentionPolicy,
-    SendRow,
-    SessionRow,
-    StoredAnswer,
-    Swept,
-)
+from gateway.store.rows import EngineHealth, Instance, Regained, RetentionPolicy, SessionRow, StoredAnswer, Swept
 from gateway.store.shared_probe import SharedProbe
-from gateway.store.sqlite import leases, queries, upkeep
+from gateway.store.sqlite import leases, upkeep
+from gateway.store.sqlite.dialect import answer
 from gateway.store.sqlite.lock import FileLock, check_place, locate
 from gateway.store.sqlite.place import FilePlace
 from gateway.store.sqlite.privacy import make_private
 from gateway.store.sqlite.readers import Readers
 from gateway.store.sqlite.writer import Writer
-from gateway.store.step import Committed, InteractionState, Step
+from gateway.store.step import Committed, Step
 
 PROBE_SECONDS = 5.0
 """How long the disk may take until it counts as one that takes no writes."""
@@ -50,7 +37,7 @@ _LOG_TRIES, _LOG_PAUSE = 100, 0.1
 _SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 
 
-class SqliteEngine:
+class SqliteEngine(AnswersQuestions):
     """Keep everything in the file at `path`; its folder must exist and be on a local disk."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
@@ -111,14 +98,17 @@ class SqliteEngine:
     def _roster(self) -> Roster:
         return self._open[2]
 
+    async def _answer(self, question: Question[T]) -> T:
+        return await self._read.ask(answer, question)
+
+    def _now(self) -> int:
+        return micros(self._clock.now())
+
     # Journal
 
     async def commit(self, step: Step) -> Committed:
         writer = self._write
         return await writer.commit(step, [encode_event(new) for new in step.events])
-
-    async def read(self, session_id: SessionId, *, after: int = 0, limit: int = 500) -> Sequence[Envelope]:
-        return await self._read.ask(queries.read_events, session_id, after, limit)
 
     # Registry
 
@@ -154,14 +144,6 @@ class SqliteEngine:
             raise NotFound(f"no session {found!r}")
         return row, new
 
-    async def session(self, session_id: SessionId) -> SessionRow | None:
-        return await self._read.ask(queries.read_session, session_id)
-
-    async def sessions(
-        self, page: Page, *, runtime: str | None = None, open_only: bool = False
-    ) -> tuple[Sequence[SessionRow], str | None]:
-        return await self._read.ask(queries.list_sessions, page, runtime=runtime, open_only=open_only)
-
     async def erase(self, session_id: SessionId) -> None:
         reached: int | None = 0
         while reached is not None:
@@ -178,38 +160,10 @@ class SqliteEngine:
 
     # Ledger
 
-    async def call(self, call_id: CallId) -> Call | None:
-        return await self._read.ask(queries.read_call, call_id)
-
-    async def latest_call(self, session_id: SessionId, native_call_id: str) -> Call | None:
-        return await self._read.ask(queries.read_latest_call, session_id, native_call_id)
-
     async def ended_for(self, call_id: CallId) -> timedelta | None:
         # One process has the file for itself: its clock is the store's.
         row = await self.call(call_id)
         return None if row is None or row.finished_at is None else self._clock.now() - row.finished_at
-
-    async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[Call], str | None]:
-        return await self._read.ask(queries.list_calls, which, page)
-
-    async def open_calls(self, session_id: SessionId) -> Sequence[Call]:
-        return await self._read.ask(queries.list_open_calls, session_id)
-
-    async def pending_sends(
-        self,
-        *,
-        session_id: SessionId | None = None,
-        target: str,
-        due_before: datetime | None = None,
-        limit: int = 500,
-    ) -> Sequence[SendRow]:
-        return await self._read.ask(queries.list_pending_sends, session_id, target, due_before, limit)
-
-    async def next_send_due(self, target: str) -> datetime | None:
-        return await self._read.ask(queries.read_next_send_due, target)
-
-    async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[SendRow]:
-        return await self._read.ask(queries.list_sends_of, session_id, sequence)
 
     async def revive(self, session_id: SessionId, sequence: int, target: str, *, due_at: datetime) -> bool:
         return bool(await self._write.run(upkeep.revive(session_id, sequence, target, micros(due_at))))
@@ -217,27 +171,10 @@ class SqliteEngine:
     async def dismiss(self, session_id: SessionId, sequence: int, target: str, *, reason: str) -> bool:
         return bool(await self._write.run(upkeep.dismiss(session_id, sequence, target, reason)))
 
-    async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[SendRow], str | None]:
-        return await self._read.ask(queries.list_dead_sends, page, which)
-
-    async def interactions(
-        self, page: Page, *, session_id: SessionId | None = None, state: InteractionState | None = None
-    ) -> tuple[Sequence[InteractionRow], str | None]:
-        return await self._read.ask(queries.list_interactions, page, session_id=session_id, state=state)
-
-    async def interaction(self, interaction_id: InteractionId) -> InteractionRow | None:
-        return await self._read.ask(queries.read_interaction, interaction_id)
-
     # Memory
-
-    async def recall(self, *, key: str, scope: str) -> StoredAnswer | None:
-        return await self._read.ask(queries.read_answer, key, scope, micros(self._clock.now()))
 
     async def remember(self, *, key: str, scope: str, answer: StoredAnswer) -> bool:
         return bool(await self._write.run(upkeep.remember(key, scope, answer)))
-
-    async def note(self, name: str) -> str | None:
-        return await self._read.ask(queries.read_note, name)
 
     async def set_note(self, name: str, value: str | None) -> None:
         await self._write.run(upkeep.set_note(name, value))
@@ -291,8 +228,8 @@ class SqliteEngine:
     # Upkeep
 
     async def sweep(self, policy: RetentionPolicy, *, budget: int = 2_000) -> Swept:
-        now = micros(self._clock.now())
-        cuts, more = await self._read.ask(queries.choose_to_sweep, policy, now, budget)
+        now = self._now()
+        cuts, more = await self._choose(policy, now, budget)
         copies_from = now - whole_micros(policy.copy_age)
         gone = [await self._write.run(upkeep.cut(portion, copies_from), how="alone") for portion in portions(cuts)]
         events, copies = add_up(gone)

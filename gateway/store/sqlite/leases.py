@@ -10,9 +10,10 @@ import orjson
 
 from gateway.events import SessionId
 from gateway.store.apply import CLOSED
+from gateway.store.questions import session
 from gateway.store.roster import Roster, room_for
 from gateway.store.rows import Regained, SessionRow
-from gateway.store.sqlite.queries import read_session
+from gateway.store.sqlite.dialect import answer
 from gateway.store.sqlite.upkeep import Run
 from gateway.store.sqlite.writer import Turn
 
@@ -44,7 +45,7 @@ def take(instance: str, session_id: SessionId, roster: Roster) -> Run:
 
     def run(turn: Turn) -> SessionRow | None:
         living = roster.living()
-        row = read_session(turn.store.connection, session_id)
+        row = answer(turn.store.connection, session(session_id))
         if row is None or row.state == CLOSED or instance not in living:
             return None
         if row.owner == instance:
@@ -86,7 +87,7 @@ def regain(instance: str, former: Collection[str]) -> Run:
 def _give(turn: Turn, instance: str, session_id: SessionId) -> SessionRow:
     turn.store.connection.execute(_GIVE, (instance, session_id))
     turn.store.forget_head(session_id)
-    row = read_session(turn.store.connection, session_id)
+    row = answer(turn.store.connection, session(session_id))
     assert row is not None
     return row
 

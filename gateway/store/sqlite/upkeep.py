@@ -8,9 +8,11 @@ from gateway.errors import Conflict, NotFound
 from gateway.events import Envelope, SessionId
 from gateway.store.apply import CLOSED, begin, decide
 from gateway.store.encoding import strip_about
-from gateway.store.records import LISTED, EventRecord, Head, micros
+from gateway.store.questions import DISMISS, DROP_CALLS, FLOOR, REVIVE, SET_NOTE, UNDELIVERED
+from gateway.store.records import EventRecord, Head, micros
 from gateway.store.retention import PORTION, RemovedRows, add_up
 from gateway.store.rows import StoredAnswer
+from gateway.store.sqlite.dialect import in_sqlite
 from gateway.store.sqlite.schema import PATIENCE
 from gateway.store.sqlite.writer import Turn
 
@@ -22,50 +24,12 @@ VALUES (?, ?, ?, ?, ?, ?, 0, 1, 0, 0, ?, ?)
 _REMEMBER = """
 INSERT OR REPLACE INTO idempotency (scope, key, request_sha, response, expires_at) VALUES (?, ?, ?, ?, ?)
 """
-_REVIVE = """
-UPDATE outbound SET state = 'pending', attempt = 0, due_at = ?, reason = NULL
-WHERE session_id = ? AND seq = ? AND target = ? AND state IN ('refused', 'unknown', 'dead')
-"""
-_DISMISS = " ".join(
-    (
-        "UPDATE outbound SET state = 'moot', due_at = NULL, reason = ?",
-        "WHERE session_id = ? AND seq = ? AND target = ? AND (",
-        LISTED,
-        ")",
-    )
-)
-_FLOOR = """
-SELECT min(seq) FROM (
-    SELECT request_seq AS seq FROM calls WHERE session_id = ?1 AND state IN ('queued', 'dispatched', 'accepted')
-    UNION ALL SELECT seq FROM outbound
-    WHERE session_id = ?1 AND state = 'pending' AND (target = 'runtime' OR created_at >= ?2)
-    UNION ALL SELECT request_seq FROM interactions WHERE session_id = ?1 AND state = 'waiting'
-    UNION ALL SELECT request_seq FROM interactions
-    WHERE session_id = ?1 AND state NOT IN ('waiting', 'answered', 'expired', 'moot')
-    UNION ALL SELECT request_seq FROM calls WHERE session_id = ?1
-        AND state NOT IN ('queued', 'dispatched', 'accepted', 'succeeded', 'failed', 'canceled', 'expired')
-    UNION ALL SELECT seq FROM outbound WHERE session_id = ?1
-        AND state NOT IN ('pending', 'delivered', 'moot') AND state NOT IN ('refused', 'unknown', 'dead')
-    UNION ALL SELECT keep_from FROM snapshots WHERE session_id = ?1 AND keep_from IS NOT NULL
-)
-"""
-_UNDELIVERED = """
-SELECT target, count(*) FROM outbound WHERE session_id = ? AND seq < ? AND state = 'pending' GROUP BY target
-"""
-_DROP_CALLS = """
-DELETE FROM calls WHERE id IN (
-    SELECT c.id FROM calls c
-    WHERE c.id < coalesce((SELECT id FROM calls WHERE created_at >= ?1 ORDER BY id LIMIT 1), 9223372036854775807)
-        AND c.finished_at < ?1
-        AND NOT EXISTS (
-            SELECT 1 FROM outbound o
-            WHERE o.session_id = c.session_id AND o.seq = c.outcome_seq AND o.state = 'pending'
-        )
-    ORDER BY c.id LIMIT ?2
-)
-"""
 
 Run = Callable[[Turn], Any]
+
+
+def _ask(turn: Turn, statement: str, *values: object) -> list[Any]:
+    return turn.store.connection.execute(in_sqlite(statement), values).fetchall()
 
 
 def open_session(
@@ -133,7 +97,7 @@ def revive(session_id: SessionId, sequence: int, target: str, due_at: int) -> Ru
     """Make an outbound row pending again, where it waits for an operator."""
 
     def run(turn: Turn) -> bool:
-        return turn.store.connection.execute(_REVIVE, (due_at, session_id, sequence, target)).rowcount == 1
+        return bool(_ask(turn, REVIVE, session_id, sequence, target, due_at))
 
     return run
 
@@ -142,7 +106,7 @@ def dismiss(session_id: SessionId, sequence: int, target: str, reason: str) -> R
     """Make an outbound row moot, where it waits for an operator."""
 
     def run(turn: Turn) -> bool:
-        return turn.store.connection.execute(_DISMISS, (reason, session_id, sequence, target)).rowcount == 1
+        return bool(_ask(turn, DISMISS, session_id, sequence, target, reason))
 
     return run
 
@@ -154,7 +118,7 @@ def set_note(name: str, value: str | None) -> Run:
         if value is None:
             turn.store.connection.execute("DELETE FROM notes WHERE name = ?", (name,))
         else:
-            turn.store.connection.execute("INSERT OR REPLACE INTO notes (name, value) VALUES (?, ?)", (name, value))
+            _ask(turn, SET_NOTE, name, value)
 
     return run
 
@@ -231,7 +195,7 @@ def cut(firsts: Mapping[SessionId, int], copies_from: int) -> Run:
 
 def _cut_one(turn: Turn, session_id: SessionId, first: int, copies_from: int) -> RemovedRows:
     execute = turn.store.connection.execute
-    floor = execute(_FLOOR, (session_id, copies_from)).fetchone()[0]
+    ((floor,),) = _ask(turn, FLOOR, session_id, copies_from)
     first = first if floor is None else min(first, floor)
     place = (session_id, first)
     count, size = execute(
@@ -243,7 +207,7 @@ def _cut_one(turn: Turn, session_id: SessionId, first: int, copies_from: int) ->
     ).fetchone()
     if count == 0:
         return RemovedRows(0, Counter())
-    copies: Counter[str] = Counter(dict(execute(_UNDELIVERED, place)))
+    copies: Counter[str] = Counter(dict(_ask(turn, UNDELIVERED, *place)))
     execute("UPDATE sessions SET min_seq = ?, size = size - ? WHERE session_id = ?", (first, size, session_id))
     execute("DELETE FROM events WHERE session_id = ? AND seq < ?", place)
     execute("DELETE FROM outbound WHERE session_id = ? AND seq < ?", place)
@@ -256,8 +220,7 @@ def drop_calls(before: int, budget: int) -> Run:
     """Remove calls that ended before a time and whose outcome waits for no one, and expired answers."""
 
     def run(turn: Turn) -> int:
-        execute = turn.store.connection.execute
-        execute("DELETE FROM idempotency WHERE expires_at <= ?", (turn.now,))
-        return execute(_DROP_CALLS, (before, max(budget, 0))).rowcount
+        turn.store.connection.execute("DELETE FROM idempotency WHERE expires_at <= ?", (turn.now,))
+        return len(_ask(turn, DROP_CALLS, before, max(budget, 0)))
 
     return run
