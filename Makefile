@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 MINUTES ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format lint types imports unit faults bench soak lock schema clean
+.PHONY: help demo test check format lint types imports unit faults bench soak walk lock schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ bench: $(STAMP) ## Measure beside hand-written integrations (BENCH="--quick --on
 
 soak: $(STAMP) ## Load a gateway for MINUTES=10 while links break; draws .cache/soak.png
 	$(BIN)/python -m tests.bench.soak --minutes $(MINUTES)
+
+walk: $(STAMP) ## Count what one HUMA tool call passes, here and in the release before (WALK="--json FILE" names it)
+	$(BIN)/python -m tests.bench.walk $(WALK)
 
 format: $(STAMP) ## Format the code and mend what can be mended
 	$(BIN)/ruff check --fix .

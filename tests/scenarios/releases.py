@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 VERSION, COMMIT = "0.2.0", "90b69c7ab7925335139a07aba71365dfa86bd691"
-_NO_HISTORY = (
+NO_HISTORY = (
     f"release {VERSION} is made from its commit, which is not here: git fetch --unshallow, or git fetch origin {COMMIT}"
 )
 
@@ -50,15 +50,12 @@ THIS = Release(ROOT, "gateway.runtime.session.worker")
 
 def release_before() -> Release:
     """Build the release before; or skip the test, and say what is missing."""
-    folder = build_release()
-    if folder is None:
-        _give_up()
-    return Release(folder, "gateway.runtime.pump")
+    return find_release_before() or _give_up()
 
 
 @cache
-def build_release() -> Path | None:
-    """Build its wheel and unpack it; None where its commit is missing."""
+def find_release_before() -> Release | None:
+    """Build the release before, as its wheel; None where its commit is missing."""
     archive = subprocess.run(
         ["git", "archive", COMMIT, "gateway", "adapters", "config", "pyproject.toml", "README.md", "LICENSE"],
         cwd=ROOT,
@@ -79,10 +76,10 @@ def build_release() -> Path | None:
     [wheel] = folder.glob("*.whl")
     with ZipFile(wheel) as packed:
         packed.extractall(installed)  # noqa: S202 -- just built of it
-    return installed
+    return Release(installed, "gateway.runtime.pump")
 
 
 def _give_up() -> NoReturn:
     if os.environ.get("DRAGOMAN_TEST_NO_SKIPS"):
-        pytest.fail(_NO_HISTORY)
-    pytest.skip(_NO_HISTORY)
+        pytest.fail(NO_HISTORY)
+    pytest.skip(NO_HISTORY)

@@ -37,9 +37,9 @@ async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 def test_without_history_the_test_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(releases, "COMMIT", "0" * 40)
-    build = releases.build_release.__wrapped__
-    assert build() is None
-    monkeypatch.setattr(releases, "build_release", build)
+    find = releases.find_release_before.__wrapped__
+    assert find() is None
+    monkeypatch.setattr(releases, "find_release_before", find)
     monkeypatch.delenv("DRAGOMAN_TEST_NO_SKIPS", raising=False)
     with pytest.raises(pytest.skip.Exception, match="git fetch --unshallow"):
         release_before()
