@@ -12,7 +12,7 @@ from gateway.cli.commands import app
 from gateway.events import KINDS
 from gateway.http.errors import PROBLEMS
 from gateway.runtime.metrics import Metrics
-from tests.readme.pages import ROOT, code_spans, pages, shell_lines, text_of
+from tests.readme.pages import ROOT, block, code_spans, pages, shell_lines, text_of
 from tests.readme.test_figures import SECTIONS
 
 HISTORY = "CHANGELOG.md"
@@ -91,6 +91,29 @@ def test_the_page_has_all_problems_and_no_other() -> None:
         for name in re.findall(r"`([a-z-]+)`", group)
     }
     assert told == {(problem.status, problem.name) for problem in PROBLEMS.values()}
+
+
+def test_the_page_has_all_members_of_a_webhook_request_and_no_other() -> None:
+    document = json.loads((ROOT / "config/openapi.json").read_text(encoding="utf-8"))
+
+    def shape_of(schema: dict[str, Any]) -> dict[str, Any]:
+        return document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]["properties"]
+
+    asked = document["webhooks"]["tool.requested"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    table = _section("gateway/executors/README.md", "The request").partition("| member of `data`")[2]
+    rows = re.findall(r"^\| (.+?) \|", table, re.MULTILINE)
+    told = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
+    assert told == set(shape_of(shape_of(asked)["data"]))
+    shown = json.loads(block("gateway/executors/README.md", "json", "tool.requested"))
+    assert set(shown) == set(shape_of(asked))
+    assert set(shown["data"]) == told
+
+
+def test_the_page_names_all_that_a_webhook_can_be() -> None:
+    document = json.loads((ROOT / "config/openapi.json").read_text(encoding="utf-8"))
+    page = text_of("gateway/executors/README.md")
+    kinds = set(document["webhooks"]) - {"event.copied"}
+    assert {kind for kind in kinds if f"`{kind}`" not in page and f'"{kind}"' not in page} == set()
 
 
 def test_each_path_of_the_api_that_a_page_names_exists() -> None:
