@@ -14,12 +14,12 @@ from gateway.errors import CannotExpress, LinkLost
 from gateway.events import Envelope, EventId, MessagePosted, SessionId, Text, ToolFinished
 from gateway.runtime.session import outgoing as module
 from gateway.runtime.session.outgoing import (
+    IDLE,
     MOST_QUEUED,
     PAGE,
     PORTION,
     PROVE,
     READ,
-    REST,
     Meaning,
     Outgoing,
     Overdue,
@@ -150,14 +150,14 @@ def more(session: Session) -> None:
 @pytest.mark.parametrize(
     ("before", "then"),
     [
-        pytest.param(too_much, REST, id="too much is on its way without a word"),
+        pytest.param(too_much, IDLE, id="too much is on its way without a word"),
         pytest.param(portion, PROVE, id="a portion of repeats is on its way"),
         pytest.param(unread, READ, id="what is pending was not read"),
         pytest.param(outdated, READ, id="what was planned no longer fits"),
         pytest.param(late, Overdue(1), id="its runtime waits no longer"),
         pytest.param(free, 7, id="something may leave"),
         pytest.param(more, READ, id="nothing here, and the ledger keeps more"),
-        pytest.param(Session.up, REST, id="nothing"),
+        pytest.param(Session.up, IDLE, id="nothing"),
         pytest.param(repeats, PROVE, id="nothing but repeats on their way"),
     ],
 )
@@ -176,7 +176,7 @@ def test_new_work_waits_for_a_word_on_the_turn_that_the_last_message_began() -> 
     session.add(1, 2, lane="new_work")
     session.add(3, lane="urgent")
     assert (session.leaves(), session.leaves()) == (3, 1)
-    assert session.next() == REST
+    assert session.next() == IDLE
     session.out.turn_moved()
     assert session.leaves() == 2
 
@@ -219,7 +219,7 @@ def test_what_was_busy_is_offered_again_and_what_met_its_fate_is_not() -> None:
     session.up()
     session.add(1, 2)
     assert [session.leaves(Receipt("busy")), session.leaves(Receipt("delivered")), session.leaves()] == [1, 1, 2]
-    assert session.next() == REST
+    assert session.next() == IDLE
     assert session.posted == [
         Delivered((1,), RUNTIME, "delivered"),
         Delivered((2,), RUNTIME, "unknown", "the runtime did not confirm it"),
@@ -233,7 +233,7 @@ def test_what_may_have_left_without_its_answer_is_unknown_unless_somebody_asks_f
     session.leaves(LinkLost("gone"))
     session.out.link_down()
     session.up(said(1))
-    assert (session.next(), [(one.sequences, one.state) for one in session.posted]) == (REST, [((1,), "unknown")])
+    assert (session.next(), [(one.sequences, one.state) for one in session.posted]) == (IDLE, [((1,), "unknown")])
     session.out.done([1])
     assert session.out.again(1)
     session.read(said(1))
@@ -297,7 +297,7 @@ def test_without_a_link_the_ledger_alone_keeps_what_waits_and_a_page_brings_it_o
     assert (session.out.waiting, session.out.new_work, session.out.queued) == (2, 2, 0)
     session.up(row(1, "new_work"), row(2, "new_work"))
     session.add(2, lane="new_work")
-    assert [session.leaves(), session.leaves(), session.next()] == [1, 2, REST]
+    assert [session.leaves(), session.leaves(), session.next()] == [1, 2, IDLE]
     assert (session.out.waiting, session.out.new_work) == (2, 0)
 
 
@@ -329,7 +329,7 @@ def test_what_a_newer_release_wrote_holds_up_its_own_lane_alone() -> None:
     assert session.posted == [Delivered((1,), RUNTIME, "pending", NEWER)]
     session.add(4)
     assert session.posted[1:] == [Delivered((4,), RUNTIME, "pending", BEHIND)]
-    assert [session.leaves(), session.next()] == [3, REST]
+    assert [session.leaves(), session.next()] == [3, IDLE]
     assert session.out.waiting == 4
 
 

@@ -22,7 +22,7 @@ from gateway.core.state import SessionView
 from gateway.errors import CannotExpress, EngineUnavailable, LinkLost, Truncated
 from gateway.guard import FAULTS, guard, guard_call, is_fault
 from gateway.runtime.observe import excerpt
-from gateway.runtime.session.outgoing import FEW, PAGE, Outgoing, Overdue, Read, Rest, read_result
+from gateway.runtime.session.outgoing import FEW, PAGE, Idle, Outgoing, Overdue, Read, read_result
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.session.signals import Delivered, Signal
 from gateway.store.rows import SendRow
@@ -171,7 +171,7 @@ class Outbox:
         await self._until_leased()
         self._leaving = None
         match self.outgoing.next(self._look(), now=self._shared.clock.now()):
-            case Rest(prove):
+            case Idle(prove):
                 if prove:
                     self._prove_repeats(link)
                 return False

@@ -63,7 +63,7 @@ PORTION = 32
 
 
 @frozen
-class Rest:
+class Idle:
     """Nothing leaves until something else happens."""
 
     prove: bool = False
@@ -82,9 +82,9 @@ class Overdue:
     sequence: int
 
 
-Next = Rest | Read | Overdue | Transmit
+Next = Idle | Read | Overdue | Transmit
 
-REST, PROVE, READ = Rest(), Rest(prove=True), Read()
+IDLE, PROVE, READ = Idle(), Idle(prove=True), Read()
 
 
 @frozen
@@ -307,7 +307,7 @@ class Outgoing:
     def next(self, view: SessionView, *, now: datetime) -> Next:
         """Say what comes next (the first table above); an event is taken out by that."""
         if self._unconfirmed is not None and len(self._unconfirmed) >= MOST_UNCONFIRMED:
-            return REST
+            return IDLE
         if len(self._portion) >= PORTION:
             return PROVE
         if not self._loaded:
@@ -317,7 +317,7 @@ class Outgoing:
             return READ
         if item is None:
             self.waiting_since = None
-            return PROVE if self._portion else REST
+            return PROVE if self._portion else IDLE
         if is_overdue(item, now):
             return Overdue(item.sequence)
         # Known before it leaves: the events of its turn may come before the answer to it.
