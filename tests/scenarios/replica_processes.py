@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+import httpx
 import yaml
 
 from gateway.runtime.app import Gateway
@@ -99,7 +100,11 @@ class Fleet:
             with socket.socket() as knock:
                 if knock.connect_ex(("127.0.0.1", port)):
                     return False
-            return (await http.get("/readyz")).status_code == 200
+            try:
+                return (await http.get("/readyz")).status_code == 200
+            except httpx.TransportError:
+                # It may be ending; then the next look says why.
+                return False
 
         await until(ready, within=START)
         return made

@@ -14,7 +14,7 @@ from tests.scenarios import releases
 from tests.scenarios.environment import ended
 from tests.scenarios.hooks import Gate, success
 from tests.scenarios.releases import THIS, Release, release_before
-from tests.scenarios.replica_processes import Serving
+from tests.scenarios.replica_processes import START, Serving
 from tests.scenarios.upgrade import APPROVAL, NEWS, Upgrade, come_back, go_on, kept, upgrade, waiting, write
 
 pytestmark = pytest.mark.slow
@@ -132,3 +132,27 @@ async def test_a_replica_of_each_release_share_a_database_and_hand_over_both_way
         assert all(result == call.results[0] for call in agent.calls.values() for result in call.results)
         for log in here.scene.folder.glob("*.log"):
             assert "Traceback" not in log.read_text(), log.name
+
+
+@pytest.mark.parametrize("older_first", [True, False], ids=["to this one", "to the one before"])
+async def test_what_one_release_heard_while_it_was_cut_off_is_answered_by_the_other(
+    tmp_path: Path, before: Release, older_first: bool
+) -> None:
+    async with upgrade(tmp_path / "now") as here:
+        agent = here.scene.agent
+        first, second = (before, THIS) if older_first else (THIS, before)
+        one = await here.fleet.serve("one", through_wire=True, release=first)
+        assert one.wire is not None
+        await agent.wait_connected()
+        session_id = await one.session("finn")
+        other = await here.fleet.serve("other", release=second)
+        one.wire.half_open()
+        # Each is asked once, and heard by a replica that can write nothing.
+        calls = [await agent.call("free", {"n": n}) for n in range(3)]
+        await other.wait_carries(session_id)
+        one.wire.heal()
+        for call in calls:
+            assert (await ended(call, within=START)).outcome == "success"
+        assert [len(call.results) for call in calls] == [1, 1, 1]
+        asked = [row["event"]["native_call_id"] for row in await other.events(session_id, "tool.requested")]
+        assert asked == [call.call_id for call in calls]
