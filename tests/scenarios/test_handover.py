@@ -15,8 +15,8 @@ from gateway.events import SessionId
 from gateway.runtime.cluster.handover import KEPT, Handover, worth_handing_over
 from gateway.runtime.cluster.notifications import Notifications
 from gateway.runtime.session.inbox import Inbox
+from gateway.runtime.session.left import Left
 from gateway.runtime.session.signals import FrameArrived, Signal
-from gateway.runtime.session.worker import Left
 from gateway.runtime.system_clock import SystemClock, SystemIds
 from gateway.store.memory import MemoryEngine
 from gateway.store.memory_tables import SharedMemory

@@ -19,8 +19,9 @@ from gateway.clock import Clock, Ids
 from gateway.errors import EngineUnavailable, MalformedFrame
 from gateway.events import Draft, Envelope, Event, Loss, MessagePosted, Opaque, SessionId, ToolCanceled, ToolRequested
 from gateway.runtime.cluster.notifications import Notifications
+from gateway.runtime.session.left import Left
 from gateway.runtime.session.signals import HandedOver
-from gateway.runtime.session.worker import Left, SessionWorker
+from gateway.runtime.session.worker import SessionWorker
 from gateway.store.port import Engine
 from gateway.store.rows import SendRow
 from gateway.store.step import HANDOVER, Send, SendChange, Step

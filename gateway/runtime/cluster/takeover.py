@@ -138,7 +138,7 @@ class Takeover:
                 if row.owner == lease.instance and carried is None:
                     log.warning("a session was owned and not carried", session_id=row.session_id)
                     await self._sessions.take_up([row])
-                elif carried is not None and carried.worker.fence < row.fence:
+                elif carried is not None and carried.worker.permit.fence < row.fence:
                     self._sessions.lose(carried, "it is owned elsewhere")
             if after is None or self._keeper.lease is not lease:
                 return

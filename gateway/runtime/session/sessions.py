@@ -18,11 +18,12 @@ from gateway.runtime.cluster.handover import Handover
 from gateway.runtime.cluster.lease import Lease
 from gateway.runtime.feeds.feed import Feed
 from gateway.runtime.session.codec import CheckedCodec
+from gateway.runtime.session.left import Left, worth_deciding
 from gateway.runtime.session.link import Supervisor
 from gateway.runtime.session.load import load_view, read_unconfirmed
 from gateway.runtime.session.shared import Shared
-from gateway.runtime.session.signals import FrameArrived, LinkDown, Recover
-from gateway.runtime.session.worker import Left, SessionWorker, Tried
+from gateway.runtime.session.signals import LinkDown, Recover
+from gateway.runtime.session.worker import SessionWorker
 from gateway.store.rows import Page, Regained, SessionRow
 
 log = structlog.get_logger(__name__)
@@ -306,7 +307,7 @@ class Sessions:
 
     def _carry(self, runtime: Runtime, view: SessionView, recover: Recover, *, fence: int) -> None:
         session_id = view.session_id
-        results, frames = _worth_deciding(self._left.pop(session_id, None), view)
+        results, frames = worth_deciding(self._left.pop(session_id, None), view)
         worker = SessionWorker(
             view,
             fence=fence,
@@ -357,7 +358,7 @@ class Sessions:
             carried = self._carried.get(session_id)
             if carried is not None and carried.worker is worker:
                 self.lose(carried, str(exc))
-            if worker.outrun:
+            if worker.permit.outrun:
                 self._begin_again(session_id, after=_PAUSE)
         except BaseException as exc:
             if not is_fault(exc):
@@ -576,13 +577,3 @@ class Sessions:
         up = all(state in {"up", "asleep"} for state in links) if links else None
         self._shared.metrics.link(name, up=up, asleep=links.count("asleep"))
         self._shared.metrics.sessions(name, len(links))
-
-
-def _worth_deciding(left: Left | None, view: SessionView) -> tuple[list[Tried], list[Tried]]:
-    """Part what a session that failed had before it, as far as it is not on record: results, and frames."""
-    if left is None:
-        return [], []
-    # Nobody else writes under its fence but operators, who write events: where none is new, no step was written.
-    kept = [*(left.under_way if view.last_sequence == left.sequence else ()), *left.waiting]
-    frames = [one for one in kept if isinstance(one[0], FrameArrived)]
-    return [one for one in kept if not isinstance(one[0], FrameArrived)], frames

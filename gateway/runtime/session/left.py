@@ -1,0 +1,78 @@
+"""What a session that failed, or was given up here, had before it: for whoever takes it up from the store."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from gateway.adapter.port import Codec
+from gateway.core.runtime_context import RuntimeContext
+from gateway.core.state import SessionView
+from gateway.runtime.session.signals import (
+    AnsweredLate,
+    Attempted,
+    Delivered,
+    ExecutorReplied,
+    FrameArrived,
+    Signal,
+)
+
+Tried = tuple[Signal, int]
+"""An input, and how often the session has failed on it."""
+
+_OWN = (Attempted, AnsweredLate, ExecutorReplied, Delivered)
+"""What came of work that was ordered here, and would otherwise be guessed at by recovery."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a session had before it; what is on record is read again from there."""
+
+    sequence: int
+    """The last one that was known to be on record."""
+    under_way: tuple[Tried, ...]
+    """Whose step may have been written, or not."""
+    waiting: tuple[Tried, ...]
+    unsure: bool = False
+    """Whether it is not known what became of the step of what was under way; else it was surely not written."""
+    codec: Codec | None = None
+    """What reads its frames, where the protocol does not send them again."""
+
+    @property
+    def frames(self) -> list[FrameArrived]:
+        """What the runtime has said, in its order."""
+        return [signal for signal, _ in (*self.under_way, *self.waiting) if isinstance(signal, FrameArrived)]
+
+
+def what_is_left(
+    view: SessionView,
+    runtime: RuntimeContext,
+    *,
+    under_way: Sequence[Signal],
+    written: bool,
+    kept: Collection[Tried],
+    waiting: Iterable[Signal],
+    unsure: bool,
+) -> Left:
+    """Say what is to be decided about again, of what was under way, kept from before, and waiting."""
+    tried = {id(signal): times for signal, times in kept}
+    now = {id(signal) for signal in under_way}
+    # A link that replays sends again what is not on record.
+    resumes = runtime.capabilities.resumes
+    kinds = _OWN if resumes else (*_OWN, FrameArrived)
+    behind = [*(one for one in kept if id(one[0]) not in now), *((one, 0) for one in waiting)]
+    return Left(
+        view.last_sequence,
+        tuple((one, tried.get(id(one), 0) + 1) for one in under_way if not written and isinstance(one, kinds)),
+        tuple(one for one in behind if isinstance(one[0], kinds)),
+        unsure=unsure,
+        codec=None if resumes else runtime.codec,
+    )
+
+
+def worth_deciding(left: Left | None, view: SessionView) -> tuple[list[Tried], list[Tried]]:
+    """Part what a session that failed had before it, as far as it is not on record: results, and frames."""
+    if left is None:
+        return [], []
+    # Nobody else writes under its fence but operators, who write events: where none is new, no step was written.
+    kept = [*(left.under_way if view.last_sequence == left.sequence else ()), *left.waiting]
+    frames = [one for one in kept if isinstance(one[0], FrameArrived)]
+    return [one for one in kept if not isinstance(one[0], FrameArrived)], frames

@@ -1,0 +1,170 @@
+"""Makes one step of a batch of signals; what fails in one decision costs that signal alone."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from gateway.core.effects import Dispatch
+from gateway.core.lifecycle import GATEWAY_FAULT
+from gateway.core.runtime_context import RuntimeContext
+from gateway.core.state import SessionView
+from gateway.core.step_builder import StepBuilder
+from gateway.errors import DragomanError
+from gateway.events import FaultReported, FrameRejected
+from gateway.guard import FAULTS, is_fault
+from gateway.runtime.session import signals as s
+from gateway.runtime.session.deciding import decide
+from gateway.runtime.session.due import DueTimer
+from gateway.runtime.session.inbox import Inbox
+from gateway.runtime.session.outbox import Outbox
+from gateway.runtime.session.replies import reply_of
+from gateway.runtime.session.shared import Shared
+from gateway.store.call import Call
+from gateway.store.step import HANDOVER, SendChange
+
+FAULTS_AN_INPUT = 3
+"""How often one input may make a session fail in ways that nobody foresaw, until it is put aside."""
+_EXCERPT = 500
+
+Answers = list[tuple[s.Signal, Any]]
+"""What is answered to each signal, or the exception that it led to."""
+
+
+class StepMaker:
+    """One session's; takes the slots that its decisions want, and gives them back where a step is not written."""
+
+    def __init__(
+        self, shared: Shared, inbox: Inbox, outbox: Outbox, timer: DueTimer, drop_link: Callable[[str], None]
+    ) -> None:
+        self._shared = shared
+        self._inbox = inbox
+        self._outbox = outbox
+        self._timer = timer
+        self._drop_link = drop_link
+
+    def decide(
+        self,
+        view: SessionView,
+        runtime: RuntimeContext,
+        batch: Sequence[s.Signal],
+        *,
+        known: Mapping[str, Call],
+        repeats: Collection[str],
+    ) -> tuple[StepBuilder, Answers]:
+        """Let the core decide about each signal in its turn."""
+        taken: list[str] = []
+        builder = self._builder(view, runtime, taken, known=known, repeats=repeats)
+        answers: Answers = []
+        for signal in batch:
+            answers.append((signal, self._decide(runtime, builder, signal, taken)))
+        return builder, answers
+
+    def aside(self, view: SessionView, runtime: RuntimeContext, batch: Sequence[s.Signal]) -> StepBuilder:
+        """Make the step that puts signals aside on which the session failed again and again."""
+        builder = self._builder(view, runtime, [], known={}, repeats=())
+        for signal in batch:
+            self._put_aside(builder, signal, f"it made the session fail {FAULTS_AN_INPUT} times")
+        return builder
+
+    def give_back(self, builder: StepBuilder) -> None:
+        """Nothing of a step was written, or nobody knows: the slots it took are free again."""
+        for effect in builder.effects:
+            if isinstance(effect, Dispatch) and effect.call.executor is not None:
+                self._shared.slots.release(effect.call.executor, self._inbox)
+
+    def requeued(self, signal: s.Signal) -> bool:
+        """Whether this was a slot for a call whose claim was not written: it was lost, and is queued for again."""
+        if isinstance(signal, s.SlotFree):
+            self._shared.slots.wait(signal.executor, self._inbox, signal.call_id)
+            return True
+        return False
+
+    def _builder(
+        self,
+        view: SessionView,
+        runtime: RuntimeContext,
+        taken: list[str],
+        *,
+        known: Mapping[str, Call],
+        repeats: Collection[str],
+    ) -> StepBuilder:
+        slots = self._shared.slots
+
+        def take_slot(executor: str) -> bool:
+            if not slots.take(executor, self._inbox):
+                return False
+            taken.append(executor)
+            return True
+
+        return StepBuilder(
+            view,
+            now=self._shared.clock.now(),
+            mint=self._shared.ids.event_id,
+            take_slot=take_slot,
+            refusal=slots.refusal,
+            routes=runtime.policy.routes,
+            known=known,
+            repeats=repeats,
+        )
+
+    def _decide(self, runtime: RuntimeContext, builder: StepBuilder, signal: s.Signal, taken: list[str]) -> Any:
+        slots, outgoing, jitter = self._shared.slots, self._outbox.outgoing, self._shared.jitter
+        for tries in count(1):
+            mark, had = builder.mark(), len(taken)
+            try:
+                answer = decide(runtime, builder, signal, outgoing=outgoing, jitter=jitter)
+            # The worker's edge: a fault of ours in one decision must not end the session.
+            except BaseException as exc:
+                if not is_fault(exc):
+                    raise
+                builder.back_to(mark)
+                while len(taken) > had:
+                    slots.release(taken.pop(), self._inbox)
+                if not isinstance(exc, DragomanError) and tries == 1:
+                    session_id = builder.base.session_id
+                    FAULTS.note("decision", exc, session_id=session_id, signal=type(signal).__name__)
+                if reply_of(signal) is not None or tries >= FAULTS_AN_INPUT:
+                    self._failed(builder, signal, exc)
+                    return exc
+            else:
+                if isinstance(signal, s.Tick):
+                    self._timer.faults = 0
+                elif isinstance(signal, s.SlotFree) and not answer:
+                    slots.release(signal.executor, self._inbox)
+                return answer
+        raise AssertionError("unreachable")
+
+    def _failed(self, builder: StepBuilder, signal: s.Signal, exc: BaseException) -> None:
+        """Nothing of a decision is left; it is on record that it failed, unless that is the answer to a client."""
+        match signal:
+            case s.SlotFree(_, executor):
+                self._shared.slots.release(executor, self._inbox)
+            case s.LinkDown(_, refused):
+                self._outbox.link_down(refused=refused)
+            case s.LinkUp() | s.Connecting() | s.CaughtUp():
+                # What follows would rest on what was not taken note of.
+                self._drop_link(f"the gateway failed on it ({type(exc).__name__})")
+            case s.Tick():
+                self._timer.faults += 1
+            case _:
+                pass
+        if not isinstance(exc, DragomanError) or reply_of(signal) is None:
+            self._put_aside(builder, signal, f"the gateway failed on it ({type(exc).__name__})")
+
+    def _put_aside(self, builder: StepBuilder, signal: s.Signal, reason: str) -> None:
+        """Let it be on record that an input could not be taken."""
+        match signal:
+            case s.FrameArrived(frame, cursor):
+                builder.cursor = cursor or builder.cursor
+                excerpt = repr(frame.payload)[:_EXCERPT]
+                event = FrameRejected(channel=frame.channel[:64], reason=reason, excerpt=excerpt)
+            case s.HandedOver(frame, sequence):
+                excerpt = repr(frame.payload)[:_EXCERPT]
+                event = FrameRejected(channel=frame.channel[:64], reason=reason, excerpt=excerpt)
+                builder.change_send(SendChange(sequence, HANDOVER, "moot", reason=reason))
+            case s.Tick() if self._timer.faults > 1:
+                # Each try would be another line on record; the log and the metric have them all.
+                return
+            case _:
+                event = FaultReported(code=GATEWAY_FAULT, message=f"{type(signal).__name__}: {reason}")
+        builder.record(event, "from_runtime")
