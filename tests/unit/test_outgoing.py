@@ -339,3 +339,14 @@ def test_what_must_wait_for_the_start_of_a_runtime_is_marked_once_as_never_sent(
     assert session.posted == [Held((1,))]
     session.add(1)
     assert session.posted == [Held((1,))]
+
+
+def test_what_comes_while_the_ledger_is_read_waits_behind_what_a_newer_release_wrote() -> None:
+    session = Session()
+    session.out.link_up()
+    reading = session.out.begin_reading()
+    session.add(5)
+    page = [row(1, kind="weather.changed")]
+    session.tell(session.out.take(reading, page, {}, session.view, now=START))
+    assert session.posted == [Delivered((5,), RUNTIME, "pending", BEHIND), Delivered((1,), RUNTIME, "pending", NEWER)]
+    assert session.next() == IDLE
