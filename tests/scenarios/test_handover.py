@@ -21,9 +21,11 @@ from gateway.runtime.system_clock import SystemClock, SystemIds
 from gateway.store.memory import MemoryEngine
 from gateway.store.memory_tables import SharedMemory
 from gateway.store.port import Engine
+from gateway.store.rows import SendRow
 from gateway.store.step import HANDOVER
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, close_session, open_session
 from tests.scenarios.environment import GOOD, Scene, ended, until
+from tests.scenarios.hooks import PATIENCE
 from tests.scenarios.replicas import Replica, cluster, owner_and_other
 
 STATUS: dict[str, Any] = {"type": "status", "status": "idle"}
@@ -208,6 +210,17 @@ async def looking(engine: Engine, clock: FakeClock) -> AsyncGenerator[None]:
         await asyncio.wait({task})
 
 
+class LookedAt(MemoryEngine):
+    """A store that tells when somebody has looked for what was left."""
+
+    looked: asyncio.Event
+
+    async def pending_sends(self, **which: Any) -> Sequence[SendRow]:
+        found = await super().pending_sends(**which)
+        self.looked.set()
+        return found
+
+
 async def _nothing_pending(engine: Engine) -> bool:
     return not await engine.pending_sends(target=HANDOVER)
 
@@ -215,11 +228,16 @@ async def _nothing_pending(engine: Engine) -> bool:
 @pytest.mark.parametrize("end", ["closed", "erased", "late"])
 async def test_what_nobody_takes_up_goes_with_the_session_or_in_time(end: str) -> None:
     clock = FakeClock()
-    async with MemoryEngine(SystemClock(), SharedMemory(SystemClock())) as engine:
+    async with LookedAt(SystemClock(), SharedMemory(SystemClock())) as engine:
+        engine.looked = asyncio.Event()
         await open_session(engine)
         await stranger(engine, clock).leave(ALICE, left([heard(tool_call("far")), heard(tool_call("further"))]))
         async with looking(engine, clock):
-            await asyncio.sleep(0.05)
+            async with asyncio.timeout(PATIENCE):
+                await engine.looked.wait()
+            # A store in memory would have been written to in the turns behind that.
+            for _ in range(20):
+                await asyncio.sleep(0)
         assert len(await engine.pending_sends(target=HANDOVER)) == 2
         if end == "late":
             clock.turn(KEPT + timedelta(seconds=1))

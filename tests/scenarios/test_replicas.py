@@ -19,7 +19,7 @@ from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import said
 from tests.engines.postgres_server import drop_schema, dsn, new_schema
 from tests.scenarios.environment import GOOD, Scene, ended, plain_http, until
-from tests.scenarios.hooks import Gate, success
+from tests.scenarios.hooks import PATIENCE, Gate, success
 from tests.scenarios.replicas import LEASE, Faulty, Replica, cluster, owner_and_other
 from tests.scenarios.test_api import CREATED
 
@@ -137,8 +137,11 @@ async def test_of_two_that_start_at_once_one_creates_the_session_of_an_autostart
         a, b = await up.get(), await up.get()
         session_id = await a.session()
         await owner_and_other(session_id, [a, b])
-        # Whoever was second looks once a second whether the first one has made it.
-        await asyncio.sleep(2.5)
+        # Whoever was second ends as soon as it finds what the first one has made.
+        second = {task for task in asyncio.all_tasks() if task.get_name() == "dragoman-autostart"}
+        if second:
+            _, undone = await asyncio.wait(second, timeout=PATIENCE)
+            assert not undone
         assert len((await b.get("/v1/sessions"))["data"]) == 1
         assert len(newer.huma.agents) == 2
         stop.set()

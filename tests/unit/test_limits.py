@@ -108,6 +108,7 @@ async def test_a_session_that_ends_leaves_all_queues() -> None:
 async def test_a_session_at_its_own_limit_does_not_hold_up_others_nor_keep_the_loop_busy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    pass_time = stop_time(monkeypatch)
     made = slots(most=4, rate=100.0, per_session=1)
     order = list[str]()
     full, other = Session(order), Session(order)
@@ -119,11 +120,11 @@ async def test_a_session_at_its_own_limit_does_not_hold_up_others_nor_keep_the_l
         timers.append(delay)
         return call_later(delay, callback)
 
-    monkeypatch.setattr(loop, "call_later", noted)
-    wait(made, full, "f1")
-    wait(made, other, "o1")
-    monkeypatch.undo()
-    await asyncio.sleep(0.05)
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "call_later", noted)
+        wait(made, full, "f1")
+        wait(made, other, "o1")
+    await pass_time(0.05)
     assert order == ["o1"]
     assert [delay for delay in timers if delay < 0.02] == []
     made.release("cards", full)
@@ -143,13 +144,14 @@ async def test_a_rate_lets_a_second_s_worth_come_at_once_and_then_one_after_the_
     assert len(session.order) == 25
 
 
-async def test_a_faster_rate_after_a_reload_counts_at_once() -> None:
+async def test_a_faster_rate_after_a_reload_counts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pass_time = stop_time(monkeypatch)
     made = slots(most=1000, rate=0.01)
     session = Session()
     wait(made, session, *(f"c{n}" for n in range(3)))
     assert len(session.order) == 1
     made.configure({"cards": (1000, 1000.0)}, session=(16, None))
-    await asyncio.sleep(0.05)
+    await pass_time(0.05)
     assert len(session.order) == 3
 
 

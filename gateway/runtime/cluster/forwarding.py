@@ -131,14 +131,14 @@ class Forwarder:
             raise Elsewhere(session_id, "the instance that carries the session cannot be reached")
         await asyncio.sleep(_LOOK)
 
-    async def ask(self, owner: Instance, session_id: SessionId, letter: ForwardedRequest) -> ForwardedAnswer:
+    async def ask(self, owner: Instance, session_id: SessionId, request: ForwardedRequest) -> ForwardedAnswer:
         """Pass a request on, and wait for the answer while its owner lives.
 
         Raises:
             Unreached: nothing was sent; another owner may be found soon.
             Elsewhere: it was sent, and no answer came.
         """
-        exchange = awaited("relay", self._exchange(owner, letter), self._tasks)
+        exchange = awaited("relay", self._exchange(owner, request), self._tasks)
         try:
             while not (await asyncio.wait({exchange}, timeout=_WATCH))[0]:
                 now = await self._engine.owner(session_id)
@@ -156,11 +156,11 @@ class Forwarder:
         self._metrics.forwarded("answered")
         return answered
 
-    async def _exchange(self, owner: Instance, letter: ForwardedRequest) -> ForwardedAnswer:
+    async def _exchange(self, owner: Instance, request: ForwardedRequest) -> ForwardedAnswer:
         assert self._client is not None
-        url = URL(owner.url.rstrip("/") + letter.path, encoded=True)
+        url = URL(owner.url.rstrip("/") + request.path, encoded=True)
         async with self._client.request(
-            letter.method, url, headers=letter.headers, data=letter.body, allow_redirects=False
+            request.method, url, headers=request.headers, data=request.body, allow_redirects=False
         ) as response:
             answer = bytearray()
             async for chunk in response.content.iter_chunked(_CHUNK):
