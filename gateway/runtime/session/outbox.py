@@ -13,7 +13,7 @@ from typing import cast
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.adapter.port import Frame, Link, Receipt
+from gateway.adapter.port import Link, Receipt
 from gateway.core.contexts import tells_state
 from gateway.core.delivery import OVERDUE
 from gateway.core.effects import Transmit
@@ -22,7 +22,7 @@ from gateway.core.state import SessionView
 from gateway.errors import CannotExpress, EngineUnavailable, LinkLost, Truncated
 from gateway.guard import FAULTS, guard, guard_call, is_fault
 from gateway.runtime.observe import excerpt
-from gateway.runtime.session.outgoing import FEW, PAGE, Idle, Outgoing, Overdue, Read, read_result
+from gateway.runtime.session.outgoing import FEW, PAGE, SENT, Idle, Outgoing, Overdue, Read, read_result
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.session.signals import Delivered, Signal
 from gateway.store.rows import SendRow
@@ -30,6 +30,7 @@ from gateway.store.step import NEWER, RUNTIME
 
 _RETRY_LOAD = 1.0
 _LOOK_AGAIN = 30.0
+_TAKEN = Receipt("sent")
 
 
 class Outbox:
@@ -72,13 +73,10 @@ class Outbox:
         self.outgoing.runtime, self._log = runtime, log
 
     def add(self, item: Transmit) -> None:
-        """Send an event that is now on record."""
+        """Take an event that is now on record; `poke` lets what was taken leave."""
         if self.when_said is not None:
             self.when_said()
-        before = self.outgoing.queued
         self._tell(self.outgoing.add(item, self._look(), now=self._shared.clock.monotonic()))
-        if self.outgoing.queued > before:
-            self._start()
 
     def again(self, sequence: int) -> None:
         """Offer a recorded event again, now or on the next link, to whoever has asked for it."""
@@ -96,7 +94,7 @@ class Outbox:
         self.outgoing.turn_moved()
 
     def poke(self) -> None:
-        """What had to wait may perhaps leave now."""
+        """What was taken, or had to wait, may perhaps leave now."""
         if self.outgoing.queued:
             self._start()
 
@@ -170,7 +168,10 @@ class Outbox:
         """Do what is next; says whether there may be more."""
         await self._until_leased()
         self._leaving = None
-        match self.outgoing.next(self._look(), now=self._shared.clock.now()):
+        following = self.outgoing.next(self._look(), now=self._shared.clock.now())
+        match following:
+            case Transmit():
+                return await self._send(link, following)
             case Idle(prove):
                 if prove:
                     self._prove_repeats(link)
@@ -179,8 +180,6 @@ class Outbox:
                 await self._read()
             case Overdue(sequence):
                 self._post(Delivered((sequence,), RUNTIME, "moot", OVERDUE, overdue=True))
-            case item:
-                return await self._send(link, item)
         return True
 
     async def _send(self, link: Link, item: Transmit) -> bool:
@@ -190,6 +189,8 @@ class Outbox:
         silent = self.outgoing.runtime.capabilities.delivery == "silence"
         meaning = read_result(result, silent=silent)
         self._tell(self.outgoing.sent(item, meaning, now=self._shared.clock.monotonic()))
+        if meaning is SENT:
+            self._await_ripeness()
         if isinstance(result, LinkLost):
             self._log.info("a send was cut off", sequence=item.sequence, reason=str(result))
             self._drop_link(str(result))
@@ -200,19 +201,24 @@ class Outbox:
             self._shared.metrics.frame(self.outgoing.runtime.name, "to_runtime")
             if item.repeats:
                 self._shared.metrics.repeated()
-        self._await_ripeness()
         if self.outgoing.begun and self.outgoing.begins_turn(item):
             self._hold_new_work()
         return True
 
     async def _say(self, link: Link, item: Transmit) -> tuple[Receipt | Exception, Transmit]:
         """Say an event frame by frame; answers what the link said that is not just `sent`, and the event as told."""
-        told = Receipt("sent")
+        told = _TAKEN
         try:
             item = self.outgoing.in_newest_form(item, self._look())
-            for frame in item.frames:
-                await self._until_leased()
-                receipt = await self._send_frame(link, frame, item.sequence)
+            for number, frame in enumerate(item.frames):
+                if number:
+                    await self._until_leased()
+                if self._log.is_enabled_for(DEBUG):
+                    about = {"channel": frame.channel, "payload": excerpt(frame.payload)}
+                    self._log.debug("frame >", **about, sequence=item.sequence)
+                receipt = await link.send(frame)
+                if not isinstance(cast("object", receipt), Receipt):
+                    raise TypeError(f"a link answers with a Receipt, not {type(receipt).__name__}")
                 if receipt.state == "busy":
                     return receipt, item
                 if receipt.state != "sent":
@@ -220,14 +226,6 @@ class Outbox:
         except Exception as exc:  # noqa: BLE001 - what it means is read from a table, and a fault is raised behind it
             return exc, item
         return told, item
-
-    async def _send_frame(self, link: Link, frame: Frame, sequence: int) -> Receipt:
-        if self._log.is_enabled_for(DEBUG):
-            self._log.debug("frame >", channel=frame.channel, payload=excerpt(frame.payload), sequence=sequence)
-        receipt = await link.send(frame)
-        if not isinstance(cast("object", receipt), Receipt):
-            raise TypeError(f"a link answers with a Receipt, not {type(receipt).__name__}")
-        return receipt
 
     def _link_failed(self, sequences: Sequence[int], exc: BaseException) -> None:
         """An adapter, or what plans for it, raised what nobody foresaw: nothing more leaves by this link.

@@ -135,7 +135,7 @@ class SessionWorker:
         self._shared.metrics.frame(self.view.runtime, "from_runtime")
         if self.log.is_enabled_for(DEBUG):
             self.log.debug("frame <", channel=frame.channel, payload=excerpt(frame.payload))
-        self.inbox.put_frame(frame, cursor, alone=self.leased)
+        self.inbox.put_frame(frame, cursor, alone=self.permit.holds)
 
     def hand_over(self, frames: Sequence[s.HandedOver]) -> int:
         """Take frames that another instance has heard; returns how many were not here yet."""
