@@ -4,16 +4,12 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.runtime.delivery import maintenance
 from gateway.runtime.tuning import Tuning
-from gateway.settings.model import Retention
-from gateway.store.rows import RetentionPolicy
 from gateway.store.step import NEWER
 from tests.engines import postgres_server
 from tests.scenarios.environment import Running, until
@@ -52,14 +48,18 @@ async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 
 async def test_what_a_newer_release_wrote_waits_for_it_and_costs_nothing_else(
-    tmp_path: Path, engine: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, engine: dict[str, Any]
 ) -> None:
     often = Tuning(gauges=0.05, sweep=0.05)
-    monkeypatch.setattr(maintenance, "_policy", _let_go_of_everything)
     written = await newer("write", tmp_path, engine)
     asked_at, dead_at = written["sequences"]
     async with Hooks() as hooks:
-        settings = {"engine": engine, "destinations": {"log": {"url": f"{hooks.url}/copies/log", "secret": SECRET}}}
+        nothing = {"closed_age": "1ms", "open_age": "1ms", "max_bytes": 1}
+        settings = {
+            "engine": engine,
+            "retention": nothing,
+            "destinations": {"log": {"url": f"{hooks.url}/copies/log", "secret": SECRET}},
+        }
         async with plain_gateway(tmp_path, settings=settings, tuning=often) as (running, runtime):
             [copied] = await hooks.wait_for(1, name="weather.changed")
             assert copied.data["event"] == {"kind": "weather.changed", "town": "Bonn", "id": "Bonn", "degrees": 21.5}
@@ -115,12 +115,6 @@ async def test_what_a_newer_release_wrote_waits_for_it_and_costs_nothing_else(
     ]
     assert told["weather"] == ["Bonn", "Köln", "Trier"]
     assert told["listed"] == [[dead_at, "runtime", "whenever"]]
-
-
-def _let_go_of_everything(retention: Retention) -> RetentionPolicy:
-    del retention
-    now = timedelta(0)
-    return RetentionPolicy(open_age=now, open_events=0, call_age=now, copy_age=now, max_bytes=0)
 
 
 async def _letters(running: Running) -> list[dict[str, Any]]:
