@@ -49,13 +49,18 @@ def reader(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     (tmp_path / "follow.mjs").write_text(local(block(API, "js", "process.env")), encoding="utf-8")
     start = local(block(FIRST, "sh", "dragoman serve")).replace(". .venv/bin/activate", f". {ROOT}/.venv/bin/activate")
     call = local(block(FIRST, "sh", "/simulator/agents/finn/call"))
-    # The stream has no end of its own: the reader looks for a while.
-    say = local(block(API, "sh", "/events/stream")).replace("curl -sN", "timeout 2 curl -sN")
-    # So does `tail`; `answer` finds nothing that waits.
-    terminal = block(API, "sh", "dragoman tail").replace("dragoman tail", "timeout 4 dragoman tail")
+    # A stream has no end of its own: the reader looks until it shows what is waited for.
+    say = local(block(API, "sh", "/events/stream")).replace("curl -sN", "until_seen tool.finished curl -sN")
+    terminal = block(API, "sh", "dragoman tail").replace("dragoman tail", "until_seen tool.finished dragoman tail")
     script = f"""
 set -e
 trap 'kill $(jobs -p); wait' EXIT
+until_seen() {{
+  wanted=$1; shift
+  "$@" > shown 2>&1 &
+  for _ in $(seq 300); do grep -q "$wanted" shown && break; sleep 0.1; done
+  kill $!; cat shown
+}}
 export DRAGOMAN_URL=http://127.0.0.1:{ports["8080"]}
 {start}
 for _ in $(seq 200); do
@@ -68,15 +73,16 @@ echo "== called"
 echo
 SESSION=$(curl -s http://127.0.0.1:{ports["8080"]}/v1/calls -H "Authorization: Bearer $DRAGOMAN_KEY" \
   | python -c 'import json, sys; print(json.load(sys.stdin)["data"][0]["session_id"])')
+export SESSION
 echo "== said"
 set +e
 {say}
 echo "== followed"
-SESSION=$SESSION timeout 2 python follow.py
+until_seen tool.finished python follow.py
 echo "== terminal"
 {terminal}
 echo "== script"
-SESSION=$SESSION timeout 3 {NODE or "true"} follow.mjs
+[ -z "{NODE or ""}" ] || until_seen message.posted node follow.mjs
 echo "== end"
 """
     shell = subprocess.Popen(
@@ -99,7 +105,7 @@ echo "== end"
 
 
 def test_a_reader_who_types_what_the_readme_says_sees_what_it_says(reader: subprocess.Popen[str]):
-    output, _ = reader.communicate(timeout=60)
+    output, _ = reader.communicate(timeout=110)
     called, _, said = output.partition("== said")
     said, _, followed = said.partition("== followed")
     followed, _, terminal = followed.partition("== terminal")
