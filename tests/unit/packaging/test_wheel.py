@@ -182,6 +182,7 @@ async def test_a_gateway_serves_without_extras(bare: Environment, tmp_path: Path
             await process.wait()
 
 
+@pytest.mark.slow
 def test_with_its_extra_postgresql_can_be_configured(wheel: Path, tmp_path: Path) -> None:
     made = Environment(tmp_path / "venv", wheel, "postgres")
     config = tmp_path / "gateway.yaml"
@@ -191,6 +192,7 @@ def test_with_its_extra_postgresql_can_be_configured(wheel: Path, tmp_path: Path
     assert made.imports(cwd=tmp_path, without=r"gateway\.testing") == ""
 
 
+@pytest.mark.slow
 def test_with_its_extra_everything_for_tests_can_be_imported(wheel: Path, tmp_path: Path) -> None:
     made = Environment(tmp_path / "venv", wheel, "testing")
     assert made.imports(cwd=tmp_path, without=r"gateway\.(store\.postgres|cli\.doctor_postgres)") == ""
