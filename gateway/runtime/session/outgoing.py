@@ -8,13 +8,13 @@ What comes next, by the first line that fits:
 
 | state | next |
 |---|---|
-| too much is on its way without a word | rest, until the oldest has ripened |
-| a portion of repeats is on its way | rest, and prove that they have come |
+| too much is on its way without a word | idle, until the oldest has ripened |
+| a portion of repeats is on its way | idle, and prove that they have come |
 | what is pending was not read, or no longer fits what is known | read it |
 | something may leave, and its runtime waits no longer for it | let it be moot |
 | something may leave | send it |
 | nothing here may leave, and the ledger keeps more | read it |
-| nothing may leave | rest, and prove repeats if there are any |
+| nothing may leave | idle, and prove repeats if there are any |
 
 What a send means, where silence counts as delivery and where it does not (`read_result` below):
 
