@@ -99,7 +99,7 @@ async def nginx(port: int, *gateways: int, written: list[str] | None = None) -> 
 
 
 @dataclass
-class House:
+class Proxied:
     """Two gateways behind the proxy; the first one carries the session."""
 
     session_id: str
@@ -116,20 +116,26 @@ class House:
 @asynccontextmanager
 async def behind(
     scene: Scene, port: int, *, lease: str = "20s", written: list[str] | None = None, **settings: Any
-) -> AsyncGenerator[House]:
+) -> AsyncGenerator[Proxied]:
     """Start two gateways whose public address is the proxy's, and the proxy."""
     program()
-    async with fleet(scene, lease=lease) as ground:
+    async with fleet(scene, lease=lease) as store:
         scene.configure({"public_url": f"http://127.0.0.1:{port}"})
-        one = await ground.serve("one", **settings)
+        one = await store.serve("one", **settings)
         await scene.agent.wait_connected()
         session_id = await one.session()
         await one.wait_carries(session_id)
-        two = await ground.serve("two", **settings)
+        two = await store.serve("two", **settings)
         ports = [cast("int", httpx.URL(each.url).port) for each in (one, two)]
         async with nginx(port, *ports, written=written) as http:
             # The gateways themselves are in other processes.
-            yield House(session_id, one, two, Running(cast("Gateway", None), str(http.base_url), http), ground.schema)
+            yield Proxied(
+                session_id,
+                one,
+                two,
+                Running(cast("Gateway", None), str(http.base_url), http),
+                str(store.engine["schema"]),
+            )
 
 
 @dataclass
