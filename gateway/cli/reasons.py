@@ -9,12 +9,11 @@ from urllib.parse import urlsplit, urlunsplit
 
 from gateway.adapter.port import Adapter, Codec, RuntimeOptions
 from gateway.core.adapt import adapt, expressible_outcome
+from gateway.core.effects import ask_data, call_data
 from gateway.core.inbound import refusal_of
-from gateway.core.memory import Remembered
 from gateway.core.routing import Matched
-from gateway.core.runtime_context import Policy, RuntimeContext
-from gateway.core.state import SessionView
-from gateway.core.webhook_data import ask_data, call_data
+from gateway.core.session import Policy, RuntimeContext
+from gateway.core.state import Remembered, SessionView
 from gateway.errors import CannotExpress
 from gateway.events import (
     CLIENT_KINDS,

@@ -1,16 +1,52 @@
-"""What each answer of an executor leads to, and how answers are compared. Pure."""
+"""How calls begin, are tried, wait and end, and how an operator redrives or dismisses one. Pure."""
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
 import orjson
 
-from gateway.events import Outcome
+from gateway.core.adapt import expressible_outcome
+from gateway.core.effects import Dispatch, Queue, Release, Transmit, canceled_data
+from gateway.core.routing import Matched
+from gateway.core.session import RetryPolicy, RuntimeContext, StepBuilder, send
+from gateway.errors import CannotExpress, Conflict, Overloaded, TooLarge
+from gateway.events import (
+    CallId,
+    CallProgressed,
+    ContextUpdated,
+    Loss,
+    Outcome,
+    OutcomeIgnored,
+    ToolFinished,
+    ToolRequested,
+    call_id as name_call,
+)
 from gateway.events.frozen import frozen
+from gateway.events.weight import weight
 from gateway.executors.port import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain
+from gateway.store.call import (
+    Accept,
+    Call,
+    CameLate,
+    Claim,
+    Dismissed,
+    MarkCanceling,
+    Open,
+    Progressed,
+    Redriven,
+    Requeue,
+    Settle,
+    settled_state,
+)
+from gateway.store.step import RUNTIME, Send
 
+MOST_IGNORED = 16 * 1024
+"""Bytes of a late outcome that are kept; of a larger one only size and hash are."""
+PROGRESS_COST = 1024
+"""Bytes that a report of progress counts at least."""
+NO_LONGER_DEAD = "the call was redriven or dismissed meanwhile"
 OVERLOADED = "The gateway is overloaded; try again later."
 
 
@@ -35,24 +71,6 @@ def _sha(value: object) -> str:
 
 def _digest(value: object) -> str:
     return sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)).hexdigest()
-
-
-@frozen
-class RetryPolicy:
-    """How an executor is asked again, and how long all of it may take."""
-
-    attempts: int = 3
-    idempotent: bool = False
-    timeout: timedelta = timedelta(seconds=20)
-    deadline: timedelta = timedelta(seconds=120)
-    accepted_deadline: timedelta = timedelta(seconds=600)
-    initial: timedelta = timedelta(milliseconds=500)
-    maximum: timedelta = timedelta(seconds=10)
-
-    def delay(self, attempt: int, jitter: float) -> timedelta:
-        """Wait before the next attempt: exponential, full jitter; `dice` is uniform in [0, 1)."""
-        ceiling = min(self.maximum, self.initial * 2 ** min(attempt - 1, 20))
-        return ceiling * jitter
 
 
 @frozen
@@ -127,3 +145,287 @@ def judge(
     if now + wait >= deadline_at:
         return End(failure(f"{reason} (no time left for another attempt)", unknown=unknown or unsure), dead=True)
     return Retry(now + wait, reason, unknown)
+
+
+def answered(
+    runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, attempt: int, answer: Answer, *, jitter: float
+) -> bool:
+    """Take the answer of one attempt; False where the call has ended already."""
+    call = builder.calls.get(call_id)
+    if call is None:
+        return False
+    if call.attempt != attempt or call.state != "dispatched":
+        if isinstance(answer, Answered) and answer.outcome.outcome == "success":
+            settle(runtime, builder, call, answer)
+        return True
+    policy = runtime.policy.executors.get(call.executor or "", RetryPolicy())
+    verdict = judge(
+        answer,
+        policy=policy,
+        attempt=attempt,
+        deadline_at=call.deadline_at,
+        now=builder.now,
+        jitter=jitter,
+        unsure=call.unknown,
+    )
+    match verdict:
+        case End(result, dead):
+            settle(runtime, builder, call, result, dead=dead)
+        case Wait(deadline_at):
+            builder.change_call(Accept(call_id, deadline_at))
+        case Retry() if call.canceling_until is not None:
+            settle(runtime, builder, call, Answered(Outcome(outcome="canceled", error="Canceled by an operator.")))
+        case Retry(due_at, reason, unsure):
+            builder.change_call(Requeue(call_id, due_at, reason, unsure=unsure))
+            builder.effects.append(Queue(call_id, call.executor or "", due_at))
+    return True
+
+
+def outcome(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, answered: Answered) -> bool:
+    """Take an outcome that came by callback or API; False where the call is no longer open."""
+    call = builder.calls.get(call_id)
+    if call is None:
+        return False
+    settle(runtime, builder, call, answered)
+    return True
+
+
+def late_outcome(builder: StepBuilder, row: Call, answered: Answered) -> None:
+    """Put an outcome on record that came after the call had ended: one for each call, of a large one only the hash."""
+    if builder.known.get(row.call_id, row).late:
+        return
+    outcome = answered.outcome
+    size = weight([outcome.result, outcome.error])
+    small = size <= MOST_IGNORED
+    ignored = OutcomeIgnored(
+        native_call_id=row.native_call_id,
+        call_id=row.call_id,
+        outcome=outcome.outcome,
+        result=outcome.result if small else None,
+        error=outcome.error if small else None,
+        reason=f"the call had already {row.state}",
+        size=None if small else size,
+        sha256=None if small else outcome_digest(outcome),
+    )
+    builder.record(ignored, "to_runtime", caused_by=row.request_sequence)
+    builder.change_call(CameLate(row.call_id), ended=builder.known.get(row.call_id, row))
+
+
+def progressed(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, data: dict[str, Any]) -> bool:
+    """Take word of an executor on how far a call is; False where it is no longer open.
+
+    Raises:
+        TooLarge: the call has said as much as it may.
+    """
+    call = builder.calls.get(call_id)
+    if call is None:
+        return False
+    size = max(weight(data), PROGRESS_COST)
+    if call.progressed + size > runtime.policy.progress:
+        raise TooLarge(f"one call may report {runtime.policy.progress} bytes of progress in all (limits.progress)")
+    builder.expect_open(call_id)
+    builder.change_call(Progressed(call_id, size))
+    event = CallProgressed(native_call_id=call.native_call_id, call_id=call_id, data=data)
+    builder.record(event, "to_runtime", caused_by=call.request_sequence)
+    return True
+
+
+def claim(builder: StepBuilder, call_id: CallId) -> bool:
+    """A slot is free for a queued call; False where it no longer wants it."""
+    call = builder.calls.get(call_id)
+    if call is None or call.state != "queued":
+        return False
+    builder.change_call(Claim(call_id, call.attempt + 1))
+    builder.effects.append(Dispatch(builder.calls[call_id]))
+    return True
+
+
+def turn_away(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, reason: str) -> None:
+    """End a call that waits for an executor which is not there."""
+    call = builder.calls.get(call_id)
+    if call is not None and call.state == "queued":
+        told = turned_away(reason, tried=call.attempt > 0, unsure=call.unknown)
+        settle(runtime, builder, call, told, dead=True)
+
+
+def cancel(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, *, reason: str | None) -> bool:
+    """An operator gives a call up: the executor is told and may still answer for a while."""
+    call = builder.calls.get(call_id)
+    if call is None:
+        return False
+    text = reason or "Canceled by an operator."
+    if call.state == "queued":
+        settle(runtime, builder, call, Answered(Outcome(outcome="canceled", error=text)), tell_reason=text)
+    elif call.canceling_until is None:
+        builder.change_call(MarkCanceling(call_id, builder.now + runtime.policy.cancel_grace))
+        tell = canceled_data(builder.base, call, reason=text)
+        builder.effects.append(Release(call_id, call.executor, tell=tell, key=call.idempotency_key, stop=False))
+    return True
+
+
+def redrive(
+    runtime: RuntimeContext, builder: StepBuilder, row: Call, request: ToolRequested, *, new_key: bool, deliver: bool
+) -> CallId:
+    """Try an ended call again, as a call of its own with the same idempotency key.
+
+    Raises:
+        Conflict: no route takes it, or the dead call was redriven meanwhile. Overloaded: too many calls are open.
+    """
+    if row.dead and not builder.known.get(row.call_id, row).dead:
+        raise Conflict(NO_LONGER_DEAD)
+    route = runtime.policy.routes.executor_for(
+        runtime=runtime.name, kind=request.kind, tool=row.tool, labels=builder.memory.labels
+    )
+    if not isinstance(route, Matched):
+        raise Conflict(f"no route takes the tool {row.tool!r} any more, so there is no executor to try again")
+    call_id = name_call(
+        runtime=runtime.name,
+        native_session_id=builder.base.native_id,
+        native_call_id=f"redrive:{row.call_id}",
+        n=builder.last_sequence,
+    )
+    size = weight(request.arguments)
+    if has_no_room(runtime, builder, size):
+        raise Overloaded("the session has too many open calls; try again when some have ended")
+    policy = runtime.policy.executors.get(route.executor, RetryPolicy())
+    note = CallProgressed(
+        native_call_id=row.native_call_id, call_id=row.call_id, data={"redriven_as": call_id, "new_key": new_key}
+    )
+    builder.record(note, "to_runtime", caused_by=row.request_sequence)
+    if row.dead:
+        builder.change_call(Redriven(row.call_id), ended=builder.known.get(row.call_id, row))
+    call = Call(
+        call_id=call_id,
+        session_id=builder.base.session_id,
+        runtime=runtime.name,
+        native_call_id=row.native_call_id,
+        n=row.n,
+        tool=row.tool,
+        arguments=request.arguments,
+        args_sha=row.args_sha,
+        state="queued",
+        attempt=0,
+        created_at=builder.now,
+        deadline_at=builder.now + policy.deadline,
+        request_sequence=row.request_sequence,
+        executor=route.executor,
+        key=None if new_key else (row.key or row.call_id),
+        redrive_of=row.call_id,
+        deliver=deliver,
+        size=size,
+    )
+    open_call(builder, call, recorded_here=False)
+    builder.effects.append(Queue(call_id, route.executor))
+    return call_id
+
+
+def dismissal(row: Call, *, by: str) -> CallProgressed:
+    """Say that an operator has left a dead call as it is."""
+    return CallProgressed(native_call_id=row.native_call_id, call_id=row.call_id, data={"dismissed_by": by})
+
+
+def dismiss(builder: StepBuilder, row: Call, *, by: str) -> None:
+    """Take a call off the dead letters, with a record of who did.
+
+    Raises:
+        Conflict: it was redriven or dismissed meanwhile.
+    """
+    if not builder.known.get(row.call_id, row).dead:
+        raise Conflict(NO_LONGER_DEAD)
+    builder.record(dismissal(row, by=by), "to_runtime", caused_by=row.request_sequence)
+    builder.change_call(Dismissed(row.call_id), ended=builder.known.get(row.call_id, row))
+
+
+def settle(
+    runtime: RuntimeContext,
+    builder: StepBuilder,
+    call: Call,
+    answered: Answered,
+    *,
+    tell_reason: str | None = None,
+    moot: bool = False,
+    dead: bool = False,
+) -> None:
+    """End a call: updates first, then its one outcome, then what must be told.
+
+    `dead` calls ended for want of an answer and wait for an operator.
+    """
+    outcome = answered.outcome
+    if outcome.outcome != "success" and not outcome.error:
+        outcome = outcome.model_copy(update={"error": "The tool failed and gave no reason."})
+    sends = call.deliver and not moot
+    losses: list[Loss] = []
+    inside = answered.updates if "context.updated" not in runtime.capabilities.accepts else ()
+    for place, update in enumerate(() if inside else answered.updates):
+        event = ContextUpdated(
+            name=update.name, context=update.context, description=update.description, call_id=call.call_id
+        )
+        try:
+            send(runtime, builder, event, caused_by=call.request_sequence, lane="turn", sends=sends)
+        except CannotExpress as exc:
+            losses.append(Loss(how="dropped", path=f"/updates/{place}{exc.path}", note=exc.reason))
+    wakes = outcome.outcome != "canceled" if answered.wakes_agent is None else answered.wakes_agent
+    finished = ToolFinished(
+        native_call_id=call.native_call_id,
+        tool=call.tool,
+        outcome=outcome.outcome,
+        result=outcome.result if outcome.outcome == "success" else None,
+        error=outcome.error,
+        wakes_agent=wakes,
+        unknown=outcome.unknown,
+        call_id=call.call_id,
+        updates=inside,
+    )
+    adapted = expressible_outcome(finished, runtime.codec)
+    told = adapted.event
+    assert isinstance(told, ToolFinished)
+    builder.record(told, "to_runtime", caused_by=call.request_sequence, losses=(*losses, *adapted.losses))
+    index = len(builder.events) - 1
+    builder.expect_open(call.call_id)
+    builder.change_call(
+        Settle(
+            call_id=call.call_id,
+            state=settled_state(outcome.outcome),
+            outcome_sha=outcome_fingerprint(outcome),
+            outcome_index=index,
+            unknown=outcome.unknown,
+            error=outcome.error,
+            dead=dead,
+        )
+    )
+    if sends:
+        builder.add_send(Send(index, RUNTIME, "turn"))
+        builder.effects.append(
+            Transmit(builder.last_sequence, "turn", told.kind, adapted.frames, call.request_sequence)
+        )
+    told_off = canceled_data(builder.base, call, reason=tell_reason) if tell_reason and call.attempt > 0 else None
+    builder.effects.append(Release(call.call_id, call.executor, tell=told_off, key=call.idempotency_key))
+
+
+def has_no_room(runtime: RuntimeContext, builder: StepBuilder, size: int) -> bool:
+    """Whether the session has as many open calls as it may have; the only one may be of any size."""
+    if len(builder.calls) >= runtime.policy.open_calls:
+        return True
+    return bool(builder.calls) and size + builder.open_bytes > runtime.policy.open_bytes
+
+
+def end_elsewhere(builder: StepBuilder, call: Call, event: ToolFinished) -> None:
+    """End a call that somebody else has answered; the last event on record is that answer."""
+    outcome = event.as_outcome()
+    builder.expect_open(call.call_id)
+    builder.change_call(
+        Settle(
+            call_id=call.call_id,
+            state=settled_state(outcome.outcome),
+            outcome_sha=outcome_fingerprint(outcome),
+            outcome_index=len(builder.events) - 1,
+            error=outcome.error,
+        )
+    )
+    tell = canceled_data(builder.base, call, reason="Another client has answered this call.")
+    builder.effects.append(Release(call.call_id, call.executor, tell=tell, key=call.idempotency_key))
+
+
+def open_call(builder: StepBuilder, call: Call, *, recorded_here: bool = True) -> None:
+    """Open a call; its request is the last event of this step, or one of an earlier step."""
+    builder.change_call(Open(call, request_index=len(builder.events) - 1 if recorded_here else None))

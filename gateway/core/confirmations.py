@@ -2,17 +2,13 @@
 
 from typing import Any, cast
 
-from gateway.core import calls as life
-from gateway.core.adapt import full_context
-from gateway.core.contexts import CORRECTION
-from gateway.core.effects import Ask
-from gateway.core.folding import fold
-from gateway.core.memory import MOST_CONFIRMATIONS, Confirmation
-from gateway.core.recording import begin_turn, record, send
+from gateway.core.adapt import CORRECTION, full_context
+from gateway.core.calls import OVERLOADED, failure
+from gateway.core.effects import Ask, ask_data
+from gateway.core.fold import fold
 from gateway.core.routing import Matched
-from gateway.core.runtime_context import RuntimeContext
-from gateway.core.step_builder import StepBuilder
-from gateway.core.webhook_data import ask_data
+from gateway.core.session import RuntimeContext, StepBuilder, begin_turn, record, send
+from gateway.core.state import MOST_CONFIRMATIONS, Confirmation
 from gateway.errors import CannotExpress, Conflict
 from gateway.events import ContextUpdated, Draft, Envelope, Event, EventId, Loss, MessageConfirmed, MessagePosted
 from gateway.executors.port import Answer, Answered, Replied
@@ -36,7 +32,7 @@ def burst_message(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, e
     waiting = builder.memory.confirmation(event.burst.call, event.burst.index)
     assert waiting is not None
     if full:
-        confirm(runtime, builder, waiting, life.failure(life.OVERLOADED))
+        confirm(runtime, builder, waiting, failure(OVERLOADED))
     elif isinstance(route, Matched):
         _ask(runtime, builder, waiting, event, executor=route.executor, key=event_id)
     else:
@@ -53,7 +49,7 @@ def recover(runtime: RuntimeContext, builder: StepBuilder, waiting: Confirmation
         _ask(runtime, builder, waiting, message.event, executor=route.executor, key=message.event_id)
     else:
         text = "unknown: the gateway restarted before the delivery was known"
-        confirm(runtime, builder, waiting, life.failure(text, unknown=True))
+        confirm(runtime, builder, waiting, failure(text, unknown=True))
 
 
 def _confirm_again(runtime: RuntimeContext, builder: StepBuilder, event: MessagePosted, *, delivered: bool) -> None:

@@ -1,25 +1,33 @@
-"""What each native message means: calls, cancels, messages, and everything that is only recorded. Pure."""
+"""What each native message means: calls, cancels, messages, echoes, and everything that is only recorded. Pure."""
 
 from dataclasses import replace
 
 from gateway.adapter.port import Frame
-from gateway.core import calls as life, starting
-from gateway.core.calls import OVERLOADED
+from gateway.core.calls import (
+    OVERLOADED,
+    end_elsewhere,
+    failure,
+    fingerprint,
+    has_no_room,
+    open_call,
+    settle,
+    turned_away,
+)
 from gateway.core.confirmations import burst_message
-from gateway.core.echoes import confirm_echo
 from gateway.core.effects import Dispatch, Queue, Resend, Tell
-from gateway.core.folding import ENDED, is_task, where
+from gateway.core.fold import ENDED, is_task, where
 from gateway.core.interactions import ask_again, close_gone, derive_approval, make_room, open_asked
-from gateway.core.outcomes import end_elsewhere, has_no_room, open_call, settle
-from gateway.core.recording import begin_turn, origin_of, record
 from gateway.core.routing import Matched, Unmatched
-from gateway.core.runtime_context import RuntimeContext
-from gateway.core.step_builder import StepBuilder
+from gateway.core.session import RetryPolicy, RuntimeContext, StepBuilder, begin_turn, origin_of, record
+from gateway.core.state import Start, Unechoed, said_unstarted, start_caught_up, start_told
 from gateway.errors import MalformedFrame
 from gateway.events import (
+    ActionOrdered,
     ApprovalAsked,
+    ApprovalGiven,
     Author,
     CallId,
+    DeliverySettled,
     Draft,
     Event,
     FrameRejected,
@@ -29,6 +37,7 @@ from gateway.events import (
     Opaque,
     Origin,
     Outcome,
+    QuestionAnswered,
     QuestionAsked,
     SecretAsked,
     SessionMoved,
@@ -37,7 +46,9 @@ from gateway.events import (
     ToolCanceled,
     ToolFinished,
     ToolRequested,
+    TurnSteered,
     call_id as name_call,
+    text_of,
 )
 from gateway.events.weight import weight
 from gateway.executors.port import Answered
@@ -46,6 +57,7 @@ from gateway.store.step import RUNTIME, SendChange
 
 _EXCERPT = 500
 _PARTIAL = 65_536
+HAS_ANSWER = "the runtime's history has an answer to this call"
 
 
 def take(
@@ -67,7 +79,7 @@ def take(
 
 def _draft(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, *, overloaded: bool) -> None:
     if runtime.capabilities.starts_deaf and not _is_gone_by(builder, draft):
-        builder.start = starting.told(builder.start, draft, builder.now)
+        builder.start = start_told(builder.start, draft, builder.now)
     if draft.native_id is not None and builder.has_taken(draft.native_id):
         return
     if draft.live:
@@ -191,7 +203,7 @@ def _answered_elsewhere(runtime: RuntimeContext, builder: StepBuilder, draft: Dr
 def caught_up(runtime: RuntimeContext, builder: StepBuilder, *, is_starting: bool | None = None) -> None:
     """History has ended: what is still open is acted on now."""
     builder.live = True
-    builder.start = starting.caught_up(builder.start, is_starting=is_starting)
+    builder.start = start_caught_up(builder.start, is_starting=is_starting)
     for wanted in list(builder.memory.wanted.values()):
         if _open_call(builder, wanted.event.native_call_id) is None:
             event = wanted.event
@@ -204,7 +216,7 @@ def caught_up(runtime: RuntimeContext, builder: StepBuilder, *, is_starting: boo
 def connecting(runtime: RuntimeContext, builder: StepBuilder) -> None:
     """A new link is being made; where it replays history, nothing is acted on until it has caught up."""
     builder.live = not runtime.capabilities.resumes
-    builder.partial, builder.start = "", starting.Start()
+    builder.partial, builder.start = "", Start()
 
 
 def _requested(
@@ -228,7 +240,7 @@ def _is_new(builder: StepBuilder, event: ToolRequested, known: Call) -> bool:
 
     A reused id whose first call has ended is only found once its `Open` was stale, and is looked up then.
     """
-    same = known.args_sha == life.fingerprint(event.tool, event.arguments)
+    same = known.args_sha == fingerprint(event.tool, event.arguments)
     if known.is_open:
         if not same:
             reason = f"call {event.native_call_id[:100]!r} is still open and was sent again with other arguments"
@@ -273,7 +285,7 @@ def _start(
     refusal = OVERLOADED if overloaded else refusal_of(runtime, event, executor)
     leaves_now = refusal is None and executor is not None and builder.take_slot(executor)
     missing = None if refusal is not None or leaves_now or executor is None else builder.refusal(executor)
-    policy = runtime.policy.executors.get(executor or "", life.RetryPolicy())
+    policy = runtime.policy.executors.get(executor or "", RetryPolicy())
     call_id, n = named
     call = Call(
         call_id=call_id,
@@ -283,7 +295,7 @@ def _start(
         n=n,
         tool=event.tool,
         arguments=event.arguments,
-        args_sha=life.fingerprint(event.tool, event.arguments),
+        args_sha=fingerprint(event.tool, event.arguments),
         state="dispatched" if leaves_now else "queued",
         attempt=1 if leaves_now else 0,
         created_at=builder.now,
@@ -294,9 +306,9 @@ def _start(
     )
     open_call(builder, call, recorded_here=recorded_here)
     if refusal is not None:
-        settle(runtime, builder, call, life.failure(refusal))
+        settle(runtime, builder, call, failure(refusal))
     elif missing is not None:
-        settle(runtime, builder, call, life.turned_away(missing), dead=True)
+        settle(runtime, builder, call, turned_away(missing), dead=True)
     elif leaves_now:
         builder.effects.append(Dispatch(call))
     elif executor is not None:
@@ -337,3 +349,48 @@ def _open_call(builder: StepBuilder, native_call_id: str) -> Call | None:
         (c for c in builder.calls.values() if c.native_call_id == native_call_id and c.redrive_of is None),
         None,
     )
+
+
+def confirm_echo(builder: StepBuilder, draft: Draft, origin: Origin) -> bool:
+    """Take a frame as our own words, if it can be; False where somebody else spoke."""
+    if isinstance(draft.event, ToolFinished):
+        # Answered calls are no longer wanted: this is our own answer, or a repeat of somebody's.
+        if draft.event.native_call_id in builder.memory.wanted:
+            return False
+        call = builder.memory.hosted.get(draft.event.native_call_id)
+        if call is not None and call.answer is not None:
+            # Should the answer to our own request never come, this has told its fate.
+            reason = None if builder.live else HAS_ANSWER
+            builder.change_send(SendChange(call.answer, RUNTIME, "delivered", reason=reason))
+        return True
+    known = next((said for said in builder.memory.unechoed if _same(said, draft.event)), None)
+    if known is None:
+        return False
+    native = str(draft.native_sequence) if draft.native_sequence is not None else draft.native_id
+    reason = said_unstarted(builder.start, known.event)
+    builder.record(
+        DeliverySettled(sequence=known.sequence, target=RUNTIME, state="delivered", reason=reason, native_id=native),
+        "to_runtime",
+        origin=origin,
+        caused_by=known.sequence,
+        dedupe_key=draft.native_id,
+    )
+    builder.change_send(SendChange(sequence=known.sequence, target=RUNTIME, state="delivered", reason=reason))
+    return True
+
+
+def _same(said: Unechoed, heard: Event) -> bool:
+    match said.event, heard:
+        case MessagePosted(), MessagePosted():
+            return text_of(said.event.content) == text_of(heard.content)
+        case ActionOrdered(), ActionOrdered():
+            same = said.event.action == heard.action
+            return same and all(heard.arguments.get(name) == value for name, value in said.event.arguments.items())
+        case ApprovalGiven(), ApprovalGiven():
+            return said.event.decision == heard.decision and heard.id in {"", said.event.id}
+        case QuestionAnswered(), QuestionAnswered():
+            return (said.event.id, said.event.answer) == (heard.id, heard.answer)
+        case TurnSteered(), TurnSteered():
+            return said.event.text == heard.text
+        case one, other:
+            return one.kind == other.kind == "turn.interrupted"

@@ -3,13 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.core.effects import Ask
-from gateway.core.memory import KEPT_BYTES, MOST_ASKED, Asked, Question
-from gateway.core.recording import send
+from gateway.core.effects import Ask, ask_data
 from gateway.core.routing import Matched
-from gateway.core.runtime_context import RuntimeContext
-from gateway.core.step_builder import StepBuilder
-from gateway.core.webhook_data import ask_data
+from gateway.core.session import RuntimeContext, StepBuilder, send
+from gateway.core.state import KEPT_BYTES, MOST_ASKED, Asked, Question
 from gateway.errors import CannotExpress, Conflict, Inexpressible, InvalidRequest
 from gateway.events import (
     ApprovalAsked,

@@ -4,19 +4,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from gateway.core import calls as life
-from gateway.core.adapt import hydration
+from gateway.core.adapt import hydration, place_of
+from gateway.core.calls import failure, settle
 from gateway.core.confirmations import confirm, recover as recover_message
-from gateway.core.contexts import place_of
 from gateway.core.effects import Queue, Transmit
 from gateway.core.interactions import expire
-from gateway.core.memory import Remembered
-from gateway.core.outcomes import settle
-from gateway.core.recording import send
-from gateway.core.runtime_context import RuntimeContext
-from gateway.core.starting import NEVER_SENT, overdue_at
-from gateway.core.state import SessionView, turn_end_due
-from gateway.core.step_builder import StepBuilder
+from gateway.core.session import RetryPolicy, RuntimeContext, StepBuilder, send
+from gateway.core.state import NEVER_SENT, Remembered, SessionView, overdue_at, turn_end_due
 from gateway.events import DeliverySettled, Envelope, FaultReported, LinkChanged, Outcome, SessionClosed, SessionMoved
 from gateway.executors.port import Answered
 from gateway.store.call import Call, Requeue
@@ -94,7 +88,7 @@ def tick(runtime: RuntimeContext, builder: StepBuilder) -> None:
             settle(runtime, builder, call, expired, tell_reason="The deadline has passed.", dead=True)
     for waiting in builder.memory.confirmations:
         if waiting.posted_at + runtime.options.confirm_timeout <= now:
-            confirm(runtime, builder, waiting, life.failure("not confirmed in time"))
+            confirm(runtime, builder, waiting, failure("not confirmed in time"))
     expire(runtime, builder)
     overdue = overdue_at(builder.start, runtime.options.start_wait) if runtime.capabilities.starts_deaf else None
     if overdue is not None and overdue <= now:
@@ -126,10 +120,10 @@ def recover(runtime: RuntimeContext, builder: StepBuilder, messages: Sequence[En
     for call in list(builder.calls.values()):
         policy = runtime.policy.executors.get(call.executor or "")
         if call.arguments is None and call.state != "accepted":
-            lost = life.failure(UNREADABLE, unknown=call.unknown or call.state == "dispatched")
+            lost = failure(UNREADABLE, unknown=call.unknown or call.state == "dispatched")
             settle(runtime, builder, call, lost, dead=True)
         elif policy is None:
-            gone = life.failure(f"The tool {call.tool!r} is no longer available here.", unknown=call.unknown)
+            gone = failure(f"The tool {call.tool!r} is no longer available here.", unknown=call.unknown)
             settle(runtime, builder, call, gone, dead=True)
         elif call.state == "queued":
             builder.effects.append(Queue(call.call_id, call.executor or "", call.due_at))
@@ -140,11 +134,11 @@ def recover(runtime: RuntimeContext, builder: StepBuilder, messages: Sequence[En
         recover_message(runtime, builder, waiting, posted.get(waiting.sequence))
 
 
-def _recover_dispatched(runtime: RuntimeContext, builder: StepBuilder, call: Call, policy: life.RetryPolicy) -> None:
+def _recover_dispatched(runtime: RuntimeContext, builder: StepBuilder, call: Call, policy: RetryPolicy) -> None:
     if policy.idempotent and call.attempt < policy.attempts:
         reason = "the gateway restarted while the executor worked"
         builder.change_call(Requeue(call.call_id, builder.now, reason, unsure=True))
         builder.effects.append(Queue(call.call_id, call.executor or "", builder.now))
     else:
         text = "outcome unknown: the gateway restarted while the tool may have been running; it was not tried again"
-        settle(runtime, builder, call, life.failure(text, unknown=True), dead=True)
+        settle(runtime, builder, call, failure(text, unknown=True), dead=True)

@@ -1,13 +1,11 @@
 """What clients post through the API, said in a way the runtime understands. Pure."""
 
 from gateway.core.adapt import adapt
+from gateway.core.calls import settle
 from gateway.core.confirmations import confirmed_by_client
 from gateway.core.interactions import give
-from gateway.core.memory import HELD
-from gateway.core.outcomes import settle
-from gateway.core.recording import begin_turn, send
-from gateway.core.runtime_context import RuntimeContext
-from gateway.core.step_builder import StepBuilder
+from gateway.core.session import RuntimeContext, StepBuilder, begin_turn, send
+from gateway.core.state import HELD
 from gateway.errors import CannotExpress, Conflict, Inexpressible
 from gateway.events import (
     ApprovalGiven,

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.core.memory import Remembered
-from gateway.core.state import Complete
+from gateway.core.state import Complete, Remembered
 
 FOLDING = 2
 """The number of this release's folding: a release that remembers more, or other things, of the same events raises it.

@@ -1,15 +1,299 @@
-"""What decisions about a session rest on: its memory, its open calls, and what is only live. Pure."""
+"""What decisions about a session rest on: its memory, its open calls, its start, and what is only live. Pure."""
 
-from collections.abc import Mapping
-from dataclasses import field
+from collections.abc import Collection, Mapping
+from dataclasses import field, replace
 from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from pydantic import Field
 
 from gateway.adapter.port import Capabilities
-from gateway.core.memory import Remembered
-from gateway.core.starting import Start
-from gateway.events import CallId, SessionId
+from gateway.events import (
+    ActionOrdered,
+    ApprovalAsked,
+    ApprovalGiven,
+    CallId,
+    Draft,
+    Event,
+    EventId,
+    FaultReported,
+    MessagePosted,
+    QuestionAnswered,
+    QuestionAsked,
+    SecretAsked,
+    SessionId,
+    SessionMoved,
+    ToolRequested,
+    TurnInterrupted,
+    TurnSteered,
+)
 from gateway.events.frozen import frozen
 from gateway.store.call import Call
+
+HISTORY_KEY = "conversationHistory"
+HELD = "held"
+"""Note of the loss on a context that waits for the next message."""
+MOST_CONFIRMATIONS = 1_000
+"""Agent messages that may wait to be confirmed; the next is refused at once."""
+MOST_ASKED = 100
+"""Questions that may wait for a person; for the next, the oldest is denied or skipped."""
+KEPT_BYTES = 4 * 1024 * 1024
+"""What questions, actions, unanswered calls and unechoed words may each take; the oldest gives way, never the last."""
+NEVER_SENT = "held: the runtime has not started yet"
+"""Reason of a pending row that was never sent: whoever finds it later need not wonder."""
+UNSTARTED = "sent although the runtime had not said that it has started"
+"""What the delivery of new work says that could not wait any longer."""
+
+
+@frozen
+class Confirmation:
+    """An agent message of a burst that the runtime waits to see confirmed."""
+
+    call: str
+    index: int
+    count: int | None
+    sequence: int
+    posted_at: datetime
+    author: str
+    text: str
+
+    @property
+    def last(self) -> bool:
+        """Whether no further message of the burst is known to follow."""
+        return self.count is None or self.index >= self.count - 1
+
+
+Question = ApprovalAsked | QuestionAsked | SecretAsked
+Reply = MessagePosted | ActionOrdered | ApprovalGiven | QuestionAnswered | TurnSteered | TurnInterrupted
+
+
+@frozen
+class Asked:
+    """A question to a person that waits for its answer."""
+
+    event: Question = field(metadata={"pydantic": Field(discriminator="kind")})
+    event_id: EventId
+    sequence: int
+    asked_at: datetime
+    size: int = 0
+    by_state: bool = False
+    """Asked for by a state, and not by name."""
+
+
+@frozen
+class Unechoed:
+    """Something we said that the runtime has not sent back yet."""
+
+    event: Reply
+    sequence: int
+    size: int = 0
+
+
+@frozen
+class Action:
+    """Something the runtime does itself."""
+
+    native_call_id: str
+    correlation: str | None
+    tool: str
+    arguments: Mapping[str, Any]
+    sequence: int
+    number: int | None = None
+    """Its number in the runtime's own order."""
+    finished: bool = False
+    decided: bool = False
+    """It was allowed or denied already, as far as anybody was asked."""
+    superseded: bool = False
+    """The runtime has sent it again under another id; whatever is to happen happens to that one."""
+    gated: bool = False
+    """Its request said that it waits for an approval."""
+    size: int = 0
+
+
+@frozen
+class Gate:
+    """The state by which a runtime said that it waits for an approval."""
+
+    sequence: int
+    number: int | None = None
+    """Its number in the runtime's own order."""
+
+
+@frozen
+class Wanted:
+    """A host call on record that nobody has answered yet, on protocols with history."""
+
+    event: ToolRequested
+    sequence: int
+    size: int = 0
+
+
+@frozen
+class Hosted:
+    """A host call of this turn, and what the runtime has shown of waiting for it, on protocols with history."""
+
+    native_call_id: str
+    answer: int | None = None
+    """Sequence of our outcome."""
+    awaited: Literal["unsaid", "among", "alone", "over"] = "unsaid"
+    """Whether it was named among what the turn waits for, or as the only thing, or once and no longer."""
+    size: int = 0
+
+
+@frozen
+class Stated:
+    """Where a state stands in the runtime's own order."""
+
+    number: int
+    time: str
+
+    def is_before(self, other: "Stated") -> bool:
+        """Say whether this is older: by its number and its time, since numbers may begin anew."""
+        return self.number < other.number and self.time < other.time
+
+
+@frozen
+class Remembered:
+    """All of a session's memory."""
+
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    echoes: bool = False
+    delegates: bool = False
+    closed: bool = False
+    linked: bool = False
+    # The conversation.
+    context: Mapping[str, Any] | None = None
+    """The last complete context as the backend gave it, where the protocol replaces contexts."""
+    held: tuple[str, ...] = ()
+    """What contexts said that wait for the next message, where the protocol has no contexts."""
+    history: tuple[str, ...] = ()
+    """Conversation lines, `[HH:MM] Name: text`, bounded."""
+    confirmations: tuple[Confirmation, ...] = ()
+    confirmed: tuple[tuple[str, int, bool], ...] = ()
+    """Burst, index and delivery of the messages confirmed last, for repeats."""
+    # The turn.
+    running: bool = False
+    state: str | None = None
+    """What the runtime has said last of its state; None before it has said anything."""
+    stated: Stated | None = None
+    """Where that stands in the runtime's own order."""
+    native_state: str | None = None
+    active_at: datetime | None = None
+    """When anything last showed that the agent works, or was made to."""
+    quiet_at: datetime | None = None
+    """When the last message of a burst was confirmed, with nothing after it."""
+    ended_at: int = 0
+    """The sequence at which a turn was last seen to end."""
+    told_at: int = 0
+    """The sequence of the last message to the runtime, anybody's."""
+    gate: Gate | None = None
+    """The state that says what the runtime waits for, while it waits for an approval."""
+    delegating: int = 0
+    """How many pieces of work a delegate has in hand; its states look like the agent's own."""
+    tasks: tuple[str, ...] = ()
+    """What was handed over to delegates and has not been seen said to them yet."""
+    # What waits for somebody.
+    asked: tuple[Asked, ...] = ()
+    wanted: Mapping[str, Wanted] = field(default_factory=dict[str, Wanted])
+    hosted: Mapping[str, Hosted] = field(default_factory=dict[str, Hosted])
+    actions: tuple[Action, ...] = ()
+    unechoed: tuple[Unechoed, ...] = ()
+    orders: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Sequences of our orders by the native id under which their results will come."""
+    recent: tuple[str, ...] = ()
+    """Native ids seen last, for dropping repeats."""
+
+    def confirmation(self, call: str, index: int) -> Confirmation | None:
+        """Find an unconfirmed message of a burst."""
+        return next((c for c in self.confirmations if c.call == call and c.index == index), None)
+
+    def action(self, native_call_id: str, correlation: str | None = None) -> Action | None:
+        """Find what the runtime does itself, newest first, by its id or by what ties messages together."""
+        for action in reversed(self.actions):
+            if action.native_call_id == native_call_id or (correlation and action.correlation == correlation):
+                return action
+        return None
+
+    def gated_action(self, silent_gates: Collection[str], *, decided: bool = False) -> Action | None:
+        """Find the action that the runtime's state is about, or one that was `decided` already.
+
+        That is the newest of those that can wait for an approval, or none: an older one never waits again.
+        """
+        action = next((a for a in reversed(self.actions) if a.gated or a.tool in silent_gates), None)
+        if action is None or action.superseded or (action.decided and not decided):
+            return None
+        return action if self.is_behind(action, self.gate) else None
+
+    def is_behind(self, action: Action, gate: Gate | None) -> bool:
+        """Say whether a state can be about an action: the state is said first (the runtime's numbers tell).
+
+        One that came to its end all the same waits too: some runtimes carry it out before the answer.
+        """
+        if gate is None:
+            # A release before this one has not remembered it.
+            return not action.finished
+        came_later = action.sequence > gate.sequence
+        if gate.number is None:
+            return came_later or not action.finished
+        if action.number is None:
+            return came_later
+        undisturbed = not action.finished or came_later or self.told_at < action.sequence
+        return action.number > gate.number and undisturbed
+
+
+@frozen
+class Start:
+    """How far a runtime is, by what the link that stands or is being made has told."""
+
+    state: Literal["unknown", "starting", "overdue", "ready"] = "unknown"
+    since: datetime | None = None
+    """Since when new work may have to wait; None while no link stands."""
+    newest: int = -1
+    """Number of the newest state that was told."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether new work must wait."""
+        return self.state in {"unknown", "starting"}
+
+
+def start_told(start: Start, draft: Draft, now: datetime) -> Start:
+    """Take note of what the runtime said; repeats count, states gone by do not.
+
+    An error that is part of no history is about the start itself, which is then not worth waiting for.
+    """
+    match draft.event:
+        case SessionMoved(state=state) if not draft.live:
+            number = draft.native_sequence
+            if number is not None and (number < start.newest or (number == start.newest and start.state != "unknown")):
+                return start
+            newest = start.newest if number is None else number
+            if state != "starting":
+                return replace(start, state="ready", newest=newest)
+            since = start.since if start.waits or start.since is None else now
+            return replace(start, state="starting", since=since, newest=newest)
+        case FaultReported() if draft.native_id is None and start.waits:
+            return replace(start, state="overdue")
+        case _:
+            return start
+
+
+def start_caught_up(start: Start, *, is_starting: bool | None) -> Start:
+    """Take note of what the link has found out by asking: states told before count for nothing if it starts now."""
+    if is_starting:
+        return replace(start, state="starting")
+    return replace(start, state="ready") if is_starting is False and start.state == "unknown" else start
+
+
+def overdue_at(start: Start, wait: timedelta) -> datetime | None:
+    """Say when new work has waited long enough."""
+    return start.since + wait if start.since is not None and start.waits else None
+
+
+def said_unstarted(start: Start, event: Event) -> str | None:
+    """Say what the delivery of an event has to tell."""
+    is_work = isinstance(event, MessagePosted | TurnSteered | ActionOrdered)
+    return UNSTARTED if is_work and start.state == "overdue" else None
 
 
 @frozen

@@ -5,9 +5,8 @@ from typing import Any, cast
 
 from gateway.adapter.port import Tool
 from gateway.core.arguments import ArgumentValidator
-from gateway.core.calls import RetryPolicy
 from gateway.core.routing import Route, Routes
-from gateway.core.runtime_context import Policy
+from gateway.core.session import Policy, RetryPolicy
 from gateway.settings.model import DestinationSpec, ExecutorSpec, PythonSpec, Settings, StaticSpec, WebhookSpec
 
 _MARGIN = timedelta(seconds=20)

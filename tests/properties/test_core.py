@@ -4,11 +4,11 @@ from typing import Any
 
 from hypothesis import given, settings, strategies as st
 
-from gateway.core import outcomes
-from gateway.core.folding import fold
-from gateway.core.memory import Remembered
+from gateway.core import calls
+from gateway.core.fold import fold
 from gateway.core.routing import Matched, Route, Routes, Unmatched
 from gateway.core.snapshots import from_snapshot, to_snapshot
+from gateway.core.state import Remembered
 from gateway.errors import DragomanError
 from gateway.events import ContextUpdate, ContextUpdated, MessagePosted, Outcome, Text, ToolFinished, TurnInterrupted
 from gateway.executors.port import Accepted, Answered, NeverSent, Replied, Uncertain
@@ -53,11 +53,11 @@ def _move(harness: Harness, move: tuple[str, Any, Any]) -> None:
             call = harness.view.calls.get(harness.id_of(one))
             harness.answer(other, native=one, attempt=call.attempt if call else 1)
         case "claim":
-            harness.decide(lambda builder: outcomes.claim(builder, harness.id_of(one)))
+            harness.decide(lambda builder: calls.claim(builder, harness.id_of(one)))
         case "outcome" if isinstance(other, Answered):
-            harness.decide(lambda builder: outcomes.outcome(runtime, builder, harness.id_of(one), other))
+            harness.decide(lambda builder: calls.outcome(runtime, builder, harness.id_of(one), other))
         case "operator":
-            harness.decide(lambda builder: outcomes.cancel(runtime, builder, harness.id_of(one), reason=None))
+            harness.decide(lambda builder: calls.cancel(runtime, builder, harness.id_of(one), reason=None))
         case "wait":
             harness.wait(one)
         case "say":

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, TypeAdapter
 
-import gateway.core.memory as memory_of
+import gateway.core.state as memory_of
 from gateway.events import Envelope, SessionId, kinds
 from gateway.events.content import Value
 from gateway.events.frozen import frozen
@@ -65,9 +65,9 @@ def _register() -> None:
     adapter: Any = TypeAdapter(annotated[union, Field(discriminator="kind")])
     for module in ("gateway.events.kinds", "gateway.events.envelope", "gateway.events"):
         _change(module, "EVENT", adapter)
-    _change("gateway.core.memory", "Remembered", Remembered)
-    folding = import_module("gateway.core.folding")
-    _change("gateway.core.folding", "fold", _fold_weather(folding.fold))
+    _change("gateway.core.state", "Remembered", Remembered)
+    folding = import_module("gateway.core.fold")
+    _change("gateway.core.fold", "fold", _fold_weather(folding.fold))
     _change("gateway.core.snapshots", "FOLDING", import_module("gateway.core.snapshots").FOLDING + 1)
     for module, table in (
         ("gateway.store.sqlite.schema", "sessions"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.contexts import RENEWED, REPLACED
+from gateway.core.adapt import RENEWED, REPLACED
 from gateway.runtime.tuning import Tuning
 from tests.scenarios.environment import GOOD, QUICK, Running, Scene, ended, until
 from tests.scenarios.fleet import condition, message

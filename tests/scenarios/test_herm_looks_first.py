@@ -7,8 +7,8 @@ import pytest
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
-from gateway.core.delivery import NOT_AWAITED, TURN_OVER
-from gateway.core.echoes import HAS_ANSWER
+from gateway.core.inbound import HAS_ANSWER
+from gateway.core.resend import NOT_AWAITED, TURN_OVER
 from gateway.testing.runtimes.herm.server import HermServer, Manners
 from tests.scenarios.environment import GOOD, until
 from tests.scenarios.fleet import HERM_KEY, delivery, herm_environment

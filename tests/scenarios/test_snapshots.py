@@ -1,8 +1,8 @@
 """A session that is taken up from a snapshot remembers what one remembers that was read from its beginning."""
 
-from gateway.core.folding import fold
-from gateway.core.memory import Remembered
+from gateway.core.fold import fold
 from gateway.core.snapshots import to_snapshot
+from gateway.core.state import Remembered
 from gateway.events import SessionId
 from gateway.runtime.session.load import load_view
 from gateway.runtime.system_clock import SystemClock

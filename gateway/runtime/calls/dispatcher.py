@@ -15,10 +15,10 @@ from typing import Any, cast
 import structlog
 
 from gateway.clock import Clock
-from gateway.core.calls import RetryPolicy, failure
-from gateway.core.effects import Ask, Dispatch, Release
+from gateway.core.calls import failure
+from gateway.core.effects import Ask, Dispatch, Release, call_data
+from gateway.core.session import RetryPolicy
 from gateway.core.state import SessionView
-from gateway.core.webhook_data import call_data
 from gateway.events import CallId
 from gateway.executors.port import (
     Accepted,

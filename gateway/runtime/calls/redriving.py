@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gateway.clock import Clock, Ids
-from gateway.core.outcomes import NO_LONGER_DEAD, dismissal
+from gateway.core.calls import NO_LONGER_DEAD, dismissal
 from gateway.errors import Conflict, Elsewhere, Gone, NotFound, Stale, Truncated
 from gateway.events import CallId, Envelope, SessionId, ToolRequested
 from gateway.runtime.calls.dead_letters import dismissed

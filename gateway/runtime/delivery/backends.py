@@ -10,7 +10,7 @@ from typing import TypeVar
 import structlog
 
 from gateway.clock import Clock
-from gateway.core.calls import RetryPolicy
+from gateway.core.session import RetryPolicy
 from gateway.errors import EngineUnavailable, InvalidConfiguration, NotFound, OperatorError, Problem
 from gateway.executors.port import Destination, Executor
 from gateway.guard import Tasks, awaited, guard, tried

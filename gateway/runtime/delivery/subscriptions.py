@@ -8,7 +8,7 @@ from functools import partial
 import structlog
 
 from gateway.clock import Clock
-from gateway.core.calls import RetryPolicy
+from gateway.core.session import RetryPolicy
 from gateway.errors import DragomanError, EngineUnavailable
 from gateway.events import to_copy
 from gateway.executors.port import Copied, Destination

@@ -3,10 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gateway.core import confirmations, inbound, interactions, lifecycle, outbound, outcomes
+from gateway.core import calls, confirmations, inbound, interactions, lifecycle, outbound
 from gateway.core.effects import Transmit
-from gateway.core.runtime_context import RuntimeContext
-from gateway.core.step_builder import StepBuilder
+from gateway.core.session import RuntimeContext, StepBuilder
 from gateway.errors import Overloaded
 from gateway.events import ContextUpdated, Event, LinkChanged, MessagePosted
 from gateway.runtime.session import signals as s
@@ -28,7 +27,7 @@ def decide(
         case s.Connecting() | s.CaughtUp() | s.Reread() | s.LinkUp() | s.LinkDown():
             _about_link(runtime, builder, signal, outgoing)
         case s.Attempted(call_id, attempt, answer):
-            return outcomes.answered(runtime, builder, call_id, attempt, answer, jitter=jitter())
+            return calls.answered(runtime, builder, call_id, attempt, answer, jitter=jitter())
         case s.SlotFree() | s.TurnedAway() | s.ExecutorReplied():
             return _about_work(runtime, builder, signal)
         case s.FrameArrived(frame, cursor, _, overloaded):
@@ -44,7 +43,7 @@ def decide(
         case s.Held(sequences):
             lifecycle.held(builder, sequences)
         case s.AnsweredLate(row, answered):
-            outcomes.late_outcome(builder, row, answered)
+            calls.late_outcome(builder, row, answered)
         case s.Recover(unconfirmed):
             lifecycle.recover(runtime, builder, unconfirmed)
         case s.Tick():
@@ -75,9 +74,9 @@ def _about_work(
 ) -> bool | None:
     match signal:
         case s.SlotFree(call_id):
-            return outcomes.claim(builder, call_id)
+            return calls.claim(builder, call_id)
         case s.TurnedAway(call_id, reason):
-            outcomes.turn_away(runtime, builder, call_id, reason)
+            calls.turn_away(runtime, builder, call_id, reason)
         case s.ExecutorReplied(sequence, answer):
             asked = next((a for a in builder.memory.asked if a.sequence == sequence), None)
             if asked is None:
@@ -97,17 +96,17 @@ def _for_client(runtime: RuntimeContext, builder: StepBuilder, signal: s.ClientS
                 builder.keep(keep, sequences)
             return sequences
         case s.OutcomeGiven(call_id, answered):
-            return outcomes.outcome(runtime, builder, call_id, answered)
+            return calls.outcome(runtime, builder, call_id, answered)
         case s.OutcomeLate(row, answered):
-            outcomes.late_outcome(builder, row, answered)
+            calls.late_outcome(builder, row, answered)
         case s.ProgressGiven(call_id, progress):
-            return outcomes.progressed(runtime, builder, call_id, progress)
+            return calls.progressed(runtime, builder, call_id, progress)
         case s.CancelOrdered(call_id, reason):
-            return outcomes.cancel(runtime, builder, call_id, reason=reason)
+            return calls.cancel(runtime, builder, call_id, reason=reason)
         case s.RedriveOrdered(row, request, new_key, deliver):
-            return outcomes.redrive(runtime, builder, row, request, new_key=new_key, deliver=deliver)
+            return calls.redrive(runtime, builder, row, request, new_key=new_key, deliver=deliver)
         case s.DismissOrdered(row, by):
-            outcomes.dismiss(builder, row, by=by)
+            calls.dismiss(builder, row, by=by)
         case s.AnswerGiven(interaction_id, body, by):
             interactions.answer(runtime, builder, interaction_id, body, by=by)
         case s.CloseOrdered(reason):

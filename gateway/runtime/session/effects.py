@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from gateway.core.effects import Ask, Dispatch, Effect, Queue, Release, Resend, Tell, Transmit
-from gateway.core.runtime_context import RuntimeContext
+from gateway.core.session import RuntimeContext
 from gateway.core.state import SessionView
 from gateway.events import CallId, Envelope, Live
 from gateway.executors.port import Answered

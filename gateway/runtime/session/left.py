@@ -4,16 +4,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from gateway.adapter.port import Codec
-from gateway.core.runtime_context import RuntimeContext
+from gateway.core.session import RuntimeContext
 from gateway.core.state import SessionView
-from gateway.runtime.session.signals import (
-    AnsweredLate,
-    Attempted,
-    Delivered,
-    ExecutorReplied,
-    FrameArrived,
-    Signal,
-)
+from gateway.runtime.session.signals import AnsweredLate, Attempted, Delivered, ExecutorReplied, FrameArrived, Signal
 
 Tried = tuple[Signal, int]
 """An input, and how often the session has failed on it."""

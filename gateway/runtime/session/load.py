@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gateway.core.folding import fold
+from gateway.core.fold import fold
 from gateway.core.snapshots import from_snapshot, to_snapshot
 from gateway.core.state import Complete, SessionView
 from gateway.errors import NotFound, Truncated

@@ -14,10 +14,10 @@ from typing import cast
 from structlog.typing import FilteringBoundLogger
 
 from gateway.adapter.port import Link, Receipt
-from gateway.core.contexts import tells_state
-from gateway.core.delivery import OVERDUE
+from gateway.core.adapt import tells_state
 from gateway.core.effects import Transmit
-from gateway.core.runtime_context import RuntimeContext
+from gateway.core.resend import OVERDUE
+from gateway.core.session import RuntimeContext
 from gateway.core.state import SessionView
 from gateway.errors import CannotExpress, EngineUnavailable, LinkLost, Truncated
 from gateway.guard import FAULTS, guard, guard_call, is_fault

@@ -35,11 +35,10 @@ from datetime import datetime
 from typing import Literal
 
 from gateway.adapter.port import Receipt
-from gateway.core.contexts import RENEWED, carries_state, renew
-from gateway.core.delivery import SURELY_UNSENT, Plan, is_held, is_overdue, may_leave, plan_resend
+from gateway.core.adapt import RENEWED, carries_state, renew
 from gateway.core.effects import Transmit
-from gateway.core.lanes import LANES, Lanes
-from gateway.core.runtime_context import RuntimeContext
+from gateway.core.resend import LANES, SURELY_UNSENT, Lanes, Plan, is_held, is_overdue, may_leave, plan_resend
+from gateway.core.session import RuntimeContext
 from gateway.core.state import SessionView
 from gateway.errors import CannotExpress, LinkLost
 from gateway.events.frozen import frozen

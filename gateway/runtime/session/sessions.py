@@ -9,7 +9,7 @@ from functools import partial
 import structlog
 
 from gateway.adapter.port import Adapter, Connector, Order, RuntimeOptions, Tool
-from gateway.core.runtime_context import Policy, RuntimeContext
+from gateway.core.session import Policy, RuntimeContext
 from gateway.core.state import SessionView, first_state
 from gateway.errors import DragomanError, EngineUnavailable, Fenced, NotFound
 from gateway.events import Envelope, SessionId, SessionOpened, session_id as name_session

@@ -6,9 +6,8 @@ from typing import Any
 
 from gateway.core.effects import Dispatch
 from gateway.core.lifecycle import GATEWAY_FAULT
-from gateway.core.runtime_context import RuntimeContext
+from gateway.core.session import RuntimeContext, StepBuilder
 from gateway.core.state import SessionView
-from gateway.core.step_builder import StepBuilder
 from gateway.errors import DragomanError
 from gateway.events import FaultReported, FrameRejected
 from gateway.guard import FAULTS, is_fault

@@ -20,10 +20,9 @@ import structlog
 from gateway.adapter.port import Frame
 from gateway.core import lifecycle
 from gateway.core.calls import outcome_fingerprint
-from gateway.core.runtime_context import RuntimeContext
+from gateway.core.session import RuntimeContext, StepBuilder
 from gateway.core.snapshots import to_snapshot
 from gateway.core.state import SessionView
-from gateway.core.step_builder import StepBuilder
 from gateway.errors import Elsewhere, EngineUnavailable, Fenced, MalformedFrame, Repeated, Stale
 from gateway.events import CallId, SessionMoved, ToolRequested
 from gateway.guard import is_fault

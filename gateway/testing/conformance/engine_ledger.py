@@ -12,17 +12,7 @@ from gateway.events import InteractionId, QuestionAsked
 from gateway.store.port import Engine
 from gateway.store.rows import DeadFilter, Page, StoredAnswer
 from gateway.store.step import RUNTIME, InteractionChange, Keep, LastSequence, Send, SendChange, Step
-from gateway.testing.conformance.engine_words import (
-    ALICE,
-    ALL,
-    BOB,
-    DAY,
-    START,
-    FakeClock,
-    new,
-    open_session,
-    said,
-)
+from gateway.testing.conformance.engine_words import ALICE, ALL, BOB, DAY, START, FakeClock, new, open_session, said
 
 SECOND = timedelta(seconds=1)
 

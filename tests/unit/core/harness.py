@@ -1,4 +1,4 @@
-"""A table at which a council decides without a store: steps are applied at once, time is a number."""
+"""A core that decides without a store: steps are applied at once, time is a number."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -9,15 +9,12 @@ from adapters.herm import ADAPTER as HERM
 from adapters.huma import HUMA_0_1, HUMA_0_2
 from adapters.openhands import ADAPTER as OPENHANDS
 from gateway.adapter.port import Adapter, Frame, Tool
-from gateway.core import inbound, lifecycle, outbound, outcomes
+from gateway.core import calls, inbound, lifecycle, outbound
 from gateway.core.arguments import ArgumentValidator
-from gateway.core.calls import RetryPolicy
 from gateway.core.effects import Dispatch, Effect, Release, Transmit
-from gateway.core.memory import Remembered
 from gateway.core.routing import Route, Routes
-from gateway.core.runtime_context import Policy, RuntimeContext
-from gateway.core.state import SessionView, first_state
-from gateway.core.step_builder import StepBuilder
+from gateway.core.session import Policy, RetryPolicy, RuntimeContext, StepBuilder
+from gateway.core.state import Remembered, SessionView, first_state
 from gateway.events import Draft, Event, EventId, SessionId, call_id as name_call
 from gateway.store.call import Call, Settle
 from gateway.store.step import Step
@@ -43,7 +40,7 @@ ROUTES = (Route(tool="ask_*", to="cards"), Route(tool="slow_*", to="once"))
 
 
 class Harness:
-    """One session and its council; `steps` and `effects` are what the last decision led to."""
+    """One session and its runtime context; `steps` and `effects` are what the last decision led to."""
 
     def __init__(
         self,
@@ -139,7 +136,7 @@ class Harness:
     def answer(self, answer: Any, *, native: str = "tc-1", attempt: int = 1, n: int = 0) -> None:
         """Let an attempt end."""
         self.decide(
-            lambda builder: outcomes.answered(self.runtime, builder, self.id_of(native, n), attempt, answer, jitter=0.5)
+            lambda builder: calls.answered(self.runtime, builder, self.id_of(native, n), attempt, answer, jitter=0.5)
         )
 
     def post(self, event: Event) -> int:

@@ -1,7 +1,7 @@
 """What a session remembers is bounded by count and bytes, and nothing that waits is forgotten without an answer."""
 
-from gateway.core.folding import HISTORY_BYTES
-from gateway.core.memory import KEPT_BYTES, MOST_ASKED
+from gateway.core.fold import HISTORY_BYTES
+from gateway.core.state import KEPT_BYTES, MOST_ASKED
 from gateway.events import ContextUpdated, MessagePosted, Text
 from gateway.events.weight import weight
 from tests.unit.core.harness import OPENHANDS, Harness

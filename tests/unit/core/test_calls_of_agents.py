@@ -1,4 +1,4 @@
-"""What the council makes of tool calls: routing, refusals, outcomes, repeats, retries, deadlines."""
+"""What the core makes of tool calls: routing, refusals, outcomes, repeats, retries, deadlines."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -7,10 +7,10 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.core import lifecycle, outcomes
-from gateway.core.calls import RetryPolicy
+from gateway.core import calls, lifecycle
 from gateway.core.effects import Queue, Resend
 from gateway.core.routing import Route
+from gateway.core.session import RetryPolicy
 from gateway.events import ContextUpdate, Outcome, ToolFinished
 from gateway.executors.port import Accepted, Answered, NeverSent, NotProcessed, Uncertain
 from gateway.store.call import Accept, Call, Claim, Open, Requeue, Settle
@@ -230,7 +230,7 @@ def test_a_call_without_a_free_slot_is_queued_and_claimed_later():
     assert isinstance(opened, Open)
     assert (opened.call.state, opened.call.attempt) == ("queued", 0)
     assert harness.effects == (Queue(harness.id_of("tc-1"), "cards"),)
-    assert harness.decide(lambda builder: outcomes.claim(builder, harness.id_of("tc-1")))
+    assert harness.decide(lambda builder: calls.claim(builder, harness.id_of("tc-1")))
     assert harness.step.calls == (Claim(harness.id_of("tc-1"), 1),)
     assert len(harness.dispatched) == 1
 
@@ -260,7 +260,7 @@ def test_attempts_end_and_the_last_reason_is_told():
     harness = Harness(executors={"cards": RetryPolicy(idempotent=True, attempts=2), "once": RetryPolicy()})
     harness.call()
     harness.answer(NeverSent("no connection"))
-    harness.decide(lambda builder: outcomes.claim(builder, harness.id_of("tc-1")))
+    harness.decide(lambda builder: calls.claim(builder, harness.id_of("tc-1")))
     harness.answer(NeverSent("no connection"), attempt=2)
     assert harness.sent[0]["error"] == "no connection (after 2 attempts)"
 
@@ -269,7 +269,7 @@ def test_a_success_of_an_earlier_attempt_wins_and_its_failure_does_not_count():
     harness = Harness()
     harness.call()
     harness.answer(Uncertain("slow"))
-    harness.decide(lambda builder: outcomes.claim(builder, harness.id_of("tc-1")))
+    harness.decide(lambda builder: calls.claim(builder, harness.id_of("tc-1")))
     harness.answer(Answered(Outcome(outcome="failure", error="late")), attempt=1)
     assert harness.step.events == ()
     harness.answer(DONE, attempt=1)
@@ -283,9 +283,9 @@ def test_an_accepted_call_waits_for_its_callback():
     (change,) = harness.step.calls
     assert isinstance(change, Accept)
     assert change.deadline_at == START + timedelta(seconds=600)
-    assert harness.decide(lambda builder: outcomes.outcome(harness.runtime, builder, harness.id_of("tc-1"), DONE))
+    assert harness.decide(lambda builder: calls.outcome(harness.runtime, builder, harness.id_of("tc-1"), DONE))
     assert harness.sent[0]["result"] == {"cards": 2}
-    assert not harness.decide(lambda builder: outcomes.outcome(harness.runtime, builder, harness.id_of("tc-1"), DONE))
+    assert not harness.decide(lambda builder: calls.outcome(harness.runtime, builder, harness.id_of("tc-1"), DONE))
 
 
 @pytest.mark.requirement("A26")
@@ -407,11 +407,11 @@ def test_a_waiting_call_that_is_turned_away_fails_and_one_that_has_left_does_not
     harness = Harness()
     harness.slots = 0
     harness.call()
-    harness.decide(lambda builder: outcomes.turn_away(harness.runtime, builder, harness.id_of("tc-1"), "nobody there"))
+    harness.decide(lambda builder: calls.turn_away(harness.runtime, builder, harness.id_of("tc-1"), "nobody there"))
     assert "nobody there; the tool was not called" in harness.sent[-1]["error"]
     harness.slots = 1
     harness.call("tc-2")
-    harness.decide(lambda builder: outcomes.turn_away(harness.runtime, builder, harness.id_of("tc-2"), "nobody there"))
+    harness.decide(lambda builder: calls.turn_away(harness.runtime, builder, harness.id_of("tc-2"), "nobody there"))
     assert set(harness.view.calls) == {harness.id_of("tc-2")}
 
 
@@ -420,7 +420,7 @@ def test_an_outcome_that_an_earlier_attempt_made_unsure_stays_unknown():
     harness.call()
     harness.answer(Uncertain("the connection was lost"))
     assert harness.view.calls[harness.id_of("tc-1")].unknown
-    harness.decide(lambda builder: outcomes.turn_away(harness.runtime, builder, harness.id_of("tc-1"), "nobody there"))
+    harness.decide(lambda builder: calls.turn_away(harness.runtime, builder, harness.id_of("tc-1"), "nobody there"))
     (settled,) = harness.step.calls
     assert isinstance(settled, Settle)
     assert (settled.dead, settled.unknown) == (True, True)

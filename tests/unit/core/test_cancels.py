@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.core import lifecycle, outcomes
+from gateway.core import calls, lifecycle
 from gateway.core.effects import Release
 from gateway.events import Outcome, TurnInterrupted
 from gateway.executors.port import Answered
@@ -78,7 +78,7 @@ def test_an_outcome_after_the_cancel_is_recorded_as_late_and_not_sent():
     harness.cancel()
     harness.answer(DONE)
     assert harness.step.events == ()
-    assert not harness.decide(lambda builder: outcomes.outcome(harness.runtime, builder, harness.id_of("tc-1"), DONE))
+    assert not harness.decide(lambda builder: calls.outcome(harness.runtime, builder, harness.id_of("tc-1"), DONE))
     row = Call(
         call_id=harness.id_of("tc-1"),
         session_id=harness.view.session_id,
@@ -93,7 +93,7 @@ def test_an_outcome_after_the_cancel_is_recorded_as_late_and_not_sent():
         deadline_at=START,
         request_sequence=2,
     )
-    harness.decide(lambda builder: outcomes.late_outcome(builder, row, DONE))
+    harness.decide(lambda builder: calls.late_outcome(builder, row, DONE))
     assert harness.kinds == ["outcome.ignored"]
     assert harness.sent == []
 
@@ -109,9 +109,7 @@ def test_a_cancel_that_names_a_burst_gets_no_result():
 def test_an_operator_gives_the_executor_a_grace_and_the_first_answer_wins():
     harness = Harness()
     harness.call()
-    assert harness.decide(
-        lambda builder: outcomes.cancel(harness.runtime, builder, harness.id_of("tc-1"), reason="stuck")
-    )
+    assert harness.decide(lambda builder: calls.cancel(harness.runtime, builder, harness.id_of("tc-1"), reason="stuck"))
     assert isinstance(harness.step.calls[0], MarkCanceling)
     (release,) = harness.effects
     assert isinstance(release, Release)
@@ -123,7 +121,7 @@ def test_an_operator_gives_the_executor_a_grace_and_the_first_answer_wins():
 def test_an_operators_cancel_ends_the_call_when_the_grace_is_over():
     harness = Harness()
     harness.call()
-    harness.decide(lambda builder: outcomes.cancel(harness.runtime, builder, harness.id_of("tc-1"), reason="stuck"))
+    harness.decide(lambda builder: calls.cancel(harness.runtime, builder, harness.id_of("tc-1"), reason="stuck"))
     harness.wait(10)
     assert harness.sent[0]["outcome"] == "canceled"
 
@@ -131,7 +129,7 @@ def test_an_operators_cancel_ends_the_call_when_the_grace_is_over():
 def test_an_operators_cancel_of_a_queued_call_is_immediate():
     harness = Harness(slots=0)
     harness.call()
-    harness.decide(lambda builder: outcomes.cancel(harness.runtime, builder, harness.id_of("tc-1"), reason="stuck"))
+    harness.decide(lambda builder: calls.cancel(harness.runtime, builder, harness.id_of("tc-1"), reason="stuck"))
     assert (harness.sent[0]["outcome"], harness.sent[0]["error"]) == ("canceled", "stuck")
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gateway.core.delivery import is_held, is_overdue, plan_resend
 from gateway.core.effects import Transmit
-from gateway.core.starting import NEVER_SENT, Start
+from gateway.core.resend import is_held, is_overdue, plan_resend
+from gateway.core.state import NEVER_SENT, Start
 from gateway.events import (
     ContextUpdated,
     Envelope,

@@ -1,12 +1,12 @@
-"""What the council makes of Herm: one message a turn, questions by id, catch-up, cut-off texts, secrets."""
+"""What the core makes of Herm: one message a turn, questions by id, catch-up, cut-off texts, secrets."""
 
 from typing import Any
 
 import pytest
 
 from gateway.core import inbound, interactions
-from gateway.core.delivery import may_leave
 from gateway.core.effects import Ask, Transmit
+from gateway.core.resend import may_leave
 from gateway.core.routing import Route
 from gateway.errors import Conflict, Inexpressible, InvalidRequest
 from gateway.events import (

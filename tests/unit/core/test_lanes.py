@@ -6,11 +6,10 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from gateway.core.contexts import REPLACED, renew
-from gateway.core.delivery import plan_resend
+from gateway.core.adapt import REPLACED, renew
 from gateway.core.effects import Place, Transmit
-from gateway.core.lanes import LANES, Lanes
-from gateway.core.memory import Remembered
+from gateway.core.resend import LANES, Lanes, plan_resend
+from gateway.core.state import Remembered
 from gateway.events import ContextUpdated, Envelope, Event, EventId, MessagePosted, SessionId, Text, ToolFinished
 from gateway.store.rows import SendRow
 from gateway.store.step import RUNTIME

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gateway.core import inbound
-from gateway.core.delivery import NOT_AWAITED, TURN_OVER, Plan, plan_resend
-from gateway.core.echoes import HAS_ANSWER
+from gateway.core.inbound import HAS_ANSWER
+from gateway.core.resend import NOT_AWAITED, TURN_OVER, Plan, plan_resend
 from gateway.core.snapshots import from_snapshot, to_snapshot
 from gateway.events import Envelope, Outcome, SessionId, ToolFinished
 from gateway.executors.port import Answered

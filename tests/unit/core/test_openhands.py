@@ -1,4 +1,4 @@
-"""What the council makes of recorded OpenHands conversations: echoes, approvals by state, delegates, history."""
+"""What the core makes of recorded OpenHands conversations: echoes, approvals by state, delegates, history."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from gateway.adapter.port import Frame
 from gateway.core import inbound, interactions, lifecycle
 from gateway.core.effects import Ask
 from gateway.core.routing import Route
-from gateway.core.step_builder import StepBuilder
+from gateway.core.session import StepBuilder
 from gateway.errors import Conflict, Inexpressible
 from gateway.events import (
     ActionOrdered,

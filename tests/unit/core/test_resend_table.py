@@ -10,8 +10,8 @@ import pytest
 
 from gateway.adapter.port import Adapter
 from gateway.core import inbound
-from gateway.core.delivery import OVERDUE, Plan, plan_resend
-from gateway.core.memory import Action, Remembered
+from gateway.core.resend import OVERDUE, Plan, plan_resend
+from gateway.core.state import Action, Remembered
 from gateway.events import (
     ActionOrdered,
     AddonAnswered,

@@ -6,9 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.core import lifecycle
-from gateway.core.memory import Asked, Remembered
 from gateway.core.snapshots import FOLDING, from_snapshot, to_snapshot
-from gateway.core.state import Complete
+from gateway.core.state import Asked, Complete, Remembered
 from gateway.events import EventId, LinkChanged, QuestionAsked
 from gateway.runtime.session.load import load_view
 from gateway.store.memory import MemoryEngine

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gateway.core import inbound, lifecycle
-from gateway.core.starting import Start
+from gateway.core.state import Start
 from gateway.events import DeliverySettled, LinkChanged, MessagePosted, Text
 from tests.unit.core.harness import HERM, OPENHANDS, START, Harness
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
-from gateway.core.memory import (
+from gateway.core.state import (
     HELD,
     KEPT_BYTES,
     MOST_ASKED,

@@ -1,33 +1,100 @@
-"""A decision in the making: collects what is written and what follows, while the memory moves along. Pure.
+"""A decision in the making: what it rests on, and the step that collects what is written and what follows. Pure.
 
 The memory already shows what was recorded here, so that one step can carry many decisions in a row.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Any
 
-from gateway.core.effects import Effect
-from gateway.core.folding import fold
-from gateway.core.memory import Remembered
+from gateway.adapter.port import Capabilities, Codec, RuntimeOptions
+from gateway.core.adapt import adapt, carries_state
+from gateway.core.effects import Effect, Place, Transmit
+from gateway.core.fold import fold
 from gateway.core.routing import Routes
-from gateway.core.starting import Start
-from gateway.core.state import SessionView
-from gateway.events import CallId, Direction, Envelope, Event, EventId, InteractionId, Loss, Origin, ToolRequested
+from gateway.core.state import Remembered, SessionView, Start
+from gateway.events import (
+    CallId,
+    ContextUpdated,
+    Direction,
+    Draft,
+    Envelope,
+    Event,
+    EventId,
+    InteractionId,
+    Loss,
+    MessagePosted,
+    Origin,
+    SessionMoved,
+    ToolRequested,
+)
 from gateway.events.frozen import frozen
 from gateway.store.call import Call, CallChange, changed
 from gateway.store.step import (
+    RUNTIME,
     CallOpen,
     Expectation,
     Fence,
     InteractionChange,
     Keep,
+    Lane,
     LastSequence,
     Send,
     SendChange,
     Step,
 )
+
+
+@frozen
+class RetryPolicy:
+    """How an executor is asked again, and how long all of it may take."""
+
+    attempts: int = 3
+    idempotent: bool = False
+    timeout: timedelta = timedelta(seconds=20)
+    deadline: timedelta = timedelta(seconds=120)
+    accepted_deadline: timedelta = timedelta(seconds=600)
+    initial: timedelta = timedelta(milliseconds=500)
+    maximum: timedelta = timedelta(seconds=10)
+
+    def delay(self, attempt: int, jitter: float) -> timedelta:
+        """Wait before the next attempt: exponential, full jitter; `dice` is uniform in [0, 1)."""
+        ceiling = min(self.maximum, self.initial * 2 ** min(attempt - 1, 20))
+        return ceiling * jitter
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the configuration says about calls; replaced as a whole on reload."""
+
+    routes: Routes = field(default_factory=Routes)
+    executors: Mapping[str, RetryPolicy] = field(default_factory=dict[str, RetryPolicy])
+    check_arguments: Callable[[str, Mapping[str, Any]], str | None] = lambda _tool, _arguments: None
+    """Says in one text for the agent what is wrong with a call's arguments, or None."""
+    declared: frozenset[str] = frozenset()
+    cancel_grace: timedelta = timedelta(seconds=10)
+    interaction_timeout: timedelta = timedelta(seconds=300)
+    open_calls: int = 1_000
+    """Calls of a session that may be open at once; the next is answered with a failure."""
+    open_bytes: int = 32 * 1024 * 1024
+    progress: int = 4 * 1024 * 1024
+    """What their arguments may take together."""
+    outbound: int = 10_000
+    """Events that may wait to be delivered to a runtime; a client's next is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeContext:
+    """The knowledge of one runtime that every decision about its sessions is given."""
+
+    adapter: str
+    protocol: str
+    name: str
+    capabilities: Capabilities
+    codec: Codec
+    options: RuntimeOptions
+    policy: Policy
 
 
 @frozen
@@ -289,3 +356,85 @@ class StepBuilder:
 
     def _sizes(self) -> tuple[int, ...]:
         return tuple([len(kept) for kept in self._lists()])
+
+
+def send(
+    runtime: RuntimeContext,
+    builder: StepBuilder,
+    event: Event,
+    *,
+    caused_by: int | None,
+    lane: Lane,
+    losses: tuple[Loss, ...] = (),
+    sends: bool = True,
+    leave_before: datetime | None = None,
+    place: Place = "in_order",
+) -> int:
+    """Record an event of an accepted kind and send it; contexts are completed on the way."""
+    if isinstance(event, ContextUpdated):
+        adapted = adapt(event, builder.memory, runtime.capabilities)
+        event, losses = adapted.event, tuple(dict.fromkeys((*losses, *adapted.losses)))
+    encoded = runtime.codec.encode(Draft(event))
+    new = builder.record(event, "to_runtime", caused_by=caused_by, losses=(*losses, *encoded.losses))
+    if sends:
+        builder.add_send(Send(len(builder.events) - 1, RUNTIME, lane))
+        said: Draft | Envelope = Draft(event)
+        if runtime.capabilities.replaces_context and _carries_message(event):
+            # Said as it would be said again, so that a message without an id has the same one each time.
+            said = new
+            encoded = runtime.codec.encode(said)
+        builder.effects.append(
+            Transmit(
+                builder.last_sequence,
+                lane,
+                event.kind,
+                encoded.frames,
+                caused_by,
+                leave_before,
+                state=said if carries_state(event, runtime.capabilities) else None,
+                place=place,
+            )
+        )
+    return builder.last_sequence
+
+
+def _carries_message(event: Event) -> bool:
+    return isinstance(event, MessagePosted) or (isinstance(event, ContextUpdated) and event.message is not None)
+
+
+def begin_turn(runtime: RuntimeContext, builder: StepBuilder) -> None:
+    if runtime.capabilities.turns == "inferred" and not builder.memory.running:
+        builder.record(SessionMoved(state="running", reason="inferred"), "from_runtime")
+
+
+def origin_of(runtime: RuntimeContext, draft: Draft) -> Origin:
+    """Say where a draft comes from."""
+    return Origin(
+        runtime.adapter,
+        runtime.protocol,
+        draft.native_id,
+        draft.native_sequence,
+        draft.native_time,
+        draft.correlation,
+    )
+
+
+def record(
+    runtime: RuntimeContext,
+    builder: StepBuilder,
+    draft: Draft,
+    event: Event,
+    *,
+    direction: Direction = "from_runtime",
+    caused_by: int | None = None,
+) -> tuple[int, str]:
+    """Put a draft on record; returns its sequence and event id."""
+    new = builder.record(
+        event,
+        direction,
+        origin=origin_of(runtime, draft),
+        caused_by=caused_by,
+        losses=draft.losses,
+        dedupe_key=draft.native_id,
+    )
+    return builder.last_sequence, new.event_id
