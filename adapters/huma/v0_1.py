@@ -15,7 +15,15 @@ from adapters.huma.writing import check_context, dropped, is_chat, say, wakes
 from gateway.adapter.checks import check_id, check_json, check_text
 from gateway.adapter.port import Capabilities, Encoded
 from gateway.errors import CannotExpress, MalformedFrame
-from gateway.events import ContextUpdated, Draft, Envelope, Loss, MessagePosted, OutcomeKind, ToolFinished
+from gateway.events import (
+    ContextUpdated,
+    Draft,
+    Envelope,
+    Loss,
+    MessagePosted,
+    OutcomeKind,
+    ToolFinished,
+)
 from gateway.json_values import MAX_DEPTH, json_type, read_model, unknown_fields
 
 HUMA_EVENT = "huma-0.1-event"

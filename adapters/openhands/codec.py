@@ -2,7 +2,12 @@
 
 from adapters.openhands import wire
 from adapters.openhands.reading import read_client_action, read_event
-from adapters.openhands.writing import differences, speaks_as_client, write_client_action, write_server_message
+from adapters.openhands.writing import (
+    differences,
+    speaks_as_client,
+    write_client_action,
+    write_server_message,
+)
 from gateway.adapter.payload import keep, payload_of, read_object
 from gateway.adapter.port import Encoded, Frame
 from gateway.errors import CannotExpress, MalformedFrame

@@ -24,7 +24,7 @@ from gateway.events import (
     text_of,
 )
 from gateway.events.frozen import frozen
-from gateway.store.rows import SendRow
+from gateway.store.rows import Send
 
 _ERROR_LIMIT = 8_000
 _RESULT_LIMITS = (800_000, 400_000, 200_000, 60_000)
@@ -264,12 +264,12 @@ def renew(item: Transmit, memory: Remembered, codec: Codec) -> Transmit:
     return replace(item, frames=codec.encode(said).frames, state=said, renewed=True)
 
 
-def tells_state(rows: Sequence[SendRow]) -> bool:
+def tells_state(rows: Sequence[Send]) -> bool:
     """Whether one of these rows tells a fresh link the state without waking anybody, so that nothing else need to."""
     return any(_is_plain(row.envelope.event) for row in rows)
 
 
-def replaced(rows: Sequence[SendRow], *, asked_again: Collection[int]) -> frozenset[int]:
+def replaced(rows: Sequence[Send], *, asked_again: Collection[int]) -> frozenset[int]:
     """Name the rows whose whole meaning is in another one: of states the newest counts, and of wakes without a message.
 
     What somebody posted is preferred to what the gateway says of its own accord.
@@ -304,7 +304,7 @@ def _wakes(event: Event) -> bool:
     return isinstance(event, ContextUpdated) and event.wakes_agent
 
 
-def _is_ours(row: SendRow) -> bool:
+def _is_ours(row: Send) -> bool:
     event = row.envelope.event
     said_by_us = isinstance(event, ContextUpdated) and event.name in {HYDRATION, CORRECTION}
     return said_by_us and row.envelope.caused_by is not None

@@ -40,7 +40,7 @@ from gateway.store.call import (
     Settle,
     settled_state,
 )
-from gateway.store.step import RUNTIME, Send
+from gateway.store.step import RUNTIME, Enqueue
 
 MOST_IGNORED = 16 * 1024
 """Bytes of a late outcome that are kept; of a larger one only size and hash are."""
@@ -394,7 +394,7 @@ def settle(
         )
     )
     if sends:
-        builder.add_send(Send(index, RUNTIME, "turn"))
+        builder.add_send(Enqueue(index, RUNTIME, "turn"))
         builder.effects.append(
             Transmit(builder.last_sequence, "turn", told.kind, adapted.frames, call.request_sequence)
         )

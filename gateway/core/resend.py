@@ -20,7 +20,7 @@ from gateway.events import (
     ToolFinished,
     TurnInterrupted,
 )
-from gateway.store.rows import SendRow
+from gateway.store.rows import Send
 from gateway.store.step import BEHIND, NEWER, Lane
 
 OVERDUE = "the runtime no longer waits for this confirmation"
@@ -36,7 +36,7 @@ _WORK = frozenset({"message.posted", "turn.steered", "action.ordered"})
 class Plan:
     """The fate of one pending row."""
 
-    row: SendRow
+    row: Send
     fate: Literal["send", "later", "moot", "unknown"]
     """`later` is planned again with the next page."""
     reason: str | None = None
@@ -68,7 +68,7 @@ def is_overdue(item: Transmit, now: datetime) -> bool:
 
 
 def plan_resend(
-    rows: Sequence[SendRow],
+    rows: Sequence[Send],
     *,
     capabilities: Capabilities,
     now: datetime,
@@ -139,7 +139,7 @@ def _placed(plan: Plan, *, more: bool) -> Plan:
     return replace(plan, place=place, fate="later" if waits else plan.fate)
 
 
-def _why_over(row: SendRow, event: ToolFinished, memory: Remembered | None, capabilities: Capabilities) -> str | None:
+def _why_over(row: Send, event: ToolFinished, memory: Remembered | None, capabilities: Capabilities) -> str | None:
     """Say why the runtime no longer waits for an outcome; None where it does, or has not shown it."""
     if memory is None or not capabilities.names_awaited:
         return None
@@ -160,14 +160,14 @@ def _is_awaited(event: ApprovalGiven, memory: Remembered, capabilities: Capabili
     return waits and pending is not None and pending.native_call_id == event.native_call_id
 
 
-def _softly(row: SendRow) -> SendRow:
+def _softly(row: Send) -> Send:
     event = row.envelope.event
     if not isinstance(event, ContextUpdated) or not event.wakes_agent:
         return row
     return replace(row, envelope=replace(row.envelope, event=event.model_copy(update={"wakes_agent": False})))
 
 
-def _plan_confirmation(row: SendRow, posted: Mapping[int, datetime], capabilities: Capabilities, now: datetime) -> Plan:
+def _plan_confirmation(row: Send, posted: Mapping[int, datetime], capabilities: Capabilities, now: datetime) -> Plan:
     if capabilities.confirms_messages is None:
         return Plan(row, "send")
     until = posted.get(row.sequence, row.envelope.recorded_at) + capabilities.confirms_messages

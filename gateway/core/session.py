@@ -34,13 +34,13 @@ from gateway.store.call import Call, CallChange, changed
 from gateway.store.step import (
     RUNTIME,
     CallOpen,
+    Enqueue,
     Expectation,
     Fence,
     InteractionChange,
     Keep,
     Lane,
     LastSequence,
-    Send,
     SendChange,
     Step,
 )
@@ -145,7 +145,7 @@ class StepBuilder:
         self._mint = mint
         self._routes = routes
         self._calls: list[CallChange] = []
-        self._sends: list[Send] = []
+        self._sends: list[Enqueue] = []
         self._send_changes: list[SendChange] = []
         self._expects: list[Expectation] = []
         self._interactions: list[InteractionChange] = []
@@ -189,7 +189,7 @@ class StepBuilder:
             for name in self._routes.copies_for(
                 runtime=self.base.runtime, kind=event.kind, tool=tool, labels=self.memory.labels
             ):
-                self._sends.append(Send(len(self.events) - 1, f"destination:{name}"))
+                self._sends.append(Enqueue(len(self.events) - 1, f"destination:{name}"))
         return new
 
     def has_taken(self, native_id: str) -> bool:
@@ -202,7 +202,7 @@ class StepBuilder:
         known = self.events[place]
         self.events[place] = replace(known, losses=tuple(dict.fromkeys((*known.losses, *losses))))
 
-    def add_send(self, send: Send) -> None:
+    def add_send(self, send: Enqueue) -> None:
         """Add an outbound row for a recorded event."""
         self._sends.append(send)
 
@@ -377,7 +377,7 @@ def send(
     encoded = runtime.codec.encode(Draft(event))
     new = builder.record(event, "to_runtime", caused_by=caused_by, losses=(*losses, *encoded.losses))
     if sends:
-        builder.add_send(Send(len(builder.events) - 1, RUNTIME, lane))
+        builder.add_send(Enqueue(len(builder.events) - 1, RUNTIME, lane))
         said: Draft | Envelope = Draft(event)
         if runtime.capabilities.replaces_context and _carries_message(event):
             # Said as it would be said again, so that a message without an id has the same one each time.

@@ -10,7 +10,7 @@ from gateway.events import CLIENT_KINDS, Envelope, dump_event, to_json
 from gateway.runtime.app import CallHistory, LinkStatus, RuntimeStatus
 from gateway.runtime.calls.dead_letters import advise, id_of
 from gateway.store.call import Call
-from gateway.store.rows import Instance, InteractionRow, SendRow, SessionRow
+from gateway.store.rows import Instance, InteractionRow, Send, SessionRow
 
 
 def session_view(row: SessionRow) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def story_view(story: CallHistory) -> dict[str, Any]:
     }
 
 
-def delivery_view(row: SendRow) -> dict[str, Any]:
+def delivery_view(row: Send) -> dict[str, Any]:
     """Show how one event fared on the way to one target."""
     return {
         "session_id": row.session_id,
@@ -85,19 +85,19 @@ def delivery_view(row: SendRow) -> dict[str, Any]:
     }
 
 
-def dead_letter_view(row: Call | SendRow) -> dict[str, Any]:
+def dead_letter_view(row: Call | Send) -> dict[str, Any]:
     """Show one dead letter; `type` says whether it is a call or a delivery."""
     known = {"id": id_of(row), "advice": advise(row)}
     match row:
         case Call():
             return {"type": "call", **known, **call_view(row)}
-        case SendRow():
+        case Send():
             return {"type": "delivery", **known, **delivery_view(row), "envelope": to_json(row.envelope)}
 
 
-def dead_letter_story_view(found: CallHistory | SendRow) -> dict[str, Any]:
+def dead_letter_story_view(found: CallHistory | Send) -> dict[str, Any]:
     """Show one dead letter, a call with all that happened to it."""
-    if isinstance(found, SendRow):
+    if isinstance(found, Send):
         return dead_letter_view(found)
     return {**dead_letter_view(found.row), **story_view(found)}
 

@@ -8,7 +8,7 @@ from typing import Literal
 from gateway.adapter.port import Capabilities
 from gateway.events import Envelope, Live, SessionId
 from gateway.store.call import Call
-from gateway.store.rows import InteractionRow, SendRow
+from gateway.store.rows import InteractionRow, Send
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class CallHistory:
     row: Call
     envelopes: tuple[Envelope, ...]
     """Its request, updates, progress, cancel, outcome, ignored outcomes."""
-    sends: tuple[SendRow, ...]
+    sends: tuple[Send, ...]
     """How its outcome fared on the way out."""
 
 

@@ -20,14 +20,23 @@ from gateway.store.records import (
     Head,
     InteractionMove,
     InteractionRecord,
-    SendMove,
-    SendRecord,
     SnapshotRecord,
     micros,
     micros_or_none,
     moment,
 )
-from gateway.store.step import CallOpen, Committed, Fence, InteractionChange, Keep, LastSequence, Send, Step
+from gateway.store.rows import Send
+from gateway.store.step import (
+    CallOpen,
+    Committed,
+    Enqueue,
+    Fence,
+    InteractionChange,
+    Keep,
+    LastSequence,
+    SendChange,
+    Step,
+)
 
 CLOSED = "closed"
 """The state of a session that has ended for us."""
@@ -60,8 +69,8 @@ class Writes:
     opened: list[CallId] = field(default_factory=list[CallId])
     calls: dict[CallId, Call] = field(default_factory=dict[CallId, Call])
     """Every call touched, as it stands after the batch; those in `opened` are new."""
-    sends: list[SendRecord] = field(default_factory=list[SendRecord])
-    send_moves: list[SendMove] = field(default_factory=list[SendMove])
+    sends: list[Send] = field(default_factory=list[Send])
+    send_changes: list[tuple[SessionId, SendChange]] = field(default_factory=list[tuple[SessionId, SendChange]])
     interactions: list[InteractionRecord | InteractionMove] = field(
         default_factory=list[InteractionRecord | InteractionMove]
     )
@@ -90,24 +99,24 @@ def decide(step: Step, events: Sequence[EventRecord], *, now: int, known: Known,
         raise Stale(f"session {session_id!r} is at sequence {head.last_seq}, and the events are numbered otherwise")
     # Most steps have only some of these, and this is the writer's busiest path.
     calls, opened = _change_calls(step, head, numbers, now=now, known=known, writes=writes) if step.calls else _NO_CALLS
-    sends = _sends(step.sends, session_id, numbers, now=now) if step.sends else ()
     interactions = _interactions(step.interactions, session_id) if step.interactions else ()
     answers = [_answer(keep, session_id, numbers) for keep in step.keeps]
-    moves = [
-        SendMove(c.state, c.attempt, micros_or_none(c.due_at), c.reason, session_id, c.sequence, c.target)
-        for c in step.send_changes
-    ]
-
-    # From here on nothing fails.
+    for change in step.send_changes:
+        micros_or_none(change.due_at)
     size = head.size
     sequence = head.last_seq
     envelopes: list[Envelope] = []
+    records: list[EventRecord] = []
     for event, record in zip(step.events, events, strict=True):
         sequence += 1
         size += record.size
         numbered = event.sequence == sequence
-        writes.events.append(record if numbered else record._replace(session_id=session_id, seq=sequence))
+        records.append(record if numbered else record._replace(session_id=session_id, seq=sequence))
         envelopes.append(event if numbered else replace(event, session_id=session_id, sequence=sequence))
+    sends = _sends(step.sends, envelopes, numbers, now=now) if step.sends else ()
+
+    # From here on nothing fails.
+    writes.events += records
     writes.heads[session_id] = Head(
         session_id, head.runtime, step.state or head.state, sequence, head.min_seq, head.fence, size
     )
@@ -122,7 +131,7 @@ def decide(step: Step, events: Sequence[EventRecord], *, now: int, known: Known,
         writes.opened += opened
     writes.sends += sends
     writes.interactions += interactions
-    writes.send_moves += moves
+    writes.send_changes += [(session_id, change) for change in step.send_changes]
     writes.answers += answers
     return Committed(tuple(envelopes), sequence)
 
@@ -197,15 +206,17 @@ def _answer(keep: Keep, session_id: SessionId, numbers: Sequence[int]) -> Answer
     return AnswerRecord(keep.scope, keep.key, keep.request_sha, orjson.dumps(shown), micros(keep.expires_at))
 
 
-def _sends(sends: Sequence[Send], session_id: SessionId, numbers: Sequence[int], *, now: int) -> list[SendRecord]:
-    records: dict[tuple[int, str], SendRecord] = {}
+def _sends(sends: Sequence[Enqueue], envelopes: Sequence[Envelope], numbers: Sequence[int], *, now: int) -> list[Send]:
+    found: dict[tuple[int, str], Send] = {}
+    created_at = moment(now)
     for send in sends:
         sequence = sequence_of(send.event_index, numbers)
-        records.setdefault(
-            (sequence, send.target),
-            SendRecord(session_id, sequence, send.target, send.lane, "pending", 0, None, None, now),
-        )
-    return list(records.values())
+        event = envelopes[send.event_index]
+        if (sequence, send.target) not in found:
+            found[sequence, send.target] = Send(
+                event.session_id, sequence, send.target, send.lane, "pending", 0, None, None, event, created_at
+            )
+    return list(found.values())
 
 
 def _interactions(

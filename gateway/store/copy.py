@@ -6,7 +6,14 @@ from hashlib import sha256
 from typing import Protocol
 
 from gateway.errors import EngineUnusable
-from gateway.store.records import CALL_COLUMNS, AnswerRecord, EventRecord, InteractionRecord, SendRecord, SnapshotRecord
+from gateway.store.records import (
+    CALL_COLUMNS,
+    SEND_COLUMNS,
+    AnswerRecord,
+    EventRecord,
+    InteractionRecord,
+    SnapshotRecord,
+)
 
 NEWER = "move it with the release that made it, which knows all of its tables"
 """What to do about a store that this release can work on and not copy."""
@@ -38,7 +45,7 @@ TABLES = (
     Table("snapshots", SnapshotRecord._fields, ("session_id",)),
     Table("events", EventRecord._fields, ("session_id", "seq")),
     Table("calls", ("id", *CALL_COLUMNS), ("id",)),
-    Table("outbound", SendRecord._fields, ("session_id", "seq", "target")),
+    Table("outbound", SEND_COLUMNS, ("session_id", "seq", "target")),
     Table("interactions", ("id", *InteractionRecord._fields), ("id",)),
     Table("idempotency", AnswerRecord._fields, ("scope", "key")),
     Table("notes", ("name", "value"), ("name",)),

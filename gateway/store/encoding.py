@@ -18,8 +18,7 @@ from pydantic_core import PydanticSerializationError
 from gateway.errors import InvalidRequest
 from gateway.events import EVENT, Envelope, Loss, Opaque, Origin
 from gateway.json_values import LONG, is_simple
-from gateway.store.records import EventRecord, SendRecord, micros, moment, moment_or_none
-from gateway.store.rows import SendRow
+from gateway.store.records import EventRecord, micros, moment
 from gateway.store.step import NEWER
 
 ERASED = "erased"
@@ -164,21 +163,6 @@ def strip_about(about: bytes | None) -> bytes | None:
     members = _read_about(about)
     kept = {name: members[name] for name in ("origin", "caused_by") if name in members}
     return orjson.dumps(kept) if kept else None
-
-
-def send_row(record: SendRecord, event: EventRecord) -> SendRow:
-    """Show an outbound row with its envelope, as the port does."""
-    return SendRow(
-        session_id=record.session_id,
-        sequence=record.seq,
-        target=record.target,
-        lane=record.lane,
-        state=record.state,
-        attempt=record.attempt,
-        due_at=moment_or_none(record.due_at),
-        reason=record.reason,
-        envelope=decode_envelope(event),
-    )
 
 
 def write_cursor(*position: int | str) -> str:

@@ -6,6 +6,7 @@ It keeps encoded bodies like any other engine, so that what comes out is what a 
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Self, TypeVar
@@ -16,9 +17,9 @@ from gateway.events import CallId, Envelope, InteractionId, SessionId
 from gateway.guard import guard_call
 from gateway.store.apply import CLOSED, DEAD_STATES, Writes, begin, decide
 from gateway.store.call import Call
-from gateway.store.encoding import decode_envelope, encode_event, read_cursor, send_row, write_cursor
+from gateway.store.encoding import decode_envelope, encode_event, read_cursor, write_cursor
 from gateway.store.memory_tables import Listeners, SharedMemory, Shelved, Tables
-from gateway.store.records import Head, SendRecord, interaction_row, micros, moment, whole_micros
+from gateway.store.records import Head, interaction_row, micros, whole_micros
 from gateway.store.retention import add_up, choose
 from gateway.store.roster import room_for
 from gateway.store.rows import (
@@ -31,7 +32,7 @@ from gateway.store.rows import (
     Page,
     Regained,
     RetentionPolicy,
-    SendRow,
+    Send,
     SessionRow,
     StoredAnswer,
     Swept,
@@ -194,12 +195,12 @@ class MemoryEngine:
         target: str,
         due_before: datetime | None = None,
         limit: int = 500,
-    ) -> Sequence[SendRow]:
+    ) -> Sequence[Send]:
         due = None if due_before is None else micros(due_before)
-        found: list[SendRecord] = []
+        found: list[Send] = []
         held: set[str] = set()
         for record in self._pending(target):
-            if due is not None and record.due_at is not None and record.due_at > due:
+            if due is not None and record.due_at is not None and micros(record.due_at) > due:
                 held.add(record.session_id)
             if record.session_id not in held and session_id in {None, record.session_id}:
                 found.append(record)
@@ -208,59 +209,58 @@ class MemoryEngine:
     async def next_send_due(self, target: str) -> datetime | None:
         # A row that is not due yet holds back the later ones of its session, so the first of each says when.
         first = {record.session_id: record for record in reversed(self._pending(target))}
-        due = [record.created_at if record.due_at is None else record.due_at for record in first.values()]
-        return moment(min(due)) if due else None
+        return min((record.due_at or record.created_at for record in first.values()), default=None)
 
-    def _pending(self, target: str) -> list[SendRecord]:
-        return sorted(
-            record for record in self._tables.sends.values() if record.state == "pending" and record.target == target
-        )
+    def _pending(self, target: str) -> list[Send]:
+        found = [one for one in self._tables.sends.values() if one.state == "pending" and one.target == target]
+        return sorted(found, key=lambda one: (one.session_id, one.sequence))
 
-    async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[SendRow]:
+    async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[Send]:
         found = [
             record
             for record in self._tables.sends.values()
-            if record.session_id == session_id and record.seq == sequence
+            if record.session_id == session_id and record.sequence == sequence
         ]
-        return [self._show(record) for record in sorted(found)]
+        return [self._show(record) for record in sorted(found, key=lambda one: one.target)]
 
     async def revive(self, session_id: SessionId, sequence: int, target: str, *, due_at: datetime) -> bool:
         place = (session_id, sequence, target)
         send = self._tables.sends.get(place)
         if send is None or send.state not in DEAD_STATES:
             return False
-        fresh = send._replace(state="pending", attempt=0, due_at=micros(due_at), reason=None)
+        fresh = replace(send, state="pending", attempt=0, due_at=due_at, reason=None)
         self._tables.sends[place] = fresh
         return True
 
     async def dismiss(self, session_id: SessionId, sequence: int, target: str, *, reason: str) -> bool:
         place = (session_id, sequence, target)
         send = self._tables.sends.get(place)
-        if send is None or not send.listed:
+        if send is None or not send.is_listed:
             return False
-        self._tables.sends[place] = send._replace(state="moot", due_at=None, reason=reason)
+        self._tables.sends[place] = replace(send, state="moot", due_at=None, reason=reason)
         return True
 
-    async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[SendRow], str | None]:
+    async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[Send], str | None]:
         after = read_cursor(page.after, int, str, int, str) if page.after else None
         found = [
             record
             for record in self._tables.sends.values()
-            if record.listed and (after is None or _age(record) < after) and self._wanted(record, which)
+            if record.is_listed and (after is None or _age(record) < after) and self._wanted(record, which)
         ]
         rows, cursor = _cut(sorted(found, key=_age, reverse=True), page, _age)
         return [self._show(record) for record in rows], cursor
 
-    def _wanted(self, record: SendRecord, which: DeadFilter) -> bool:
+    def _wanted(self, record: Send, which: DeadFilter) -> bool:
         runtime = self._tables.sessions[record.session_id].head.runtime
         return (
             which.runtime in {None, runtime}
             and which.target in {None, record.target}
-            and (which.since is None or record.created_at >= micros(which.since))
+            and (which.since is None or record.created_at >= which.since)
         )
 
-    def _show(self, record: SendRecord) -> SendRow:
-        return send_row(record, self._tables.sessions[record.session_id].event(record.seq))
+    def _show(self, record: Send) -> Send:
+        event = self._tables.sessions[record.session_id].event(record.sequence)
+        return replace(record, envelope=decode_envelope(event))
 
     async def interactions(
         self, page: Page, *, session_id: SessionId | None = None, state: InteractionState | None = None
@@ -425,8 +425,8 @@ def _matches(record: Call, which: CallFilter) -> bool:
     )
 
 
-def _age(record: SendRecord) -> tuple[int, str, int, str]:
-    return record.created_at, record.session_id, record.seq, record.target
+def _age(record: Send) -> tuple[int, str, int, str]:
+    return micros(record.created_at), record.session_id, record.sequence, record.target
 
 
 def _cut(found: Sequence[T], page: Page, place: Callable[[T], tuple[int | str, ...]]) -> tuple[list[T], str | None]:

@@ -9,10 +9,10 @@ from gateway.events import CallId, InteractionId, SessionId
 from gateway.store.apply import CLOSED, DedupeKey, Writes
 from gateway.store.call import ENDED_STATES, Call
 from gateway.store.encoding import strip_about
-from gateway.store.records import EventRecord, Head, InteractionMove, InteractionRecord, SendRecord, micros, moment
+from gateway.store.records import EventRecord, Head, InteractionMove, InteractionRecord, micros, moment, send_after
 from gateway.store.retention import Item, RemovedRows, Shelf
 from gateway.store.roster import Roster
-from gateway.store.rows import SessionRow, StoredAnswer
+from gateway.store.rows import Send, SessionRow, StoredAnswer
 from gateway.store.step import RUNTIME, SEND_STATES
 
 
@@ -65,9 +65,7 @@ class Tables:
     natives: dict[tuple[str, str], SessionId] = field(default_factory=dict[tuple[str, str], SessionId])
     keys: set[DedupeKey] = field(default_factory=set[DedupeKey])
     calls: dict[CallId, Call] = field(default_factory=dict[CallId, Call])
-    sends: dict[tuple[SessionId, int, str], SendRecord] = field(
-        default_factory=dict[tuple[SessionId, int, str], SendRecord]
-    )
+    sends: dict[tuple[SessionId, int, str], Send] = field(default_factory=dict[tuple[SessionId, int, str], Send])
     interactions: dict[InteractionId, InteractionRecord] = field(default_factory=dict[InteractionId, InteractionRecord])
     answers: dict[tuple[str, str], StoredAnswer] = field(default_factory=dict[tuple[str, str], StoredAnswer])
     notes: dict[str, str] = field(default_factory=dict[str, str])
@@ -106,13 +104,11 @@ class Tables:
             self.numbers[call_id] = self.count()
         self.calls.update(writes.calls)
         for send in writes.sends:
-            self.sends[send.session_id, send.seq, send.target] = send
-        for move in writes.send_moves:
-            place = (move.session_id, move.seq, move.target)
+            self.sends[send.session_id, send.sequence, send.target] = send
+        for session_id, change in writes.send_changes:
+            place = (session_id, change.sequence, change.target)
             if place in self.sends:
-                self.sends[place] = self.sends[place]._replace(
-                    state=move.state, attempt=move.attempt, due_at=move.due_at, reason=move.reason
-                )
+                self.sends[place] = send_after(self.sends[place], change)
         for change in writes.interactions:
             self._change_interaction(change)
         for answer in writes.answers:
@@ -167,9 +163,9 @@ class Tables:
             (call.session_id, call.request_sequence) for call in self.calls.values() if call.state not in ENDED_STATES
         ]
         needed += [
-            (send.session_id, send.seq)
+            (send.session_id, send.sequence)
             for send in self.sends.values()
-            if (send.state == "pending" and (send.target == RUNTIME or send.created_at >= copies_from))
+            if (send.state == "pending" and (send.target == RUNTIME or micros(send.created_at) >= copies_from))
             or send.state not in SEND_STATES
         ]
         needed += [
@@ -219,7 +215,7 @@ class Tables:
 
     def drop_calls(self, before: int, budget: int) -> int:
         """Remove calls that ended before a time and whose outcome waits for no one; say how many."""
-        waiting = {(send.session_id, send.seq) for send in self.sends.values() if send.state == "pending"}
+        waiting = {(send.session_id, send.sequence) for send in self.sends.values() if send.state == "pending"}
         gone = [
             call.call_id
             for call in self.calls.values()

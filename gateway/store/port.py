@@ -20,7 +20,7 @@ from gateway.store.rows import (
     Page,
     Regained,
     RetentionPolicy,
-    SendRow,
+    Send,
     SessionRow,
     StoredAnswer,
     Swept,
@@ -113,7 +113,7 @@ class Ledger(Protocol):
         target: str,
         due_before: datetime | None = None,
         limit: int = 500,
-    ) -> Sequence[SendRow]:
+    ) -> Sequence[Send]:
         """List pending rows of a target in order of session and sequence; those due, where a time is given.
 
         A row that is not due holds back the later ones of its session, so that none overtakes it.
@@ -124,7 +124,7 @@ class Ledger(Protocol):
         """Say when the next pending row of a target can be had, if any is pending."""
         ...
 
-    async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[SendRow]: ...
+    async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[Send]: ...
     async def revive(self, session_id: SessionId, sequence: int, target: str, *, due_at: datetime) -> bool:
         """Make a refused, unknown or dead row pending again; False where it is none: of many at once one succeeds."""
         ...
@@ -133,7 +133,7 @@ class Ledger(Protocol):
         """Make a row that `dead_sends` lists moot; False where it is none: of many at once one succeeds."""
         ...
 
-    async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[SendRow], str | None]:
+    async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[Send], str | None]:
         """List rows that are refused, unknown or dead, or that wait for a newer release (`NEWER`), newest first."""
         ...
 

@@ -16,17 +16,18 @@ from gateway.errors import NotFound, Truncated
 from gateway.events import CallId, Envelope, InteractionId, SessionId
 from gateway.store.apply import CLOSED
 from gateway.store.call import Call
-from gateway.store.encoding import decode_envelope, read_cursor, send_row, write_cursor
+from gateway.store.encoding import decode_envelope, read_cursor, write_cursor
 from gateway.store.records import (
     CALL_COLUMNS,
     LISTED,
+    SEND_COLUMNS,
     EventRecord,
     InteractionRecord,
-    SendRecord,
     call_from,
     interaction_row,
     micros,
     moment,
+    send_from,
     whole_micros,
 )
 from gateway.store.retention import Chosen, Item, Shelf, consider
@@ -37,7 +38,7 @@ from gateway.store.rows import (
     InteractionRow,
     Page,
     RetentionPolicy,
-    SendRow,
+    Send,
     SessionRow,
     StoredAnswer,
 )
@@ -55,7 +56,7 @@ def columns(names: Sequence[str], table: str = "") -> str:
 _CALL = columns(CALL_COLUMNS)
 _INTERACTION = columns(InteractionRecord._fields)
 _SENDS = f"""
-SELECT {columns(SendRecord._fields, "o.")}, {columns(EventRecord._fields, "e.")}
+SELECT {columns(SEND_COLUMNS, "o.")}, {columns(EventRecord._fields, "e.")}
 FROM @outbound o JOIN @events e ON e.session_id = o.session_id AND e.seq = o.seq
 """
 SESSION = """
@@ -313,7 +314,7 @@ def calls(which: CallFilter, page: Page) -> Question[tuple[list[Call], str | Non
 
 def pending_sends(
     session_id: SessionId | None, target: str, due_before: datetime | None, limit: int
-) -> Question[list[SendRow]]:
+) -> Question[list[Send]]:
     where = _Where()
     where.add("o.state = 'pending' AND o.target = {0}", target)
     if session_id is not None:
@@ -331,12 +332,12 @@ def next_send_due(target: str) -> Question[datetime | None]:
     return Question(_NEXT_SEND_DUE, (target,), lambda rows: None if rows[0][0] is None else moment(rows[0][0]))
 
 
-def sends_of(session_id: SessionId, sequence: int) -> Question[list[SendRow]]:
+def sends_of(session_id: SessionId, sequence: int) -> Question[list[Send]]:
     text = _SENDS + "WHERE o.session_id = $1 AND o.seq = $2 ORDER BY o.target"
     return _all(text, (session_id, sequence), _send)
 
 
-def dead_sends(page: Page, which: DeadFilter) -> Question[tuple[list[SendRow], str | None]]:
+def dead_sends(page: Page, which: DeadFilter) -> Question[tuple[list[Send], str | None]]:
     where = _Where()
     where.add(f"({LISTED})")
     if page.after:
@@ -353,14 +354,13 @@ def dead_sends(page: Page, which: DeadFilter) -> Question[tuple[list[SendRow], s
     return _page(page, _SENDS, where, order, _send, _send_place)
 
 
-def _send(row: Row) -> SendRow:
-    cut = len(SendRecord._fields)
-    return send_row(SendRecord._make(row[:cut]), EventRecord._make(row[cut:]))
+def _send(row: Row) -> Send:
+    return send_from(row, decode_envelope(EventRecord._make(row[len(SEND_COLUMNS) :])))
 
 
 def _send_place(row: Row) -> Row:
-    last = SendRecord._make(row[: len(SendRecord._fields)])
-    return last.created_at, last.session_id, last.seq, last.target
+    session_id, sequence, target, *_, created_at = row[: len(SEND_COLUMNS)]
+    return created_at, session_id, sequence, target
 
 
 def interactions(
@@ -457,16 +457,16 @@ class AnswersQuestions(ABC):
         target: str,
         due_before: datetime | None = None,
         limit: int = 500,
-    ) -> Sequence[SendRow]:
+    ) -> Sequence[Send]:
         return await self._answer(pending_sends(session_id, target, due_before, limit))
 
     async def next_send_due(self, target: str) -> datetime | None:
         return await self._answer(next_send_due(target))
 
-    async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[SendRow]:
+    async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[Send]:
         return await self._answer(sends_of(session_id, sequence))
 
-    async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[SendRow], str | None]:
+    async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[Send], str | None]:
         return await self._answer(dead_sends(page, which))
 
     async def interactions(

@@ -4,14 +4,15 @@ Times are whole microseconds since 1970, truths are 0 or 1: what every database 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from gateway.errors import InvalidRequest
-from gateway.events import Direction, EventId, InteractionId, SessionId
+from gateway.events import Direction, Envelope, EventId, InteractionId, SessionId
 from gateway.store.call import Call
-from gateway.store.rows import InteractionRow
-from gateway.store.step import NEWER, InteractionState, Lane, SendState
+from gateway.store.rows import InteractionRow, Send
+from gateway.store.step import NEWER, InteractionState, SendChange
 
 LISTED = f"state NOT IN ('pending', 'delivered', 'moot') OR (state = 'pending' AND reason = '{NEWER}')"
 """Which outbound rows wait for an operator, in SQL: those whose fate is not good, and those that only a newer release
@@ -64,37 +65,10 @@ _CALL_TIMES = [
 _CALL_TRUTHS = [CALL_COLUMNS.index(name) for name in ("unknown", "deliver", "dead", "late")]
 
 
-class SendRecord(NamedTuple):
-    """One outbound row."""
-
-    session_id: SessionId
-    seq: int
-    target: str
-    lane: Lane
-    state: SendState
-    attempt: int
-    due_at: int | None
-    reason: str | None
-    created_at: int
-
-    @property
-    def listed(self) -> bool:
-        """Whether it waits for an operator, as `LISTED` says."""
-        if self.state == "pending":
-            return self.reason == NEWER
-        return self.state not in {"delivered", "moot"}
-
-
-class SendMove(NamedTuple):
-    """What an outbound row becomes, and which; in the order the UPDATE wants."""
-
-    state: SendState
-    attempt: int
-    due_at: int | None
-    reason: str | None
-    session_id: SessionId
-    seq: int
-    target: str
+SEND_COLUMNS = ("session_id", "seq", "target", "lane", "state", "attempt", "due_at", "reason", "created_at")
+"""The columns of a send; what it carries is in its event."""
+SEND_CHANGE_COLUMNS = ("state", "attempt", "due_at", "reason", "session_id", "seq", "target")
+"""What a change of a send writes, and which; in the order the UPDATE wants."""
 
 
 class SnapshotRecord(NamedTuple):
@@ -208,6 +182,39 @@ def call_from(row: Sequence[Any]) -> Call:
     for place in _CALL_TRUTHS:
         members[place] = bool(members[place])
     return Call(*members)
+
+
+def send_row(send: Send) -> tuple[int | str | None, ...]:
+    """Write a send as the row that is kept of it."""
+    return (
+        send.session_id,
+        send.sequence,
+        send.target,
+        send.lane,
+        send.state,
+        send.attempt,
+        micros_or_none(send.due_at),
+        send.reason,
+        micros(send.created_at),
+    )
+
+
+def send_from(row: Sequence[Any], envelope: Envelope) -> Send:
+    """Read a send from its row and the event that it carries."""
+    session_id, sequence, target, lane, state, attempt, due_at, reason, created_at = row[: len(SEND_COLUMNS)]
+    due = moment_or_none(due_at)
+    return Send(session_id, sequence, target, lane, state, attempt, due, reason, envelope, moment(created_at))
+
+
+def send_change_row(session_id: SessionId, change: SendChange) -> tuple[int | str | None, ...]:
+    """Write a change of a send as the values of its UPDATE."""
+    due_at = micros_or_none(change.due_at)
+    return change.state, change.attempt, due_at, change.reason, session_id, change.sequence, change.target
+
+
+def send_after(send: Send, change: SendChange) -> Send:
+    """Say what a change makes of a send."""
+    return replace(send, state=change.state, attempt=change.attempt, due_at=change.due_at, reason=change.reason)
 
 
 def interaction_row(record: InteractionRecord) -> InteractionRow:

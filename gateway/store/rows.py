@@ -55,8 +55,8 @@ class Instance:
 
 
 @frozen
-class SendRow:
-    """An outbound row with the envelope it carries."""
+class Send:
+    """An event on its way: where to, and what became of it."""
 
     session_id: SessionId
     sequence: int
@@ -67,6 +67,14 @@ class SendRow:
     due_at: datetime | None
     reason: str | None
     envelope: Envelope
+    created_at: datetime
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether it waits for an operator, as `LISTED` says."""
+        if self.state == "pending":
+            return self.reason == NEWER
+        return self.state not in {"delivered", "moot"}
 
     @property
     def waits(self) -> bool:

@@ -27,8 +27,8 @@ HANDOVER = "handover"
 
 
 @frozen
-class Send:
-    """An outbound row for an event of the same step, born `pending`."""
+class Enqueue:
+    """An event of the same step is to go somewhere: a new `Send`, `pending`."""
 
     event_index: int
     target: str
@@ -111,7 +111,7 @@ class Step:
     session_id: SessionId
     events: tuple[Envelope, ...] = ()
     calls: tuple[CallChange, ...] = ()
-    sends: tuple[Send, ...] = ()
+    sends: tuple[Enqueue, ...] = ()
     send_changes: tuple[SendChange, ...] = ()
     interactions: tuple[InteractionChange, ...] = ()
     keeps: tuple[Keep, ...] = ()

@@ -9,7 +9,15 @@ from hypothesis import given, strategies as st
 
 from gateway.adapter.port import Frame
 from gateway.errors import CannotExpress
-from gateway.json_values import Fault, Malformed, find_fault, json_length, json_type, pointer, utf16_length
+from gateway.json_values import (
+    Fault,
+    Malformed,
+    find_fault,
+    json_length,
+    json_type,
+    pointer,
+    utf16_length,
+)
 from gateway.links import json
 from gateway.links.masking import Mask, masked_logger
 from gateway.links.socketio.packet import ACK, CONNECT, CONNECT_ERROR, DISCONNECT, SafePacket, read_event

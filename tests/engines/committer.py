@@ -9,7 +9,7 @@ from gateway.errors import EngineLocked
 from gateway.events import SessionId
 from gateway.store.port import Engine
 from gateway.store.sqlite import SqliteEngine
-from gateway.store.step import RUNTIME, Send, SendChange, Step
+from gateway.store.step import RUNTIME, Enqueue, SendChange, Step
 from gateway.testing.conformance.engine_words import FakeClock, answered, asked, call, open_session, settled
 
 
@@ -25,7 +25,7 @@ async def commit_for_ever(engine: Engine, session_id: SessionId) -> None:
         opened = call(name, native_call_id=name)
         done = await engine.commit(Step(session_id, (asked(name, dedupe_key=name),), calls=(opened,)))
         tell(session_id, done.last_sequence)
-        outcome = Step(session_id, (answered(name),), calls=(settled(name),), sends=(Send(0, RUNTIME),))
+        outcome = Step(session_id, (answered(name),), calls=(settled(name),), sends=(Enqueue(0, RUNTIME),))
         done = await engine.commit(outcome)
         tell(session_id, done.last_sequence)
         await engine.commit(Step(session_id, send_changes=(SendChange(done.last_sequence, RUNTIME, "delivered", 1),)))

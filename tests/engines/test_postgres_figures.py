@@ -9,7 +9,7 @@ import pytest
 
 from gateway.events import SessionId
 from gateway.store.postgres import PostgresEngine, commits as postgres_lanes
-from gateway.store.step import RUNTIME, Send, Step
+from gateway.store.step import RUNTIME, Enqueue, Step
 from gateway.testing.conformance.engine_words import FakeClock, answered, asked, call, open_session, settled
 from tests.engines import postgres_server
 
@@ -26,7 +26,7 @@ async def carry(engine: PostgresEngine, session_id: SessionId, end: float) -> in
         name = f"call-{next(_NUMBERS)}"
         opened = Step(session_id, (asked(name, dedupe_key=name),), calls=(call(name, native_call_id=name),))
         await engine.commit(opened)
-        await engine.commit(Step(session_id, (answered(name),), calls=(settled(name),), sends=(Send(0, RUNTIME),)))
+        await engine.commit(Step(session_id, (answered(name),), calls=(settled(name),), sends=(Enqueue(0, RUNTIME),)))
         done += 2
     return done
 

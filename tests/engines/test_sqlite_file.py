@@ -24,7 +24,7 @@ from gateway.store.sqlite import SqliteEngine, engine as sqlite_engine
 from gateway.store.sqlite.backup import back_up, migrate
 from gateway.store.sqlite.lock import file_system_of
 from gateway.store.sqlite.schema import MIGRATIONS
-from gateway.store.step import RUNTIME, Send, Step
+from gateway.store.step import RUNTIME, Enqueue, Step
 from gateway.testing.conformance.engine_words import (
     ALICE,
     BOB,
@@ -122,7 +122,7 @@ async def test_erasing_waits_for_whoever_reads_the_log_but_steps_do_not(
     "poison",
     [
         Step(ALICE, (said(dedupe_key="\ud800"),)),
-        Step(ALICE, (said(),), sends=(Send(0, "destination:\udfff"),)),
+        Step(ALICE, (said(),), sends=(Enqueue(0, "destination:\udfff"),)),
         Step(ALICE, calls=(Claim(CallId("call-1"), 2**63),)),
         Step(ALICE, (answered(),), calls=(Settle(CallId("call-1"), "failed", "sha", 0, error="\ud800"),)),
         Step(ALICE, cursor="\ud800"),

@@ -13,7 +13,7 @@ from gateway.store.sqlite import SqliteEngine
 from gateway.store.sqlite.place import FilePlace
 from gateway.store.sqlite.upkeep import cut, set_note
 from gateway.store.sqlite.writer import BATCH, WAITING, Turn, Writer
-from gateway.store.step import RUNTIME, Send, SendChange, Step
+from gateway.store.step import RUNTIME, Enqueue, SendChange, Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said
 
 
@@ -118,7 +118,9 @@ async def test_more_jobs_than_may_wait_are_all_done_in_batches(path: Path) -> No
 async def test_what_became_needed_after_a_sweep_chose_is_not_cut(path: Path) -> None:
     async with SqliteEngine(path, FakeClock()) as engine:
         await open_session(engine)
-        await engine.commit(Step(ALICE, (said(), said(), said()), sends=(Send(0, "destination:x"), Send(1, RUNTIME))))
+        await engine.commit(
+            Step(ALICE, (said(), said(), said()), sends=(Enqueue(0, "destination:x"), Enqueue(1, RUNTIME)))
+        )
         await engine.commit(Step(ALICE, send_changes=(SendChange(2, "destination:x", "dead"),)))
     writer = Writer(path, FakeClock(), FilePlace(path))
     await writer.start()

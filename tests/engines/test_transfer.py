@@ -16,7 +16,7 @@ from gateway.store.rows import CallFilter, RetentionPolicy, StoredAnswer
 from gateway.store.sqlite import SqliteEngine
 from gateway.store.sqlite.schema import MIGRATIONS
 from gateway.store.sqlite.transfer import SqliteSide, sqlite_source, sqlite_target
-from gateway.store.step import RUNTIME, InteractionChange, Send, Step
+from gateway.store.step import RUNTIME, Enqueue, InteractionChange, Step
 from gateway.testing.conformance.engine_words import (
     ALICE,
     ALL,
@@ -63,12 +63,12 @@ async def fill(engine: Engine) -> None:
     await engine.commit(Step(ALICE, said_often))
     await engine.commit(Step(ALICE, snapshot=bytes(range(256)), cursor="cursor \x10", state="running"))
     await open_call(engine)
-    await engine.commit(Step(ALICE, (answered(),), calls=(settled(error="\x10 why"),), sends=(Send(0, RUNTIME),)))
+    await engine.commit(Step(ALICE, (answered(),), calls=(settled(error="\x10 why"),), sends=(Enqueue(0, RUNTIME),)))
     await open_call(engine, call_id="call-2", native_call_id="native-2", due_at=START)
     questions = InteractionChange(
         InteractionId("i-1"), "waiting", "question.asked", EVENTS + 5, START + timedelta(days=1)
     )
-    await engine.commit(Step(ALICE, (said("who?"),), interactions=(questions,), sends=(Send(0, "destination:log"),)))
+    await engine.commit(Step(ALICE, (said("who?"),), interactions=(questions,), sends=(Enqueue(0, "destination:log"),)))
     await engine.sweep(RetentionPolicy(open_events=EVENTS // 2))
     await close_session(engine, BOB)
     await engine.erase(BOB)

@@ -52,7 +52,7 @@ from gateway.store.rows import (
     Instance,
     InteractionRow,
     Page,
-    SendRow,
+    Send,
     SessionRow,
     StoredAnswer,
 )
@@ -76,15 +76,15 @@ class _DeadStore:
         row = self._gateway.call_rows.get(call_id)
         return None if row is None else replace(row, dead=row.unknown)
 
-    async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[SendRow], str | None]:
+    async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[Send], str | None]:
         del page
         found = [row for name in self._gateway.journal for row in await self.sends_of(SessionId(name), 1)]
         return [row for row in found if which.target in {None, row.target}], None
 
-    async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[SendRow]:
+    async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[Send]:
         first = self._gateway.journal.get(session_id, [])[:1] if sequence == 1 else []
         target, reason = "destination:log", "answered 500"
-        return [SendRow(session_id, 1, target, "turn", "dead", 10, START, reason, one) for one in first]
+        return [Send(session_id, 1, target, "turn", "dead", 10, START, reason, one, START) for one in first]
 
     async def read(self, session_id: SessionId, *, after: int, limit: int) -> Sequence[Envelope]:
         return self._gateway.journal[session_id][after : after + limit]
@@ -123,7 +123,7 @@ class MemoryGateway(Gateway):
         self.posting.set()
         self._queues: list[asyncio.Queue[StreamItem]] = []
 
-    async def _note(self, row: Call | SendRow, by: str) -> Call | SendRow:
+    async def _note(self, row: Call | Send, by: str) -> Call | Send:
         self.dismissed.append((id_of(row), by))
         return row
 
@@ -304,8 +304,8 @@ class MemoryGateway(Gateway):
     async def call_story(self, call_id: CallId) -> CallHistory:
         row = self._row_of(call_id)
         envelopes = tuple(e for e in self.journal[row.session_id] if getattr(e.event, "call_id", None) == call_id)
-        send = SendRow(
-            row.session_id, envelopes[-1].sequence, "runtime", "turn", "delivered", 1, None, None, envelopes[-1]
+        send = Send(
+            row.session_id, envelopes[-1].sequence, "runtime", "turn", "delivered", 1, None, None, envelopes[-1], START
         )
         return CallHistory(row, envelopes, (send,))
 

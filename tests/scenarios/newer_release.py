@@ -88,7 +88,7 @@ from gateway.runtime.system_clock import SystemClock
 from gateway.store.postgres import PostgresEngine
 from gateway.store.rows import Page
 from gateway.store.sqlite import SqliteEngine
-from gateway.store.step import RUNTIME, InteractionChange, Send, SendChange, Step
+from gateway.store.step import RUNTIME, Enqueue, InteractionChange, SendChange, Step
 from tests.scenarios.plain_runtime import plain_gateway
 
 COPIES = "destination:log"
@@ -110,7 +110,7 @@ async def write(folder: Path, engine: dict[str, Any]) -> dict[str, Any]:
     async with _engine(engine) as store:
         towns = [_new(WeatherChanged(town=town, id=town), f"weather-{town}") for town in TOWNS]
         # The memory of the first is in the snapshot; the others are behind it.
-        await store.commit(Step(session_id, (towns[0],), sends=(Send(0, COPIES),)))
+        await store.commit(Step(session_id, (towns[0],), sends=(Enqueue(0, COPIES),)))
         view = await load_view(store, session_id)
         asks = InteractionChange(InteractionId("asked"), "waiting", "weather.asked", view.last_sequence + 1)
         late: Any = "whenever"
@@ -118,7 +118,7 @@ async def write(folder: Path, engine: dict[str, Any]) -> dict[str, Any]:
             Step(
                 session_id,
                 tuple(towns[1:]),
-                sends=(Send(0, RUNTIME, "turn"), Send(1, COPIES), Send(1, RUNTIME, late)),
+                sends=(Enqueue(0, RUNTIME, "turn"), Enqueue(1, COPIES), Enqueue(1, RUNTIME, late)),
                 interactions=(asks,),
                 snapshot=to_snapshot(view.last_sequence, view.memory),
             )

@@ -11,7 +11,14 @@ import pytest
 from fastapi.responses import JSONResponse
 
 from tests.scenarios.environment import AGENT_KEY, API_KEY, GOOD, Running
-from tests.scenarios.fleet import ADA, HERM_KEY, OPENHANDS_KEY, WORK, answer, questions
+from tests.scenarios.fleet import (
+    ADA,
+    HERM_KEY,
+    OPENHANDS_KEY,
+    WORK,
+    answer,
+    questions,
+)
 from tests.scenarios.hooks import SECRET
 from tests.scenarios.test_one_api import RUNTIMES, Four, all_up, four
 

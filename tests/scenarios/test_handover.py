@@ -21,7 +21,7 @@ from gateway.runtime.system_clock import SystemClock, SystemIds
 from gateway.store.memory import MemoryEngine
 from gateway.store.memory_tables import SharedMemory
 from gateway.store.port import Engine
-from gateway.store.rows import SendRow
+from gateway.store.rows import Send
 from gateway.store.step import HANDOVER
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, close_session, open_session
 from tests.scenarios.environment import GOOD, Scene, ended, until
@@ -215,7 +215,7 @@ class LookedAt(MemoryEngine):
 
     looked: asyncio.Event
 
-    async def pending_sends(self, **which: Any) -> Sequence[SendRow]:
+    async def pending_sends(self, **which: Any) -> Sequence[Send]:
         found = await super().pending_sends(**which)
         self.looked.set()
         return found

@@ -4,7 +4,7 @@ from typing import Any
 
 from gateway.events import Envelope, EventId, SessionId
 from gateway.runtime.system_clock import SystemClock
-from gateway.store.step import RUNTIME, Send, Step
+from gateway.store.step import RUNTIME, Enqueue, Step
 from gateway.testing.conformance.engine_newer import WEATHER, WeatherChanged
 from tests.scenarios.environment import EventSource, Scene, ended
 from tests.scenarios.replicas import cluster, owner_and_other
@@ -27,7 +27,7 @@ async def test_an_unknown_kind_is_followed_elsewhere_and_its_session_is_taken_ov
         async with other.stream(session_id, after=0) as there:
             told: Any = WeatherChanged()
             event = Envelope(EventId("weather"), SessionId(session_id), 0, SystemClock().now(), "to_runtime", told)
-            await one.faults.commit(Step(SessionId(session_id), (event,), sends=(Send(0, RUNTIME, "new_work"),)))
+            await one.faults.commit(Step(SessionId(session_id), (event,), sends=(Enqueue(0, RUNTIME, "new_work"),)))
             await unknown(there)
         await one.gateway.drain()
         await other.wait_carries(session_id)

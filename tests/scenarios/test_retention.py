@@ -9,7 +9,7 @@ from fastapi.responses import Response
 
 from gateway.runtime.tuning import Tuning
 from gateway.store.sqlite import SqliteEngine
-from gateway.store.step import Send, Step
+from gateway.store.step import Enqueue, Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, said
 from tests.pace import within
 from tests.scenarios.environment import GOOD, Running, Scene, ended, until
@@ -89,7 +89,7 @@ async def test_copies_that_go_undelivered_are_counted_and_logged(
     async with SqliteEngine(newer.folder / "dragoman.db", clock) as engine:
         await open_session(engine, runtime="another")
         events = tuple(said(text, recorded_at=clock.now()) for text in ("a", "b"))
-        sends = (Send(0, "destination:log"), Send(1, "destination:log"), Send(1, "destination:gone"))
+        sends = (Enqueue(0, "destination:log"), Enqueue(1, "destination:log"), Enqueue(1, "destination:gone"))
         await engine.commit(Step(ALICE, events, sends=sends))
     async with newer.running() as gateway:
 

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from gateway.events import ApprovalAsked, Burst, MessagePosted, QuestionAsked, Text, ToolCanceled, ToolRequested
+from gateway.events import (
+    ApprovalAsked,
+    Burst,
+    MessagePosted,
+    QuestionAsked,
+    Text,
+    ToolCanceled,
+    ToolRequested,
+)
 from gateway.testing.conformance.executor import make_request
 from tests.executors.peers import serve
 from tests.executors.test_webhook import answer_success, make_executor

@@ -26,7 +26,7 @@ from gateway.runtime.session.outgoing import (
     read_result,
 )
 from gateway.runtime.session.signals import Delivered, Held
-from gateway.store.rows import SendRow
+from gateway.store.rows import Send
 from gateway.store.step import BEHIND, NEWER, RUNTIME, Lane
 from tests.unit.core.harness import HUMA_0_2, OPENHANDS, START, Harness
 
@@ -54,12 +54,12 @@ class Session:
         for sequence in sequences:
             self.tell(self.out.add(Transmit(sequence, lane, "x", (), **more), self.view, now=self.now))
 
-    def read(self, *rows: SendRow) -> None:
+    def read(self, *rows: Send) -> None:
         """Read the ledger, and find these pending."""
         reading = self.out.begin_reading()
         self.tell(self.out.take(reading, rows, {}, self.view, now=START))
 
-    def up(self, *rows: SendRow) -> None:
+    def up(self, *rows: Send) -> None:
         """Let a link come up that finds these pending."""
         self.out.link_up()
         assert self.next() == READ
@@ -81,13 +81,13 @@ class Session:
         return item.sequence
 
 
-def row(sequence: int, lane: Any = "turn", *, kind: str | None = None, **more: Any) -> SendRow:
+def row(sequence: int, lane: Any = "turn", *, kind: str | None = None, **more: Any) -> Send:
     event = ToolFinished(native_call_id=str(sequence), tool="t", outcome="success")
     envelope = Envelope(EventId(str(sequence)), SessionId("s"), sequence, START, "to_runtime", event, stored_kind=kind)
-    return replace(SendRow(SessionId("s"), sequence, RUNTIME, lane, "pending", 0, None, None, envelope), **more)
+    return replace(Send(SessionId("s"), sequence, RUNTIME, lane, "pending", 0, None, None, envelope, START), **more)
 
 
-def said(sequence: int) -> SendRow:
+def said(sequence: int) -> Send:
     """A message, which no runtime may get twice."""
     event = MessagePosted(content=(Text(text="Hello"),))
     return replace(row(sequence, "new_work"), envelope=replace(row(sequence).envelope, event=event))

@@ -18,7 +18,7 @@ from gateway.http.route import ApiRequest, LetterPath, Route
 from gateway.http.views import call_view, dead_letter_story_view, dead_letter_view, delivery_view
 from gateway.runtime.calls.dead_letters import Done
 from gateway.store.call import Call
-from gateway.store.rows import Page, SendRow
+from gateway.store.rows import Page, Send
 
 router = APIRouter(route_class=Route, tags=["operating"])
 
@@ -146,7 +146,7 @@ def _passing_on(request: ApiRequest, verb: str, body: bytes) -> Callable[[str, E
     return pass_on
 
 
-def _shown(row: Call | SendRow) -> dict[str, Any]:
+def _shown(row: Call | Send) -> dict[str, Any]:
     if isinstance(row, Call):
         return {"type": "call", **call_view(row)}
     return {"type": "delivery", **delivery_view(row)}

@@ -16,7 +16,7 @@ from gateway.runtime.calls.history import load_history
 from gateway.runtime.views import CallHistory
 from gateway.store.call import Call
 from gateway.store.port import Engine
-from gateway.store.rows import CallFilter, DeadFilter, Page, SendRow
+from gateway.store.rows import CallFilter, DeadFilter, Page, Send
 
 Kind = Literal["call", "delivery"]
 DEAD_SENDS = frozenset({"refused", "unknown", "dead"})
@@ -66,12 +66,12 @@ class Done:
     """Whether the filters match more than that."""
 
 
-def id_of(row: Call | SendRow) -> str:
+def id_of(row: Call | Send) -> str:
     """Name a dead letter."""
     return row.call_id if isinstance(row, Call) else f"{row.session_id}:{row.sequence}:{row.target}"
 
 
-def advise(row: Call | SendRow) -> str:
+def advise(row: Call | Send) -> str:
     """Say what is known of a dead letter and what an operator should do."""
     match row:
         case Call(unknown=True):
@@ -82,23 +82,23 @@ def advise(row: Call | SendRow) -> str:
             )
         case Call():
             return f"It was not done. Redrive it once executor {row.executor!r} answers again."
-        case SendRow(waits=True):
+        case Send(waits=True):
             return (
                 "A newer release wrote this, and it waits for that release; what follows it in its lane waits too. Run "
                 "that release again, or dismiss it."
             )
-        case SendRow(target="runtime", state="unknown"):
+        case Send(target="runtime", state="unknown"):
             return (
                 "Nobody knows whether the runtime has got this. Look at what the agent did next: redrive it if it is "
                 "missing, else dismiss it."
             )
-        case SendRow(state="refused"):
+        case Send(state="refused"):
             return "The receiver refused it. Mend what the reason says, then redrive it; as it is, it is refused again."
-        case SendRow():
+        case Send():
             return "It was given up after all attempts. Redrive it once the receiver takes events again."
 
 
-def dismissed(row: SendRow, *, by: str, at: datetime) -> str:
+def dismissed(row: Send, *, by: str, at: datetime) -> str:
     """Say of a delivery that an operator has left it as it is."""
     was = f"{row.state}: {row.reason}" if row.reason else row.state
     return f"dismissed by {by} at {at.isoformat(timespec='seconds')}; it was {was}"
@@ -113,14 +113,14 @@ class DeadLetters:
         *,
         redrive: Callable[..., Awaitable[Call]],
         redeliver: Callable[[SessionId, int, str], Awaitable[None]],
-        dismiss: Callable[[Call | SendRow, str], Awaitable[Call | SendRow]],
+        dismiss: Callable[[Call | Send, str], Awaitable[Call | Send]],
     ) -> None:
         self._engine = engine
         self._redrive = redrive
         self._redeliver = redeliver
         self._dismiss = dismiss
 
-    async def list(self, which: Which, page: Page) -> tuple[Sequence[Call | SendRow], str | None]:
+    async def list(self, which: Which, page: Page) -> tuple[Sequence[Call | Send], str | None]:
         """List calls, newest first, then deliveries, newest first.
 
         Raises:
@@ -144,7 +144,7 @@ class DeadLetters:
         rows, following = await self._engine.dead_sends(Page(page.limit - len(calls)), sends)
         return [*calls, *rows], None if following is None else f"s:{following}"
 
-    async def show(self, letter: str) -> CallHistory | SendRow:
+    async def show(self, letter: str) -> CallHistory | Send:
         """Tell all about one; a call with its whole story.
 
         Raises:
@@ -153,7 +153,7 @@ class DeadLetters:
         row = await self._find(letter)
         return await load_history(self._engine, row) if isinstance(row, Call) else row
 
-    async def redrive(self, letter: str, *, new_key: bool, deliver: bool) -> Call | SendRow:
+    async def redrive(self, letter: str, *, new_key: bool, deliver: bool) -> Call | Send:
         """Try one again; returns the new call, or the delivery that is pending again.
 
         Raises:
@@ -167,7 +167,7 @@ class DeadLetters:
         await self._redeliver(row.session_id, row.sequence, row.target)
         return replace(row, state="pending", reason=None)
 
-    async def dismiss(self, letter: str, *, by: str) -> Call | SendRow:
+    async def dismiss(self, letter: str, *, by: str) -> Call | Send:
         """Leave one as it is, for good; returns the call or delivery, which is no dead letter any more.
 
         Raises:
@@ -207,7 +207,7 @@ class DeadLetters:
         found = tuple(id_of(row) for row in rows)
         return Done(found, done, tuple(failed[:_MOST_FAILURES]), following is not None)
 
-    async def _find(self, letter: str) -> Call | SendRow:
+    async def _find(self, letter: str) -> Call | Send:
         session_id, colon, rest = letter.partition(":")
         if not colon:
             row = await self._engine.call(CallId(letter))

@@ -13,7 +13,7 @@ from gateway.runtime.session.signals import DismissOrdered, RedriveOrdered
 from gateway.runtime.session.worker import SessionWorker
 from gateway.store.call import Call, Dismissed
 from gateway.store.port import Engine
-from gateway.store.rows import SendRow
+from gateway.store.rows import Send
 from gateway.store.step import RUNTIME, SendChange, Step
 
 
@@ -75,10 +75,10 @@ class Redriving:
             raise Conflict("this delivery is tried again already")
         self._send_again(worker, sequence)
 
-    async def dismiss(self, row: Call | SendRow, by: str) -> Call | SendRow:
+    async def dismiss(self, row: Call | Send, by: str) -> Call | Send:
         """Leave a dead letter as it is, unless it is one no more."""
         now = self._clock.now()
-        if isinstance(row, SendRow):
+        if isinstance(row, Send):
             reason = dismissed(row, by=by, at=now)
             if not await self._engine.dismiss(row.session_id, row.sequence, row.target, reason=reason):
                 raise Conflict("this delivery was tried again or dismissed meanwhile")

@@ -23,8 +23,8 @@ from gateway.runtime.session.left import Left
 from gateway.runtime.session.signals import HandedOver
 from gateway.runtime.session.worker import SessionWorker
 from gateway.store.port import Engine
-from gateway.store.rows import SendRow
-from gateway.store.step import HANDOVER, Send, SendChange, Step
+from gateway.store.rows import Send
+from gateway.store.step import HANDOVER, Enqueue, SendChange, Step
 
 log = structlog.get_logger(__name__)
 
@@ -159,7 +159,7 @@ class Handover:
             Envelope(self._ids.event_id(), session_id, 0, now, "from_runtime", one.event(), losses=losses)
             for one in some
         )
-        return Step(session_id, events, sends=tuple(Send(index, HANDOVER) for index in range(len(events))))
+        return Step(session_id, events, sends=tuple(Enqueue(index, HANDOVER) for index in range(len(events))))
 
     # Taking -------------------------------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class Handover:
             await self._see_to(session_id, worker, mine)
         return True
 
-    async def _see_to(self, session_id: SessionId, worker: SessionWorker | None, rows: Sequence[SendRow]) -> None:
+    async def _see_to(self, session_id: SessionId, worker: SessionWorker | None, rows: Sequence[Send]) -> None:
         if worker is None:
             session = await self._engine.session(session_id)
             if session is None or session.state == "closed":
@@ -208,8 +208,8 @@ class Handover:
         if worker is not None:
             await self._hand(worker, [row for row in rows if row.envelope.recorded_at >= oldest])
 
-    async def _hand(self, worker: SessionWorker, rows: Iterable[SendRow]) -> None:
-        erased: list[SendRow] = []
+    async def _hand(self, worker: SessionWorker, rows: Iterable[Send]) -> None:
+        erased: list[Send] = []
         frames: list[HandedOver] = []
         for row in rows:
             signal = read_handed_over(row.envelope)
@@ -229,7 +229,7 @@ class Handover:
                 count=count,
             )
 
-    async def _drop(self, session_id: SessionId, rows: Sequence[SendRow], reason: str) -> None:
+    async def _drop(self, session_id: SessionId, rows: Sequence[Send], reason: str) -> None:
         changes = tuple(SendChange(row.sequence, HANDOVER, "moot", reason=reason) for row in rows)
         await self._engine.commit(Step(session_id, send_changes=changes))
         log.warning(

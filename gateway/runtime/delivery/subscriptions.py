@@ -14,7 +14,7 @@ from gateway.events import to_copy
 from gateway.executors.port import Copied, Destination
 from gateway.guard import FAULTS, Tasks, guard, is_fault
 from gateway.store.port import Engine
-from gateway.store.rows import SendRow
+from gateway.store.rows import Send
 from gateway.store.step import SendChange, SendState, Step
 
 log = structlog.get_logger(__name__)
@@ -92,7 +92,7 @@ class EventDelivery:
             except TimeoutError:
                 continue
 
-    async def _due(self) -> Sequence[SendRow]:
+    async def _due(self) -> Sequence[Send]:
         if await self._engine.note(note_of(self._name)) == _OFF:
             return ()
         return await self._engine.pending_sends(target=target_of(self._name), due_before=self._clock.now(), limit=_PAGE)
@@ -103,15 +103,15 @@ class EventDelivery:
             return self._longest_sleep
         return min(self._longest_sleep, max(0.05, (due - self._clock.now()).total_seconds()))
 
-    async def _deliver(self, rows: Sequence[SendRow]) -> None:
+    async def _deliver(self, rows: Sequence[Send]) -> None:
         """Send copies side by side, but those of one session in order."""
-        sessions: dict[str, list[SendRow]] = {}
+        sessions: dict[str, list[Send]] = {}
         for row in rows:
             sessions.setdefault(row.session_id, []).append(row)
         slots = asyncio.Semaphore(self._concurrency)
         problems: list[DragomanError] = []
 
-        async def of_one_session(mine: list[SendRow]) -> None:
+        async def of_one_session(mine: list[Send]) -> None:
             async with slots:
                 try:
                     for row in mine:
@@ -132,7 +132,7 @@ class EventDelivery:
         if problems:
             raise problems[0]
 
-    async def _copy(self, row: SendRow) -> bool:
+    async def _copy(self, row: Send) -> bool:
         envelope = row.envelope
         attempt = row.attempt + 1
         try:
@@ -159,7 +159,7 @@ class EventDelivery:
             log.error("a destination answered 410 and is switched off", destination=self._name)
         return change.state == "delivered"
 
-    def _failed(self, row: SendRow, exc: BaseException) -> Copied:
+    def _failed(self, row: Send, exc: BaseException) -> Copied:
         """A copy made its destination fail in a way that nobody foresaw: it is put aside when it has done so thrice."""
         FAULTS.note("destination", exc, destination=self._name, session_id=row.session_id, sequence=row.sequence)
         key = row.session_id, row.sequence
@@ -170,7 +170,7 @@ class EventDelivery:
         del self._faults[key]
         return Copied("dead", reason)
 
-    def _judge(self, row: SendRow, copied: Copied, attempt: int) -> SendChange:
+    def _judge(self, row: Send, copied: Copied, attempt: int) -> SendChange:
         state: SendState = "delivered"
         due_at, reason = None, copied.reason
         match copied.state:

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from gateway.adapter.port import Codec
 from gateway.core.session import RuntimeContext
 from gateway.core.state import SessionView
-from gateway.runtime.session.signals import AnsweredLate, Attempted, Delivered, ExecutorReplied, FrameArrived, Signal
+from gateway.runtime.session.signals import (
+    AnsweredLate,
+    Attempted,
+    Delivered,
+    ExecutorReplied,
+    FrameArrived,
+    Signal,
+)
 
 Tried = tuple[Signal, int]
 """An input, and how often the session has failed on it."""

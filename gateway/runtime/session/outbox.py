@@ -25,7 +25,7 @@ from gateway.runtime.observe import excerpt
 from gateway.runtime.session.outgoing import FEW, PAGE, SENT, Idle, Outgoing, Overdue, Read, read_result
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.session.signals import Delivered, Signal
-from gateway.store.rows import SendRow
+from gateway.store.rows import Send
 from gateway.store.step import NEWER, RUNTIME
 
 _RETRY_LOAD = 1.0
@@ -277,7 +277,7 @@ class Outbox:
         self._looking = None
         self.reload()
 
-    async def _posted(self, rows: Sequence[SendRow]) -> dict[int, datetime]:
+    async def _posted(self, rows: Sequence[Send]) -> dict[int, datetime]:
         """Find when the messages were posted that these confirmations are about: their runtime waits from then on."""
         found: dict[int, datetime] = {}
         for row in rows:

@@ -44,7 +44,7 @@ from gateway.errors import CannotExpress, LinkLost
 from gateway.events.frozen import frozen
 from gateway.events.weight import weight
 from gateway.runtime.session.signals import Delivered, Held, Signal
-from gateway.store.rows import SendRow
+from gateway.store.rows import Send
 from gateway.store.step import BEHIND, NEWER, RUNTIME, Lane, SendState
 
 PAGE = 200
@@ -153,7 +153,7 @@ class Outgoing:
         self._lanes = Lanes(in_order=runtime.capabilities.replaces_context)
         self._first: Transmit | None = None
         """What the next link is told before everything else."""
-        self._owed: tuple[SendRow, ...] = ()
+        self._owed: tuple[Send, ...] = ()
         """What a fresh link is told once all that goes before it has been read."""
         self._fresh, self._loaded, self._more = True, False, False
         self._stored = self._stored_work = 0
@@ -466,7 +466,7 @@ class Outgoing:
     def take(
         self,
         reading: Reading,
-        page: Sequence[SendRow],
+        page: Sequence[Send],
         posted: Mapping[int, datetime],
         view: SessionView,
         *,
@@ -506,13 +506,13 @@ class Outgoing:
         self._fresh = self._fresh and self._more
         return signals
 
-    def _set_aside(self, page: Sequence[SendRow], signals: list[Signal]) -> list[SendRow]:
+    def _set_aside(self, page: Sequence[Send], signals: list[Signal]) -> list[Send]:
         """Leave out what this release cannot say, and what must not overtake it; what is left may be sent.
 
         The release that wrote it says it: a mark in its row lists it, and lets that release know that it waited.
         """
         self._aside = {}
-        left: list[SendRow] = []
+        left: list[Send] = []
         marked: list[int] = []
         for row in page:
             unknown = row.envelope.stored_kind is not None or row.lane not in LANES

@@ -20,7 +20,7 @@ from gateway.events import (
 )
 from gateway.links.once import Once
 from gateway.store.port import Engine
-from gateway.store.rows import SendRow
+from gateway.store.rows import Send
 from gateway.store.step import RUNTIME
 
 STOPPED = "the runtime has ended the session; it is connected when there is something to say"
@@ -116,7 +116,7 @@ async def has_something_to_say(engine: Engine, session_id: SessionId) -> bool:
     return False
 
 
-async def _was_said(engine: Engine, row: SendRow) -> bool:
+async def _was_said(engine: Engine, row: Send) -> bool:
     event, about = row.envelope.event, row.envelope.caused_by
     match event:
         case ApprovalGiven() | QuestionAnswered() | SecretSupplied() if about is not None:

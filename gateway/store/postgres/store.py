@@ -17,17 +17,21 @@ from gateway.store.call import Call
 from gateway.store.postgres.connection import Connection, write_text
 from gateway.store.records import (
     CALL_COLUMNS,
+    SEND_CHANGE_COLUMNS,
+    SEND_COLUMNS,
     EventRecord,
     Head,
     InteractionMove,
     InteractionRecord,
-    SendMove,
-    SendRecord,
     SnapshotRecord,
     call_from,
     call_row,
+    send_after,
+    send_change_row,
+    send_row,
 )
-from gateway.store.step import CallOpen, Step
+from gateway.store.rows import Send
+from gateway.store.step import CallOpen, SendChange, Step
 
 BEGIN = """
 BEGIN ISOLATION LEVEL READ COMMITTED;
@@ -86,8 +90,8 @@ _PARTS = {
     "events": _add("events", EventRecord._fields),
     "opened": _add("calls", CALL_COLUMNS),
     "moved": _move("calls", _MOVED, ("call_id",), more=_ENDED),
-    "sends": _add("outbound", SendRecord._fields),
-    "send_moves": _move("outbound", SendMove._fields, ("session_id", "seq", "target")),
+    "sends": _add("outbound", SEND_COLUMNS),
+    "send_changes": _move("outbound", SEND_CHANGE_COLUMNS, ("session_id", "seq", "target")),
     "snapshots": _Part(
         "INSERT INTO @snapshots (session_id, snapshot, keep_from) SELECT * FROM {rows}"
         " ON CONFLICT (session_id) DO UPDATE SET snapshot = excluded.snapshot, keep_from = excluded.keep_from",
@@ -200,13 +204,13 @@ def _literal(text: str) -> str:
 async def write(link: Connection, writes: Writes, now: int, *, token: str, spent: Sequence[str]) -> None:
     """Write a batch's rows and its token; the transaction is the caller's."""
     cursors, fresh = writes.cursors, set(writes.opened)
-    sends, moves = _fold(writes)
+    sends, changes = _fold(writes)
     given: dict[str, Sequence[Sequence[Any]]] = {
         "events": writes.events,
         "opened": [call_row(writes.calls[call_id]) for call_id in writes.opened],
         "moved": [_CHANGED(call_row(call)) for call_id, call in writes.calls.items() if call_id not in fresh],
-        "sends": sends,
-        "send_moves": moves,
+        "sends": [send_row(send) for send in sends],
+        "send_changes": [send_change_row(*change) for change in changes],
         "snapshots": [*writes.snapshots.values()],
         "heads": [
             (head.session_id, head.state, head.last_seq, head.size, now, cursors.get(head.session_id))
@@ -224,19 +228,17 @@ async def write(link: Connection, writes: Writes, now: int, *, token: str, spent
         await link.ask(KEEP_ANSWERS, *zip(*(first[key] for key in sorted(first)), strict=True), now)
 
 
-def _fold(writes: Writes) -> tuple[list[SendRecord], list[SendMove]]:
-    """One statement touches a row once: moves of rows that are born in the batch are part of their birth."""
-    sends = {(send.session_id, send.seq, send.target): send for send in writes.sends}
-    moves: dict[tuple[str, int, str], SendMove] = {}
-    for move in writes.send_moves:
-        place = (move.session_id, move.seq, move.target)
+def _fold(writes: Writes) -> tuple[list[Send], list[tuple[SessionId, SendChange]]]:
+    """One statement touches a row once: changes of rows that are born in the batch are part of their birth."""
+    sends = {(send.session_id, send.sequence, send.target): send for send in writes.sends}
+    changes: dict[tuple[str, int, str], tuple[SessionId, SendChange]] = {}
+    for session_id, change in writes.send_changes:
+        place = (session_id, change.sequence, change.target)
         if place in sends:
-            sends[place] = sends[place]._replace(
-                state=move.state, attempt=move.attempt, due_at=move.due_at, reason=move.reason
-            )
+            sends[place] = send_after(sends[place], change)
         else:
-            moves[place] = move
-    return [*sends.values()], [*moves.values()]
+            changes[place] = session_id, change
+    return [*sends.values()], [*changes.values()]
 
 
 def _interactions(writes: Writes) -> Iterable[tuple[str, list[Any]]]:

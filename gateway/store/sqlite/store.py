@@ -14,13 +14,15 @@ from gateway.store.apply import DedupeKey, Writes
 from gateway.store.call import Call
 from gateway.store.records import (
     CALL_COLUMNS,
+    SEND_COLUMNS,
     EventRecord,
     Head,
     InteractionMove,
     InteractionRecord,
-    SendRecord,
     call_from,
     call_row,
+    send_change_row,
+    send_row,
 )
 from gateway.store.step import CallOpen, Step
 
@@ -61,7 +63,7 @@ _KEYS = _in_sizes(
 
 _ADD_EVENTS = _in_rows("events", EventRecord._fields)
 _ADD_CALLS = _in_rows("calls", CALL_COLUMNS)
-_ADD_SENDS = _in_rows("outbound", SendRecord._fields)
+_ADD_SENDS = _in_rows("outbound", SEND_COLUMNS)
 _CHANGING = (
     "state", "attempt", "deadline_at", "due_at", "canceling_until", "outcome_seq", "outcome_sha", "unknown", "error",
     "finished_at", "dead", "late", "progressed",
@@ -179,9 +181,9 @@ class Store:
                 _MOVE_CALL, [_CHANGED(call_row(call)) for call_id, call in writes.calls.items() if call_id not in fresh]
             )
         if writes.sends:
-            self._write_rows(_ADD_SENDS, writes.sends)
-        if writes.send_moves:
-            many(_MOVE_SEND, writes.send_moves)
+            self._write_rows(_ADD_SENDS, [send_row(send) for send in writes.sends])
+        if writes.send_changes:
+            many(_MOVE_SEND, [send_change_row(*change) for change in writes.send_changes])
         for change in writes.interactions:
             self.connection.execute(
                 _MOVE_INTERACTION if isinstance(change, InteractionMove) else _ADD_INTERACTION, change

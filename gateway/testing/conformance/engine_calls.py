@@ -27,7 +27,7 @@ from gateway.store.call import (
 )
 from gateway.store.port import Engine
 from gateway.store.rows import CallFilter, Page
-from gateway.store.step import RUNTIME, Send, Step
+from gateway.store.step import RUNTIME, Enqueue, Step
 from gateway.testing.conformance.engine_words import (
     ALICE,
     ALL,
@@ -208,7 +208,7 @@ class CallSuite:
                 ALICE,
                 (asked(), answered()),
                 calls=(call(), settled(outcome_index=1, state="failed")),
-                sends=(Send(1, RUNTIME),),
+                sends=(Enqueue(1, RUNTIME),),
             )
         )
         row = await self._row(engine)

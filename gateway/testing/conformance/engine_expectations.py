@@ -10,7 +10,17 @@ from gateway.events import CallId, InteractionId
 from gateway.store.call import Claim
 from gateway.store.port import Engine
 from gateway.store.rows import CallFilter
-from gateway.store.step import RUNTIME, CallOpen, Expectation, Fence, InteractionChange, Keep, LastSequence, Send, Step
+from gateway.store.step import (
+    RUNTIME,
+    CallOpen,
+    Enqueue,
+    Expectation,
+    Fence,
+    InteractionChange,
+    Keep,
+    LastSequence,
+    Step,
+)
 from gateway.testing.conformance.engine_words import (
     ALICE,
     ALL,
@@ -53,7 +63,7 @@ class ExpectationSuite:
             ALICE,
             (asked("n-3"),),
             calls=(call("other", native_call_id="n-3"), Claim(CallId("open"), 7)),
-            sends=(Send(0, RUNTIME),),
+            sends=(Enqueue(0, RUNTIME),),
             interactions=(InteractionChange(InteractionId("i"), "waiting", "question.asked", 5),),
             cursor="c",
             snapshot=b"s",
@@ -134,7 +144,7 @@ class ExpectationSuite:
             ALICE,
             (asked(dedupe_key="k-\x00🂡"), asked(dedupe_key="new"), answered(dedupe_key="o")),
             calls=(call("other", native_call_id="n-3", request_index=1), settled("open", outcome_index=2)),
-            sends=(Send(1, RUNTIME),),
+            sends=(Enqueue(1, RUNTIME),),
             interactions=(question,),
             keeps=(keep,),
             cursor="c",
@@ -192,7 +202,9 @@ class ExpectationSuite:
 
     async def test_a_step_can_be_repeated_when_its_end_is_unknown(self, engine: Engine) -> None:
         await open_session(engine)
-        step = Step(ALICE, (asked(dedupe_key="q"),), calls=(call(),), sends=(Send(0, "destination:log"),), cursor="c")
+        step = Step(
+            ALICE, (asked(dedupe_key="q"),), calls=(call(),), sends=(Enqueue(0, "destination:log"),), cursor="c"
+        )
         await engine.commit(step)
         with pytest.raises(Stale):
             await engine.commit(step)

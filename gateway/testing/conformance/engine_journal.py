@@ -12,7 +12,7 @@ from gateway.errors import InvalidRequest, NotFound, Stale
 from gateway.events import CallId, ContextUpdated, Loss, MessagePosted, Opaque, Origin, SecretSupplied, SessionId, Text
 from gateway.store.call import Claim
 from gateway.store.port import Engine
-from gateway.store.step import RUNTIME, CallOpen, Fence, LastSequence, Send, SendChange, Step
+from gateway.store.step import RUNTIME, CallOpen, Enqueue, Fence, LastSequence, SendChange, Step
 from gateway.testing.conformance.engine_words import (
     ALICE,
     BOB,
@@ -148,7 +148,7 @@ class JournalSuite:
     async def test_an_index_that_points_at_no_event_is_refused(self, engine: Engine) -> None:
         await open_session(engine)
         for step in (
-            Step(ALICE, (said(),), sends=(Send(1, RUNTIME),)),
+            Step(ALICE, (said(),), sends=(Enqueue(1, RUNTIME),)),
             Step(ALICE, (asked(),), calls=(call(request_index=-1),)),
             Step(ALICE, (asked(),), calls=(call(request_index=None),)),
         ):

@@ -13,7 +13,7 @@ from gateway.errors import Fenced, Stale
 from gateway.events import Opaque, SessionId
 from gateway.store.port import Engine
 from gateway.store.rows import Instance, Page, RetentionPolicy, SessionRow
-from gateway.store.step import HANDOVER, Fence, LastSequence, Send, SendChange, Step
+from gateway.store.step import HANDOVER, Enqueue, Fence, LastSequence, SendChange, Step
 from gateway.testing.conformance.engine_words import (
     ALICE,
     BOB,
@@ -189,7 +189,7 @@ class LeaseSuite:
         await live(engine, B)
         await engine.take(B, ALICE)
         heard = [Opaque(channel="handed-over", payload={"json": letter * 2**20}) for letter in "xy"]
-        step = Step(ALICE, tuple(new(event) for event in heard), sends=(Send(0, HANDOVER), Send(1, HANDOVER)))
+        step = Step(ALICE, tuple(new(event) for event in heard), sends=(Enqueue(0, HANDOVER), Enqueue(1, HANDOVER)))
         with pytest.raises(Fenced):
             await engine.commit(replace(step, expects=(Fence(1),)))
         assert await engine.pending_sends(target=HANDOVER) == []

@@ -11,7 +11,7 @@ from gateway.errors import Stale
 from gateway.events import InteractionId, QuestionAsked
 from gateway.store.port import Engine
 from gateway.store.rows import DeadFilter, Page, StoredAnswer
-from gateway.store.step import RUNTIME, InteractionChange, Keep, LastSequence, Send, SendChange, Step
+from gateway.store.step import RUNTIME, Enqueue, InteractionChange, Keep, LastSequence, SendChange, Step
 from gateway.testing.conformance.engine_words import ALICE, ALL, BOB, DAY, START, FakeClock, new, open_session, said
 
 SECOND = timedelta(seconds=1)
@@ -24,7 +24,9 @@ class SendSuite:
         await open_session(engine)
         done = await engine.commit(
             Step(
-                ALICE, (said(), said("out")), sends=(Send(1, RUNTIME, "urgent"), Send(1, "destination:log", "new_work"))
+                ALICE,
+                (said(), said("out")),
+                sends=(Enqueue(1, RUNTIME, "urgent"), Enqueue(1, "destination:log", "new_work")),
             )
         )
         first, second = await engine.sends_of(ALICE, 3)
@@ -44,7 +46,11 @@ class SendSuite:
             await open_session(engine, session_id)
         for session_id in (BOB, ALICE, BOB, ALICE):
             await engine.commit(
-                Step(session_id, (said(), said()), sends=(Send(1, RUNTIME), Send(0, RUNTIME), Send(0, "destination:x")))
+                Step(
+                    session_id,
+                    (said(), said()),
+                    sends=(Enqueue(1, RUNTIME), Enqueue(0, RUNTIME), Enqueue(0, "destination:x")),
+                )
             )
         rows = await engine.pending_sends(target=RUNTIME)
         assert [(row.session_id, row.sequence) for row in rows] == [
@@ -57,7 +63,7 @@ class SendSuite:
 
     async def test_a_send_becomes_what_its_change_says(self, engine: Engine) -> None:
         await open_session(engine)
-        await engine.commit(Step(ALICE, (said(),), sends=(Send(0, RUNTIME), Send(0, "destination:x"))))
+        await engine.commit(Step(ALICE, (said(),), sends=(Enqueue(0, RUNTIME), Enqueue(0, "destination:x"))))
         later = START + 5 * SECOND
         await engine.commit(
             Step(
@@ -78,7 +84,7 @@ class SendSuite:
 
     async def test_a_send_that_still_waits_keeps_the_reason_it_was_given(self, engine: Engine) -> None:
         await open_session(engine)
-        await engine.commit(Step(ALICE, (said(), said()), sends=(Send(0, RUNTIME), Send(1, RUNTIME))))
+        await engine.commit(Step(ALICE, (said(), said()), sends=(Enqueue(0, RUNTIME), Enqueue(1, RUNTIME))))
         await engine.commit(Step(ALICE, send_changes=(SendChange(2, RUNTIME, "pending", reason="held"),)))
         rows = await engine.pending_sends(session_id=ALICE, target=RUNTIME)
         assert [(row.sequence, row.state, row.due_at, row.reason) for row in rows] == [
@@ -89,7 +95,7 @@ class SendSuite:
     async def test_a_send_may_be_changed_together_with_others_of_its_moment(self, engine: Engine) -> None:
         await open_session(engine)
         await asyncio.gather(
-            engine.commit(Step(ALICE, (said(),), sends=(Send(0, RUNTIME),))),
+            engine.commit(Step(ALICE, (said(),), sends=(Enqueue(0, RUNTIME),))),
             engine.commit(Step(ALICE, send_changes=(SendChange(2, RUNTIME, "pending", 1, START),))),
             engine.commit(Step(ALICE, send_changes=(SendChange(2, RUNTIME, "delivered", 2),))),
         )
@@ -99,7 +105,7 @@ class SendSuite:
     async def test_sends_are_due_when_they_say_and_at_once_when_they_do_not(self, engine: Engine) -> None:
         await open_session(engine)
         assert await engine.next_send_due(RUNTIME) is None
-        await engine.commit(Step(ALICE, (said(), said()), sends=(Send(0, RUNTIME), Send(1, RUNTIME))))
+        await engine.commit(Step(ALICE, (said(), said()), sends=(Enqueue(0, RUNTIME), Enqueue(1, RUNTIME))))
         assert await engine.next_send_due(RUNTIME) == START
         changes = (
             SendChange(2, RUNTIME, "pending", 1, START + SECOND),
@@ -118,14 +124,14 @@ class SendSuite:
         self, engine: Engine, clock: FakeClock
     ) -> None:
         await open_session(engine)
-        await engine.commit(Step(ALICE, (said(), said()), sends=(Send(0, RUNTIME), Send(1, RUNTIME))))
+        await engine.commit(Step(ALICE, (said(), said()), sends=(Enqueue(0, RUNTIME), Enqueue(1, RUNTIME))))
         await engine.commit(Step(ALICE, send_changes=(SendChange(2, RUNTIME, "pending", 1, START + DAY),)))
         await engine.commit(Step(ALICE, send_changes=(SendChange(3, RUNTIME, "pending", 1, START + SECOND),)))
         assert await engine.next_send_due(RUNTIME) == START + DAY
         assert await engine.pending_sends(target=RUNTIME, due_before=START + SECOND) == []
         await open_session(engine, BOB)
         clock.turn(SECOND)
-        await engine.commit(Step(BOB, (said(),), sends=(Send(0, RUNTIME),)))
+        await engine.commit(Step(BOB, (said(),), sends=(Enqueue(0, RUNTIME),)))
         assert await engine.next_send_due(RUNTIME) == START + SECOND
         rows = await engine.pending_sends(target=RUNTIME, due_before=START + SECOND)
         assert [(row.session_id, row.sequence) for row in rows] == [(BOB, 2)]
@@ -136,7 +142,7 @@ class SendSuite:
         await open_session(engine)
         for state in ("dead", "delivered", "unknown", "moot", "refused", "pending", "dead"):
             clock.turn(SECOND)
-            done = await engine.commit(Step(ALICE, (said(),), sends=(Send(0, RUNTIME),)))
+            done = await engine.commit(Step(ALICE, (said(),), sends=(Enqueue(0, RUNTIME),)))
             change = SendChange(done.last_sequence, RUNTIME, state, 1, None, f"it is {state}")
             await engine.commit(Step(ALICE, send_changes=(change,)))
         rows, cursor = await engine.dead_sends(Page(3))
@@ -151,7 +157,7 @@ class SendSuite:
     async def test_a_dead_send_is_revived_once(self, engine: Engine) -> None:
         await open_session(engine)
         for sequence, state in enumerate(("refused", "unknown", "dead", "delivered", "moot", "pending"), 2):
-            await engine.commit(Step(ALICE, (said(),), sends=(Send(0, RUNTIME), Send(0, "destination:x"))))
+            await engine.commit(Step(ALICE, (said(),), sends=(Enqueue(0, RUNTIME), Enqueue(0, "destination:x"))))
             change = SendChange(sequence, RUNTIME, state, 3, None, "why")
             await engine.commit(Step(ALICE, send_changes=(change,)))
             dead = state in {"refused", "unknown", "dead"}
@@ -167,7 +173,7 @@ class SendSuite:
     async def test_a_dead_send_is_dismissed_once(self, engine: Engine) -> None:
         await open_session(engine)
         for sequence, state in enumerate(("refused", "unknown", "dead", "delivered", "moot", "pending"), 2):
-            await engine.commit(Step(ALICE, (said(),), sends=(Send(0, RUNTIME), Send(0, "destination:x"))))
+            await engine.commit(Step(ALICE, (said(),), sends=(Enqueue(0, RUNTIME), Enqueue(0, "destination:x"))))
             await engine.commit(Step(ALICE, send_changes=(SendChange(sequence, RUNTIME, state, 3, None, "why"),)))
             dead = state in {"refused", "unknown", "dead"}
             assert not await engine.dismiss(ALICE, sequence, "destination:x", reason="enough")
@@ -184,7 +190,7 @@ class SendSuite:
         await open_session(engine)
         await open_session(engine, BOB, runtime="coder")
         for session_id, target in ((ALICE, RUNTIME), (ALICE, "destination:x"), (BOB, "destination:x")):
-            done = await engine.commit(Step(session_id, (said(),), sends=(Send(0, target),)))
+            done = await engine.commit(Step(session_id, (said(),), sends=(Enqueue(0, target),)))
             change = SendChange(done.last_sequence, target, "dead", 1)
             await engine.commit(Step(session_id, send_changes=(change,)))
             clock.turn(SECOND)

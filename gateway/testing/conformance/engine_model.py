@@ -17,7 +17,7 @@ from gateway.events import CallId, Envelope, SessionId
 from gateway.store.call import CallChange
 from gateway.store.port import Engine
 from gateway.store.rows import RetentionPolicy
-from gateway.store.step import RUNTIME, CallOpen, Committed, Fence, LastSequence, Send, SendChange, Step
+from gateway.store.step import RUNTIME, CallOpen, Committed, Enqueue, Fence, LastSequence, SendChange, Step
 from gateway.testing.conformance.engine_model_leases import LeaseRules, Lives, Owned
 from gateway.testing.conformance.engine_words import DAY, FakeClock, answered, asked, call, open_session, said, settled
 
@@ -105,7 +105,7 @@ class EngineMachine(LeaseRules):
         events: tuple[Envelope, ...] = tuple(
             said(text.encode("utf-8", "replace").decode(), dedupe_key=key) for text, key, _ in given
         )
-        sends = tuple(Send(index, RUNTIME) for index, (_, _, send) in enumerate(given) if send)
+        sends = tuple(Enqueue(index, RUNTIME) for index, (_, _, send) in enumerate(given) if send)
         self.commit(session_id, Step(session_id, events, sends=sends))
 
     @rule(session_id=sessions, call_id=calls)
@@ -125,7 +125,7 @@ class EngineMachine(LeaseRules):
             session_id,
             (answered(),),
             calls=(settled(call_id),),
-            sends=(Send(0, RUNTIME),),
+            sends=(Enqueue(0, RUNTIME),),
             expects=(CallOpen(call_id),) if expects else (),
         )
         assert self.commit(session_id, step) is open_here

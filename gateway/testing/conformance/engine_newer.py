@@ -10,7 +10,7 @@ from gateway.events.content import Value
 from gateway.store.call import Claim
 from gateway.store.port import Engine
 from gateway.store.rows import CallFilter, RetentionPolicy
-from gateway.store.step import NEWER, RUNTIME, CallOpen, InteractionChange, Send, SendChange, Step
+from gateway.store.step import NEWER, RUNTIME, CallOpen, Enqueue, InteractionChange, SendChange, Step
 from gateway.testing.conformance.engine_words import (
     ALICE,
     ALL,
@@ -82,7 +82,7 @@ class NewerSuite:
 
     async def test_a_copy_of_it_keeps_its_kind_and_its_words(self, engine: Engine) -> None:
         await open_session(engine)
-        await engine.commit(Step(ALICE, (new(WeatherChanged()),), sends=(Send(0, COPIES),)))
+        await engine.commit(Step(ALICE, (new(WeatherChanged()),), sends=(Enqueue(0, COPIES),)))
         (row,) = await engine.pending_sends(target=COPIES, due_before=START)
         kind, data = to_copy(row.envelope)
         assert (kind, data["event"], data["sequence"]) == ("weather.changed", WEATHER, 2)
@@ -90,7 +90,7 @@ class NewerSuite:
     async def test_it_is_shown_wherever_rows_come_with_their_event(self, engine: Engine) -> None:
         await open_session(engine)
         event = WeatherChanged()
-        sends = (Send(0, RUNTIME, "turn"), Send(0, COPIES))
+        sends = (Enqueue(0, RUNTIME, "turn"), Enqueue(0, COPIES))
         await engine.commit(Step(ALICE, (new(event, direction="to_runtime"),), sends=sends))
         (waiting,) = await engine.pending_sends(target=RUNTIME)
         assert is_opaque(waiting.envelope, event)
@@ -103,7 +103,9 @@ class NewerSuite:
 
     async def test_a_row_that_waits_for_the_newer_release_is_listed_and_can_be_dismissed(self, engine: Engine) -> None:
         await open_session(engine)
-        step = Step(ALICE, (new(WeatherChanged()), said()), sends=(Send(0, RUNTIME, "turn"), Send(1, RUNTIME, "turn")))
+        step = Step(
+            ALICE, (new(WeatherChanged()), said()), sends=(Enqueue(0, RUNTIME, "turn"), Enqueue(1, RUNTIME, "turn"))
+        )
         await engine.commit(step)
         assert await engine.dead_sends(ALL) == ([], None)
         await engine.commit(Step(ALICE, send_changes=(SendChange(2, RUNTIME, "pending", reason=NEWER),)))
@@ -120,7 +122,7 @@ class NewerSuite:
         await open_session(engine)
         lane: Any = "whenever"
         state: Any = "shelved"
-        await engine.commit(Step(ALICE, (said(), said()), sends=(Send(0, RUNTIME, lane), Send(1, COPIES))))
+        await engine.commit(Step(ALICE, (said(), said()), sends=(Enqueue(0, RUNTIME, lane), Enqueue(1, COPIES))))
         await engine.commit(Step(ALICE, send_changes=(SendChange(3, COPIES, state, reason="on the shelf"),)))
         (waiting,) = await engine.pending_sends(target=RUNTIME)
         assert (waiting.sequence, waiting.lane) == (2, "whenever")
@@ -183,7 +185,8 @@ class NewerSuite:
         await stays(Step(ALICE, (said(),), snapshot=b"s", keep_from=5))
         await engine.commit(Step(ALICE, snapshot=b"t"))
         await stays(
-            Step(ALICE, (said(),), sends=(Send(0, COPIES),)), Step(ALICE, send_changes=(SendChange(8, COPIES, state),))
+            Step(ALICE, (said(),), sends=(Enqueue(0, COPIES),)),
+            Step(ALICE, send_changes=(SendChange(8, COPIES, state),)),
         )
         assert await engine.dismiss(ALICE, 8, COPIES, reason="enough")
         await stays(Step(ALICE, (asked(),), calls=(call(state=state),)))

@@ -11,7 +11,7 @@ from gateway.errors import Conflict, EngineUnavailable, NotFound, Repeated, Trun
 from gateway.events import CallId, InteractionId, Loss, Opaque, Origin, SessionId, SessionOpened
 from gateway.store.port import Engine
 from gateway.store.rows import CallFilter, RetentionPolicy, StoredAnswer, Swept
-from gateway.store.step import RUNTIME, InteractionChange, Send, SendChange, Step
+from gateway.store.step import RUNTIME, Enqueue, InteractionChange, SendChange, Step
 from gateway.testing.conformance.engine_words import (
     ALICE,
     ALL,
@@ -160,7 +160,7 @@ class SweepSuite:
         for name in names:
             await self._fill(engine, name)
         await open_call(engine, names[0])
-        await engine.commit(Step(names[1], (said(),), sends=(Send(0, RUNTIME),)))
+        await engine.commit(Step(names[1], (said(),), sends=(Enqueue(0, RUNTIME),)))
         asks = InteractionChange(InteractionId("i"), "waiting", "question.asked", 12)
         await engine.commit(Step(names[2], (said(),), interactions=(asks,)))
         for name in names:
@@ -183,7 +183,7 @@ class SweepSuite:
         names = [SessionId(name) for name in ("copy", "send")]
         for name, target in zip(names, (COPIES, RUNTIME), strict=True):
             await self._fill(engine, name)
-            await engine.commit(Step(name, (said(),), sends=(Send(0, target),)))
+            await engine.commit(Step(name, (said(),), sends=(Enqueue(0, target),)))
         clock.turn(2 * DAY)
         policy = replace(KEEP_ALL, open_age=DAY, copy_age=3 * DAY)
         await engine.sweep(policy)
@@ -221,9 +221,9 @@ class SweepSuite:
         await open_session(engine)
         for name in ("old", "undelivered", "open"):
             await open_call(engine, call_id=name)
-        await engine.commit(Step(ALICE, (answered(),), calls=(settled("old"),), sends=(Send(0, RUNTIME),)))
+        await engine.commit(Step(ALICE, (answered(),), calls=(settled("old"),), sends=(Enqueue(0, RUNTIME),)))
         await engine.commit(Step(ALICE, send_changes=(SendChange(5, RUNTIME, "delivered"),)))
-        await engine.commit(Step(ALICE, (answered(),), calls=(settled("undelivered"),), sends=(Send(0, RUNTIME),)))
+        await engine.commit(Step(ALICE, (answered(),), calls=(settled("undelivered"),), sends=(Enqueue(0, RUNTIME),)))
         clock.turn(2 * DAY)
         await open_call(engine, call_id="young")
         await engine.commit(Step(ALICE, (answered(),), calls=(settled("young"),)))
@@ -305,7 +305,7 @@ class LifeSuite:
             await engine.commit(Step(ALICE, (said("a", dedupe_key="k"),), cursor="c", snapshot=b"s", state="running"))
             await open_call(engine)
             await open_call(engine, call_id="ended")
-            await engine.commit(Step(ALICE, (answered(),), calls=(settled("ended"),), sends=(Send(0, RUNTIME),)))
+            await engine.commit(Step(ALICE, (answered(),), calls=(settled("ended"),), sends=(Enqueue(0, RUNTIME),)))
             asks = InteractionChange(InteractionId("i"), "waiting", "question.asked", 6, START + DAY)
             await engine.commit(Step(ALICE, (new(Opaque(channel="x")),), interactions=(asks,)))
             await engine.remember(key="k", scope="s", answer=StoredAnswer("sha", b"r", START + DAY))

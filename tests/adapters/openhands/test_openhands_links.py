@@ -13,7 +13,16 @@ from adapters.openhands import ADAPTER
 from gateway.adapter.port import Connector, Frame, Order, Resting, RestTimes, Tool
 from gateway.errors import LinkLost, LinkRefused, MalformedFrame
 from gateway.testing.conformance.link import Collector, LinkSuite, Peer, enter, within
-from tests.adapters.openhands.raw_openhands import CONVERSATION, KEY, RawOpenHands, at, null, socketio, state, thought
+from tests.adapters.openhands.raw_openhands import (
+    CONVERSATION,
+    KEY,
+    RawOpenHands,
+    at,
+    null,
+    socketio,
+    state,
+    thought,
+)
 
 
 def options_for(server: RawOpenHands, **more: Any) -> Any:

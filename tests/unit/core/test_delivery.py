@@ -20,21 +20,21 @@ from gateway.events import (
     Text,
     ToolFinished,
 )
-from gateway.store.rows import SendRow
+from gateway.store.rows import Send
 from gateway.store.step import RUNTIME, Lane
 from tests.unit.core.harness import HUMA_0_1, HUMA_0_2, OPENHANDS, START
 
 
-def _row(sequence: int, event: Event) -> SendRow:
+def _row(sequence: int, event: Event) -> Send:
     envelope = Envelope(EventId(str(sequence)), SessionId("s"), sequence, START, "to_runtime", event)
-    return SendRow(SessionId("s"), sequence, RUNTIME, "turn", "pending", 0, None, None, envelope)
+    return Send(SessionId("s"), sequence, RUNTIME, "turn", "pending", 0, None, None, envelope, envelope.recorded_at)
 
 
 def _context(*, wakes: bool = False, call_id: str | None = None) -> ContextUpdated:
     return ContextUpdated(name="x", context={}, wakes_agent=wakes, call_id=call_id)
 
 
-def _fates(rows: list[SendRow], *, unsure_up_to: int = 0, after: float = 0, adapter: Any = HUMA_0_2) -> list[str]:
+def _fates(rows: list[Send], *, unsure_up_to: int = 0, after: float = 0, adapter: Any = HUMA_0_2) -> list[str]:
     plans = plan_resend(
         rows,
         capabilities=adapter.capabilities,

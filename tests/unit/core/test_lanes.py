@@ -11,7 +11,7 @@ from gateway.core.effects import Place, Transmit
 from gateway.core.resend import LANES, Lanes, plan_resend
 from gateway.core.state import Remembered
 from gateway.events import ContextUpdated, Envelope, Event, EventId, MessagePosted, SessionId, Text, ToolFinished
-from gateway.store.rows import SendRow
+from gateway.store.rows import Send
 from gateway.store.step import RUNTIME
 from tests.unit.core.harness import HUMA_0_1, HUMA_0_2, START
 
@@ -70,9 +70,9 @@ def _event(kind: str, number: int) -> Event:
             return _state(number, wakes=kind == "wake")
 
 
-def _row(sequence: int, event: Event) -> SendRow:
+def _row(sequence: int, event: Event) -> Send:
     envelope = Envelope(EventId(str(sequence)), SessionId("s"), sequence, START, "to_runtime", event)
-    return SendRow(SessionId("s"), sequence, RUNTIME, "turn", "pending", 0, None, None, envelope)
+    return Send(SessionId("s"), sequence, RUNTIME, "turn", "pending", 0, None, None, envelope, envelope.recorded_at)
 
 
 KINDS = st.lists(st.sampled_from(["quiet", "wake", "message", "outcome", "update"]), max_size=14)

@@ -12,7 +12,7 @@ from gateway.core.resend import NOT_AWAITED, TURN_OVER, Plan, plan_resend
 from gateway.core.snapshots import from_snapshot, to_snapshot
 from gateway.events import Envelope, Outcome, SessionId, ToolFinished
 from gateway.executors.port import Answered
-from gateway.store.rows import SendRow
+from gateway.store.rows import Send
 from gateway.store.step import RUNTIME, SendChange
 from tests.unit.core.harness import HERM
 from tests.unit.core.test_herm import Herm
@@ -72,7 +72,7 @@ def plan(herm: Herm, native: str, *, asked_again: bool = False, capabilities: An
     envelope = Envelope(
         new.event_id, SessionId("s"), sequence, new.recorded_at, "to_runtime", new.event, caused_by=new.caused_by
     )
-    row = SendRow(SessionId("s"), sequence, RUNTIME, "turn", "pending", 0, None, None, envelope)
+    row = Send(SessionId("s"), sequence, RUNTIME, "turn", "pending", 0, None, None, envelope, envelope.recorded_at)
     [planned] = plan_resend(
         [row],
         capabilities=capabilities,

@@ -31,7 +31,7 @@ from gateway.events import (
     TurnInterrupted,
     TurnSteered,
 )
-from gateway.store.rows import SendRow
+from gateway.store.rows import Send
 from gateway.store.step import RUNTIME, SendChange
 from tests.unit.core.harness import HERM, HUMA_0_1, HUMA_0_2, OPENHANDS, START, Harness
 
@@ -163,9 +163,9 @@ CASES = [
 ]
 
 
-def _row(sequence: int, event: Event) -> SendRow:
+def _row(sequence: int, event: Event) -> Send:
     envelope = Envelope(EventId(str(sequence)), SessionId("s"), sequence, START, "to_runtime", event)
-    return SendRow(SessionId("s"), sequence, RUNTIME, "turn", "pending", 0, None, None, envelope)
+    return Send(SessionId("s"), sequence, RUNTIME, "turn", "pending", 0, None, None, envelope, envelope.recorded_at)
 
 
 def _plan(row: Row, when: Circumstance, *, working: bool = False) -> Plan:
