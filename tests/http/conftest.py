@@ -1,6 +1,8 @@
 """Servers of the HTTP face on real sockets, over a gateway that keeps everything in memory."""
 
 import asyncio
+import json
+import re
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, MutableMapping
 from contextlib import asynccontextmanager
@@ -8,11 +10,12 @@ from datetime import timedelta
 from typing import Any
 
 import httpx
+import jsonschema_rs
 import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from gateway.http.app import build_app
+from gateway.http.app import build_app, describe
 from gateway.http.server import Server, make_server
 from gateway.settings.model import Settings
 from tests.http.fake_gateway import MemoryGateway
@@ -92,7 +95,24 @@ class BoundedTransport(httpx.ASGITransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         async with asyncio.timeout(5):
-            return await super().handle_async_request(request)
+            answer = await super().handle_async_request(request)
+            if answer.is_success and answer.headers.get("content-type") == "application/json":
+                check_answer(request, answer.status_code, json.loads(await answer.aread()))
+            return answer
+
+
+DOCUMENT: dict[str, Any] = describe("9.9.9").openapi()
+
+
+def check_answer(request: httpx.Request, status: int, body: Any) -> None:
+    """Hold an answer against what the document says of its operation."""
+    asked = request.url.raw_path.decode().partition("?")[0]
+    for path, operations in DOCUMENT["paths"].items():
+        operation = operations.get(request.method.lower())
+        if operation and re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", path), asked):
+            schema = operation["responses"][str(status)]["content"]["application/json"]["schema"]
+            jsonschema_rs.validator_for({**schema, "components": DOCUMENT["components"]}).validate(body)
+            return
 
 
 def in_process(gateway: MemoryGateway, headers: dict[str, str]) -> httpx.AsyncClient:

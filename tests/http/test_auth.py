@@ -1,5 +1,6 @@
 """Who is let in: keys, scopes, callback tokens, and the loopback rule where there are no keys."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import httpx
@@ -212,3 +213,21 @@ async def test_without_keys_a_callback_may_come_by_its_public_name(
     body = {"outcome": "success"}
     assert (await keyless.post("/v1/calls/c-1/outcome?token=no", json=body, headers=headers)).status_code == 401
     assert (await keyless.post("/v1/calls/c-1/outcome?token=token-c-1", json=body, headers=headers)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "length_and_body",
+    [
+        b"Content-Length: 4194304\r\n\r\n" + b"[" * 1_000,
+        b"Content-Length: 5\r\n\r\n{nope",
+        b"Transfer-Encoding: chunked\r\n\r\n10000\r\n" + b"[" * 65_536 + b"\r\n",
+    ],
+    ids=["4 MiB of which little has come", "broken", "endless"],
+)
+async def test_a_wrong_key_is_refused_before_the_body_is_read(url: str, length_and_body: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]))
+    head = b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer wrong\r\nContent-Type: application/json\r\n"
+    writer.write(head + length_and_body)
+    async with asyncio.timeout(5):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 401")
+    writer.close()
