@@ -10,7 +10,7 @@ from gateway.events.described import Described
 class Value(Described):
     """The base of every canonical value: frozen, and strict about unknown fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
 
 class Text(Value):

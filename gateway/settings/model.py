@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 from pydantic import (
     AfterValidator,
     AnyHttpUrl,
-    BaseModel,
     BeforeValidator,
     ByteSize,
     ConfigDict,
@@ -27,6 +26,7 @@ from pydantic_core import PydanticCustomError
 
 from gateway.adapter.duration import Duration
 from gateway.adapter.port import RuntimeOptions
+from gateway.events.described import Documented
 from gateway.settings.functions import PATH
 from gateway.settings.webhook_secret import decode_secret
 
@@ -141,13 +141,12 @@ FunctionPath = Annotated[
 """Where an async function is found: package.module:function."""
 
 
-class Section(BaseModel):
+class Section(Documented):
     """The base of all sections: frozen, unknown keys are errors."""
 
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
-        use_attribute_docstrings=True,
         validate_default=True,
         # Built when first used: a part of a larger section never is, by itself.
         defer_build=True,
