@@ -148,6 +148,7 @@ async def test_an_invalid_event_soon_after_a_send_is_the_refusal_of_that_send(ne
         assert first == second
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("L66")
 @pytest.mark.parametrize("broken", [False, True], ids=["link holds", "link breaks"])
 async def test_hundreds_of_updates_and_results_arrive_in_the_order_decided(both: Scene, broken: bool) -> None:

@@ -196,6 +196,7 @@ async def test_an_openhands_link_is_cut_when_the_inbox_is_full_and_nothing_is_lo
         assert environment.agent.violations == []
 
 
+@pytest.mark.slow
 async def test_requests_of_clients_are_refused_at_once_where_too_many_wait_for_the_store(
     newer: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

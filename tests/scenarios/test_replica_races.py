@@ -32,6 +32,7 @@ async def _carried(session_id: str, *gateways: Serving) -> bool:
     return any([await gateway.carries(session_id) for gateway in gateways])
 
 
+@pytest.mark.slow
 async def test_one_key_posts_one_event_wherever_it_is_sent(newer: Scene) -> None:
     async with fleet(newer, lease="20s") as ground:
         session_id, one, two = await pair(ground)
