@@ -1,4 +1,7 @@
-"""`python -m tests.bench`: measures the gateway beside hand-written floors; one table and one JSON come out."""
+"""`python -m tests.bench`: measures the gateway beside hand-written floors; one table and one JSON come out.
+
+To compare two checkouts while you work, in two minutes: `python -m tests.bench.ab OLD [NEW]`.
+"""
 
 import argparse
 import asyncio
@@ -34,7 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", metavar="T1,T4", help=f"of {', '.join(SCENARIOS)}; all by default")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter repetitions")
     parser.add_argument("--tiny", action="store_true", help="only try whether the benchmark works")

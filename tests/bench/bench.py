@@ -2,7 +2,7 @@
 
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Collection, Iterable
+from collections.abc import AsyncGenerator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +14,12 @@ from tests.bench.load import GRACE
 from tests.bench.machine import Cores
 from tests.bench.processes import ROOT, BenchProblem, Peers, peers
 from tests.bench.slow_disk import slowed
-from tests.bench.subjects import Subject, floor, gateway, settle
+from tests.bench.subjects import Subject, floor, gateway, settle, settle_wholly
+from tests.bench.usage import Usage
 
 FLOORS = ("httpx", "best", "node", "raw")
+_RAMP = 0.2
+"""Seconds of a turn before its latencies count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +35,12 @@ class Effort:
     followers: int = 1_000
     burst: int = 200
     soak_minutes: float = 1.0
+    alone: bool = True
+    """Whether a subject waits for the rest of the one before, which matters to throughput and latency."""
 
 
-THOROUGH = Effort(repetitions=5, seconds=2.5, warmup=1.2, burst=500)
-QUICK = Effort(repetitions=3, seconds=1.0, warmup=0.8, soak_minutes=0.25)
+THOROUGH = Effort(repetitions=5, seconds=2.0, warmup=1.0, burst=500)
+QUICK = Effort(repetitions=2, seconds=1.0, warmup=0.5, soak_minutes=0.25)
 TINY = Effort(repetitions=1, seconds=0.2, warmup=0.1, many=3, sessions=5, followers=10, burst=10, soak_minutes=0.05)
 """Says nothing about speed: whether the benchmark itself works."""
 
@@ -94,36 +99,56 @@ class Bench:
             self._floors[name] = await self._stack.enter_async_context(running)
         return self._floors[name]
 
-    async def _take_turns(self, series: Series, subjects: Iterable[Subject]) -> None:
-        for number in range(self.effort.repetitions):
+    async def _take_turns(self, series: Series, subjects: Collection[Subject]) -> None:
+        workload, effort = series.workload, self.effort
+        for subject in subjects:
+            await self._play(subject, workload, seconds=effort.warmup)
+        taken = dict[str, tuple[Usage, dict[str, Any]]]()
+        for number in range(effort.repetitions):
             for subject in subjects:
-                one = await self.measure(subject, series.workload)
-                series.add(subject.name, one)
-                tell(
-                    f"{series.workload.name}, {number + 1} of {self.effort.repetitions}, {subject.name}:"
-                    f" {one.rate:,.0f} calls/s, p50 {one.p50 * 1000:.2f} ms, {one.cpu * 1e6:.0f} µs CPU per call"
-                    + (f", {one.faults} WRONG" if one.faults else "")
-                )
+                if number:
+                    self._close(series, subject, *taken[subject.name], number=number)
+                taken[subject.name] = subject.look(), await self._play(subject, workload, seconds=effort.seconds)
+        await settle_wholly(subjects)
+        for subject in subjects:
+            self._close(series, subject, *taken[subject.name], number=effort.repetitions)
 
-    async def measure(self, subject: Subject, workload: Workload) -> Measurement:
-        """Take one repetition."""
+    def _close(self, series: Series, subject: Subject, before: Usage, said: dict[str, Any], *, number: int) -> None:
+        """Add a turn to its series; what a subject uses between two turns belongs to the first of them."""
+        used, calls = subject.look(), said["made"]
+        one = Measurement(
+            **said,
+            cpu=(used.cpu - before.cpu) / calls,
+            written=(used.written - before.written) / calls,
+            writes=(used.writes - before.writes) / calls,
+        )
+        series.add(subject.name, one)
+        tell(
+            f"{series.workload.name}, {number} of {self.effort.repetitions}, {subject.name}:"
+            f" {one.cpu * 1e6:.0f} µs CPU per call, {one.rate:,.0f} calls/s, p50 {one.p50 * 1000:.2f} ms"
+            + (f", {one.faults} WRONG" if one.faults else "")
+        )
+
+    async def _play(self, subject: Subject, workload: Workload, *, seconds: float) -> dict[str, Any]:
         # A slow executor needs time until answers come as fast as calls leave.
-        seconds, warmup = (max(least, 3 * workload.delay) for least in (self.effort.seconds, self.effort.warmup))
-        said = await self.peers.ask(
+        seconds, ramp = (max(least, 3 * workload.delay) for least in (seconds, _RAMP))
+        said: dict[str, Any] = await self.peers.ask(
             "run",
-            within=seconds + warmup + GRACE * 2,
+            within=seconds + ramp + GRACE * 2,
             agents=subject.agents[: workload.sessions],
             window=workload.window,
             size=workload.size,
+            nested=workload.nested,
             delays=[workload.delay],
             seconds=seconds,
-            warmup=warmup,
+            warmup=ramp,
             pid=subject.pid,
         )
         if not said["calls"]:
             raise BenchProblem(f"{subject.name} answered no call within {seconds:g} s ({workload.name}): {said}")
-        await settle(subject)
-        return Measurement(**said)
+        if self.effort.alone:
+            await settle(subject)
+        return said
 
     @asynccontextmanager
     async def gateway(
@@ -133,13 +158,22 @@ class Bench:
         sync_delay: float = 0.0,
         settings: dict[str, Any] | None = None,
         folder: Path | None = None,
+        name: str = "gateway",
+        checkout: Path = ROOT,
     ) -> AsyncGenerator[Subject]:
-        """Run a fresh gateway on a fresh database."""
+        """Run a fresh gateway, of this checkout or another, on a fresh database."""
         folder = folder or self.new_folder()
         async with (
             slowed(folder.parent, sync_delay) as env,
             gateway(
-                folder, self.peers, cores=self.cores.subject, sessions=sessions, env=env, settings=settings
+                folder,
+                self.peers,
+                cores=self.cores.subject,
+                sessions=sessions,
+                env=env,
+                settings=settings,
+                name=name,
+                checkout=checkout,
             ) as subject,
         ):
             await settle(subject)

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 KIB = 1024
+QUANTILES = (0, 10, 50, *range(100, 1000, 50), 975, 990, 995, 999, 1000)
+"""Thousandths of the calls whose latency is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,8 @@ class Workload:
     """Calls in flight."""
     size: int = 80
     """Bytes of arguments."""
+    nested: bool = True
+    """Whether they are a list of objects, or one long string."""
     delay: float = 0.0
     """Seconds that the webhook takes."""
     sessions: int = 1
@@ -34,8 +38,14 @@ class Measurement:
     p50: float
     p99: float
     """Seconds from the call's leaving the runtime to its result's arrival."""
+    quantiles: Sequence[float]
+    """The same at `QUANTILES`."""
     cpu: float
-    """Seconds of the subject's processor time per call."""
+    """Seconds that the subject's threads were on a core, per call, until each result was marked delivered."""
+    written: float
+    """Bytes that went to the disk, per call, until then."""
+    writes: float
+    """Pages of the store that were written, per call, until then."""
     busy: float
     """Share of one core that the subject used."""
     peers_busy: float
@@ -64,6 +74,10 @@ class Spread:
     median: float
     low: float
     high: float
+
+    def times(self, factor: float) -> "Spread":
+        """Say it in another unit."""
+        return Spread(self.median * factor, self.low * factor, self.high * factor)
 
     def __str__(self) -> str:
         return f"{digits(self.median)} ({digits(self.low)}-{digits(self.high)})"
@@ -108,6 +122,12 @@ class Series:
             "p50_ms": round(self.of(subject, p50).median * 1000, 4),
             "p99_ms": round(self.of(subject, p99).median * 1000, 4),
             "cpu_us_per_call": round(self.of(subject, cpu).median * 1e6, 2),
+            "bytes_written_per_call": round(self.of(subject, written).median),
+            "writes_per_call": round(self.of(subject, writes).median, 2),
+            "latency_ms": {
+                str(at / 10): round(statistics.median(one.quantiles[place] for one in taken) * 1000, 3)
+                for place, at in enumerate(QUANTILES)
+            },
             "busy": round(self.of(subject, busy).median, 3),
             "peers_busy": round(self.of(subject, peers_busy).median, 3),
             "rss_mib": round(max(one.rss for one in taken) / KIB**2, 1),
@@ -141,6 +161,16 @@ def p99(one: Measurement) -> float:
 def cpu(one: Measurement) -> float:
     """Processor time per call."""
     return one.cpu
+
+
+def written(one: Measurement) -> float:
+    """Bytes to the disk per call."""
+    return one.written
+
+
+def writes(one: Measurement) -> float:
+    """Pages written per call."""
+    return one.writes
 
 
 def busy(one: Measurement) -> float:

@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, cast
 
-from tests.bench.load import cpu_seconds
+from tests.bench.usage import cpu_seconds
 
 KIND = "context.updated"
 MARKER = b"\nevent: context.updated\n"

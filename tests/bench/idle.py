@@ -2,10 +2,10 @@
 
 from tests.bench.bench import Bench
 from tests.bench.figures import KIB
-from tests.bench.load import resident_bytes
 from tests.bench.report import Report
 from tests.bench.subjects import open_sessions, settle
 from tests.bench.targets import Goal
+from tests.bench.usage import resident_bytes
 
 
 async def weigh_sessions(bench: Bench, report: Report) -> None:

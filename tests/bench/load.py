@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count, cycle
-from pathlib import Path
 from typing import Any
 
+from tests.bench.figures import QUANTILES
 from tests.bench.runtime import AgentConnection, FakeRuntime, tool_call
+from tests.bench.usage import cpu_seconds, resident_bytes
 from tests.bench.webhook import Webhook, result_of
 
 GRACE = 15.0
@@ -17,8 +18,6 @@ GRACE = 15.0
 LATE = 0.1
 """How long a second result is waited for behind the last one."""
 
-_TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _NUMBERS = count(1)
 
 
@@ -30,6 +29,8 @@ class Order:
     window: int
     size: int
     """Bytes of arguments."""
+    nested: bool
+    """Whether they are a list of objects, or one long string."""
     seconds: float
     warmup: float
     pid: int
@@ -46,10 +47,24 @@ class Mark:
     own_cpu: float
 
 
-def make_arguments(size: int) -> bytes:
+def make_arguments(size: int, *, nested: bool = True) -> bytes:
     """Make arguments of about as many bytes."""
-    frame = b'{"targetPlayer":"Victoria","rank":"7","note":"%b"}'
-    return frame % (b"x" * max(0, size - len(frame) + 2))
+    head = b'{"targetPlayer":"Victoria","rank":"7",'
+    if not nested:
+        return head + b'"note":"%b"}' % (b"x" * max(0, size - len(head) - 10))
+    cards: list[bytes] = []
+    left = size - len(head) - 11
+    while left > 0 or not cards:
+        number = len(cards)
+        cards.append(_CARDS[number % len(_CARDS)] % number)
+        left -= len(cards[-1]) + 1
+    return head + b'"hands":[%b]}' % b",".join(cards)
+
+
+_CARDS = (
+    b'{"id":%d,"at":{"x":1.5},"up":true}',
+    b'{"id":%d,"suit":"hearts","name":"the seven of hearts","up":false,"at":{"x":12,"y":-3.25},"seen_by":null}',
+)
 
 
 def make_call_id() -> str:
@@ -60,25 +75,13 @@ def make_call_id() -> str:
 _STAMP = f"{time.time_ns() // 1_000_000 % 2**48:012x}"[:8] + f"-{os.getpid() % 65_536:04x}"
 
 
-def cpu_seconds(pid: int) -> float:
-    """Read how much processor time a process has used so far."""
-    # The name stands in parentheses and may hold anything; fields 14 and 15 count from the first.
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
-
-
-def resident_bytes(pid: int) -> int:
-    """Read how much memory a process holds."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
-
-
 class Load:
     """One closed loop: each result makes the next call."""
 
     def __init__(self, runtime: FakeRuntime, webhook: Webhook, order: Order) -> None:
         self._webhook = webhook
         self._order = order
-        self._arguments = make_arguments(order.size)
+        self._arguments = make_arguments(order.size, nested=order.nested)
         self._connections: Iterator[AgentConnection] = cycle([runtime.agents[agent] for agent in order.agents])
         self._runtime = runtime
         self._sent: dict[str, float] = {}
@@ -125,7 +128,7 @@ class Load:
             "rate": calls / seconds,
             "p50": latencies[len(latencies) // 2],
             "p99": latencies[len(latencies) * 99 // 100],
-            "cpu": (end.subject_cpu - begin.subject_cpu) / max(1, calls),
+            "quantiles": [latencies[(len(latencies) - 1) * at // 1000] for at in QUANTILES],
             "busy": (end.subject_cpu - begin.subject_cpu) / seconds,
             "peers_busy": (end.own_cpu - begin.own_cpu) / seconds,
         }

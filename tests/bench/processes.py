@@ -36,7 +36,7 @@ def _on(cores: Collection[int]) -> Generator[None]:
 
 @asynccontextmanager
 async def running(
-    *command: str, cores: Collection[int], log: Path, env: dict[str, str] | None = None
+    *command: str, cores: Collection[int], log: Path, env: dict[str, str] | None = None, cwd: Path = ROOT
 ) -> AsyncGenerator[asyncio.subprocess.Process]:
     """Run a process from beginning to end of the block; it goes when its stdin ends, or when it is told to."""
     with log.open("ab") as said, _on(cores):
@@ -45,7 +45,7 @@ async def running(
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=said,
-            cwd=ROOT,
+            cwd=cwd,
             env=os.environ | (env or {}),
             limit=_LINE,
         )

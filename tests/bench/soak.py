@@ -19,12 +19,12 @@ import httpx
 from tests.bench import bench as benches, machine
 from tests.bench.bench import QUICK, Bench, tell
 from tests.bench.figures import KIB
-from tests.bench.load import cpu_seconds, resident_bytes
 from tests.bench.plot import Panel, draw
 from tests.bench.processes import ROOT, BenchProblem
 from tests.bench.report import Report
 from tests.bench.subjects import Subject, configure
 from tests.bench.targets import Goal
+from tests.bench.usage import cpu_seconds, resident_bytes
 
 AGENTS = 8
 RATE = 200.0

@@ -3,23 +3,29 @@
 import asyncio
 import json
 import socket
+import sqlite3
+import sys
 from collections.abc import AsyncGenerator, Collection
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.bench.load import cpu_seconds
-from tests.bench.processes import START, BenchProblem, Peers, module, running, tail
+from tests.bench.processes import ROOT, START, BenchProblem, Peers, module, running, tail
 from tests.bench.runtime import TOOL
+from tests.bench.usage import Usage, cpu_seconds, look
 
 SECRET = "whsec_YmVuY2htYXJrLXNlY3JldC1vZi0yNC1ieXRlcw=="
 RUNTIME = "finn"
 WINDOW = 0.5
 """Seconds until the gateway marks an outcome delivered: short, so that marking falls into what is measured."""
 _OPENING = 32
+_PUT_OFF = 2.0
+"""Seconds for which a gateway may put off what its record needs no more."""
+_MARKED = 30.0
+_UNMARKED = "SELECT count(*) FROM outbound WHERE state = 'pending'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,10 @@ class Subject:
     url: str = ""
     """Its HTTP API, where it has one."""
     database: Path | None = None
+
+    def look(self) -> Usage:
+        """Read what its process has used."""
+        return look(self.pid)
 
 
 def configure(
@@ -49,6 +59,7 @@ def configure(
                         "targetPlayer": {"type": "string"},
                         "rank": {"type": "string", "enum": [*"A23456789JQK", "10"]},
                         "note": {"type": "string"},
+                        "hands": {"type": "array", "items": {"type": "object"}},
                     },
                     "required": ["targetPlayer", "rank"],
                     "additionalProperties": False,
@@ -90,14 +101,16 @@ async def gateway(
     env: dict[str, str] | None = None,
     settings: dict[str, Any] | None = None,
     name: str = "gateway",
+    checkout: Path = ROOT,
 ) -> AsyncGenerator[Subject]:
-    """Run `python -m gateway serve` with as many sessions, each with its link up."""
+    """Run `python -m gateway serve` of a checkout with as many sessions, each with its link up."""
     config = _write(settings or configure(folder, peers, name=name), folder)
     log, port = folder / "gateway.log", _free_port()
-    command = module("gateway", "serve", "--config", str(config), "--port", str(port))
+    python = sys.executable if checkout == ROOT else str(checkout / ".venv" / "bin" / "python")
+    command = (python, "-m", "gateway", "serve", "--config", str(config), "--port", str(port))
     url = f"http://127.0.0.1:{port}"
     agents = [f"{name}-{number}" for number in range(sessions)]
-    async with running(*command, cores=cores, log=log, env=env) as process:
+    async with running(*command, cores=cores, log=log, env=env, cwd=checkout) as process:
         await _until_ready(process, url, log)
         # The first agent stands in the configuration.
         await open_sessions(url, agents[1:])
@@ -166,6 +179,19 @@ async def settle(subject: Subject) -> None:
         before = now
         if still == 3:
             return
+
+
+async def settle_wholly(subjects: Collection[Subject]) -> None:
+    """Wait until subjects have done also what they put off, and every result is marked delivered."""
+    await asyncio.sleep(_PUT_OFF)
+    for subject in subjects:
+        if subject.database is None:
+            continue
+        with closing(sqlite3.connect(f"file:{subject.database}?mode=ro", uri=True, timeout=5)) as connection:
+            async with asyncio.timeout(_MARKED):
+                # Marks come from another process and set no event.
+                while connection.execute(_UNMARKED).fetchone()[0]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
 
 
 def _free_port() -> int:

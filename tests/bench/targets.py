@@ -9,9 +9,10 @@ from tests.bench.figures import Metric, Workload
 C1 = Workload("1 in flight", 1)
 C16 = Workload("16 in flight", 16)
 C64 = Workload("64 in flight", 64)
+MANY = Workload("64 in flight over 256 sessions", 64, sessions=256)
 C256 = Workload("256 in flight", 256)
-TEN_KB = Workload("10 KB, 64 in flight", 64, size=10_000)
-SIXTY_KB = Workload("60 KB, 16 in flight", 16, size=60_000)
+TEN_KB = Workload("10 KB nested, 64 in flight", 64, size=10_000)
+SIXTY_KB = Workload("60 KB nested, 16 in flight", 16, size=60_000)
 DELAYED = Workload("executor takes 20 ms, 64 in flight", 64, delay=0.02)
 
 

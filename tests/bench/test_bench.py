@@ -66,7 +66,7 @@ async def hosted(*forms: tuple[bytes, bytes]) -> AsyncGenerator[tuple[FakeRuntim
 async def measure(*forms: tuple[bytes, bytes]) -> dict[str, float]:
     """Run a load of a quarter of a second."""
     async with hosted(*forms) as (runtime, webhook):
-        order = Order(["raw"], window=4, size=80, seconds=0.25, warmup=0.01, pid=os.getpid())
+        order = Order(["raw"], window=4, size=80, nested=True, seconds=0.25, warmup=0.01, pid=os.getpid())
         return await Load(runtime, webhook, order).run()
 
 
