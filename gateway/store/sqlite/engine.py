@@ -107,8 +107,7 @@ class SqliteEngine(AnswersQuestions):
     # Journal
 
     async def commit(self, step: Step) -> Committed:
-        writer = self._write
-        return await writer.commit(step, [encode_event(new) for new in step.events])
+        return await self._write.commit(step, [encode_event(new) for new in step.events])
 
     # Registry
 

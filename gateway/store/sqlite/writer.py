@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from gateway.clock import Clock
 from gateway.errors import DragomanError, EngineUnavailable, InvalidRequest, OperatorError
+from gateway.events.frozen import frozen
 from gateway.guard import FAULTS, guard_call
 from gateway.store.apply import Writes, decide
 from gateway.store.byte_room import ByteRoom
@@ -32,6 +33,8 @@ WAITING = 1_024
 """Jobs that may wait for the writer; who comes later waits for room."""
 WAITING_BYTES = 64 * 1024 * 1024
 """What the events of waiting steps may take; who comes later waits for room."""
+_LEAST = WAITING_BYTES // WAITING
+"""What a job takes of that room however small it is, so that it is full by count as well."""
 
 # The surroundings are at fault (disk, memory, permissions), not what was to be written.
 _SURROUNDINGS = frozenset(
@@ -65,26 +68,28 @@ How = Literal["shared", "alone", "outside"]
 """In the batch's transaction; in one of its own, since it changes rows that steps have an eye on; in none."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepJob:
     """A step to decide and write."""
 
     step: Step
     events: Sequence[EventRecord]
     future: asyncio.Future[Any]
+    weight: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Task:
     """Something else to write. It raises before it writes anything, or not at all."""
 
     run: Callable[[Turn], Any]
     how: How
     future: asyncio.Future[Any]
+    weight: int = _LEAST
 
 
 Job = StepJob | Task
-Verdict = tuple[asyncio.Future[Any], Any, Exception | None]
+Verdict = tuple[Job, Any, Exception | None]
 
 
 class Writer:
@@ -96,8 +101,7 @@ class Writer:
         self._place = place
         self._queue: SimpleQueue[list[Job] | None] = SimpleQueue()
         self._tick: list[Job] = []
-        self._room = asyncio.Semaphore(WAITING)
-        self._weight = ByteRoom(WAITING_BYTES)
+        self._room = ByteRoom(WAITING_BYTES)
         self._closing = False
         self._thread = threading.Thread(target=self._work, name="dragoman-sqlite-writer", daemon=True)
         self._store: Store | None = None
@@ -131,34 +135,24 @@ class Writer:
             self._thread.join()
 
     async def commit(self, step: Step, events: Sequence[EventRecord]) -> Committed:
-        async with self._weight.held(sum([event.size for event in events])):
-            await self._enter()
-            job = StepJob(step, events, self._loop.create_future())
-            self._put(job)
-            return await job.future
+        size = sum([event.size for event in events])
+        return await self._do(StepJob(step, events, self._loop.create_future(), max(size, _LEAST)))
 
     async def run(self, run: Callable[[Turn], Any], *, how: How = "shared") -> Any:
-        await self._enter()
-        job = Task(run, how, self._loop.create_future())
-        self._put(job)
-        return await job.future
+        return await self._do(Task(run, how, self._loop.create_future()))
 
-    async def _enter(self) -> None:
-        self._check_open()
-        await self._room.acquire()
-        if self._closing:
-            self._room.release()
-        self._check_open()
-
-    def _check_open(self) -> None:
+    async def _do(self, job: Job) -> Any:
+        if not self._closing:
+            await self._room.enter(job.weight)
+            if self._closing:
+                self._room.leave(job.weight)
         if self._closing:
             raise EngineUnavailable(f"the database {str(self._path)!r} is closed")
-
-    def _put(self, job: Job) -> None:
         # One wake-up of the thread per turn of the loop, so that what comes together is written together.
         if not self._tick:
             self._loop.call_soon(guard_call("sqlite writer", self._flush))
         self._tick.append(job)
+        return await job.future
 
     def _flush(self) -> None:
         if self._tick:
@@ -166,15 +160,15 @@ class Writer:
             self._tick = []
 
     def _resolve(self, verdicts: Sequence[Verdict]) -> None:
-        for future, value, error in verdicts:
-            self._room.release()
+        for job, value, error in verdicts:
+            self._room.leave(job.weight)
             # Who was canceled while waiting no longer wants to know; the write stands.
-            if future.done():
+            if job.future.done():
                 continue
             if error is None:
-                future.set_result(value)
+                job.future.set_result(value)
             else:
-                future.set_exception(error)
+                job.future.set_exception(error)
 
     # In the thread
 
@@ -219,18 +213,18 @@ class Writer:
         try:
             return self._attempt(batch) if batch else []
         except (OperatorError, EngineUnavailable) as exc:
-            return [(job.future, None, _caused(EngineUnavailable(str(exc)), exc)) for job in batch]
+            return [(job, None, _caused(EngineUnavailable(str(exc)), exc)) for job in batch]
         except (sqlite3.Error, ValueError, TypeError, OverflowError, MemoryError) as exc:
             self._recover()
             if len(batch) == 1:
                 lost = self._store is None
-                return [(batch[0].future, None, _translate(exc, self._path, connection_lost=lost))]
+                return [(batch[0], None, _translate(exc, self._path, connection_lost=lost))]
         # Whatever it is, it is one job's alone, which is found below; the thread goes on.
         except Exception as exc:  # noqa: BLE001
             self._recover()
             if len(batch) == 1:
                 FAULTS.note("sqlite writer", exc)
-                return [(batch[0].future, None, exc)]
+                return [(batch[0], None, exc)]
         return [verdict for job in batch for verdict in self._process([job])]
 
     def _attempt(self, batch: Sequence[Job]) -> list[Verdict]:
@@ -246,7 +240,7 @@ class Writer:
         verdicts: list[Verdict] = []
         first = batch[0]
         if isinstance(first, Task) and first.how == "outside":
-            return [(first.future, first.run(turn), None)]
+            return [(first, first.run(turn), None)]
         store.begin()
         store.fetch(job.step for job in batch if isinstance(job, StepJob))
         for job in batch:
@@ -255,9 +249,9 @@ class Writer:
                     value = decide(job.step, job.events, now=now, known=store, writes=writes)
                 else:
                     value = job.run(turn)
-                verdicts.append((job.future, value, None))
+                verdicts.append((job, value, None))
             except DragomanError as exc:
-                verdicts.append((job.future, None, exc))
+                verdicts.append((job, None, exc))
         store.write(writes, now)
         store.connection.execute("COMMIT")
         store.take_over(writes)
@@ -313,7 +307,7 @@ class Writer:
         with contextlib.suppress(Empty):
             while True:
                 jobs += self._queue.get_nowait() or []
-        self._resolve([(job.future, None, EngineUnavailable(text)) for job in jobs])
+        self._resolve([(job, None, EngineUnavailable(text)) for job in jobs])
         if not self._started.done():
             self._started.set_exception(EngineUnavailable(text))
         if not self._stopped.done():
