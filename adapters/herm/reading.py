@@ -1,6 +1,5 @@
 """Reads envelopes, as lists and streams show them. Pure."""
 
-from dataclasses import replace
 from typing import Any, cast
 
 from adapters.herm import wire
@@ -24,6 +23,7 @@ from gateway.events import (
     ThreadReceived,
     ThreadSent,
 )
+from gateway.events.frozen import replace
 from gateway.json_values import find_fault, json_type, read_model, unknown_fields
 
 INSIDE = "/payload"

@@ -1,7 +1,6 @@
 """What of an event a runtime is told: its newest state, in the words that its protocol has. Pure."""
 
 from collections.abc import Collection, Sequence, Set as AbstractSet
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -23,7 +22,7 @@ from gateway.events import (
     TurnSteered,
     text_of,
 )
-from gateway.events.frozen import frozen
+from gateway.events.frozen import frozen, replace
 from gateway.store.rows import Send
 
 _ERROR_LIMIT = 8_000

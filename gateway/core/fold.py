@@ -5,7 +5,6 @@ gives the same memory.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
@@ -51,6 +50,7 @@ from gateway.events import (
     ToolRequested,
     text_of,
 )
+from gateway.events.frozen import replace
 from gateway.events.weight import weight
 
 HISTORY_LINES = 200

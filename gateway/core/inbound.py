@@ -1,7 +1,5 @@
 """What each native message means: calls, cancels, messages, echoes, and everything that is only recorded. Pure."""
 
-from dataclasses import replace
-
 from gateway.adapter.port import Frame
 from gateway.core.calls import (
     OVERLOADED,
@@ -50,6 +48,7 @@ from gateway.events import (
     call_id as name_call,
     text_of,
 )
+from gateway.events.frozen import replace
 from gateway.events.weight import weight
 from gateway.executors.port import Answered
 from gateway.store.call import Call

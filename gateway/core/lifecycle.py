@@ -1,7 +1,6 @@
 """What the surroundings mean for a session: its link, deliveries, time, restarts, its end. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import datetime
 
 from gateway.core.adapt import hydration, place_of
@@ -12,6 +11,7 @@ from gateway.core.interactions import expire
 from gateway.core.session import RetryPolicy, RuntimeContext, StepBuilder, send
 from gateway.core.state import NEVER_SENT, Remembered, SessionView, overdue_at, turn_end_due
 from gateway.events import DeliverySettled, Envelope, FaultReported, LinkChanged, Outcome, SessionClosed, SessionMoved
+from gateway.events.frozen import replace
 from gateway.executors.port import Answered
 from gateway.store.call import Call, Requeue
 from gateway.store.step import RUNTIME, SendChange, SendState

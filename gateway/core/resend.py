@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Literal, get_args
@@ -20,6 +19,7 @@ from gateway.events import (
     ToolFinished,
     TurnInterrupted,
 )
+from gateway.events.frozen import frozen, replace
 from gateway.store.rows import Send
 from gateway.store.step import BEHIND, NEWER, Lane
 
@@ -32,7 +32,7 @@ NOT_AWAITED = "the runtime no longer waits for it"
 _WORK = frozenset({"message.posted", "turn.steered", "action.ordered"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan:
     """The fate of one pending row."""
 

@@ -4,7 +4,7 @@ The memory already shows what was recorded here, so that one step can carry many
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -29,7 +29,7 @@ from gateway.events import (
     SessionMoved,
     ToolRequested,
 )
-from gateway.events.frozen import frozen
+from gateway.events.frozen import frozen, replace
 from gateway.store.call import Call, CallChange, changed
 from gateway.store.step import (
     RUNTIME,

@@ -1,7 +1,7 @@
 """What decisions about a session rest on: its memory, its open calls, its start, and what is only live. Pure."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ from gateway.events import (
     TurnInterrupted,
     TurnSteered,
 )
-from gateway.events.frozen import frozen
+from gateway.events.frozen import frozen, replace
 from gateway.store.call import Call
 
 HISTORY_KEY = "conversationHistory"

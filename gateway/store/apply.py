@@ -6,13 +6,14 @@ Every engine asks here, so that they agree. An engine gives `Known` (what is alr
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import orjson
 
 from gateway.errors import Fenced, NotFound, Repeated, Stale
 from gateway.events import CallId, Direction, Envelope, SessionId
+from gateway.events.frozen import replace
 from gateway.store.call import Call, Open, changed, sequence_of
 from gateway.store.records import (
     AnswerRecord,

@@ -4,13 +4,13 @@ The core decides by it before a step is committed and every store again when it 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from datetime import datetime
 from typing import Any, Literal
 
 from gateway.errors import InvalidRequest, Stale
 from gateway.events import CallId, OutcomeKind, SessionId
-from gateway.events.frozen import frozen
+from gateway.events.frozen import frozen, replace
 
 CallState = Literal["queued", "dispatched", "accepted", "succeeded", "failed", "canceled", "expired"]
 

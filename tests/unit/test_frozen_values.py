@@ -1,0 +1,46 @@
+"""Values are changed by making others of them, and no field is lost on the way."""
+
+import dataclasses
+from datetime import UTC, datetime
+
+import pytest
+
+from gateway.core.routing import Matched
+from gateway.core.state import Remembered
+from gateway.events import CallId, SessionId
+from gateway.events.frozen import frozen, replace
+from gateway.store.call import Call, Redriven
+
+NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+CALL = Call(CallId("c"), SessionId("s"), "finn", "tc-1", 0, "ask", "sha", "dispatched", 1, NOW, NOW, 3, size=7)
+
+
+@pytest.mark.parametrize(
+    ("value", "changes"),
+    [
+        (CALL, {"state": "succeeded", "outcome_sequence": 4, "arguments": {"rank": "7"}}),
+        (CALL, {}),
+        (Remembered(history=("[12:00] Finn: Hello",)), {"running": True}),
+        (Redriven(CallId("c")), {"call_id": CallId("d")}),
+        (Matched("cards", 1), {"index": 2}),
+    ],
+)
+def test_what_is_replaced_is_what_dataclasses_would_make_of_it(value: object, changes: dict[str, object]) -> None:
+    before = dataclasses.asdict(value)  # type: ignore[call-overload]
+    made = replace(value, **changes)
+    assert type(made) is type(value)
+    assert dataclasses.asdict(made) == before | changes  # type: ignore[call-overload]
+    assert dataclasses.asdict(value) == before  # type: ignore[call-overload]
+
+
+def test_there_is_no_field_to_invent() -> None:
+    with pytest.raises(AttributeError, match="nobody"):
+        replace(CALL, nobody=1)
+
+
+def test_a_value_of_one_field_keeps_it() -> None:
+    @frozen
+    class One:
+        names: tuple[str, ...]
+
+    assert replace(One(("a", "b"))) == One(("a", "b"))
