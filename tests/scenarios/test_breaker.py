@@ -10,7 +10,7 @@ from fastapi.responses import Response
 
 from gateway.testing.runtimes.huma.calls import SimCall
 from tests.executors.peers import hang, serve
-from tests.scenarios.environment import GOOD, Running, Scene, ended, until
+from tests.scenarios.environment import GOOD, PATIENCE, Running, Scene, ended, until
 from tests.scenarios.hooks import SECRET, Asked, Gate, Said, success
 
 STATE = 'dragoman_breaker_state{executor="cards"}'
@@ -30,6 +30,22 @@ async def standing(gateway: Running, state: float) -> None:
         return (await gateway.metrics())[STATE] == state
 
     await until(look)
+
+
+async def let_through(scene: Scene, number: int) -> SimCall:
+    """Call until a call is the executor's request of this number: nobody says when it is time for a trial."""
+    async with asyncio.timeout(4 * PATIENCE):
+        while True:
+            call = await scene.agent.call("free", {})
+            asked = asyncio.ensure_future(scene.hooks.wait_for(number))
+            refused = asyncio.ensure_future(call.result(PATIENCE))
+            await asyncio.wait((asked, refused), return_when=asyncio.FIRST_COMPLETED)
+            through = len(scene.hooks.asked) >= number
+            for one in (asked, refused):
+                one.cancel()
+            await asyncio.wait((asked, refused))
+            if through:
+                return call
 
 
 def breaking(scene: Scene, *, open_for: str = "60s", failures: int = 3, **executor: Any) -> None:
@@ -80,15 +96,13 @@ async def test_one_call_is_let_through_and_its_success_closes_the_breaker(newer:
         await fail(newer, 3)
         await standing(gateway, OPEN)
         newer.hooks.scripts["free"] = gate.answering(success("back"))
-        await asyncio.sleep(0.5)
-        calls = [await newer.agent.call("free", {"n": n}) for n in range(5)]
-        await newer.hooks.wait_for(4)
+        trial = await let_through(newer, 4)
         await standing(gateway, 1)
-        refused = [await ended(call) for call in calls[1:]]
+        refused = [await ended(await newer.agent.call("free", {"n": n})) for n in range(4)]
         assert {one.outcome for one in refused} == {"failure"}
         assert len(newer.hooks.asked) == 4
         gate.open()
-        assert (await ended(calls[0])).outcome == "success"
+        assert (await ended(trial)).outcome == "success"
         await standing(gateway, 0)
         assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"
 
@@ -99,14 +113,10 @@ async def test_a_trial_that_fails_opens_it_again_and_a_trial_that_is_canceled_fr
     newer.hooks.scripts["free"] = Response(status_code=503)
     async with newer.running() as gateway:
         await fail(newer, 3)
-        await asyncio.sleep(0.3)
-        await fail(newer, 1)
-        assert len(newer.hooks.asked) == 4
+        assert (await ended(await let_through(newer, 4))).outcome == "failure"
         await standing(gateway, OPEN)
-        await asyncio.sleep(0.3)
-        newer.hooks.scripts["ask"] = gate.answering(success())
-        trial = await newer.agent.call("ask", GOOD)
-        await newer.hooks.wait_for(5)
+        newer.hooks.scripts["free"] = gate.answering(success())
+        trial = await let_through(newer, 5)
         await newer.agent.cancel(trial)
         assert (await ended(trial)).outcome == "canceled"
         newer.hooks.scripts["free"] = success("back")

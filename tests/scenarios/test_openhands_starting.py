@@ -1,6 +1,5 @@
 """An OpenHands agent hears nothing while it loads: what is said to it waits until it listens."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -8,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from gateway.testing.runtimes.openhands.events import is_state
+from gateway.testing.runtimes.openhands.events import is_state, live_of
 from gateway.testing.runtimes.openhands.progress import Manners
 from gateway.testing.runtimes.openhands.server import SimConversation
 from tests.scenarios.environment import Running, until
 from tests.scenarios.fleet import OpenHandsEnvironment, condition, fate, message, openhands_environment, send
 
-STALE = 0.1
+FROM_WORK = 'dragoman_frames_total{direction="from_runtime",runtime="work"}'
 RUN: dict[str, Any] = {"kind": "action.ordered", "action": "run", "arguments": {"command": "ls"}}
 
 
@@ -22,7 +21,7 @@ RUN: dict[str, Any] = {"kind": "action.ordered", "action": "run", "arguments": {
 async def environment(tmp_path: Path) -> AsyncIterator[OpenHandsEnvironment]:
     """A stage whose agents load until a test lets them listen."""
     async with openhands_environment(
-        tmp_path, manners=Manners(loading=None, stale_state=timedelta(seconds=STALE))
+        tmp_path, manners=Manners(loading=None, stale_state=timedelta(seconds=0.1))
     ) as made:
         made.options(ack_timeout="10s")
         yield made
@@ -166,7 +165,13 @@ async def test_one_that_shows_no_state_because_nothing_is_new_is_asked_how_it_st
         await work.wait_connections(2)
         assert int(work.handshakes[-1]["latest_event_id"]) >= last
         await gateway.wait_link("up")
-        # By then the server has said its first state once more, which is long gone by.
-        await asyncio.sleep(2 * STALE)
+        before = (await gateway.metrics())[FROM_WORK]
+        # A server says its first state once more, though it is long gone by.
+        await work.emit(live_of(next(event for event in work.events if is_state(event, "loading"))))
+
+        async def taken() -> bool:
+            return (await gateway.metrics())[FROM_WORK] > before
+
+        await until(taken)
         [sent] = await send(gateway, message("Go on."))
         assert "reason" not in await fate(gateway, sent["sequence"], "delivered")

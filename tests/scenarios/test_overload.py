@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import httpx
@@ -13,8 +13,9 @@ from gateway.core.inbound import OVERLOADED
 from gateway.runtime.session.inbox import MOST_REQUESTS
 from gateway.store.sqlite import SqliteEngine
 from gateway.store.step import Committed, Step
+from gateway.testing.runtimes.huma.server import HumaServer, SimAgent
 from tests.scenarios.environment import GOOD, Running, Scene, ended, until
-from tests.scenarios.fleet import condition, herm_environment, openhands_environment
+from tests.scenarios.fleet import Environment, condition, herm_environment, openhands_environment
 from tests.scenarios.hooks import Asked, Gate, Said, success
 
 BURST = 200
@@ -139,17 +140,31 @@ def held_up(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> Generator[list[Step]
     gate.open()
 
 
-async def _stays_cut(gateway: Running) -> None:
-    """The link is down because of the full inbox, and is not made again and again meanwhile."""
+@asynccontextmanager
+async def with_others(environment: Environment) -> AsyncGenerator[list[SimAgent]]:
+    """Have the gateway keep more links, whose inboxes stay empty."""
+    async with HumaServer("0.2") as huma:
+        others = [huma.agent(f"other-{number}") for number in range(8)]
+        options = {"adapter": "huma-0.2", "url": huma.url, "api_key": huma.api_key}
+        runtimes = {other.agent_id: options | {"agent_id": other.agent_id} for other in others}
+        environment.configure({"limits": {"inbound_frames": 10}, "runtimes": runtimes})
+        yield others
+
+
+async def _stays_cut(gateway: Running, others: list[SimAgent], made: Callable[[], int]) -> None:
+    """The link is down because of the full inbox, and is not made again while others are, one after the other."""
 
     async def down() -> bool:
-        [runtime] = (await gateway.get("/v1/runtimes"))["data"]
-        [link] = runtime["links"]
-        return link["state"] == "down" and "inbox is full" in link["reason"]
+        link = await gateway.link()
+        return link is not None and link["state"] == "down" and "inbox is full" in link["reason"]
 
     await until(down)
-    # Long for the waits between connections as they are here.
-    await asyncio.sleep(0.5)
+    before = made()
+    for other in others:
+        await other.drop()
+        await other.wait_connections(2)
+    # It may have been cut once before, when the step that is held up had made room.
+    assert made() <= before + 1
     assert await down()
 
 
@@ -157,15 +172,16 @@ async def test_a_herm_link_is_cut_when_the_inbox_is_full_and_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = 60
-    async with herm_environment(tmp_path) as environment:
-        environment.configure({"limits": {"inbound_frames": 10}})
+    async with herm_environment(tmp_path) as environment, with_others(environment) as others:
         gate = Gate()
         async with environment.running() as gateway:
+            for other in others:
+                await other.wait_connections(1)
             await environment.agent.call("ask", GOOD).answered()
             with held_up(monkeypatch, gate):
                 first = environment.agent.call_all([("free", {"n": 0})])
                 more = environment.agent.call_all([("free", {"n": n}) for n in range(1, calls)])
-                await _stays_cut(gateway)
+                await _stays_cut(gateway, others, lambda: environment.agent.streams_opened)
                 assert environment.hooks.of("free") == []
             for call in (*first, *more):
                 await call.answered()
@@ -179,16 +195,17 @@ async def test_a_herm_link_is_cut_when_the_inbox_is_full_and_nothing_is_lost(
 async def test_an_openhands_link_is_cut_when_the_inbox_is_full_and_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with openhands_environment(tmp_path) as environment:
-        environment.configure({"limits": {"inbound_frames": 10}})
+    async with openhands_environment(tmp_path) as environment, with_others(environment) as others:
         gate = Gate()
         async with environment.running() as gateway:
+            for other in others:
+                await other.wait_connections(1)
             await environment.agent.agent_says("before", waits=False)
             await gateway.wait_events("message.posted")
             with held_up(monkeypatch, gate):
                 for number in range(60):
                     await environment.agent.agent_says(f"said {number}", waits=False)
-                await _stays_cut(gateway)
+                await _stays_cut(gateway, others, lambda: environment.agent.connections)
             posted = await gateway.wait_events("message.posted", 61)
             await gateway.wait_link("up")
         said = [one["event"]["content"][0]["text"] for one in posted]
