@@ -174,6 +174,14 @@ async def reach(server: str) -> "asyncpg.Connection[Any]":
                 await asyncio.sleep(0.1)
 
 
+async def waited_for(connection: "asyncpg.Connection[Any]") -> None:
+    """Wait until somebody waits for what the transaction of this connection has locked."""
+    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND transactionid = pg_current_xact_id()::xid"
+    async with asyncio.timeout(30):
+        while not await connection.fetchval(waiting):  # noqa: ASYNC110 - a table shows it, and nobody tells
+            await asyncio.sleep(0.01)
+
+
 async def drop_schema(schema: str, *, server: str | None = None) -> None:
     """Remove a schema with everything in it."""
     connection = await reach(server or dsn())

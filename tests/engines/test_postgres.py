@@ -37,6 +37,7 @@ class TestPostgresEngine(EngineSuite):
 
     async def pass_time(self, clock: FakeClock, span: timedelta) -> None:
         clock.turn(span)
+        # Leases go by the server's clock, which nobody turns.
         await asyncio.sleep(span.total_seconds())
 
 

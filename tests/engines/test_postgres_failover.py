@@ -28,6 +28,9 @@ def standby(primary: OwnServer) -> Iterator[OwnServer]:
         yield server
 
 
+_WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+
+
 async def attach(primary: OwnServer, *, synchronous: bool) -> None:
     """Wait until the standby follows, and have commits wait for it."""
     operator = await asyncpg.connect(primary.dsn)
@@ -81,10 +84,16 @@ async def test_a_standby_that_takes_over_has_all_that_was_acknowledged_once(
         async with asyncio.TaskGroup() as tasks:
             for worker in range(8):
                 tasks.create_task(commit(worker))
-            await asyncio.sleep(0.3)
+            async with asyncio.timeout(20):
+                while len(acknowledged) < 50:  # noqa: ASYNC110 - a list
+                    await asyncio.sleep(0.02)
             # What is committed from here on may or may not reach the standby, and waits for it.
             standby.freeze()
-            await asyncio.sleep(0.3)
+            operator = await asyncpg.connect(primary.dsn)
+            async with asyncio.timeout(20):
+                while not await operator.fetchval(_WAITING):  # noqa: ASYNC110 - a table
+                    await asyncio.sleep(0.02)
+            operator.terminate()
             primary.kill()
             standby.thaw()
             await asyncio.to_thread(standby.promote)

@@ -134,7 +134,8 @@ async def under_load(engine: PostgresEngine, trouble: Callable[[], Awaitable[Non
     async with asyncio.TaskGroup() as tasks:
         for name in names:
             tasks.create_task(commit(name))
-        await asyncio.sleep(0.3)
+        async with asyncio.timeout(30):
+            await until(lambda: len(acknowledged) >= 2 * len(names))
         before = len(acknowledged)
         await trouble()
         async with asyncio.timeout(30):
@@ -281,8 +282,10 @@ async def test_a_server_without_free_connections_is_waited_for(own: postgres_ser
     async with engine_at(own.dsn, "dragoman", connections=4) as engine:
         await open_session(engine)
         others = await leave_no_connection(own.dsn)
+        refused = own.log().count("too many clients already")
         waiting = asyncio.create_task(engine.commit(Step(ALICE, (said("a"),))))
-        await asyncio.sleep(0.5)
+        async with asyncio.timeout(30):
+            await until(lambda: own.log().count("too many clients already") >= refused + 3)
         assert not waiting.done()
         for other in others:
             await other.close()

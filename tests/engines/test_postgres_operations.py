@@ -101,11 +101,21 @@ async def test_a_move_that_breaks_off_leaves_nothing(address: Address, tmp_path:
             await move(source, target, tell=quiet)
 
 
+_WAITING = """
+SELECT count(*) FROM pg_locks JOIN pg_class ON pg_class.oid = relation
+WHERE NOT granted AND relnamespace = to_regnamespace($1)
+"""
+
+
 async def test_nobody_writes_while_a_schema_is_moved(address: Address) -> None:
     async with engine_at(address) as engine:
         async with postgres_side(address, filled=True) as side:
             late = asyncio.ensure_future(open_session(engine))
-            await asyncio.sleep(0.3)
+            operator = await asyncpg.connect(address.dsn)
+            async with asyncio.timeout(20):
+                while not await operator.fetchval(_WAITING, address.schema):  # noqa: ASYNC110 - a table
+                    await asyncio.sleep(0.02)
+            await operator.close()
             assert not late.done()
             assert await side.count(TABLES[0]) == 0
         async with asyncio.timeout(5):
@@ -148,8 +158,7 @@ async def test_fences_of_a_restored_schema_are_made_new(address: Address) -> Non
             with pytest.raises(OperatorError, match="in use by 1 running gateway: stop them first"):
                 await attempt
         await engine.commit(Step(ALICE, (said("untouched"),), expects=(Fence(row.fence),)))
-        await engine.beat("before", url="http://before", ttl=timedelta(milliseconds=1))
-        await asyncio.sleep(0.05)
+        await engine.beat("before", url="http://before", ttl=timedelta(0))
         assert (await row_of(engine)).owner == "before"
     assert await bump_fences(address) == 1
     async with engine_at(address) as engine:

@@ -44,6 +44,7 @@ async def left_open(dsn: str, *statements: str) -> AsyncGenerator["asyncpg.Conne
     try:
         for statement in statements:
             await connection.execute(statement)
+        # How long it stays open is what is looked for.
         await asyncio.sleep(0.3)
         yield connection
     finally:

@@ -45,6 +45,8 @@ class Peer:
     scheme: str = "http"
     seen: list[Seen] = field(default_factory=list[Seen])
     connections: int = 0
+    gone: int = 0
+    """How many of them have ended."""
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     left: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a connection has ended."""
@@ -70,6 +72,7 @@ async def listen(converse: Conversation, *, tls: ssl.SSLContext | None = None) -
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
+            peer.gone += 1
             peer.left.set()
             writer.close()
             with suppress(OSError):

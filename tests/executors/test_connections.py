@@ -12,18 +12,16 @@ import pytest
 from gateway.executors.webhook import client as webhook_client
 from gateway.executors.webhook.client import HttpAnswer, HttpClient
 from gateway.executors.webhook.reader import Unread
-from tests.executors.peers import Seen, http, listen, send, serve
+from tests.executors.peers import Peer, Seen, http, listen, send, serve
 
 LONG = timedelta(seconds=10)
 SOON = 10.0
 """Seconds: sooner than a connection is closed because it has idled."""
-IDLE = 60.0
 CERTIFICATE = Path(__file__).parent / "localhost.pem"
 
 
-@pytest.fixture(autouse=True)
-def idle_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhook_client, "_IDLE_SECONDS", IDLE)
+def client_of(peer: Peer, *, concurrency: int = 1, idle: float = 60.0) -> HttpClient:
+    return HttpClient(peer.url, concurrency=concurrency, max_response=100, idle=idle)
 
 
 async def answer_ok(_seen: Seen, writer: asyncio.StreamWriter) -> None:
@@ -38,18 +36,16 @@ async def post(client: HttpClient) -> bytes:
     return exchange.body
 
 
-async def test_of_several_idle_connections_only_those_needed_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhook_client, "_IDLE_SECONDS", 1.5)
-    async with serve(answer_ok) as peer, HttpClient(peer.url, concurrency=4, max_response=100) as client:
+async def test_of_several_idle_connections_only_those_needed_are_kept() -> None:
+    async with serve(answer_ok) as peer, client_of(peer, concurrency=4, idle=1.5) as client:
         await asyncio.gather(*[post(client) for _ in range(4)])
         assert peer.connections == 4
         async with asyncio.timeout(15):
             # One goes on being used while the other three grow old.
-            while not peer.left.is_set():
+            while peer.gone < 3:
                 await post(client)
                 await asyncio.sleep(0.02)
-            await asyncio.sleep(0.05)
-            peer.left.clear()
+        peer.left.clear()
         async with asyncio.timeout(SOON):
             await peer.left.wait()
         assert peer.connections == 4
@@ -58,11 +54,13 @@ async def test_of_several_idle_connections_only_those_needed_are_kept(monkeypatc
 async def test_bytes_that_nobody_asked_for_end_an_idle_connection() -> None:
     async def talk_too_much(_seen: Seen, writer: asyncio.StreamWriter) -> None:
         await send(writer, http(200, b"ok"))
-        await asyncio.sleep(0.05)
+        await taken.wait()
         await send(writer, http(200, b"evil"))
 
-    async with serve(talk_too_much) as peer, HttpClient(peer.url, concurrency=1, max_response=100) as client:
+    taken = asyncio.Event()
+    async with serve(talk_too_much) as peer, client_of(peer) as client:
         assert await post(client) == b"ok"
+        taken.set()
         async with asyncio.timeout(SOON):
             await peer.left.wait()
         assert await post(client) == b"ok"
@@ -72,17 +70,22 @@ async def test_bytes_that_nobody_asked_for_end_an_idle_connection() -> None:
 async def test_a_connection_that_was_reset_while_idle_is_not_used() -> None:
     async def answer_and_reset(_seen: Seen, writer: asyncio.StreamWriter) -> None:
         await send(writer, http(200, b"ok"))
-        await asyncio.sleep(0.05)
+        await taken.wait()
         linger = b"\x01\x00\x00\x00\x00\x00\x00\x00"
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         writer.transport.abort()
 
-    async with serve(answer_and_reset) as peer, HttpClient(peer.url, concurrency=1, max_response=100) as client:
+    taken = asyncio.Event()
+    async with serve(answer_and_reset) as peer, client_of(peer) as client:
         for _ in range(2):
+            peer.left.clear()
             assert await post(client) == b"ok"
+            taken.set()
             async with asyncio.timeout(SOON):
                 await peer.left.wait()
+            # Nobody tells when the reset has come.
             await asyncio.sleep(0.05)
+            taken.clear()
         assert peer.connections == 2
 
 
@@ -90,7 +93,7 @@ async def test_a_connection_with_an_exchange_that_is_not_whole_is_closed_at_once
     async def break_off(_seen: Seen, writer: asyncio.StreamWriter) -> None:
         await send(writer, b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf")
 
-    async with serve(break_off) as peer, HttpClient(peer.url, concurrency=1, max_response=100) as client:
+    async with serve(break_off) as peer, client_of(peer) as client:
         exchange = await client.post(b"{}", {}, within=timedelta(seconds=1))
         assert isinstance(exchange, HttpAnswer)
         assert exchange.body is Unread.LOST
@@ -102,9 +105,9 @@ async def test_a_connection_whose_request_was_not_read_to_its_end_is_not_used_ag
     async def answer_the_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         await send(writer, http(200, b"ok"))
-        await asyncio.sleep(10)
+        await asyncio.Event().wait()
 
-    async with listen(answer_the_head) as peer, HttpClient(peer.url, concurrency=1, max_response=100) as client:
+    async with listen(answer_the_head) as peer, client_of(peer) as client:
         for _ in range(2):
             exchange = await client.post(b" " * 32 * 1024 * 1024, {}, within=LONG)
             assert isinstance(exchange, HttpAnswer)
@@ -117,7 +120,7 @@ async def test_an_answer_that_ends_with_the_connection_is_whole() -> None:
         await reader.readuntil(b"\r\n\r\n{}")
         await send(writer, b"HTTP/1.1 200 OK\r\n\r\nall of it", close=True)
 
-    async with listen(until_the_end) as peer, HttpClient(peer.url, concurrency=1, max_response=100) as client:
+    async with listen(until_the_end) as peer, client_of(peer) as client:
         assert await post(client) == b"all of it"
 
 
@@ -145,7 +148,7 @@ async def test_over_tls_a_connection_is_used_again_and_closed_in_the_end() -> No
 
 @pytest.mark.parametrize("value", ["a\r\nx-evil: 1", "a\nb", "a\rb", "a\0b"])
 async def test_a_header_that_would_break_the_request_apart_is_never_written(value: str) -> None:
-    async with serve(answer_ok) as peer, HttpClient(peer.url, concurrency=1, max_response=100) as client:
+    async with serve(answer_ok) as peer, client_of(peer) as client:
         with pytest.raises(ValueError, match="line break"):
             await client.post(b"{}", {"x-key": value}, within=LONG)
         assert peer.connections == 0

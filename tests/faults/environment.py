@@ -166,6 +166,15 @@ class FaultEnvironment:
 
         await until(up, within=within)
 
+    async def noticed(self) -> None:
+        """Wait until the gateway knows that its link is gone."""
+
+        async def down() -> bool:
+            rows = await self.rows("/v1/runtimes")
+            return any(link["state"] != "up" for row in rows for link in row["links"])
+
+        await until(down)
+
     @property
     def http(self) -> httpx.AsyncClient:
         """A client of the gateway."""

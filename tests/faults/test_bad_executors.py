@@ -34,6 +34,7 @@ async def call_back(seen: Seen, body: dict[str, Any]) -> int:
 
 
 async def late(_seen: Seen, writer: asyncio.StreamWriter) -> None:
+    # That it answers late is the fault.
     await asyncio.sleep(LATE)
     await send(writer, http_json(200, DONE))
 
@@ -177,7 +178,8 @@ async def test_every_misbehaviour_ends_in_one_outcome_that_says_what_was_wrong(t
         assert good.reading is not None
         assert good.reading.outcome == "success"
         # What comes too late must have come before the records are compared.
-        await asyncio.sleep(LATE - PATIENCE + 0.5)
+        async with asyncio.timeout(2 * LATE):
+            await peers["late"].left.wait()
         await scene.settled()
         rows = await scene.verify()
         found = {call.tool: (rows[call.call_id]["state"], call.reading) for call in scene.calls if call.reading}

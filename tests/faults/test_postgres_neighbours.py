@@ -104,6 +104,7 @@ async def test_statements_that_time_out_for_a_while_lose_nothing(tmp_path: Path,
                 try:
                     # Heartbeats and reads go by the server's time-out, writes have one of their own.
                     async with locked(store, "sessions", "calls", "events", "instances"):
+                        # How long that lasts is the fault.
                         await asyncio.sleep(TIMES_OUT)
                 finally:
                     await set_for_all(server.dsn, "RESET statement_timeout")
@@ -119,6 +120,7 @@ async def test_a_lock_that_outlasts_every_wait_loses_nothing(tmp_path: Path, ser
         async with Load(scene) as load:
             await load.more(20)
             async with locked(store, "sessions", "calls"):
+                # How long that lasts is the fault.
                 await asyncio.sleep(LOCKED)
             await load.more(WORKERS + 1, within=40)
         assert "canceling statement due to lock timeout" in server.log()
@@ -151,7 +153,14 @@ async def test_a_standby_that_takes_over_has_every_call(tmp_path: Path) -> None:
                 await load.more(20)
                 # What is committed from here on waits for the standby, and dies with the primary.
                 standby.freeze()
-                await asyncio.sleep(0.5)
+                operator = await asyncpg.connect(primary.dsn)
+
+                async def waiting() -> bool:
+                    rows = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+                    return bool(await operator.fetchval(rows))
+
+                await until(waiting)
+                operator.terminate()
                 primary.kill()
                 standby.kill()
                 await asyncio.to_thread(standby.start, primary_conninfo="")

@@ -19,7 +19,12 @@ from tests.faults.stores import SqliteFile, given
 pytestmark = [pytest.mark.faults, pytest.mark.fault("Power failure of the disk under load, and SIGKILL")]
 
 CALLS, IN_FLIGHT, CUTS = 120, 12, 3
-STOPPING = 0.02
+
+
+def stands_still(pid: int) -> bool:
+    """Whether no thread of a process runs any more."""
+    states = [one.read_text().rpartition(")")[2].split()[0] for one in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return set(states) == {"T"}
 
 
 @pytest.fixture
@@ -39,6 +44,9 @@ async def test_what_was_promised_before_the_power_failed_is_kept(
     async with Scene(tmp_path, dialect, store=given(SqliteFile(disk.folder)), slots=IN_FLIGHT) as scene:
         over = False
 
+        async def stopped() -> bool:
+            return stands_still(scene.gateway.pid)
+
         async def work() -> None:
             # However many are through before the last of them: there must be load for each.
             while not over or len(scene.calls) < CALLS:
@@ -55,7 +63,7 @@ async def test_what_was_promised_before_the_power_failed_is_kept(
                 )
                 # The machine's power is the disk's too: the gateway does nothing any more when its disk is cut off.
                 scene.gateway.signal(signal.SIGSTOP)
-                await asyncio.sleep(STOPPING)
+                await until(stopped)
                 disk.cut_power()
                 scene.kill()
                 await scene.dead()

@@ -3,7 +3,6 @@
 HUMA has no replay, so what an agent says into a broken connection is said again by it, as a person would ask again.
 """
 
-import asyncio
 from datetime import timedelta
 from pathlib import Path
 
@@ -99,7 +98,7 @@ async def test_calls_in_flight_survive_what_happens_to_the_wire_of_herm(tmp_path
             # What is asked meanwhile is in the list that the next link reads.
             scene.call("once")
             scene.call("again")
-            await asyncio.sleep(0.5)
+            await scene.noticed()
             wire.heal()
             await scene.relinked(streams)
         for asked in scene.calls:
@@ -126,7 +125,7 @@ async def test_what_happened_behind_a_broken_wire_of_openhands_is_on_record_once
         for number in range(5):
             await work.agent_runs(f"echo {number}", str(number))
         if how != "delay":
-            await asyncio.sleep(0.5)
+            await scene.noticed()
             wire.heal()
         await scene.relinked(connections if how != "delay" else 0)
         wire.heal(keep=True)
@@ -162,9 +161,12 @@ async def test_a_request_that_certainly_never_arrived_is_sent_again_to_every_exe
         await scene.serve()
         scene.wires["executor"].refuse()
         calls = [await scene.call(tool) for tool in ("again", "once")]
-        for call in calls:
-            await scene.reached(call.call_id, "queued", "dispatched", "failed")
-        await asyncio.sleep(0.3)
+
+        async def tried_again() -> bool:
+            rows = [await scene.row_of(call.call_id) for call in calls]
+            return all(row is not None and (row["attempt"] > 1 or row["state"] == "failed") for row in rows)
+
+        await until(tried_again)
         scene.wires["executor"].heal()
         for call in calls:
             await call.result(10)

@@ -446,6 +446,7 @@ async def test_one_that_was_cut_off_already_is_not_cut_off_again_and_nobody_spin
     async with asyncio.timeout(10):
         while stuck.stream.waiting < 60_000:  # noqa: ASYNC110
             await asyncio.sleep(0)
+    # Only who has taken nothing for a while is stuck.
     await asyncio.sleep(0.1)
     asking = Follower(followers, Read())
     assert followers.cut_slowest(for_=asking.stream)

@@ -12,13 +12,10 @@ from gateway.events import ApprovalAsked, Author, MessagePosted, QuestionAsked, 
 from gateway.runtime.tuning import Tuning
 from tests.engines import postgres_server
 from tests.scenarios.environment import Running
-from tests.scenarios.hooks import PATIENCE, SECRET, Gate, Hooks, success
+from tests.scenarios.hooks import SECRET, Gate, Hooks, success
 from tests.scenarios.plain_runtime import PlainRuntime, plain_gateway
 from tests.scenarios.test_interactions import waiting
 
-_WAITS_FOR_ME = (
-    "SELECT count(*) FROM pg_locks WHERE NOT granted AND transactionid = pg_current_xact_id_if_assigned()::xid"
-)
 LONG = 300
 """More native ids than a session keeps in memory."""
 
@@ -143,10 +140,7 @@ async def test_whoever_answers_beside_an_old_repeat_is_told_what_is_decided_with
                 await operator.execute(f'SELECT 1 FROM "{schema}".sessions FOR UPDATE')  # noqa: S608
                 # While this cannot be written, what follows gathers in one step.
                 runtime.say(_spoken("meanwhile"), "meanwhile")
-                async with asyncio.timeout(PATIENCE):
-                    # Whoever waits for a lock shows up in a table.
-                    while not await operator.fetchval(_WAITS_FOR_ME):  # noqa: ASYNC110
-                        await asyncio.sleep(0.01)
+                await postgres_server.waited_for(operator)
                 runtime.say(SessionMoved(state="idle"), "turn")
                 path = f"/v1/interactions/{row['interaction_id']}/answer"
                 answering = asyncio.create_task(running.http.post(path, json={"answer": "the blue one"}))

@@ -36,7 +36,7 @@ CLOSE_TIMEOUT = timedelta(seconds=5)
 
 # uvicorn and Node close an idle connection after 5 s. Letting go first avoids the race in which our
 # request crosses their close and its fate is unknown.
-_IDLE_SECONDS = 4.0
+IDLE_SECONDS = 4.0
 # RFC 8305, 5: how long an address of a name may take before the next is tried beside it.
 _NEXT_ADDRESS = 0.25
 
@@ -82,8 +82,8 @@ class HttpClient:
     Redirects are not followed, cookies not kept, proxy variables of the environment not obeyed.
     """
 
-    def __init__(self, url: str, *, concurrency: int, max_response: int) -> None:
-        """Prepare without connecting.
+    def __init__(self, url: str, *, concurrency: int, max_response: int, idle: float = IDLE_SECONDS) -> None:
+        """Prepare without connecting; one that nobody has used for `idle` seconds is let go.
 
         Raises:
             OperatorError: the URL can never be used.
@@ -91,6 +91,7 @@ class HttpClient:
         self._url = URL(url, encoded=True)
         check_url(url, self._url.host)
         self._max_response = max_response
+        self._idle_seconds = idle
         self._room = asyncio.Semaphore(concurrency)
         self._first_line = f"POST {self._url.raw_path_qs} HTTP/1.1\r\n"
         self._own_headers = {"host": self._url.host_port_subcomponent or ""}
@@ -168,7 +169,7 @@ class HttpClient:
         return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
     def _take(self) -> "_Wire | None":
-        oldest = asyncio.get_running_loop().time() - _IDLE_SECONDS
+        oldest = asyncio.get_running_loop().time() - self._idle_seconds
         while self._idle:
             # The one used last: the others grow old, so that no more stay open than are needed.
             wire = self._idle.pop()
@@ -185,16 +186,16 @@ class HttpClient:
         wire.idle_since = loop.time()
         self._idle.append(wire)
         if self._sweeper is None:
-            self._sweeper = loop.call_later(_IDLE_SECONDS, guard_call("http client", self._sweep))
+            self._sweeper = loop.call_later(self._idle_seconds, guard_call("http client", self._sweep))
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
-        oldest = loop.time() - _IDLE_SECONDS
+        oldest = loop.time() - self._idle_seconds
         while self._idle and self._idle[0].idle_since <= oldest:
             self._idle.popleft().transport.close()
         self._sweeper = None
         if self._idle:
-            next_at = self._idle[0].idle_since + _IDLE_SECONDS
+            next_at = self._idle[0].idle_since + self._idle_seconds
             self._sweeper = loop.call_at(next_at, guard_call("http client", self._sweep))
 
     async def _connect(self, until: float) -> "_Wire":

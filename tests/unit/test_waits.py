@@ -1,0 +1,54 @@
+"""No test sleeps to give something time to go wrong: it waits for what proves its point."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+MEASURES = TESTS / "bench"
+"""What is measured over a time has to let it pass."""
+
+
+def bare_sleeps(source: str) -> list[int]:
+    """Find the lines of sleeps outside a loop, which paces or asks again, that no comment above gives a reason for."""
+    lines, found = source.splitlines(), list[int]()
+
+    def look(node: ast.AST, *, looping: bool) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            looping = False
+        looping = looping or isinstance(node, ast.While | ast.For | ast.AsyncFor)
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="asyncio" | "time"), attr="sleep"), args=[given]):
+                # Zero is a turn of the loop, and no time.
+                yields = isinstance(given, ast.Constant) and given.value == 0
+                if not (looping or yields or lines[node.lineno - 2].lstrip().startswith("#")):
+                    found.append(node.lineno)
+            case _:
+                pass
+        for child in ast.iter_child_nodes(node):
+            look(child, looping=looping)
+
+    look(ast.parse(source), looping=False)
+    return found
+
+
+@pytest.mark.parametrize(
+    "folder", [path.name for path in sorted(TESTS.iterdir()) if path.is_dir() and path != MEASURES]
+)
+def test_a_sleep_has_its_reason(folder: str) -> None:
+    found = {
+        f"{path.relative_to(TESTS)}:{line}"
+        for path in (TESTS / folder).rglob("*.py")
+        for line in bare_sleeps(path.read_text())
+    }
+    assert not found
+
+
+def test_what_counts_as_a_reason() -> None:
+    bare = "async def test():\n    f()\n    await asyncio.sleep(0.5)\n    assert not g()\n"
+    assert bare_sleeps(bare) == [3]
+    assert bare_sleeps(bare.replace("f()", "# How long it lasts is the fault.")) == []
+    assert bare_sleeps("while not f():\n    time.sleep(0.1)\n") == []
+    assert bare_sleeps("for a in b:\n    def f():\n        time.sleep(0.1)\n") == [3]
+    assert bare_sleeps("async def f():\n    await asyncio.sleep(0)\n") == []
