@@ -5,7 +5,6 @@ import re
 import secrets
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import structlog
@@ -22,8 +21,6 @@ REQUEST_ID = b"x-request-id"
 _PLAIN_ID = re.compile(rb"[\w.:/+=@-]{1,128}")
 _QUIET = ("/healthz", "/livez", "/health", "/readyz", "/ready", "/metrics")
 _CLIENT_LEFT = 499
-_ANSWER_DEADLINE = timedelta(seconds=90)
-"""How long a request may take until its answer begins, whatever it waits for; most waits are much shorter."""
 _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 _NO_STORE = (b"cache-control", b"no-store")
 
@@ -66,7 +63,8 @@ class Edge:
     async def _answer(self, scope: Scope, receive: Receive, send: Send, state: dict[str, Any], began: float) -> None:
         mistake: BaseException | None = None
         limited = _Limited(receive, scope, limit=int(self._gateway.settings.api.max_body), weigh=self._weigh)
-        deadline = asyncio.timeout(_ANSWER_DEADLINE.total_seconds())
+        patience = self._gateway.tuning.answer
+        deadline = asyncio.timeout(patience)
         outgoing = _Outgoing(send, deadline, request_id=dict(scope["headers"])[REQUEST_ID], head=state["head"])
         try:
             async with deadline:
@@ -78,7 +76,7 @@ class Edge:
             outgoing.status = _CLIENT_LEFT
         except TimeoutError:
             state["problem"] = PROBLEMS["overloaded"]
-            late = Overloaded(f"nothing came of it within {_ANSWER_DEADLINE.total_seconds():g} s; it may still be done")
+            late = Overloaded(f"nothing came of it within {patience:g} s; it may still be done")
             await problem_reply(late).response()(scope, receive, outgoing.send)
         # This is the edge: what nobody foresaw is told as a 500 without details and logged once, below.
         except BaseException as exc:

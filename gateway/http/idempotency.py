@@ -29,7 +29,6 @@ IdempotencyKey = Annotated[
         examples=["order-4711"],
     ),
 ]
-_PATIENCE = timedelta(seconds=30)
 _LOOK = 0.1
 """Seconds between two looks for an answer that another instance works on."""
 _LONGEST_KEY = 255
@@ -122,7 +121,7 @@ class IdempotentRequests:
     async def _recall_or_hold(self, place: "_Place") -> bytes | None:
         """Wait for the answer that another instance works on; None once the key is held here."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + _PATIENCE.total_seconds()
+        until = loop.time() + self._gateway.tuning.repeat
         while (kept := await self._recall(place)) is None and not await self._gateway.hold(place.name):
             if loop.time() >= until:
                 raise Refused("idempotency-busy", _BUSY)
@@ -142,7 +141,7 @@ class IdempotentRequests:
         turn.waiting += 1
         try:
             try:
-                async with asyncio.timeout(_PATIENCE.total_seconds()):
+                async with asyncio.timeout(self._gateway.tuning.repeat):
                     await turn.lock.acquire()
             except TimeoutError as exc:
                 raise Refused("idempotency-busy", _BUSY) from exc

@@ -64,7 +64,13 @@ def make_face(version: str) -> FastAPI:
 
 
 def write_openapi(app: FastAPI) -> dict[str, Any]:
-    """Write the whole document."""
+    """Write the whole document, once for each application."""
+    if app.openapi_schema is None:
+        app.openapi_schema = _written(app)
+    return app.openapi_schema
+
+
+def _written(app: FastAPI) -> dict[str, Any]:
     written = get_openapi(
         title=app.title,
         version=app.version,

@@ -110,10 +110,10 @@ class Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
-        self._followers = followers_of(app)
+        self.followers = followers_of(app)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._followers.end_all()
+        self.followers.end_all()
         await super().shutdown(sockets)
 
 

@@ -118,6 +118,7 @@ class Gateway:
     def __init__(self, settings: Settings, parts: Parts) -> None:
         self.settings = settings
         self.version = parts.version
+        self.tuning = parts.tuning
         self._parts = parts
         self._engine = parts.engine
         self._stack = AsyncExitStack()

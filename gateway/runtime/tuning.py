@@ -29,6 +29,10 @@ class Tuning:
     """Between two looks at the gauges that nobody pushes, and between two sweeps of retention."""
     reply: float = 30.0
     """How long a client waits for a session that does not get to its order."""
+    answer: float = 90.0
+    """How long a request may take until its answer begins, whatever it waits for; most waits are much shorter."""
+    repeat: float = 30.0
+    """How long a repeat waits for the first request with its Idempotency-Key."""
     late: timedelta = timedelta(minutes=10)
     """How long after its end a call's callback addresses still answer."""
     snapshot_every: int = 500

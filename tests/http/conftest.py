@@ -1,7 +1,8 @@
-"""Servers of the HTTP face on real sockets, over a gateway that keeps everything in memory."""
+"""The HTTP face of a real gateway, on real sockets or called directly, and clients with and without keys."""
 
 import asyncio
 import json
+import logging
 import re
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, MutableMapping
@@ -17,21 +18,9 @@ from structlog.testing import capture_logs
 
 from gateway.http.app import build_app, describe
 from gateway.http.server import Server, make_server
-from gateway.settings.model import Settings
-from tests.http.fake_gateway import MemoryGateway
-
-KEYS = {
-    "api": {
-        "keys": [
-            {"name": "backend", "key": "all-of-it"},
-            {"name": "viewer", "key": "look-only", "scopes": ["read"]},
-            {"name": "driver", "key": "drive-only", "scopes": ["drive"]},
-            {"name": "answerer", "key": "answer-only", "scopes": ["answer"]},
-            {"name": "operator", "key": "operate-only", "scopes": ["operate"]},
-        ],
-        "max_body": 4 * 1024**2,
-    }
-}
+from gateway.runtime import log
+from gateway.runtime.app import Gateway
+from tests.http.environment import VERSION, Environment, environment_of
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -39,7 +28,7 @@ def bearer(key: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def serving(gateway: MemoryGateway) -> AsyncGenerator[tuple[Server, str]]:
+async def serving(gateway: Gateway) -> AsyncGenerator[tuple[Server, str]]:
     """Run the face of a gateway on a free port."""
     listener = socket.create_server(("127.0.0.1", 0))
     server = make_server(build_app(gateway), drain=timedelta(seconds=5))
@@ -57,23 +46,35 @@ async def serving(gateway: MemoryGateway) -> AsyncGenerator[tuple[Server, str]]:
 
 
 @pytest.fixture(autouse=True)
-def lines() -> Iterator[list[MutableMapping[str, Any]]]:
-    """Everything that is logged, from debug on, whatever other tests have configured."""
-    before = structlog.get_config()
+def _logging_restored() -> Iterator[None]:
+    """A gateway sets up logging for its whole process."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    log.configure()
+    root.setLevel(level)
+    root.handlers[:] = handlers
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+async def environment() -> AsyncIterator[Environment]:
+    """A gateway at work; most tests need only the clients below."""
+    async with environment_of() as made:
+        yield made
+
+
+@pytest.fixture
+def lines(environment: Environment) -> Iterator[list[MutableMapping[str, Any]]]:
+    """Everything that the gateway logs from now on, whatever its level."""
     structlog.reset_defaults()
     with capture_logs() as captured:
         yield captured
-    structlog.configure(**before)
 
 
 @pytest.fixture
-def gateway() -> MemoryGateway:
-    return MemoryGateway(Settings.model_validate(KEYS))
-
-
-@pytest.fixture
-async def url(gateway: MemoryGateway) -> AsyncIterator[str]:
-    async with serving(gateway) as (_, base):
+async def url(environment: Environment) -> AsyncIterator[str]:
+    async with serving(environment.gateway) as (_, base):
         yield base
 
 
@@ -101,7 +102,7 @@ class BoundedTransport(httpx.ASGITransport):
             return answer
 
 
-DOCUMENT: dict[str, Any] = describe("9.9.9").openapi()
+DOCUMENT: dict[str, Any] = describe(VERSION).openapi()
 
 
 def check_answer(request: httpx.Request, status: int, body: Any) -> None:
@@ -115,26 +116,26 @@ def check_answer(request: httpx.Request, status: int, body: Any) -> None:
             return
 
 
-def in_process(gateway: MemoryGateway, headers: dict[str, str]) -> httpx.AsyncClient:
+def in_process(gateway: Gateway, headers: dict[str, str]) -> httpx.AsyncClient:
     """Make a client that calls the application without a socket, for all that no socket can change."""
     transport = BoundedTransport(build_app(gateway), raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers, timeout=5)
 
 
 @pytest.fixture
-async def api(gateway: MemoryGateway) -> AsyncIterator[httpx.AsyncClient]:
+async def api(environment: Environment) -> AsyncIterator[httpx.AsyncClient]:
     """A client whose key may do everything."""
-    async with in_process(gateway, bearer("all-of-it")) as client:
+    async with in_process(environment.gateway, bearer("all-of-it")) as client:
         yield client
 
 
 @pytest.fixture
-async def stranger(gateway: MemoryGateway) -> AsyncIterator[httpx.AsyncClient]:
+async def stranger(environment: Environment) -> AsyncIterator[httpx.AsyncClient]:
     """A client without a key."""
-    async with in_process(gateway, {}) as client:
+    async with in_process(environment.gateway, {}) as client:
         yield client
 
 
 @pytest.fixture
-def session_id(gateway: MemoryGateway) -> str:
-    return gateway.attach()
+async def session_id(environment: Environment) -> str:
+    return await environment.attach()

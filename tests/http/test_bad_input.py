@@ -9,7 +9,7 @@ import pytest
 
 from gateway.http.body import parse_json
 from gateway.http.errors import Refused
-from tests.http.fake_gateway import MemoryGateway
+from tests.http.environment import Environment
 
 JSON = {"content-type": "application/json"}
 EVENTS = "/v1/sessions/SESSION/events"
@@ -51,11 +51,11 @@ def problem(answer: httpx.Response, status: int, name: str) -> dict[str, object]
     ],
 )
 async def test_unusable_json_is_refused_with_the_reason(
-    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str, raw: bytes, says: str
+    api: httpx.AsyncClient, environment: Environment, session_id: str, raw: bytes, says: str
 ) -> None:
     answer = await api.post(f"/v1/sessions/{session_id}/events", content=raw, headers=JSON)
     assert says in str(problem(answer, 400, "invalid-json")["detail"])
-    assert len(gateway.journal[session_id]) == 1
+    assert len(await environment.journal(session_id)) == 2
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ async def test_an_endless_chunked_body_is_refused_before_it_ends(url: str) -> No
 )
 async def test_a_bad_event_is_refused_with_its_place(
     api: httpx.AsyncClient,
-    gateway: MemoryGateway,
+    environment: Environment,
     session_id: str,
     body: object,
     status: int,
@@ -189,7 +189,7 @@ async def test_a_bad_event_is_refused_with_its_place(
 ) -> None:
     answer = await api.post(f"/v1/sessions/{session_id}/events", json=body)
     assert problem(answer, status, name)["pointer"] == pointer
-    assert len(gateway.journal[session_id]) == 1
+    assert len(await environment.journal(session_id)) == 2
 
 
 WORDED: list[tuple[str, dict[str, Any], str]] = [
@@ -235,8 +235,8 @@ WORDED: list[tuple[str, dict[str, Any], str]] = [
         {"kind": "approval.given", "id": "a", "native_call_id": "c", "decision": "alow"},
         "/decision: not a choice; did you mean 'allow'? write allow or deny",
     ),
-    ("/v1/interactions/i-1/answer", {"decision": "maybe"}, "/decision: not a choice; write allow or deny"),
-    ("/v1/interactions/i-1/answer", {}, "the body: give exactly one of `decision`, `answer` and `value`"),
+    ("/v1/interactions/INTERACTION/answer", {"decision": "maybe"}, "/decision: not a choice; write allow or deny"),
+    ("/v1/interactions/INTERACTION/answer", {}, "the body: give exactly one of `decision`, `answer` and `value`"),
     (f"{EVENTS}/1/redeliver", {"target": "x"}, "/target: must be `runtime`, or `destination:NAME`"),
     (
         "/v1/dead-letters/redrive",
@@ -249,10 +249,11 @@ WORDED: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("path", "body", "detail"), WORDED)
 async def test_what_is_wrong_is_worded_for_people(
-    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str, path: str, body: object, detail: str
+    api: httpx.AsyncClient, environment: Environment, session_id: str, path: str, body: object, detail: str
 ) -> None:
-    gateway.ask_person(session_id)
-    assert (await api.post(path.replace("SESSION", session_id), json=body)).json()["detail"] == detail
+    interaction = await environment.ask_person() if "INTERACTION" in path else ""
+    path = path.replace("SESSION", session_id).replace("INTERACTION", interaction)
+    assert (await api.post(path, json=body)).json()["detail"] == detail
 
 
 @pytest.mark.parametrize(
@@ -393,20 +394,18 @@ async def test_a_bad_session_form_is_refused_with_its_place(api: httpx.AsyncClie
     ],
 )
 async def test_a_bad_outcome_is_refused_and_settles_nothing(
-    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str, body: object, pointer: str
+    api: httpx.AsyncClient, environment: Environment, session_id: str, body: object, pointer: str
 ) -> None:
-    gateway.ask(session_id)
-    answer = await api.post("/v1/calls/c-1/outcome", json=body)
+    answer = await api.post(f"/v1/calls/{await environment.ask()}/outcome", json=body)
     assert problem(answer, 400, "invalid-request")["pointer"] == pointer
-    assert gateway.call_rows["c-1"].state == "accepted"
+    assert (await environment.call("c-1")).state == "accepted"
 
 
 @pytest.mark.parametrize("body", [[], "x", 5, True])
 async def test_progress_must_be_an_object(
-    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str, body: object
+    api: httpx.AsyncClient, environment: Environment, session_id: str, body: object
 ) -> None:
-    gateway.ask(session_id)
-    problem(await api.post("/v1/calls/c-1/progress", json=body), 400, "invalid-request")
+    problem(await api.post(f"/v1/calls/{await environment.ask()}/progress", json=body), 400, "invalid-request")
 
 
 @pytest.mark.parametrize(
@@ -423,14 +422,16 @@ async def test_progress_must_be_an_object(
     ],
 )
 async def test_a_bad_answer_to_a_person_s_question_is_refused_without_quoting_it(
-    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str, body: object
+    api: httpx.AsyncClient, environment: Environment, session_id: str, body: object
 ) -> None:
-    gateway.ask_person(session_id)
-    answer = await api.post("/v1/interactions/i-1/answer", json=body)
+    interaction = await environment.ask_person()
+    answer = await api.post(f"/v1/interactions/{interaction}/answer", json=body)
     problem(answer, 400, "invalid-request")
     assert "hunter2" not in answer.text
     assert "12345" not in answer.text
-    assert gateway.asked["i-1"][0].state == "waiting"
+    row = await environment.engine.interaction(interaction)
+    assert row is not None
+    assert row.state == "waiting"
 
 
 @pytest.mark.parametrize("target", ["", "elsewhere", "destination:", "destination:a b", 5])

@@ -1,23 +1,26 @@
 """The same request sent twice is carried out once."""
 
 import asyncio
-import hashlib
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
+from typing import NamedTuple
 
 import httpx
 import pytest
 
-from gateway.errors import EngineUnavailable, LinkLost, Overloaded
-from gateway.http import idempotency
-from tests.http.conftest import bearer
-from tests.http.fake_gateway import MemoryGateway
+from gateway.errors import EngineUnavailable, LinkLost
+from gateway.events import SessionId
+from gateway.runtime.tuning import Tuning
+from gateway.store.memory_tables import SharedMemory
+from tests.http.conftest import bearer, in_process
+from tests.http.environment import CLOCK, Environment, environment_of, until
 
 HELLO = {"kind": "message.posted", "content": "hello"}
 
 
 async def test_a_repeat_is_answered_like_the_first_and_done_once(
-    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+    api: httpx.AsyncClient, environment: Environment, session_id: str
 ) -> None:
     path = f"/v1/sessions/{session_id}/events"
     first = await api.post(path, json=HELLO, headers={"idempotency-key": "k"})
@@ -26,7 +29,7 @@ async def test_a_repeat_is_answered_like_the_first_and_done_once(
     assert again.headers["idempotency-replayed"] == "true"
     assert (again.status_code, again.content) == (202, first.content)
     assert again.headers["content-type"] == "application/json"
-    assert len(gateway.journal[session_id]) == 2
+    assert len(await environment.journal(session_id)) == 3
 
 
 async def test_a_session_is_created_once(api: httpx.AsyncClient) -> None:
@@ -35,100 +38,110 @@ async def test_a_session_is_created_once(api: httpx.AsyncClient) -> None:
     assert answers[0].headers["location"] == answers[1].headers["location"]
 
 
-async def test_a_key_that_another_instance_works_on_is_waited_for(
-    api: httpx.AsyncClient, gateway: MemoryGateway
-) -> None:
-    body = {"runtime": "finn"}
-    first = await api.post("/v1/sessions", json=body, headers={"idempotency-key": "k"})
-    assert gateway.held == set()
-    ((place, kept),) = gateway.remembered.items()
-    gateway.remembered.clear()
-    gateway.held.add(_name(place))
-    waiting = asyncio.create_task(api.post("/v1/sessions", json=body, headers={"idempotency-key": "k"}))
-    for _ in range(100):
-        await asyncio.sleep(0)
-    assert not waiting.done()
-    gateway.remembered[place] = kept
-    async with asyncio.timeout(5):
-        again = await waiting
-    assert (again.status_code, again.content) == (201, first.content)
-    assert again.headers["idempotency-replayed"] == "true"
-    # It was never held here, so it is not given up here.
-    assert gateway.held == {_name(place)}
+class Instance(NamedTuple):
+    environment: Environment
+    api: httpx.AsyncClient
+
+    async def create(self) -> httpx.Response:
+        return await self.api.post("/v1/sessions", json={"runtime": "finn"}, headers={"idempotency-key": "k"})
+
+    async def begin(self) -> asyncio.Task[httpx.Response]:
+        """Begin to create a session, which its runtime does not do before it is `open`."""
+        self.environment.runtime.open.clear()
+        creating = asyncio.create_task(self.create())
+
+        async def begun() -> bool | None:
+            return self.environment.runtime.orders > 0 or None
+
+        await until(begun)
+        return creating
+
+
+@asynccontextmanager
+async def two_instances(tuning: Tuning | None = None) -> AsyncGenerator[tuple[Instance, Instance]]:
+    """Two gateways on one store; the `tuning` is the first one's."""
+    shared = SharedMemory(CLOCK)
+    async with (
+        environment_of(shared=shared, tuning=tuning) as first,
+        environment_of(shared=shared) as second,
+        in_process(first.gateway, bearer("all-of-it")) as one,
+        in_process(second.gateway, bearer("all-of-it")) as other,
+    ):
+        yield Instance(first, one), Instance(second, other)
+
+
+async def test_a_key_that_another_instance_works_on_is_waited_for() -> None:
+    async with two_instances() as (here, there):
+        first = await there.begin()
+        waiting = asyncio.create_task(here.create())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        there.environment.runtime.open.set()
+        async with asyncio.timeout(5):
+            answer, again = await first, await waiting
+        assert (again.status_code, again.content) == (201, answer.content)
+        assert again.headers["idempotency-replayed"] == "true"
+        assert (there.environment.runtime.orders, here.environment.runtime.orders) == (1, 0)
 
 
 async def test_an_answer_that_was_kept_just_before_its_key_became_free_is_given_again(
-    api: httpx.AsyncClient, gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    first = await api.post("/v1/sessions", json={"runtime": "finn"}, headers={"idempotency-key": "k"})
-    ((place, kept),) = gateway.remembered.items()
-    gateway.remembered.clear()
+    async with two_instances() as (here, there):
+        hold, answered = here.environment.engine.hold, list[httpx.Response]()
 
-    async def hold(_name: str) -> bool:
-        gateway.remembered[place] = kept
-        return True
+        async def hold_late(instance: str, name: str) -> bool:
+            answered.append(await there.create())
+            return await hold(instance, name)
 
-    monkeypatch.setattr(gateway, "hold", hold)
-    again = await api.post("/v1/sessions", json={"runtime": "finn"}, headers={"idempotency-key": "k"})
-    assert (again.status_code, again.content) == (201, first.content)
-    assert again.headers["idempotency-replayed"] == "true"
-
-
-async def test_a_key_that_is_worked_on_for_too_long_is_told_so(
-    api: httpx.AsyncClient, gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(idempotency, "_PATIENCE", timedelta(seconds=0.3))
-    await api.post("/v1/sessions", json={"runtime": "finn"}, headers={"idempotency-key": "k"})
-    (place,) = gateway.remembered
-    gateway.remembered.clear()
-    gateway.held.add(_name(place))
-    answer = await api.post("/v1/sessions", json={"runtime": "finn"}, headers={"idempotency-key": "k"})
-    assert (answer.status_code, answer.json()["type"]) == (409, "/problems/idempotency-busy")
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert int(answer.headers["retry-after"]) > 0
-    gateway.held.clear()
-    answer = await api.post("/v1/sessions", json={"runtime": "finn"}, headers={"idempotency-key": "k"})
-    assert answer.status_code == 200
+        monkeypatch.setattr(here.environment.engine, "hold", hold_late)
+        again = await here.create()
+        assert (again.status_code, [again.content]) == (201, [one.content for one in answered])
+        assert again.headers["idempotency-replayed"] == "true"
+        assert here.environment.runtime.orders == 0
 
 
-@pytest.mark.parametrize("fault", [LinkLost("gone"), EngineUnavailable("disk full")])
-async def test_a_key_is_free_again_after_a_request_that_failed(
-    api: httpx.AsyncClient, gateway: MemoryGateway, fault: Exception
-) -> None:
-    gateway.faults["open_session"] = fault
-    answer = await api.post("/v1/sessions", json={"runtime": "finn"}, headers={"idempotency-key": "k"})
-    assert answer.status_code >= 500
-    assert gateway.held == set()
+async def test_a_key_that_is_worked_on_for_too_long_is_told_so() -> None:
+    async with two_instances(Tuning(repeat=0.3)) as (here, there):
+        first = await there.begin()
+        answer = await here.create()
+        assert (answer.status_code, answer.json()["type"]) == (409, "/problems/idempotency-busy")
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert int(answer.headers["retry-after"]) > 0
+        there.environment.runtime.open.set()
+        assert (await here.create()).content == (await first).content
 
 
-async def test_what_is_done_is_not_called_failed_because_the_key_cannot_be_given_up(
-    api: httpx.AsyncClient, gateway: MemoryGateway
-) -> None:
-    gateway.faults["let_go"] = EngineUnavailable("disk full")
-    answer = await api.post("/v1/sessions", json={"runtime": "finn"}, headers={"idempotency-key": "k"})
-    assert answer.status_code == 201
+async def test_a_key_is_free_again_after_a_request_that_failed() -> None:
+    async with two_instances() as (here, there):
+        here.environment.runtime.refuses = LinkLost("gone")
+        assert (await here.create()).status_code == 502
+        answer = await there.create()
+        assert (answer.status_code, answer.headers.get("idempotency-replayed")) == (201, None)
 
 
-def _name(place: tuple[str, str]) -> str:
-    scope, key = place
-    return "once:" + hashlib.sha256(f"{scope}\n{key}".encode()).hexdigest()
+async def test_what_is_done_is_not_called_failed_because_the_key_cannot_be_given_up() -> None:
+    async with two_instances() as (here, _):
+        here.environment.fail("let_go", EngineUnavailable("disk full"))
+        assert (await here.create()).status_code == 201
 
 
 async def test_the_same_key_with_another_body_is_a_conflict(
-    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+    api: httpx.AsyncClient, environment: Environment, session_id: str
 ) -> None:
     path = f"/v1/sessions/{session_id}/events"
     await api.post(path, json=HELLO, headers={"idempotency-key": "k"})
     other = await api.post(path, json={**HELLO, "content": "bye"}, headers={"idempotency-key": "k"})
     assert other.status_code == 422
     assert other.json()["type"] == "/problems/idempotency-conflict"
-    assert len(gateway.journal[session_id]) == 2
+    assert len(await environment.journal(session_id)) == 3
 
 
 async def test_keys_of_other_callers_and_other_paths_are_apart(
-    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+    api: httpx.AsyncClient, environment: Environment, session_id: str
 ) -> None:
-    other = gateway.attach("agent-8")
+    other = await environment.attach("agent-8")
     await api.post(f"/v1/sessions/{session_id}/events", json=HELLO, headers={"idempotency-key": "k"})
     for target, headers in ((other, bearer("all-of-it")), (session_id, bearer("drive-only"))):
         answer = await api.post(
@@ -138,79 +151,78 @@ async def test_keys_of_other_callers_and_other_paths_are_apart(
         assert "idempotency-replayed" not in answer.headers
 
 
-async def test_two_at_once_are_done_once(api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str) -> None:
-    gateway.posting.clear()
+async def test_two_at_once_are_done_once(api: httpx.AsyncClient, environment: Environment, session_id: str) -> None:
     path = f"/v1/sessions/{session_id}/events"
-    posts = [asyncio.create_task(api.post(path, json=HELLO, headers={"idempotency-key": "k"})) for _ in range(3)]
-    for _ in range(100):
-        await asyncio.sleep(0)
-    gateway.posting.set()
     async with asyncio.timeout(5):
-        answers = [await post for post in posts]
+        answers = await asyncio.gather(
+            *(api.post(path, json=HELLO, headers={"idempotency-key": "k"}) for _ in range(3))
+        )
     assert {answer.content for answer in answers} == {answers[0].content}
     assert [answer.headers.get("idempotency-replayed") for answer in answers].count("true") == 2
-    assert len(gateway.journal[session_id]) == 2
+    assert len(await environment.journal(session_id)) == 3
 
 
-async def test_a_failed_request_is_tried_again(api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str) -> None:
+async def test_a_failed_request_is_tried_again(
+    api: httpx.AsyncClient, environment: Environment, session_id: str
+) -> None:
     path = f"/v1/sessions/{session_id}/events"
-    gateway.faults["post"] = Overloaded("the outbox is full")
+    environment.fail("commit", EngineUnavailable("disk full"))
     assert (await api.post(path, json=HELLO, headers={"idempotency-key": "k"})).status_code == 503
-    gateway.faults.clear()
+    environment.fail("commit", None)
     answer = await api.post(path, json=HELLO, headers={"idempotency-key": "k"})
     assert answer.status_code == 202
     assert "idempotency-replayed" not in answer.headers
 
 
 async def test_what_is_recorded_is_not_called_failed_for_want_of_a_memory(
-    api: httpx.AsyncClient, gateway: MemoryGateway
+    api: httpx.AsyncClient, environment: Environment
 ) -> None:
-    gateway.faults["remember"] = EngineUnavailable("disk full")
+    environment.fail("remember", EngineUnavailable("disk full"))
     answer = await api.post("/v1/sessions", json={"runtime": "finn"}, headers={"idempotency-key": "k"})
     assert answer.status_code == 201
 
 
 async def test_a_repeat_after_the_events_were_removed_is_told_so_and_not_done_again(
-    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+    api: httpx.AsyncClient, environment: Environment, session_id: str
 ) -> None:
     path = f"/v1/sessions/{session_id}/events"
     await api.post(path, json=HELLO, headers={"idempotency-key": "k"})
-    gateway.first_sequence = 7
+    await api.post(path, json={"events": [HELLO, HELLO]})
+    await environment.forget(session_id, keep=2)
     again = await api.post(path, json=HELLO, headers={"idempotency-key": "k"})
     assert again.status_code == 410
-    assert len(gateway.journal[session_id]) == 2
+    assert (await environment.gateway.session(SessionId(session_id))).last_sequence == 5
 
 
 async def test_an_answer_that_an_earlier_release_has_kept_is_given_again(
-    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+    api: httpx.AsyncClient, environment: Environment, session_id: str
 ) -> None:
     path = f"/v1/sessions/{session_id}/events"
+    scope = f"backend POST {path}"
     await api.post(path, json=HELLO, headers={"idempotency-key": "k"})
-    ((place, kept),) = gateway.remembered.items()
+    kept = await environment.engine.recall(key="k", scope=scope)
+    assert kept is not None
     old = b'{"status":202,"headers":{"content-type":"application/json"}}\n{"data":[]}'
-    gateway.remembered[place] = replace(kept, response=old)
-    again = await api.post(path, json=HELLO, headers={"idempotency-key": "k"})
+    await environment.engine.remember(key="old", scope=scope, answer=replace(kept, response=old))
+    again = await api.post(path, json=HELLO, headers={"idempotency-key": "old"})
     assert (again.status_code, again.content) == (202, b'{"data":[]}')
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "naïve", "tab\there"])
 async def test_an_unusable_key_is_refused(
-    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str, key: str
+    api: httpx.AsyncClient, environment: Environment, session_id: str, key: str
 ) -> None:
     headers = [(b"idempotency-key", key.encode("latin-1"))]
     answer = await api.post(f"/v1/sessions/{session_id}/events", json=HELLO, headers=headers)
     assert answer.status_code == 400
-    assert len(gateway.journal[session_id]) == 1
+    assert len(await environment.journal(session_id)) == 2
 
 
 async def test_different_secrets_under_one_key_leave_no_trace_to_tell_them_apart(
-    api: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+    api: httpx.AsyncClient, session_id: str
 ) -> None:
-    shas: list[str] = []
-    for value in ("hunter2", "hunter3"):
-        gateway.remembered.clear()
-        event = {"kind": "secret.supplied", "id": "s", "value": value}
-        await api.post(f"/v1/sessions/{session_id}/events", json=event, headers={"idempotency-key": "k"})
-        shas += [kept.request_sha for kept in gateway.remembered.values()]
-    assert len(shas) == 2
-    assert len(set(shas)) == 1
+    events = [{"kind": "secret.supplied", "id": "s", "value": value} for value in ("hunter2", "hunter3")]
+    path = f"/v1/sessions/{session_id}/events"
+    answers = [await api.post(path, json=event, headers={"idempotency-key": "k"}) for event in events]
+    assert [answer.status_code for answer in answers] == [202, 202]
+    assert answers[1].headers["idempotency-replayed"] == "true"

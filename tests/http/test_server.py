@@ -1,15 +1,15 @@
 """The server's own walls: the size of request heads, and rude clients."""
 
 import asyncio
-from datetime import timedelta
 
 import httpx
 import pytest
 
-from gateway.http import edge
 from gateway.http.server import most_connections
-from gateway.runtime.app import Readiness
-from tests.http.fake_gateway import MemoryGateway
+from gateway.runtime.tuning import Tuning
+from gateway.store.rows import EngineHealth
+from tests.http.conftest import in_process
+from tests.http.environment import Environment, environment_of
 
 
 def port_of(url: str) -> int:
@@ -69,7 +69,7 @@ async def test_many_requests_on_one_connection_are_answered(url: str) -> None:
 
 
 async def test_a_client_that_leaves_in_the_middle_of_its_body_changes_nothing(
-    url: str, wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+    url: str, wire: httpx.AsyncClient, environment: Environment, session_id: str
 ) -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", port_of(url))
     head = f"POST /v1/sessions/{session_id}/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer all-of-it\r\n"
@@ -78,7 +78,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_changes_nothing(
     writer.close()
     await writer.wait_closed()
     assert (await wire.get(f"/v1/sessions/{session_id}/events")).status_code == 200
-    assert len(gateway.journal[session_id]) == 1
+    assert len(await environment.journal(session_id)) == 2
 
 
 def test_followers_leave_connections_to_requests() -> None:
@@ -104,10 +104,9 @@ async def test_paths_with_odd_bytes_are_unknown_paths(url: str) -> None:
 
 
 async def test_bodies_that_take_more_memory_together_than_allowed_are_refused_until_one_is_done(
-    url: str, wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+    url: str, wire: httpx.AsyncClient, environment: Environment, session_id: str
 ) -> None:
-    api = gateway.settings.api.model_copy(update={"body_memory": 100_000})
-    gateway.settings = gateway.settings.model_copy(update={"api": api})
+    await environment.reload({"api": {"body_memory": 100_000}})
     path = f"/v1/sessions/{session_id}/events"
     event = {"kind": "message.posted", "content": "x" * 60_000}
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer all-of-it\r\n"
@@ -124,14 +123,14 @@ async def test_bodies_that_take_more_memory_together_than_allowed_are_refused_un
             continue
 
 
-async def test_a_request_that_gets_no_answer_is_told_so_in_the_end(
-    wire: httpx.AsyncClient, gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def never() -> Readiness:
-        await asyncio.Event().wait()
-        raise AssertionError
+async def test_a_request_that_gets_no_answer_is_told_so_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with environment_of(tuning=Tuning(answer=0.05)) as made:
 
-    monkeypatch.setattr(edge, "_ANSWER_DEADLINE", timedelta(milliseconds=50))
-    monkeypatch.setattr(gateway, "ready", never)
-    answer = await wire.get("/readyz")
+        async def never() -> EngineHealth:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        monkeypatch.setattr(made.engine, "health", never)
+        async with in_process(made.gateway, {}) as stranger:
+            answer = await stranger.get("/readyz")
     assert (answer.status_code, answer.json()["type"].rsplit("/", 1)[1]) == (503, "overloaded")

@@ -1,8 +1,8 @@
 """The event stream over real sockets: live, resumed, with gaps, and how it ends."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
 import orjson
@@ -10,13 +10,13 @@ import pytest
 from starlette.types import Message
 
 from gateway.errors import EngineUnavailable
-from gateway.events import Live, TurnSteered, TypingChanged
+from gateway.events import Envelope, Live, SessionId, TurnSteered, TypingChanged
 from gateway.http.app import build_app, followers_of
 from gateway.http.room import Room
-from gateway.http.sse import WIRE, EventStream, Followers, Frames
-from gateway.runtime.app import Gap, Heartbeat
+from gateway.http.sse import WIRE, EventStream, Followers, Frames, frame_of
+from gateway.runtime.app import Gap, Heartbeat, Missed
 from tests.http.conftest import bearer, plain_client, serving
-from tests.http.fake_gateway import MemoryGateway
+from tests.http.environment import Environment, until
 
 
 class Reader:
@@ -58,48 +58,36 @@ async def following(
         yield reader
 
 
-async def until_following(gateway: MemoryGateway, count: int) -> None:
-    async with asyncio.timeout(5):
-        while gateway.following != count:
-            await gateway.follow_changed.wait()
-            gateway.follow_changed.clear()
-
-
 async def test_a_stream_begins_live_and_shows_what_happens(
-    wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+    wire: httpx.AsyncClient, environment: Environment, session_id: str
 ) -> None:
     async with following(wire, session_id) as reader:
         assert reader.response.headers["content-type"].startswith("text/event-stream")
         assert reader.response.headers["cache-control"] == "no-store"
         assert reader.response.headers["x-accel-buffering"] == "no"
-        await until_following(gateway, 1)
-        gateway.ask(session_id)
+        await environment.ask()
         frame = await reader.event()
-        assert (frame["id"], frame["event"]) == ("2", "tool.requested")
-        page = (await wire.get(f"/v1/sessions/{session_id}/events?after=1")).json()
+        assert (frame["id"], frame["event"]) == ("3", "tool.requested")
+        page = (await wire.get(f"/v1/sessions/{session_id}/events?after=2")).json()
         assert orjson.loads(frame["data"]) == page["data"][0]
 
 
-async def test_a_head_of_a_stream_is_its_head_and_then_the_end(
-    wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
-) -> None:
+async def test_a_head_of_a_stream_is_its_head_and_then_the_end(wire: httpx.AsyncClient, session_id: str) -> None:
     async with asyncio.timeout(5):
         answer = await wire.head(f"/v1/sessions/{session_id}/events/stream?after=0")
     assert (answer.status_code, answer.content) == (200, b"")
     assert answer.headers["content-type"].startswith("text/event-stream")
-    assert gateway.following == 0
 
 
-async def test_live_events_carry_no_id(wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str) -> None:
+async def test_live_events_carry_no_id(wire: httpx.AsyncClient, environment: Environment, session_id: str) -> None:
     async with following(wire, session_id) as reader:
-        await until_following(gateway, 1)
-        gateway.live(session_id, TypingChanged(typing=True))
+        environment.runtime.say(TypingChanged(typing=True))
         frame = await reader.event()
     assert "id" not in frame
     assert frame["event"] == "typing.changed"
     assert orjson.loads(frame["data"]) == {
         "live": True,
-        "after_sequence": 1,
+        "after_sequence": 2,
         "event": {"kind": "typing.changed", "typing": True},
     }
 
@@ -116,55 +104,56 @@ async def test_live_events_carry_no_id(wire: httpx.AsyncClient, gateway: MemoryG
 )
 async def test_a_stream_resumes_behind_its_cursor(
     wire: httpx.AsyncClient,
-    gateway: MemoryGateway,
+    environment: Environment,
     session_id: str,
     query: str,
     headers: dict[str, str],
     first: str,
 ) -> None:
-    gateway.ask(session_id, "c-1")
-    gateway.ask(session_id, "c-2")
+    await environment.ask()
     async with following(wire, session_id, query, headers) as reader:
         assert (await reader.event())["id"] == first
 
 
 async def test_a_dropped_follower_misses_nothing_when_it_comes_back(
-    wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+    wire: httpx.AsyncClient, environment: Environment, session_id: str
 ) -> None:
     seen: list[str] = []
     for number in range(3):
-        headers = {"last-event-id": seen[-1] if seen else "0"}
-        gateway.ask(session_id, f"c-{number}-a")
+        headers = {"last-event-id": seen[-1] if seen else "2"}
+        await environment.post(session_id)
         async with following(wire, session_id, headers=headers) as reader:
-            while len(seen) < 2 * number + 2:
+            while len(seen) < 2 * number + 1:
                 seen.append((await reader.event())["id"])
-        gateway.ask(session_id, f"c-{number}-b")
-    assert seen == [str(number) for number in range(1, 7)]
+        await environment.post(session_id)
+    assert seen == [str(number) for number in range(3, 8)]
 
 
-async def test_a_gap_says_what_is_left(wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str) -> None:
-    for number in range(4):
-        gateway.ask(session_id, f"c-{number}")
-    gateway.first_sequence = 4
+async def test_a_gap_says_what_is_left(wire: httpx.AsyncClient, environment: Environment, session_id: str) -> None:
+    await environment.post(session_id, 4)
+    assert await environment.forget(session_id, keep=2) == 5
     async with following(wire, session_id, "?after=1") as reader:
-        assert await reader.event() == {"event": "gap", "data": '{"first_sequence":4}'}
-        assert (await reader.event())["id"] == "4"
+        assert await reader.event() == {"event": "gap", "data": '{"first_sequence":5}'}
+        assert (await reader.event())["id"] == "5"
 
 
-async def test_a_quiet_stream_has_heartbeats(wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str) -> None:
-    gateway.heartbeat = 0.01
+async def test_a_quiet_stream_has_heartbeats(
+    wire: httpx.AsyncClient, environment: Environment, session_id: str
+) -> None:
+    await environment.reload({"api": {"heartbeat": "10ms"}})
     async with following(wire, session_id) as reader:
         assert [await reader.line() for _ in range(3)] == [": heartbeat"] * 3
 
 
 async def test_the_time_to_come_back_after_is_said_with_the_first_event(
-    wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+    wire: httpx.AsyncClient, environment: Environment, session_id: str
 ) -> None:
-    gateway.ask(session_id)
-    gateway.heartbeat = 0.01
-    async with following(wire, session_id, "?after=0") as reader:
+    await environment.reload({"api": {"heartbeat": "10ms"}})
+    async with following(wire, session_id) as reader:
+        assert await reader.line() == ": heartbeat"
+        await environment.post(session_id, 2)
         assert (await reader.frame())[0] == "retry: 1000"
-        assert (await reader.frame())[0] == "id: 2"
+        assert (await reader.frame())[0] == "id: 4"
 
 
 @pytest.mark.parametrize(
@@ -188,79 +177,85 @@ async def test_a_bad_cursor_is_refused(
     assert answer.json()["type"] == "/problems/invalid-request"
 
 
-async def test_a_client_that_leaves_is_no_longer_followed_for(
-    wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
-) -> None:
-    async with following(wire, session_id):
-        await until_following(gateway, 1)
-    async with asyncio.timeout(5):
-        await gateway.follow_ended.wait()
-    assert gateway.following == 0
+async def test_a_client_that_leaves_is_no_longer_followed_for(environment: Environment, session_id: str) -> None:
+    async with serving(environment.gateway) as (server, base), plain_client(base) as client:
+        async with following(client, session_id):
+            assert len(server.followers) == 1
+
+        async def left() -> bool | None:
+            return not len(server.followers) or None
+
+        await until(left)
 
 
 async def test_newlines_in_texts_stay_inside_their_line(
-    wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+    wire: httpx.AsyncClient, environment: Environment, session_id: str
 ) -> None:
     text = "a\r\nid: 99\n\nevent: evil\u2028\x00"
-    gateway.record(session_id, TurnSteered(text=text))
+    await environment.post(session_id, text=text)
     raw = b""
-    async with wire.stream("GET", f"/v1/sessions/{session_id}/events/stream?after=1") as response:
+    async with wire.stream("GET", f"/v1/sessions/{session_id}/events/stream?after=2") as response:
         async for chunk in response.aiter_raw():
             raw += chunk
             if raw.endswith(b"\n\n"):
                 break
     heartbeat, retry, head, event, data = raw.rstrip(b"\n").split(b"\n")
     assert (heartbeat, retry) == (b": heartbeat", b"retry: 1000")
-    assert (head, event) == (b"id: 2", b"event: turn.steered")
+    assert (head, event) == (b"id: 3", b"event: turn.steered")
     assert orjson.loads(data.removeprefix(b"data: "))["event"]["text"] == text
 
 
 async def test_a_store_that_fails_ends_the_stream_cleanly(
-    wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+    wire: httpx.AsyncClient, environment: Environment, session_id: str
 ) -> None:
-    gateway.faults["follow"] = EngineUnavailable("disk full")
+    await environment.post(session_id, 20)
+    read = environment.engine.read
+
+    async def fails_later(session_id: SessionId, *, after: int = 0, limit: int = 500) -> Sequence[Envelope]:
+        if after > 0:
+            raise EngineUnavailable("disk full")
+        return await read(session_id, after=after, limit=limit)
+
+    environment.engine.read = fails_later
     async with following(wire, session_id, "?after=0") as reader:
-        assert (await reader.event())["id"] == "1"
+        # The first page has four; the next one is not there.
+        assert [(await reader.event())["id"] for _ in range(4)] == ["1", "2", "3", "4"]
         with pytest.raises(EOFError):
             await reader.frame()
 
 
 async def test_a_burst_reaches_every_follower_in_order(
-    wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+    wire: httpx.AsyncClient, environment: Environment, session_id: str
 ) -> None:
-    async def ids() -> list[str]:
-        async with following(wire, session_id) as reader:
+    async with AsyncExitStack() as stack:
+        readers = [await stack.enter_async_context(following(wire, session_id)) for _ in range(5)]
+
+        async def ids(reader: Reader) -> list[str]:
             return [(await reader.event())["id"] for _ in range(500)]
 
-    async with asyncio.timeout(60):
-        readers = [asyncio.create_task(ids()) for _ in range(5)]
-        await until_following(gateway, 5)
-        for number in range(500):
-            gateway.record(session_id, TurnSteered(text=f"{number} " + "x" * 500))
-        assert [await reader for reader in readers] == [[str(n) for n in range(2, 502)]] * 5
+        async with asyncio.timeout(60):
+            reading = [asyncio.create_task(ids(reader)) for reader in readers]
+            await environment.post(session_id, 500, text="x" * 500)
+            assert [await reader for reader in reading] == [[str(n) for n in range(3, 503)]] * 5
 
 
-async def test_a_stopping_server_ends_its_streams_at_once(gateway: MemoryGateway, session_id: str) -> None:
-    async with serving(gateway) as (server, base):
+async def test_a_stopping_server_ends_its_streams_at_once(environment: Environment, session_id: str) -> None:
+    async with serving(environment.gateway) as (server, base):
         async with plain_client(base) as client, following(client, session_id) as reader:
-            await until_following(gateway, 1)
             server.should_exit = True
             with pytest.raises(EOFError):
                 await reader.frame()
-        async with asyncio.timeout(3):
-            await gateway.follow_ended.wait()
+        assert not len(server.followers)
 
 
 @pytest.mark.parametrize(("most", "most_bytes"), [(10, 10**9), (10**9, 5_000)])
-def test_an_item_is_written_once_and_forgotten_within_bounds(
-    gateway: MemoryGateway, session_id: str, most: int, most_bytes: int
-) -> None:
+def test_an_item_is_written_once_and_forgotten_within_bounds(most: int, most_bytes: int) -> None:
     frames = Frames(most=most, most_bytes=most_bytes)
-    first = gateway.record(session_id, TurnSteered(text="first"))
+    first = Live(TurnSteered(text="first"), 1)
     kept = frames.write(first)
     assert frames.write(first) is kept
     for number in range(20):
-        frames.write(gateway.record(session_id, TurnSteered(text=f"{number}" * 100)))
+        frames.write(Live(TurnSteered(text=f"{number}" * 100), number))
     assert frames.write(first) is not kept
     assert frames.write(first) == kept
 
@@ -271,9 +266,10 @@ def test_gaps_and_heartbeats_are_written_plainly() -> None:
 
 
 async def test_questions_to_people_are_streamed_as_in_the_list(
-    wire: httpx.AsyncClient, gateway: MemoryGateway, session_id: str
+    wire: httpx.AsyncClient, environment: Environment, session_id: str
 ) -> None:
-    gateway.ask_person(session_id)
+    await environment.reload({"api": {"heartbeat": "10ms"}})
+    interaction = await environment.ask_person()
     (listed,) = (await wire.get("/v1/interactions")).json()["data"]
     async with wire.stream("GET", "/v1/interactions/stream") as response:
         assert response.headers["content-type"].startswith("text/event-stream")
@@ -281,8 +277,13 @@ async def test_questions_to_people_are_streamed_as_in_the_list(
         shown = await reader.event()
         assert (shown["event"], orjson.loads(shown["data"])) == ("interaction", listed)
         assert "id" not in shown
-        assert await reader.event() == {"event": "gap", "data": "{}"}
+        await wire.post(f"/v1/interactions/{interaction}/answer", json={"decision": "deny"})
+        assert orjson.loads((await reader.event())["data"])["state"] == "answered"
         assert await reader.line() == ": heartbeat"
+
+
+def test_a_reader_of_questions_who_has_missed_some_is_told_so() -> None:
+    assert frame_of(Missed()) == b"event: gap\ndata: {}\n\n"
 
 
 async def test_for_a_client_that_does_not_read_no_more_is_read_ahead_than_its_buffer_holds() -> None:
@@ -373,14 +374,14 @@ class Follower:
 
 @pytest.mark.parametrize("path", ["/v1/sessions/{session_id}/events/stream", "/v1/interactions/stream"])
 async def test_what_may_wait_for_all_of_them_is_what_the_settings_say(
-    gateway: MemoryGateway, session_id: str, path: str
+    environment: Environment, session_id: str, path: str
 ) -> None:
-    app = build_app(gateway)
+    app = build_app(environment.gateway)
     room = followers_of(app).room
-    assert room.most == gateway.settings.api.followers_memory == 64 * 1024**2
-    assert gateway.settings.api.follower_buffer == 128 * 1024
-    api = gateway.settings.api.model_copy(update={"followers_memory": 300_000})
-    gateway.settings = gateway.settings.model_copy(update={"api": api})
+    api = environment.gateway.settings.api
+    assert room.most == api.followers_memory == 64 * 1024**2
+    assert api.follower_buffer == 128 * 1024
+    await environment.reload({"api": {"followers_memory": 300_000}})
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://x", headers=bearer("all-of-it")) as http:
         assert (await http.head(path.format(session_id=session_id))).status_code == 200
