@@ -2,12 +2,10 @@
 
 import asyncio
 import time
-from datetime import timedelta
 
 import httpx
 import pytest
 
-from gateway.http import edge
 from gateway.runtime.tuning import Tuning
 from gateway.store.sqlite import engine as sqlite_engine
 from tests.engines.sqlite_held import held, wait_for_ever
@@ -25,8 +23,7 @@ async def test_a_disk_that_hangs_is_told_to_all_in_time_and_costs_no_call(
     newer: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_engine, "PROBE_SECONDS", _PROBE)
-    newer.tuning = Tuning(reply=_REPLY)
-    monkeypatch.setattr(edge, "_ANSWER_DEADLINE", timedelta(seconds=_ANSWER))
+    newer.tuning = Tuning(reply=_REPLY, answer=_ANSWER)
     newer.hooks.scripts["ask"] = success("7")
     event = {"kind": "context.updated", "name": "news", "context": {"a": 1}}
     wait_for_ever(monkeypatch)

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from gateway.http import edge
+from gateway.runtime.tuning import Tuning
 from gateway.settings.model import Api
 
 ROOT = Path(__file__).parents[3]
@@ -167,7 +167,7 @@ def test_two_gateways_share_one_database_behind_a_proxy_in_a_profile_of_their_ow
 
 
 def test_the_proxy_waits_longer_than_a_gateway_stays_silent_and_takes_bodies_as_large() -> None:
-    api, slowest = Api(), vars(edge)["_ANSWER_DEADLINE"].total_seconds()
+    api, slowest = Api(), Tuning().answer
     [patience] = re.findall(r"proxy_read_timeout (\d+)s;", PROXY)
     assert int(patience) > max(slowest, 2 * api.heartbeat.total_seconds())
     [most] = re.findall(r"client_max_body_size (\d+)m;", PROXY)
