@@ -8,6 +8,8 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any
 
+import structlog
+
 from gateway.events import SessionId
 from gateway.store.postgres.once import Transaction, Work
 from gateway.store.postgres.pool import Pool
@@ -16,6 +18,21 @@ from gateway.store.questions import SESSION, session_row
 from gateway.store.roster import room_for
 from gateway.store.rows import Instance, Regained, SessionRow
 
+log = structlog.get_logger(__name__)
+
+# No time-out of the server looks at a client that is in the middle of a statement, and nobody else could have the rows
+# that its transaction holds; so it gets what the server would give it between two statements. COPY waits for its rows
+# as a matter of course. The transaction is undone, and a gateway that wakes up to that does it again.
+_END_STUCK = """
+SELECT pid, application_name, pg_terminate_backend(pid) FROM pg_stat_activity a
+WHERE datname = current_database() AND usename = current_user AND state = 'active' AND wait_event = 'ClientRead'
+    AND state_change < clock_timestamp() - interval '3 seconds'
+    AND NOT EXISTS (SELECT 1 FROM pg_stat_progress_copy p WHERE p.pid = a.pid)
+    AND EXISTS (
+        SELECT 1 FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE l.pid = a.pid AND n.nspname = $1 AND l.mode IN ('RowShareLock', 'RowExclusiveLock')
+    )
+"""
 _BEAT = """
 INSERT INTO @instances AS i (instance, url, expires_at) VALUES ($1, $2, clock_timestamp() + $3::interval)
 ON CONFLICT (instance) DO UPDATE SET url = excluded.url, expires_at = clock_timestamp() + $3::interval
@@ -108,9 +125,15 @@ async def take(pool: Pool, instance: str, session_id: SessionId) -> SessionRow |
 
 
 def take_over(instance: str, runtimes: Collection[str], limit: int) -> Work[Sequence[SessionRow]]:
-    """Own open sessions that nobody who lives owns, up to a limit and to a fair share of all."""
+    """Own open sessions that nobody who lives owns, up to a limit and to a fair share of all.
+
+    Transactions that hold rows and wait for a client in the middle of a statement are ended first, whoever owns what
+    they hold.
+    """
 
     async def work(turn: Transaction) -> Sequence[SessionRow]:
+        for pid, name, _ in await turn.link.ask(_END_STUCK, turn.link.address.schema):
+            log.warning("a client stood still in a transaction, which was ended", process=pid, application=name)
         rows = await _take_over(turn, instance, [*runtimes], limit)
         turn.idle = not rows
         return [session_row(row) for row in rows]
