@@ -9,12 +9,13 @@ import pytest
 
 from gateway.errors import EngineUnavailable
 from gateway.guard import FAULTS
+from gateway.store.encoding import encode_event
 from gateway.store.sqlite import SqliteEngine
 from gateway.store.sqlite.place import FilePlace
 from gateway.store.sqlite.upkeep import cut, set_note
 from gateway.store.sqlite.writer import BATCH, WAITING, Turn, Writer
 from gateway.store.step import RUNTIME, Enqueue, SendChange, Step
-from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said
+from gateway.testing.conformance.engine_words import ALICE, FakeClock, asked, call, open_session, row_of, said
 
 
 class Fatal(BaseException):
@@ -132,3 +133,34 @@ async def test_what_became_needed_after_a_sweep_chose_is_not_cut(path: Path) -> 
     async with SqliteEngine(path, FakeClock()) as engine:
         row = await row_of(engine)
         assert (row.first_sequence, row.last_sequence) == (3, 4)
+
+
+async def test_nothing_that_a_batch_asks_for_is_looked_for_in_all_of_a_table(path: Path) -> None:
+    asked_for: list[str] = []
+
+    def listen(turn: Turn) -> None:
+        turn.store.forget()
+        turn.store.connection.set_trace_callback(asked_for.append)
+
+    def explain(turn: Turn) -> list[str]:
+        connection = turn.store.connection
+        connection.set_trace_callback(None)
+        questions = {one for one in asked_for if "SELECT" in one}
+        return [row[-1] for one in questions for row in connection.execute(f"EXPLAIN QUERY PLAN {one}")]
+
+    async with SqliteEngine(path, FakeClock()) as engine:
+        await open_session(engine)
+    writer = Writer(path, FakeClock(), FilePlace(path))
+    await writer.start()
+    await writer.run(listen)
+    for number in range(3):
+        steps = [
+            Step(ALICE, (asked(f"{number}-{n}", dedupe_key=f"{number}-{n}"),), calls=(call(f"{number}-{n}"),))
+            for n in range(5**number)
+        ]
+        await asyncio.gather(*(writer.commit(step, [encode_event(step.events[0])]) for step in steps))
+    plans = await writer.run(explain)
+    await writer.stop()
+    found = {one.split(" USING")[0] for one in plans if one.startswith("SEARCH")}
+    assert len(found) == 3, plans
+    assert [one for one in plans if one.startswith(("SCAN sessions", "SCAN calls", "SCAN events", "SCAN e "))] == []

@@ -48,18 +48,22 @@ def _in_rows(table: str, columns: Sequence[str]) -> dict[int, str]:
     return {size: insert(table, columns, more * (size - 1)) for size in _ROWS}
 
 
-def _in_sizes(columns: Sequence[str], rest: str, *, marks: str = "?", last: str = ")") -> dict[int, str]:
+def _in_sizes(columns: Sequence[str], rest: str) -> dict[int, str]:
     # A few fixed lengths, so that sqlite3's statement cache holds them all.
-    return {size: select(columns, rest + ", ".join([marks] * size) + last) for size in _SIZES}
+    return {size: select(columns, rest + ", ".join(["?"] * size) + ")") for size in _SIZES}
 
 
 _HEADS = _in_sizes(Head._fields, "FROM sessions WHERE session_id IN (")
 _CALLS = _in_sizes(CALL_COLUMNS, "FROM calls WHERE call_id IN (")
-_KEYS = _in_sizes(
-    ("session_id", "direction", "dedupe_key"),
-    "FROM events WHERE dedupe_key IS NOT NULL AND (session_id, direction, dedupe_key) IN (VALUES ",
-    marks="(?, ?, ?)",
-)
+# A join in this order, since for `(…) IN (VALUES …)` SQLite looks through the whole index.
+_KEYS = {
+    size: f"""
+    WITH wanted AS (VALUES {", ".join(["(?, ?, ?)"] * size)})
+    SELECT e.session_id, e.direction, e.dedupe_key FROM wanted CROSS JOIN events e
+    ON e.session_id = wanted.column1 AND e.direction = wanted.column2 AND e.dedupe_key = wanted.column3
+    """  # noqa: S608 - only marks are put in
+    for size in _SIZES
+}
 
 _ADD_EVENTS = _in_rows("events", EventRecord._fields)
 _ADD_CALLS = _in_rows("calls", CALL_COLUMNS)
