@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.guard import guard_call
 from gateway.http.app import followers_of
-from gateway.http.sse import WIRE
+from gateway.http.sse import WIRE, Wire
 
 _HEAD_BYTES = 64 * 1024
 _UNSENT_BYTES = 16 * 1024
@@ -35,6 +35,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
+        self._wire = Wire(self.flow.drain, transport.abort)
         transport.set_write_buffer_limits(high=_UNSENT_BYTES)
         # Uvicorn writes its own line, query string and all, as soon as the root logger has a handler.
         self.access_log = False
@@ -58,7 +59,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        cast("dict[str, Any]", self.scope)["extensions"] = {WIRE: self}
+        cast("dict[str, Any]", self.scope)["extensions"] = {WIRE: self._wire}
         self._heads += 1
         self._head_seen = 0
         self._expect_head()
@@ -74,14 +75,6 @@ class BoundedHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head_is_there()
         super().on_headers_complete()
-
-    async def drained(self) -> None:
-        """Wait until the kernel has taken what was written, for the most part."""
-        await self.flow.drain()
-
-    def abort(self) -> None:
-        """Drop the connection and what waits in it."""
-        self.transport.abort()
 
     def _count_head(self, size: int) -> None:
         self._head_seen += size

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import structlog
 from starlette.responses import Response
@@ -133,24 +134,18 @@ class Followers:
         return True
 
 
-class _Closable(Protocol):
-    async def aclose(self) -> None: ...
-
-
-class StreamWriter(Protocol):
+@dataclass(frozen=True, slots=True)
+class Wire:
     """The connection behind a stream, where the server shows it (`extensions` of the ASGI scope)."""
 
-    async def drained(self) -> None:
-        """Wait until the kernel has taken what was written."""
-        ...
-
-    def abort(self) -> None:
-        """Drop the connection and what waits in it."""
-        ...
+    drained: Callable[[], Awaitable[None]]
+    """Waits until the kernel has taken what was written, for the most part."""
+    abort: Callable[[], None]
+    """Drops the connection and what waits in it."""
 
 
 WIRE = "dragoman.wire"
-Items = AsyncIterator[StreamItem | InteractionItem]
+Items = AsyncGenerator[StreamItem | InteractionItem]
 
 
 class EventStream(Response):
@@ -200,7 +195,7 @@ class EventStream(Response):
         self._ended = False
         self._cut = False
         self._deadline: asyncio.Timeout | None = None
-        self._wire: StreamWriter | None = None
+        self._wire: Wire | None = None
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
 
@@ -274,7 +269,7 @@ class EventStream(Response):
 
     async def _read_on(self) -> bool:
         """Read until the items end; False where the client reads so slowly that they are better read again later."""
-        async with aclosing(cast(_Closable, self._items)):
+        async with aclosing(self._items):
             async for item in self._items:
                 frame = self._followers.frames.write(item)
                 if not await self._find_place(len(frame)):

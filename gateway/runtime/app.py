@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -387,7 +387,7 @@ class Gateway:
             text = f"the events behind {after} were removed by retention; history begins at {exc.first_sequence}"
             raise Gone(text, first_sequence=exc.first_sequence) from exc
 
-    def follow(self, session_id: SessionId, *, after: int | None) -> AsyncIterator[StreamItem]:
+    def follow(self, session_id: SessionId, *, after: int | None) -> AsyncGenerator[StreamItem]:
         """Yield history behind `after`, then what happens; None begins with what happens next.
 
         Ends when the session is closed or the gateway stops. What is only live is shown by the instance that
@@ -481,7 +481,7 @@ class Gateway:
         shown = [await show(self._engine, row) for row in rows]
         return [(one.row, one.asked) for one in shown if one is not None], following
 
-    def follow_interactions(self) -> AsyncIterator[InteractionItem]:
+    def follow_interactions(self) -> AsyncGenerator[InteractionItem]:
         """Yield all questions that wait for a person, then each that changes; ends when the gateway stops."""
         heartbeat = self.settings.api.heartbeat.total_seconds()
         return follow_interactions(self._engine, self._interaction_feed, heartbeat=heartbeat, ended=self._draining)

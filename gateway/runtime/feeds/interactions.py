@@ -7,7 +7,7 @@ stands; one that falls behind begins again with all that wait.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable
 
 import structlog
 
@@ -91,7 +91,7 @@ async def show(engine: Engine, row: InteractionRow) -> InteractionShown | None:
 
 async def follow_interactions(
     engine: Engine, interaction_feed: InteractionFeed, *, heartbeat: float, ended: Ending
-) -> AsyncIterator[InteractionItem]:
+) -> AsyncGenerator[InteractionItem]:
     """Yield all that wait, then each that changes as it then is, and heartbeats in between."""
     place = interaction_feed.join()
     try:
