@@ -1,8 +1,8 @@
 """Checks that every protocol needs on free-form JSON: what is sayable, how long it is, where it went wrong. Pure."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from math import isfinite
 from typing import Any, TypeVar, cast
 
@@ -26,7 +26,7 @@ MAX_LISTED = 32
 
 # Without these flags orjson would quietly turn dates and dataclasses into JSON that nobody wrote.
 _STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
-_PLAIN = json.JSONEncoder(allow_nan=False, check_circular=False, ensure_ascii=False)
+_MOST_TRIED = 1_000
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -107,41 +107,70 @@ def find_fault(value: object, path: str = "", *, forbid_keys: bool = True, max_d
         return Fault(f"has {many}", path)
     if len(raw) > LONG and max_depth >= FEW and is_simple(value):
         return None
-    # Nearly all others end here or below: the bytes rule out forbidden keys without a walk.
-    # Written out, since a loop over the three costs more than the looking.
-    if not (forbid_keys and (b"__proto__" in raw or b"constructor" in raw or b"prototype" in raw)):
-        # Every level takes two bytes at least.
-        is_narrow = len(raw) <= 2 * max_depth or raw.count(b"{") + raw.count(b"[") <= max_depth
+    # Nearly all others end here: the bytes rule out each fault without a walk.
+    is_narrow = count_brackets(raw) <= max_depth
+    if (
+        not (forbid_keys and holds_forbidden_key(raw))
+        and (is_narrow or not nests_deeper(value, max_depth))
+        and (len(raw) <= MAX_NODES or MEMBERS.most < MAX_NODES)
         # What is not finite was written as null.
-        if is_narrow and b"null" not in raw:
-            return None
-        # No value takes less than a byte, so these looks are bounded like the walk.
-        if len(raw) <= MAX_NODES and (is_narrow or _is_shallow(value, max_depth)) and _is_plain(value):
-            return None
+        and ((is_narrow and b"null" not in raw) or _reads_back(raw, value))
+    ):
+        return None
     return _walk(value, path, forbid_keys, max_depth)
 
 
-def _is_shallow(value: Any, max_depth: int) -> bool:
-    level: list[Any] = [value]
-    for _ in range(max_depth):
+def holds_forbidden_key(raw: bytes) -> bool:
+    """Say whether one of the forbidden keys may stand in a text of JSON that writes ASCII without escapes."""
+    # Two looks for the three of them.
+    return b"constructor" in raw or (b"proto" in raw and (b"__proto__" in raw or b"prototype" in raw))
+
+
+def count_brackets(raw: bytes) -> int:
+    """Count what opens a level of a text of JSON, which is nested no deeper; texts in it may hold more of them."""
+    return raw.count(b"{") + raw.count(b"[")
+
+
+def nests_deeper(value: object, most: int) -> bool:
+    """Say whether what is JSON is nested deeper than so many levels."""
+    # orjson writes so many levels and no more: as many as this value may not have are put around it.
+    around = value
+    for _ in range(_written_levels() - most):
+        around = [around]
+    try:
+        orjson.dumps(around)
+    except TypeError:
+        return has_more_levels(value, most)
+    return False
+
+
+@cache
+def _written_levels() -> int:
+    value: list[Any] = []
+    for levels in range(_MOST_TRIED):
+        try:
+            orjson.dumps(value)
+        except TypeError:
+            return levels
+        value = [value]
+    return _MOST_TRIED
+
+
+def has_more_levels(value: Any, most: int) -> bool:
+    """Say the same of any value, by a walk."""
+    level: list[Any] = [[value]]
+    for _ in range(most + 1):
         level = [
             inner
             for outer in level
             for inner in (cast("dict[str, Any]", outer).values() if isinstance(outer, dict) else outer)
             if isinstance(inner, dict | list | tuple)
         ]
-        if not level:
-            return True
-    return False
+    return bool(level)
 
 
-def _is_plain(value: object) -> bool:
-    # Unlike orjson, the standard library takes neither what is not finite nor UUIDs and the like.
-    try:
-        _PLAIN.encode(value)
-    except (ValueError, TypeError):
-        return False
-    return True
+def _reads_back(raw: bytes, value: object) -> bool:
+    return bool(orjson.loads(raw) == value)
 
 
 def _walk(value: object, path: str, forbid_keys: bool, max_depth: int) -> Fault | None:

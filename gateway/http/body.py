@@ -1,7 +1,6 @@
 """The door for request bodies and queries: bounded, strict JSON, with an error that names the place."""
 
 import asyncio
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,13 +14,12 @@ from starlette.requests import Request
 
 from gateway.http.errors import Refused
 from gateway.http.wording import word
-from gateway.json_members import MEMBERS
+from gateway.json_reading import Unreadable, read_strictly
 
 DEPTH = 64
 """How deep a body may nest."""
 BODY_DEADLINE = timedelta(seconds=30)
 _MOST_ERRORS = 10
-_MANY_DIGITS = re.compile(rb"\d{19,}")
 _JSON_TYPE = re.compile(r"application/(?:[a-z0-9.+-]+\+)?json", re.IGNORECASE)
 
 
@@ -61,19 +59,10 @@ def parse_json(raw: bytes) -> Any:
     """
     if not raw.strip():
         raise Refused("invalid-json", "the body is empty; a JSON value is expected")
-    if (many := MEMBERS.too_many(raw)) is not None:
-        raise Refused("invalid-json", f"the body has {many}; send less at once")
     try:
-        value = orjson.loads(raw)
-    except orjson.JSONDecodeError as exc:
+        return read_strictly(raw, max_depth=DEPTH)
+    except Unreadable as exc:
         raise Refused("invalid-json", _explain(exc)) from exc
-    # Fewer brackets than the limit cannot nest deeper than it, and is what nearly all bodies have.
-    if raw.count(b"[") + raw.count(b"{") > DEPTH and _is_too_deep(value):
-        raise Refused("invalid-json", f"the body nests deeper than {DEPTH} levels")
-    if _MANY_DIGITS.search(raw):
-        # orjson turns an integer beyond 64 bits into a float without a word; the slow parser shows it.
-        json.loads(raw, parse_int=_bounded_int)
-    return value
 
 
 def refuse_repeats(model: type[BaseModel], request: Request) -> None:
@@ -167,7 +156,19 @@ def _split_parameter(parameter: str) -> tuple[str, str, str]:
     return name.strip().lower(), equals, value
 
 
-def _explain(exc: orjson.JSONDecodeError) -> str:
+def _explain(exc: Unreadable) -> str:
+    match exc.fault:
+        case "members":
+            return f"the body has {exc}; send less at once"
+        case "depth":
+            return f"the body nests deeper than {DEPTH} levels"
+        case "integer":
+            return "an integer is beyond 64 bits; write such numbers as strings"
+        case "syntax":
+            return _explain_syntax(cast(orjson.JSONDecodeError, exc.__cause__))
+
+
+def _explain_syntax(exc: orjson.JSONDecodeError) -> str:
     rest = exc.doc[exc.pos : exc.pos + 9]
     if "number is infinity" in exc.msg:
         return f"numbers must be finite, integers within 64 bits (line {exc.lineno}, column {exc.colno})"
@@ -178,25 +179,6 @@ def _explain(exc: orjson.JSONDecodeError) -> str:
     if "surrogate" in exc.msg:
         return f"text must be valid UTF-8 without lone surrogates (line {exc.lineno}, column {exc.colno})"
     return f"not JSON: {exc.msg} (line {exc.lineno}, column {exc.colno})"
-
-
-def _is_too_deep(value: Any) -> bool:
-    level: list[Any] = [value] if isinstance(value, dict | list) else []
-    for _ in range(DEPTH):
-        inner: list[Any] = []
-        for container in level:
-            members = cast(list[Any], container.values() if isinstance(container, dict) else container)
-            inner += [member for member in members if isinstance(member, dict | list)]
-        if not inner:
-            return False
-        level = inner
-    return True
-
-
-def _bounded_int(digits: str) -> int:
-    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
-        raise Refused("invalid-json", "an integer is beyond 64 bits; write such numbers as strings")
-    return int(digits)
 
 
 def _json_name(value: Any) -> str:

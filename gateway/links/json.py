@@ -13,7 +13,8 @@ import orjson
 
 from gateway.errors import CannotExpress
 from gateway.json_members import MEMBERS
-from gateway.json_values import LONG, Malformed, is_simple
+from gateway.json_reading import Unreadable, read_strictly
+from gateway.json_values import Malformed, has_more_levels
 
 EXCERPT = 256
 MAX_DEPTH = 256
@@ -27,10 +28,7 @@ _NEXT = re.compile(r'[^"\[\]{}]*+(?:"(?:[^"\\]++|\\.)*+"[^"\[\]{}]*+)*+([\[\]{}]
 """What leads to the next bracket that stands in no text, and the bracket."""
 _SLICE = 2_000
 """Brackets that are looked at before others get their turn; it takes about a millisecond."""
-_LONG_INTEGER = re.compile(r"-\d{19}|\d{20}")
-_SAME_DIGITS = bytes.maketrans(b"123456789", b"000000000")
-_RUN = b"0" * 19
-"""Digits made all alike, a long run of them is found by a plain search, many times sooner than by a pattern."""
+_SAID = {"members": "has {}", "syntax": "not readable as JSON: {}", "depth": "{}", "integer": "{}"}
 _OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
@@ -40,22 +38,10 @@ def loads(text: str | bytes) -> Any:
     Refused beside broken JSON: more members than `limits.members`, lone surrogates, nesting over `MAX_DEPTH`,
     infinities, and integers beyond 64 bits, which would otherwise be rounded without a word.
     """
-    if (many := MEMBERS.too_many(text)) is not None:
-        return Malformed(f"has {many}", excerpt(text))
     try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError as exc:
-        return Malformed(f"not readable as JSON: {exc.msg}", excerpt(text))
-    if len(text) > LONG and is_simple(value):
-        return value
-    if (
-        isinstance(text, str)
-        and _RUN in text.encode().translate(_SAME_DIGITS)
-        and _LONG_INTEGER.search(text)
-        and _has_huge_integer(text)
-    ):
-        return Malformed("an integer is beyond 64 bits", excerpt(text))
-    return value if _is_shallow(text, value) else Malformed(f"nested deeper than {MAX_DEPTH} levels", excerpt(text))
+        return read_strictly(text, max_depth=MAX_DEPTH)
+    except Unreadable as exc:
+        return Malformed(_SAID[exc.fault].format(exc), excerpt(text))
 
 
 def salvage(text: str) -> Any:
@@ -74,7 +60,9 @@ def salvage(text: str) -> Any:
     except (ValueError, RecursionError) as exc:
         reason = exc.msg if isinstance(exc, standard.JSONDecodeError) else "beyond all bounds"
         return Malformed(f"not readable as JSON: {reason}", excerpt(text))
-    return value if _is_shallow(text, value) else Malformed(f"nested deeper than {MAX_DEPTH} levels", excerpt(text))
+    if text.count("{") + text.count("[") > MAX_DEPTH and has_more_levels(value, MAX_DEPTH):
+        return Malformed(f"nested deeper than {MAX_DEPTH} levels", excerpt(text))
+    return value
 
 
 def read(text: str) -> Any:
@@ -181,49 +169,3 @@ def _without_depths(text: str) -> str:
             case _:
                 pass
     return "".join((*kept, text[start:])) if kept else text
-
-
-class _HugeInteger(ValueError):
-    pass
-
-
-def _bounded(digits: str) -> int:
-    if len(digits) > 20 or not -(2**63) <= (value := int(digits)) < 2**64:
-        raise _HugeInteger
-    return value
-
-
-_CHECKER = standard.JSONDecoder(parse_int=_bounded)
-
-
-def _has_huge_integer(text: str) -> bool:
-    try:
-        _CHECKER.decode(text)
-    except (_HugeInteger, RecursionError):
-        return True
-    return False
-
-
-def _is_shallow(text: str | bytes, value: object) -> bool:
-    # Every level takes two characters at least.
-    if len(text) <= 2 * MAX_DEPTH:
-        return True
-    opening = (text.count(b"[") + text.count(b"{")) if isinstance(text, bytes) else (text.count("[") + text.count("{"))
-    if opening <= MAX_DEPTH:
-        return True
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [inner for outer in level for inner in _inside(outer)]
-        if not level:
-            return True
-    return not any(isinstance(inner, dict | list) for inner in level)
-
-
-def _inside(value: object) -> list[object]:
-    match value:
-        case dict():
-            return list(cast("dict[str, object]", value).values())
-        case list():
-            return cast("list[object]", value)
-        case _:
-            return []

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from gateway.executors.webhook.json_body import MAX_DEPTH, read_json
+from gateway.executors.webhook.json_body import read_json
+from gateway.json_values import MAX_DEPTH
 
 
 @pytest.mark.parametrize(

@@ -56,3 +56,8 @@ def test_weights_grow_with_whatever_a_value_holds():
     assert weight({"a": ["x" * 1_000] * 3}) >= 3_000
     assert weight(MessagePosted(content=(Text(text="x" * 5_000),))) >= 5_000
     assert weight([[0]] * 1_000) > 10 * weight([0])
+    many = {"cards": [{"id": number, "at": {"x": 1.5}, "names": ["seven", "7"]} for number in range(1_000)]}
+    # Each card is weighed alone, as one of many, and beside what is no JSON.
+    exact = sum(weight(card) for card in many["cards"])
+    for value in (many, {"cards": [*many["cards"], b""]}):
+        assert exact / 2 < weight(value) < exact * 2
