@@ -193,12 +193,12 @@ def is_to_end() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def awaited(name: str, work: Coroutine[Any, Any, T], tasks: Tasks) -> "asyncio.Task[T]":
-    """Run a coroutine in a task for whoever awaits it, and gets what it raises."""
+def awaited(name: str, work: Awaitable[T], tasks: Tasks) -> "asyncio.Task[T]":
+    """Await something in a task for whoever awaits that, and gets what it raises."""
     return tasks.add(_awaited(work), name)
 
 
-async def _awaited(work: Coroutine[Any, Any, T]) -> T:
+async def _awaited(work: Awaitable[T]) -> T:
     try:
         return await work
     except SystemExit as exc:

@@ -1,5 +1,6 @@
 """The socket for whoever answers calls: what is asked, and the ways it can end. Pure."""
 
+from collections.abc import Awaitable
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol, cast
 
@@ -96,10 +97,11 @@ class Executor(Protocol):
     """Answers requests; an async context manager that owns its connections.
 
     `execute` never raises for what the other side does: every way it can end is an `Answer`.
-    It is canceled (asyncio) when nobody wants the answer any more.
+    It is canceled (asyncio) when nobody wants the answer any more. A future that it returns is under way already;
+    anything else is awaited in a task.
     """
 
-    async def execute(self, request: Request) -> Answer: ...
+    def execute(self, request: Request) -> Awaitable[Answer]: ...
 
     async def cancel(self, cancellation: Cancellation) -> None:
         """Tell about a canceled call; failures are swallowed here, after a log line."""
@@ -146,6 +148,8 @@ class OutcomeForm(Described):
 
 
 _MOST_IGNORED = 20
+# Asked for on each call, a model collects them anew.
+_MEMBERS, _UPDATE_MEMBERS = frozenset(OutcomeForm.model_fields), frozenset(ContextUpdate.model_fields)
 
 
 def outcome_from(body: Any, *, strict: bool = False) -> Answered:
@@ -160,8 +164,9 @@ def outcome_from(body: Any, *, strict: bool = False) -> Answered:
     """
     if not isinstance(body, dict):
         raise ValueError(f"expected a JSON object with an `outcome`, got {type(body).__name__}")
-    given = cast("dict[str, Any]", body)
-    known, ignored = (given, ()) if strict else _known(given)
+    known, ignored = cast("dict[str, Any]", body), ()
+    if not strict and not (known.keys() <= _MEMBERS and "updates" not in known):
+        known, ignored = _known(known)
     try:
         form = OutcomeForm.model_validate(known)
     except ValidationError as exc:
@@ -175,8 +180,8 @@ def outcome_from(body: Any, *, strict: bool = False) -> Answered:
 
 def _known(body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Leave out what nobody knows; returns the names of it, bounded."""
-    strange = [name for name in body if name not in OutcomeForm.model_fields]
-    known = {name: value for name, value in body.items() if name in OutcomeForm.model_fields}
+    strange = [name for name in body if name not in _MEMBERS]
+    known = {name: value for name, value in body.items() if name in _MEMBERS}
     if isinstance(updates := body.get("updates"), list):
         pruned: list[Any] = []
         for update in cast("list[Any]", updates):
@@ -184,7 +189,7 @@ def _known(body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
                 pruned.append(update)
                 continue
             members = cast("dict[str, Any]", update)
-            strange += [f"updates/{name}" for name in members if name not in ContextUpdate.model_fields]
-            pruned.append({name: value for name, value in members.items() if name in ContextUpdate.model_fields})
+            strange += [f"updates/{name}" for name in members if name not in _UPDATE_MEMBERS]
+            pruned.append({name: value for name, value in members.items() if name in _UPDATE_MEMBERS})
         known["updates"] = pruned
     return known, tuple(dict.fromkeys(strange[:_MOST_IGNORED]))

@@ -139,8 +139,13 @@ async def hang(_seen: Seen, _writer: asyncio.StreamWriter) -> None:
     """Never answer; the connection is read on, so that the client's leaving is noticed."""
 
 
+def headers_of(head: bytes) -> list[tuple[str, str]]:
+    """List the headers of a request, names in lower case, as they stand behind its first line."""
+    lines = (line.partition(":") for line in head.decode("latin-1").split("\r\n")[1:-2])
+    return [(name.lower(), value.strip()) for name, _, value in lines]
+
+
 async def _read_request(reader: asyncio.StreamReader) -> Seen:
     head = await reader.readuntil(b"\r\n\r\n")
-    lines = head.decode("latin-1").split("\r\n")[1:-2]
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    headers = dict(headers_of(head))
     return Seen(head=head, headers=headers, body=await reader.readexactly(int(headers.get("content-length", "0"))))

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.executors.port import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain, outcome_from
 from gateway.executors.webhook.answers import MAX_TEXT, read_answer, read_copied, read_retry_after
-from gateway.executors.webhook.client import AddressForbidden, ConnectionBroken, HttpAnswer, NotSent
-from gateway.executors.webhook.reader import Unread
+from gateway.executors.webhook.client import AddressForbidden, ConnectionBroken, NotSent
+from gateway.executors.webhook.reader import HttpAnswer, Unread
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 CALL = "tool.requested"
@@ -21,11 +21,14 @@ def received(
     status: int, body: Any = b"", *, content_type: str = "application/json", retry_after: str | None = None
 ) -> HttpAnswer:
     content = body if isinstance(body, bytes | Unread) else orjson.dumps(body)
-    return HttpAnswer(status=status, content_type=content_type, retry_after=retry_after, body=content)
+    headers = {b"content-type": content_type.encode()}
+    if retry_after is not None:
+        headers[b"retry-after"] = retry_after.encode()
+    return HttpAnswer(status, content, headers)
 
 
 def read(exchange: Any, kind: str = CALL, *, raw: bool = False, hidden: tuple[str, ...] = ()) -> Answer:
-    return read_answer(exchange, kind, raw=raw, now=NOW, hidden=hidden)
+    return read_answer(exchange, kind, raw=raw, now=lambda: NOW, hidden=hidden)
 
 
 def failed(answer: Answer) -> str:
@@ -285,13 +288,13 @@ def test_retry_after_is_seconds_or_a_date_and_bounded(header: str | None, second
     ],
 )
 def test_a_copy_is_delivered_gone_refused_or_tried_again(exchange: Any, state: str) -> None:
-    copied = read_copied(exchange, now=NOW)
+    copied = read_copied(exchange, now=lambda: NOW)
     assert copied.state == state
     assert (copied.reason is None) == (state == "delivered")
 
 
 def test_a_copy_is_tried_again_when_the_destination_says() -> None:
-    copied = read_copied(received(503, retry_after="90"), now=NOW)
+    copied = read_copied(received(503, retry_after="90"), now=lambda: NOW)
     assert copied.retry_after == timedelta(seconds=90)
 
 
@@ -301,7 +304,7 @@ def test_secrets_that_were_sent_are_masked_in_an_error_and_left_alone_in_a_resul
         (b'{"outcome": "failure", "error": "bad key header-canary-1"}', "bad key ***"),
         (b'{"outcome": "success", "result": "header-canary-1"}', secret),
     ):
-        received = HttpAnswer(200, "application/json", None, body)
-        answer = read_answer(received, "tool.requested", now=datetime(2026, 1, 1, tzinfo=UTC), hidden=(secret,))
+        received = HttpAnswer(200, body, {b"content-type": b"application/json"})
+        answer = read_answer(received, "tool.requested", now=lambda: NOW, hidden=(secret,))
         assert isinstance(answer, Answered)
         assert (answer.outcome.error or answer.outcome.result) == shown

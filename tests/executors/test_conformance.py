@@ -83,7 +83,7 @@ class TestWebhookWithABackendThatHangs(HangingExecutorSuite):
         async with serve(hang) as self._peer, make_executor(self._peer.url, secret=SECRET) as executor:
             yield executor
 
-    async def wait_until_asked(self, attempt: "asyncio.Task[Answer]") -> None:
+    async def wait_until_asked(self, attempt: "asyncio.Future[Answer]") -> None:
         async with asyncio.timeout(BOUND):
             await self._peer.asked.wait()
         assert not attempt.done()

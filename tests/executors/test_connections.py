@@ -3,15 +3,15 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from gateway.executors.webhook import client as webhook_client
-from gateway.executors.webhook.client import HttpAnswer, HttpClient
-from gateway.executors.webhook.reader import Unread
+from gateway.executors.webhook.client import ConnectionBroken, Exchange, HttpClient
+from gateway.executors.webhook.reader import HttpAnswer, Unread
 from tests.executors.peers import Peer, Seen, http, listen, send, serve
 
 LONG = timedelta(seconds=10)
@@ -28,9 +28,25 @@ async def answer_ok(_seen: Seen, writer: asyncio.StreamWriter) -> None:
     await send(writer, http(200, b"ok"))
 
 
+async def answer_or_hang(seen: Seen, writer: asyncio.StreamWriter) -> None:
+    if seen.body == b"{}":
+        await send(writer, http(200, b"ok"))
+
+
+def request(body: bytes) -> bytes:
+    return b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+REQUEST, HANG = request(b"{}"), request(b"[]")
+
+
+def ask(client: HttpClient, sent: bytes, *, within: timedelta = LONG) -> Awaitable[Exchange]:
+    return client.post(sent, within=within, read=lambda exchange: exchange)
+
+
 async def post(client: HttpClient) -> bytes:
     async with asyncio.timeout(15):
-        exchange = await client.post(b"{}", {"x-key": "1"}, within=LONG)
+        exchange = await ask(client, REQUEST)
     assert isinstance(exchange, HttpAnswer)
     assert isinstance(exchange.body, bytes)
     return exchange.body
@@ -94,7 +110,7 @@ async def test_a_connection_with_an_exchange_that_is_not_whole_is_closed_at_once
         await send(writer, b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf")
 
     async with serve(break_off) as peer, client_of(peer) as client:
-        exchange = await client.post(b"{}", {}, within=timedelta(seconds=1))
+        exchange = await ask(client, REQUEST, within=timedelta(seconds=1))
         assert isinstance(exchange, HttpAnswer)
         assert exchange.body is Unread.LOST
         async with asyncio.timeout(SOON):
@@ -109,7 +125,7 @@ async def test_a_connection_whose_request_was_not_read_to_its_end_is_not_used_ag
 
     async with listen(answer_the_head) as peer, client_of(peer) as client:
         for _ in range(2):
-            exchange = await client.post(b" " * 32 * 1024 * 1024, {}, within=LONG)
+            exchange = await ask(client, request(b" " * 32 * 1024 * 1024))
             assert isinstance(exchange, HttpAnswer)
             assert exchange.body == b"ok"
         assert peer.connections == 2
@@ -146,9 +162,65 @@ async def test_over_tls_a_connection_is_used_again_and_closed_in_the_end() -> No
     assert peer.connections == 1
 
 
-@pytest.mark.parametrize("value", ["a\r\nx-evil: 1", "a\nb", "a\rb", "a\0b"])
-async def test_a_header_that_would_break_the_request_apart_is_never_written(value: str) -> None:
+async def test_a_request_leaves_at_once_over_a_free_connection_and_canceled_closes_it() -> None:
+    async with serve(answer_or_hang) as peer, client_of(peer) as client:
+        assert await post(client) == b"ok"
+        asked = ask(client, HANG)
+        assert isinstance(asked, asyncio.Future)
+        async with asyncio.timeout(SOON):
+            while len(peer.seen) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert asked.cancel()
+        async with asyncio.timeout(SOON):
+            await peer.left.wait()
+        # The room is free again, and another connection is made.
+        assert await post(client) == b"ok"
+        assert peer.connections == 2
+
+
+async def test_each_exchange_ends_in_its_own_time_whichever_began_first() -> None:
+    async with serve(answer_or_hang) as peer, client_of(peer, concurrency=3) as client:
+        await asyncio.gather(*[post(client) for _ in range(3)])
+        ended: list[str] = []
+        times = {"last": 0.9, "first": 0.2, "middle": 0.5}
+        asked = {name: ask(client, HANG, within=timedelta(seconds=seconds)) for name, seconds in times.items()}
+        for name, one in asked.items():
+            assert isinstance(one, asyncio.Future)
+            one.add_done_callback(lambda _, name=name: ended.append(name))
+        async with asyncio.timeout(SOON):
+            answers = {name: await one for name, one in asked.items()}
+        assert ended == ["first", "middle", "last"]
+        assert answers["first"] == ConnectionBroken("no answer within 0.2 s")
+        assert answers["last"] == ConnectionBroken("no answer within 0.9 s")
+
+
+async def test_what_reading_an_answer_raises_is_its_askers_alone() -> None:
+    def fail(_exchange: Exchange) -> None:
+        raise ZeroDivisionError
+
     async with serve(answer_ok) as peer, client_of(peer) as client:
-        with pytest.raises(ValueError, match="line break"):
-            await client.post(b"{}", {"x-key": value}, within=LONG)
-        assert peer.connections == 0
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                await client.post(REQUEST, within=LONG, read=fail)
+        assert await post(client) == b"ok"
+        assert peer.connections == 1
+
+
+async def test_room_given_to_who_leaves_the_line_goes_to_the_next() -> None:
+    async with serve(answer_ok) as peer, client_of(peer) as client:
+        assert await post(client) == b"ok"
+
+        def cancel_the_next(_exchange: Exchange) -> None:
+            waiting.cancel()
+
+        first = client.post(REQUEST, within=LONG, read=cancel_the_next)
+        waiting = asyncio.ensure_future(ask(client, REQUEST))
+        third = asyncio.ensure_future(post(client))
+        # Both get in line.
+        await asyncio.sleep(0)
+        async with asyncio.timeout(SOON):
+            await first
+            await asyncio.wait({waiting})
+            assert waiting.cancelled()
+            assert await third == b"ok"
+        assert await post(client) == b"ok"

@@ -9,7 +9,7 @@ from pydantic import AnyHttpUrl, SecretStr
 
 from gateway.errors import OperatorError
 from gateway.executors.webhook.request import RequestWriter
-from tests.executors.peers import SystemClock
+from tests.executors.peers import Seen, SystemClock, headers_of
 
 URL = AnyHttpUrl("http://cards/tools")
 
@@ -23,8 +23,17 @@ def make_writer(url: str = "http://cards/tools", **headers: str) -> RequestWrite
     )
 
 
+def letter_of(writer: RequestWriter, key: str, kind: str, **more: Any) -> Seen:
+    """Write a request and take it apart again; no header stands in it twice."""
+    head, end, body = writer.write(key, kind, **more).partition(b"\r\n\r\n")
+    headers = headers_of(head + end)
+    assert len(dict(headers)) == len(headers)
+    assert dict(headers)["content-length"] == str(len(body))
+    return Seen(head, dict(headers), body)
+
+
 def test_the_body_is_compact_json_with_type_timestamp_and_data() -> None:
-    letter = make_writer().write("call-1", "tool.requested", data={"tool": "é"}, attempt=1)
+    letter = letter_of(make_writer(), "call-1", "tool.requested", data={"tool": "é"}, attempt=1)
     body = orjson.loads(letter.body)
     assert list(body) == ["type", "timestamp", "data"]
     assert body["type"] == "tool.requested"
@@ -36,15 +45,15 @@ def test_the_body_is_compact_json_with_type_timestamp_and_data() -> None:
 
 def test_an_event_keeps_its_own_time_in_utc_while_the_signature_is_of_now() -> None:
     at = datetime(2020, 1, 2, 5, 4, 5, tzinfo=timezone(timedelta(hours=2)))
-    letter = make_writer().write("evt-1", "message.posted", data={}, at=at, attempt=1)
+    letter = letter_of(make_writer(), "evt-1", "message.posted", data={}, at=at, attempt=1)
     assert orjson.loads(letter.body)["timestamp"] == "2020-01-02T03:04:05Z"
     assert abs(int(letter.headers["webhook-timestamp"]) - datetime.now(UTC).timestamp()) < 60
 
 
 def test_every_attempt_has_the_same_key_and_trace_and_its_own_span() -> None:
     writer = make_writer()
-    one, two = (writer.write("call-1", "tool.requested", data={}, attempt=number).headers for number in (1, 2))
-    other = writer.write("call-2", "tool.requested", data={}, attempt=1).headers
+    one, two = (letter_of(writer, "call-1", "tool.requested", data={}, attempt=number).headers for number in (1, 2))
+    other = letter_of(writer, "call-2", "tool.requested", data={}, attempt=1).headers
     assert one["webhook-id"] == one["idempotency-key"] == two["webhook-id"] == two["idempotency-key"] == "call-1"
     assert (one["dragoman-attempt"], two["dragoman-attempt"]) == ("1", "2")
     version, trace, span, flags = one["traceparent"].split("-")
@@ -65,16 +74,26 @@ def test_extra_headers_are_sent_and_those_of_the_contract_win() -> None:
         "traceparent": "forged",
         "dragoman-attempt": "forged",
     }
-    letter = make_writer(**extra).write("call-1", "tool.requested", data={}, attempt=1)
+    letter = letter_of(make_writer(**extra), "call-1", "tool.requested", data={}, attempt=1)
     assert letter.headers["x-tenant"] == "acme"
     assert letter.headers["content-type"] == "application/json"
     assert "forged" not in letter.headers.values()
-    assert len({name.lower() for name in letter.headers}) == len(letter.headers)
+    unsigned = RequestWriter(URL, secrets=[], headers=extra, clock=SystemClock())
+    assert "forged" not in letter_of(unsigned, "call-1.cancel", "tool.canceled", data={}).headers.values()
 
 
 def test_the_user_agent_is_dragoman_unless_another_is_configured() -> None:
-    assert make_writer().write("k", "x", data={}).headers["user-agent"].startswith("dragoman/")
-    assert make_writer(**{"User-Agent": "acme/1"}).write("k", "x", data={}).headers["user-agent"] == "acme/1"
+    assert letter_of(make_writer(), "k", "x", data={}).headers["user-agent"].startswith("dragoman/")
+    acme = make_writer(**{"User-Agent": "acme/1"})
+    assert letter_of(acme, "k", "x", data={}).headers["user-agent"] == "acme/1"
+
+
+@pytest.mark.parametrize("value", ["a\r\nx-evil: 1", "a\nb", "a\rb", "a\0b"])
+def test_a_header_or_key_that_would_break_the_request_apart_is_never_written(value: str) -> None:
+    with pytest.raises(OperatorError, match="x-key"):
+        make_writer(**{"X-Key": value})
+    with pytest.raises(ValueError, match="cannot stand in a header"):
+        make_writer().write(value, "x", data={})
 
 
 @pytest.mark.parametrize("name", ["Content-Length", "Transfer-Encoding", "Connection", "Expect", "Accept-Encoding"])

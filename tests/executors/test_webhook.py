@@ -185,7 +185,7 @@ async def test_a_cancel_gets_through_while_every_connection_is_taken() -> None:
             await send(writer, http(204))
 
     async with serve(hang_on_calls) as peer, make_executor(peer.url, concurrency=1) as executor:
-        call = asyncio.create_task(executor.execute(make_request(timeout=timedelta(minutes=1))))
+        call = asyncio.ensure_future(executor.execute(make_request(timeout=timedelta(minutes=1))))
         async with asyncio.timeout(5):
             await peer.asked.wait()
             await executor.cancel(CANCELLATION)
@@ -196,7 +196,7 @@ async def test_a_cancel_gets_through_while_every_connection_is_taken() -> None:
 
 async def test_a_canceled_attempt_closes_its_connection() -> None:
     async with serve(hang) as peer, make_executor(peer.url) as executor:
-        attempt = asyncio.create_task(executor.execute(make_request(timeout=timedelta(minutes=1))))
+        attempt = asyncio.ensure_future(executor.execute(make_request(timeout=timedelta(minutes=1))))
         async with asyncio.timeout(5):
             await peer.asked.wait()
             attempt.cancel()
@@ -215,7 +215,7 @@ async def test_a_time_out_is_uncertain_and_closes_the_connection() -> None:
 
 async def test_waiting_in_line_for_a_connection_is_never_sent() -> None:
     async with serve(hang) as peer, make_executor(peer.url, concurrency=1) as executor:
-        first = asyncio.create_task(executor.execute(make_request(timeout=timedelta(minutes=1))))
+        first = asyncio.ensure_future(executor.execute(make_request(timeout=timedelta(minutes=1))))
         async with asyncio.timeout(5):
             await peer.asked.wait()
         answer = await executor.execute(make_request(key="call-2", timeout=timedelta(milliseconds=100)))
@@ -238,7 +238,7 @@ async def test_before_entering_and_after_leaving_nothing_is_sent() -> None:
 async def test_leaving_ends_attempts_that_are_under_way() -> None:
     async with serve(hang) as peer:
         async with make_executor(peer.url) as executor:
-            attempt = asyncio.create_task(executor.execute(make_request(timeout=timedelta(minutes=1))))
+            attempt = asyncio.ensure_future(executor.execute(make_request(timeout=timedelta(minutes=1))))
             async with asyncio.timeout(5):
                 await peer.asked.wait()
         async with asyncio.timeout(5):

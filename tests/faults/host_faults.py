@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -202,7 +202,23 @@ class FaultyExecutor:
     def __init__(self, traps: Traps) -> None:
         self._traps = traps
 
-    async def execute(self, request: Request) -> Answer:
+    def execute(self, request: Request) -> Awaitable[Answer]:
+        self._traps.step_on("executor.execute, at once")
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        ends: Mapping[str, Callable[[Unforeseen], object]] = {
+            "executor.execute, in a future": future.set_exception,
+            "executor.execute, canceled": lambda _: future.cancel(),
+            "executor.execute, no answer": future.set_result,
+        }
+        for place, end in ends.items():
+            try:
+                self._traps.step_on(place)
+            except Unforeseen as exc:
+                end(exc)
+                return future
+        return self._execute(request)
+
+    async def _execute(self, request: Request) -> Answer:
         self._traps.step_on("executor.execute")
         if request.data["tool"] == "slow":
             await asyncio.Event().wait()

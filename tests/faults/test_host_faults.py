@@ -171,6 +171,19 @@ async def test_the_users_side_that_raises_costs_the_call_or_copy_alone(running: 
     await running.is_well()
 
 
+@pytest.mark.parametrize("how", ["at once", "in a future", "canceled", "no answer"])
+async def test_an_attempt_ends_in_an_outcome_however_its_executor_fails(tmp_path: Path, how: str) -> None:
+    # One slot, so that a lost one would hold up everything behind it.
+    async with host(tmp_path, limits={"drain": "1s", "session_concurrency": 1}) as one:
+        one.traps.set(f"executor.execute, {how}")
+        asked = await one.asks(one.finn)
+        # This executor may be asked twice for the same.
+        await one.wait_call(asked, "succeeded")
+        assert one.traps.sprung[f"executor.execute, {how}"] == 1
+        assert one.faults() == {"executor": 1}
+        await one.is_well()
+
+
 async def test_a_copy_that_makes_its_destination_fail_is_put_aside_and_the_next_goes(running: Host) -> None:
     await running.is_well()
     running.traps.set("destination.copy poison", 3)

@@ -7,7 +7,8 @@ import pytest
 from gateway.events import Outcome
 from gateway.executors.port import Accepted, Answered, NeverSent, Replied
 from gateway.executors.webhook.answers import read_answer
-from gateway.executors.webhook.client import ConnectionBroken, Exchange, HttpAnswer, NotSent
+from gateway.executors.webhook.client import ConnectionBroken, Exchange, NotSent
+from gateway.executors.webhook.reader import HttpAnswer
 from gateway.runtime.calls.breaker import Breaker, Rule, Sign, read
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -95,7 +96,8 @@ def test_failures_of_attempts_from_before_say_nothing_but_an_answer_closes_it() 
 
 
 def _received(status: int, *, body: bytes = b"", retry_after: str | None = None) -> HttpAnswer:
-    return HttpAnswer(status=status, content_type="application/json", body=body, retry_after=retry_after)
+    headers = {} if retry_after is None else {b"retry-after": retry_after.encode()}
+    return HttpAnswer(status, body, headers)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def _received(status: int, *, body: bytes = b"", retry_after: str | None = None)
     ids=repr,
 )
 def test_only_an_executor_that_is_not_there_counts(exchange: Exchange, sign: str) -> None:
-    assert read(read_answer(exchange, "tool.requested", now=NOW))[0] == sign
+    assert read(read_answer(exchange, "tool.requested", now=lambda: NOW))[0] == sign
 
 
 def test_every_kind_of_answer_has_its_sign() -> None:

@@ -49,27 +49,28 @@ def test_an_answer_is_read_whole_and_byte_by_byte(
     answer: bytes, body: bytes | Unread, *, closed: bool, status: int, reusable: bool
 ) -> None:
     for reader in (read(answer, closed=closed), read(*[bytes([byte]) for byte in answer], closed=closed)):
-        assert (reader.status, reader.body(), reader.reusable) == (status, body, reusable)
+        assert (reader.status, reader.answer().body, reader.reusable) == (status, body, reusable)
         assert reader.over == (body is not Unread.LOST)
-        assert reader.retry_after is None
+        assert reader.answer().retry_after is None
 
 
 @given(st.lists(st.integers(0, len(CHUNKED)), max_size=6))
 def test_where_the_bytes_are_cut_does_not_matter(cuts: list[int]) -> None:
     pieces = [CHUNKED[begin:end] for begin, end in pairwise([0, *sorted(cuts), len(CHUNKED)])]
     reader = read(*[piece for piece in pieces if piece])
-    assert (reader.status, reader.body(), reader.reusable) == (200, b"body two", True)
+    assert (reader.status, reader.answer().body, reader.reusable) == (200, b"body two", True)
 
 
 def test_one_answer_follows_another_and_keeps_nothing_of_it() -> None:
     reader = read(
         b"HTTP/1.1 429 x\r\nretry-after: 3\r\ncontent-type: Text/Plain; charset=x\r\ncontent-length: 1\r\n\r\nx"
     )
-    assert (reader.retry_after, reader.content_type) == ("3", "text/plain")
+    assert (reader.answer().retry_after, reader.answer().content_type) == ("3", "text/plain")
     reader.begin()
     assert (reader.status, reader.over, reader.reusable) == (0, False, False)
     reader.feed(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
-    assert (reader.status, reader.body(), reader.retry_after, reader.content_type) == (200, b"ok", None, "")
+    answer = reader.answer()
+    assert (answer.status, answer.body, answer.retry_after, answer.content_type) == (200, b"ok", None, "")
     assert reader.reusable
 
 
@@ -77,7 +78,7 @@ def test_gzip_is_unfolded_up_to_the_limit() -> None:
     for plain, body in [(b"x" * LIMIT, b"x" * LIMIT), (b"x" * (LIMIT + 1), Unread.TOO_LARGE)]:
         packed = gzip.compress(plain)
         reader = read(b"HTTP/1.1 200 OK\r\ncontent-encoding: GZIP\r\ncontent-length: %d\r\n\r\n" % len(packed), packed)
-        assert reader.body() == body
+        assert reader.answer().body == body
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Reads how an HTTP exchange ended into an `Answer` or a `Copied` (gateway/executors/README.md#answers). Pure."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -20,9 +20,9 @@ from gateway.executors.port import (
     Uncertain,
     outcome_from,
 )
-from gateway.executors.webhook.client import AddressForbidden, ConnectionBroken, Exchange, HttpAnswer, NotSent
+from gateway.executors.webhook.client import AddressForbidden, ConnectionBroken, Exchange, NotSent
 from gateway.executors.webhook.json_body import read_json
-from gateway.executors.webhook.reader import Unread
+from gateway.executors.webhook.reader import HttpAnswer, Unread
 
 MAX_RETRY_AFTER = timedelta(hours=1)
 MAX_TEXT = 500
@@ -33,7 +33,7 @@ _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,40}/[a-z0-9.+-]{1,40}")
 
 
 def read_answer(
-    exchange: Exchange, kind: str, *, raw: bool = False, now: datetime, hidden: Sequence[str] = ()
+    exchange: Exchange, kind: str, *, raw: bool = False, now: Callable[[], datetime], hidden: Sequence[str] = ()
 ) -> Answer:
     """Say what one attempt came to.
 
@@ -41,19 +41,19 @@ def read_answer(
     reply later. `hidden` are texts that must not be quoted should the executor send them back.
     """
     match exchange:
+        case HttpAnswer(status=200 | 202 | 204):
+            return _read_success(exchange, kind, raw=raw, hidden=hidden)
+        case HttpAnswer():
+            return _read_refusal(exchange, now=now, hidden=hidden)
         case NotSent(reason):
             return NeverSent(reason)
         case AddressForbidden(reason):
             return failure(f"executor cannot be reached: {reason}")
         case ConnectionBroken(reason):
             return Uncertain(reason)
-        case HttpAnswer(status=200 | 202 | 204):
-            return _read_success(exchange, kind, raw=raw, hidden=hidden)
-        case HttpAnswer():
-            return _read_refusal(exchange, now=now, hidden=hidden)
 
 
-def read_copied(exchange: Exchange, *, now: datetime) -> Copied:
+def read_copied(exchange: Exchange, *, now: Callable[[], datetime]) -> Copied:
     """Say what became of one event copy; the body of the answer does not matter."""
     match exchange:
         case NotSent(reason) | ConnectionBroken(reason):
@@ -69,7 +69,7 @@ def read_copied(exchange: Exchange, *, now: datetime) -> Copied:
         return Copied("gone", reason)
     if 300 <= status < 400 or (400 <= status < 500 and status not in (408, 409, 425, 429)):
         return Copied("refused", reason)
-    return Copied("again", reason, retry_after=read_retry_after(exchange.retry_after, now=now))
+    return Copied("again", reason, retry_after=read_retry_after(exchange.retry_after, now=now()))
 
 
 def read_retry_after(header: str | None, *, now: datetime) -> timedelta | None:
@@ -144,10 +144,10 @@ def _read_reply(value: Any) -> Replied:
     return Replied(cast("dict[str, Any]", value))
 
 
-def _read_refusal(received: HttpAnswer, *, now: datetime, hidden: Sequence[str]) -> Answer:
+def _read_refusal(received: HttpAnswer, *, now: Callable[[], datetime], hidden: Sequence[str]) -> Answer:
     status = received.status
     text = f"executor answered {name_status(status)}"
-    wait = read_retry_after(received.retry_after, now=now)
+    wait = read_retry_after(received.retry_after, now=now())
     if status in (425, 429) or (status == HTTPStatus.SERVICE_UNAVAILABLE and wait is not None):
         return NotProcessed(text, retry_after=wait, by_choice=status < 500)
     if status in (408, 409):

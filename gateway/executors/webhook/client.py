@@ -13,19 +13,19 @@ import asyncio
 import os
 import socket
 import ssl
-from base64 import b64encode
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
-from typing import cast
+from math import inf
+from typing import Any, TypeVar, cast
 
 import aiohappyeyeballs
 import structlog
 from yarl import URL
 
-from gateway.executors.webhook.reader import HttpReader, NotHttp, Unread
+from gateway.executors.webhook.reader import HttpAnswer, HttpReader, NotHttp
 from gateway.guard import guard_call
 from gateway.links.addresses import AddressRefused, check_url, guarded_socket
 
@@ -37,19 +37,10 @@ CLOSE_TIMEOUT = timedelta(seconds=5)
 # uvicorn and Node close an idle connection after 5 s. Letting go first avoids the race in which our
 # request crosses their close and its fate is unknown.
 IDLE_SECONDS = 4.0
+# Loops keep time in milliseconds, so that an alarm may go off a little early.
+_TICK = 0.001
 # RFC 8305, 5: how long an address of a name may take before the next is tried beside it.
 _NEXT_ADDRESS = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
-    """An answer's status was read, and its body unless `Unread` says why not."""
-
-    status: int
-    content_type: str
-    """The media type in lower case, without parameters."""
-    retry_after: str | None
-    body: bytes | Unread
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +65,11 @@ class ConnectionBroken:
 
 
 Exchange = HttpAnswer | NotSent | AddressForbidden | ConnectionBroken
+T = TypeVar("T")
+
+
+class _Closed(OSError):
+    """The client was not entered, or left."""
 
 
 class HttpClient:
@@ -92,15 +88,16 @@ class HttpClient:
         check_url(url, self._url.host)
         self._max_response = max_response
         self._idle_seconds = idle
-        self._room = asyncio.Semaphore(concurrency)
-        self._first_line = f"POST {self._url.raw_path_qs} HTTP/1.1\r\n"
-        self._own_headers = {"host": self._url.host_port_subcomponent or ""}
-        if self._url.user is not None:
-            pair = f"{self._url.user}:{self._url.password or ''}"
-            self._own_headers["authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
+        self._room = concurrency
+        """How many exchanges more may begin at once."""
+        self._in_line: deque[asyncio.Future[None]] = deque()
+        """Who waits for room."""
         self._idle: deque[_Wire] = deque()
         self._wires: set[_Wire] = set()
         self._sweeper: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = inf
+        """When the first of the exchanges under way may be late: one timer is for all of them."""
         self._open = False
 
     @property
@@ -116,6 +113,10 @@ class HttpClient:
         self._open = False
         if self._sweeper is not None:
             self._sweeper.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._sweeper = self._alarm = None
+        self._alarm_at = inf
         self._idle.clear()
         if not self._wires:
             return
@@ -127,46 +128,65 @@ class HttpClient:
             for wire in self._wires:
                 wire.transport.abort()
 
-    async def post(self, body: bytes, headers: Mapping[str, str], *, within: timedelta) -> Exchange:
-        """Send one request and read its answer before time is up; a canceled one closes its connection.
+    def post(self, request: bytes, *, within: timedelta, read: Callable[[Exchange], T]) -> Awaitable[T]:
+        """Send one request and `read` what came of it before time is up; a canceled one closes its connection.
+
+        Where a connection is free, the request has left when this returns, and what is returned is a future.
+        """
+        if self._room and (wire := self._take()) is not None:
+            asked = wire.ask(request, within, asyncio.get_running_loop().time() + within.total_seconds(), read)
+            self._room -= 1
+            return asked
+        return self._connect_and_post(request, within, read)
+
+    async def _connect_and_post(self, request: bytes, within: timedelta, read: Callable[[Exchange], T]) -> T:
+        until = asyncio.get_running_loop().time() + within.total_seconds()
+        try:
+            await self._enter(until)
+        except TimeoutError as exc:
+            return read(self._explain_unsent(exc, within))
+        try:
+            if not self._open:
+                raise _Closed
+            wire = self._take() or await self._connect(until)
+            asked = wire.ask(request, within, until, read)
+        # uvloop reports some failed connections as a RuntimeError; a label of over 63 letters is a UnicodeError.
+        except (OSError, RuntimeError, UnicodeError) as exc:
+            self._leave()
+            return read(self._explain_unsent(exc, within))
+        except BaseException:
+            self._leave()
+            raise
+        # The connection gives the room back.
+        return await asked
+
+    async def _enter(self, until: float) -> None:
+        """Wait for room.
 
         Raises:
-            ValueError: a header would break the request apart.
+            TimeoutError: there was none in time.
         """
-        if not self._open:
-            return NotSent("the client is closed")
-        until = asyncio.get_running_loop().time() + within.total_seconds()
-        request = self._write(body, headers)
+        if self._room:
+            self._room -= 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._in_line.append(turn)
         try:
-            if self._room.locked():
-                async with asyncio.timeout_at(until):
-                    await self._room.acquire()
-            else:
-                await self._room.acquire()
-        except TimeoutError as exc:
-            return self._explain_unsent(exc, within)
-        wire: _Wire | None = None
-        try:
-            try:
-                wire = self._take() or await self._connect(until)
-            # uvloop reports some failed connections as a RuntimeError; a label of over 63 letters is a UnicodeError.
-            except (OSError, RuntimeError, UnicodeError) as exc:
-                return self._explain_unsent(exc, within)
-            await wire.ask(request, until)
-            return wire.tell(within)
-        finally:
-            self._room.release()
-            if wire is not None:
-                self._put_back(wire)
+            async with asyncio.timeout_at(until):
+                await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self._leave()
+            raise
 
-    def _write(self, body: bytes, headers: Mapping[str, str]) -> bytes:
-        lines = [self._first_line]
-        lines += [f"{name}: {value}\r\n" for name, value in self._own_headers.items() if name not in headers]
-        lines += [f"{name}: {value}\r\n" for name, value in headers.items()]
-        head = "".join(lines)
-        if head.count("\r") != len(lines) or head.count("\n") != len(lines) or "\0" in head:
-            raise ValueError("a line break or a NUL in a header")
-        return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+    def _leave(self) -> None:
+        """Give room to the next in line."""
+        while self._in_line:
+            turn = self._in_line.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._room += 1
 
     def _take(self) -> "_Wire | None":
         oldest = asyncio.get_running_loop().time() - self._idle_seconds
@@ -178,7 +198,12 @@ class HttpClient:
             wire.transport.close()
         return None
 
-    def _put_back(self, wire: "_Wire") -> None:
+    def put_back(self, wire: "_Wire") -> None:
+        """Take a connection back whose exchange is over."""
+        if self._in_line:
+            self._leave()
+        else:
+            self._room += 1
         if not self._open or not wire.usable:
             wire.transport.abort()
             return
@@ -198,6 +223,24 @@ class HttpClient:
             next_at = self._idle[0].idle_since + self._idle_seconds
             self._sweeper = loop.call_at(next_at, guard_call("http client", self._sweep))
 
+    def watch(self, until: float) -> None:
+        """Have an exchange end when its time is up, unless something ends it before."""
+        if until >= self._alarm_at:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = until
+        self._alarm = asyncio.get_running_loop().call_at(until, guard_call("http client", self._ring))
+
+    def _ring(self) -> None:
+        now = asyncio.get_running_loop().time() + _TICK
+        self._alarm, self._alarm_at = None, inf
+        busy = [wire for wire in self._wires if wire.busy]
+        self.watch(min((wire.until for wire in busy if wire.until > now), default=inf))
+        for wire in busy:
+            if wire.until <= now:
+                wire.expire()
+
     async def _connect(self, until: float) -> "_Wire":
         """Find the host, connect, agree on TLS.
 
@@ -215,7 +258,7 @@ class HttpClient:
             )
             try:
                 _, wire = await loop.create_connection(
-                    lambda: _Wire(self._wires, limit=self._max_response),
+                    lambda: _Wire(self, self._wires, limit=self._max_response),
                     sock=connection,
                     ssl=system_trust() if secure else None,
                     server_hostname=host if secure else None,
@@ -227,6 +270,8 @@ class HttpClient:
 
     def _explain_unsent(self, exc: Exception, within: timedelta) -> NotSent | AddressForbidden:
         match exc:
+            case _Closed():
+                return NotSent("the client is closed")
             case AddressRefused():
                 _log.error("address refused", host=self.host)
                 return AddressForbidden("its address is link-local, a metadata service or otherwise never connected to")
@@ -245,15 +290,32 @@ class HttpClient:
         return NotSent(reason)
 
 
+class _Asked(asyncio.Future[T]):
+    """What will come of an exchange under way; canceled, it closes the connection at once."""
+
+    __slots__ = ("wire",)
+    wire: "_Wire"
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        canceled = super().cancel(msg)
+        if canceled:
+            self.wire.give_up()
+        return canceled
+
+
 class _Wire(asyncio.Protocol):
     """One connection, which carries one exchange at a time."""
 
-    def __init__(self, wires: set["_Wire"], *, limit: int) -> None:
+    def __init__(self, client: HttpClient, wires: set["_Wire"], *, limit: int) -> None:
+        self._client = client
         self._wires = wires
         self._reader = HttpReader(limit=limit)
         self._loop = asyncio.get_running_loop()
-        self._waiter: asyncio.Future[None] | None = None
-        self._late = self._garbled = False
+        self._asked: _Asked[Any] | None = None
+        self._read: Callable[[Exchange], Any]
+        self._within: timedelta
+        self.until = inf
+        """When the time of the exchange is up."""
         self.transport: asyncio.Transport
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.idle_since = 0.0
@@ -263,28 +325,21 @@ class _Wire(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         self._wires.add(self)
 
-    async def ask(self, request: bytes, until: float) -> None:
-        """Send a request and wait for the answer, for the end of the connection, or until time is up."""
+    def ask(self, request: bytes, within: timedelta, until: float, read: Callable[[Exchange], T]) -> "_Asked[T]":
+        """Send a request; the answer, the end of the connection or `until` ends the exchange."""
+        self.transport.write(request)
         self._reader.begin()
-        self._waiter = self._loop.create_future()
-        alarm = self._loop.call_at(until, guard_call("http client", self._expire))
-        try:
-            self.transport.write(request)
-            await self._waiter
-        finally:
-            alarm.cancel()
-            self._waiter = None
+        self._read, self._within, self.until = read, within, until
+        asked: _Asked[T] = _Asked(loop=self._loop)
+        asked.wire = self
+        self._asked = asked
+        self._client.watch(until)
+        return asked
 
-    def tell(self, within: timedelta) -> Exchange:
-        """Say what the exchange came to."""
-        reader = self._reader
-        if reader.status:
-            return HttpAnswer(reader.status, reader.content_type, reader.retry_after, reader.body())
-        if self._late:
-            return ConnectionBroken(f"no answer within {within.total_seconds():g} s")
-        return ConnectionBroken(
-            "the answer is not HTTP" if self._garbled else "the connection was lost before an answer came"
-        )
+    @property
+    def busy(self) -> bool:
+        """Whether an exchange is under way."""
+        return self._asked is not None
 
     @property
     def usable(self) -> bool:
@@ -292,18 +347,17 @@ class _Wire(asyncio.Protocol):
         return self._reader.reusable and not self.transport.is_closing() and self.transport.get_write_buffer_size() == 0
 
     def data_received(self, data: bytes) -> None:
-        if self._waiter is None:
+        if self._asked is None:
             # Nobody asked.
             self.transport.abort()
             return
         try:
             self._reader.feed(data)
         except NotHttp:
-            self._garbled = True
-            self._wake()
+            self._end("the answer is not HTTP")
             return
         if self._reader.over:
-            self._wake()
+            self._end()
 
     def eof_received(self) -> None:
         self._reader.end()
@@ -312,15 +366,30 @@ class _Wire(asyncio.Protocol):
         del exc
         self._wires.discard(self)
         self.closed.set_result(None)
-        self._wake()
+        self._end("the connection was lost before an answer came")
 
-    def _expire(self) -> None:
-        self._late = True
-        self._wake()
+    def expire(self) -> None:
+        """Time is up."""
+        self._end(f"no answer within {self._within.total_seconds():g} s")
 
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+    def give_up(self) -> None:
+        """Nobody wants the answer any more."""
+        self._asked = None
+        self._client.put_back(self)
+
+    def _end(self, missing: str = "") -> None:
+        """Say what the exchange came to: an answer as far as it came, or why there is none."""
+        asked, self._asked = self._asked, None
+        if asked is None:
+            return
+        reader = self._reader
+        exchange = reader.answer() if reader.status else ConnectionBroken(missing)
+        self._client.put_back(self)
+        try:
+            asked.set_result(self._read(exchange))
+        # Whoever waits gets what reading raised; this connection and its client go on.
+        except Exception as exc:  # noqa: BLE001
+            asked.set_exception(exc)
 
 
 @cache

@@ -1,6 +1,7 @@
 """Sends one-way copies of events to a URL, signed like calls."""
 
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from gateway.clock import Clock
@@ -36,8 +37,8 @@ class WebhookDestination:
 
     async def copy(self, *, key: str, kind: str, at: datetime, data: dict[str, Any], attempt: int) -> Copied:
         try:
-            signed = self._writer.write(key, kind, data=data, at=at, attempt=attempt)
+            written = self._writer.write(key, kind, data=data, at=at, attempt=attempt)
         except ValueError as exc:
             return Copied("refused", str(exc))
-        exchange = await self._client.post(signed.body, signed.headers, within=self._timeout)
-        return read_copied(exchange, now=self._clock.now())
+        read = partial(read_copied, now=self._clock.now)
+        return await self._client.post(written, within=self._timeout, read=read)

@@ -1,13 +1,16 @@
 """Asks an HTTP backend: one signed POST per attempt, reported exactly as it ended."""
 
+from collections.abc import Awaitable
 from datetime import timedelta
+from functools import partial
 
 import structlog
 
 from gateway.clock import Clock
 from gateway.executors.port import Answer, Cancellation, Request
 from gateway.executors.webhook.answers import failure, name_status, read_answer
-from gateway.executors.webhook.client import AddressForbidden, ConnectionBroken, HttpAnswer, HttpClient, NotSent
+from gateway.executors.webhook.client import AddressForbidden, ConnectionBroken, Exchange, HttpClient, NotSent
+from gateway.executors.webhook.reader import HttpAnswer
 from gateway.executors.webhook.request import RequestWriter
 from gateway.settings.model import WebhookSpec
 
@@ -45,25 +48,35 @@ class WebhookExecutor:
         finally:
             await self._cancels.__aexit__(*exc)
 
-    async def execute(self, request: Request) -> Answer:
+    def execute(self, request: Request) -> Awaitable[Answer]:
         try:
-            signed = self._writer.write(request.key, request.kind, data=request.data, attempt=request.attempt)
+            written = self._writer.write(request.key, request.kind, data=request.data, attempt=request.attempt)
         except ValueError as exc:
-            return failure(f"executor was not asked: {exc}")
-        exchange = await self._calls.post(signed.body, signed.headers, within=request.timeout)
-        return read_answer(exchange, request.kind, raw=self._raw, now=self._clock.now(), hidden=self._writer.hidden)
+            return _told(failure(f"executor was not asked: {exc}"))
+        return self._calls.post(written, within=request.timeout, read=partial(self._read, request.kind))
+
+    def _read(self, kind: str, exchange: Exchange) -> Answer:
+        return read_answer(exchange, kind, raw=self._raw, now=self._clock.now, hidden=self._writer.hidden)
 
     async def cancel(self, cancellation: Cancellation) -> None:
         try:
-            signed = self._writer.write(cancellation.key, "tool.canceled", data=cancellation.data)
+            written = self._writer.write(cancellation.key, "tool.canceled", data=cancellation.data)
         except ValueError as exc:
             _log.warning("cancel not sent", key=cancellation.key, reason=str(exc))
             return
         within = min(cancellation.timeout, _CANCEL_TIMEOUT)
-        match await self._cancels.post(signed.body, signed.headers, within=within):
-            case HttpAnswer(status=status) if 200 <= status < 300:
-                pass
-            case HttpAnswer(status=status):
-                _log.warning("cancel not taken", key=cancellation.key, reason=f"answered {name_status(status)}")
-            case NotSent(reason) | AddressForbidden(reason) | ConnectionBroken(reason):
-                _log.warning("cancel not taken", key=cancellation.key, reason=reason)
+        reason = await self._cancels.post(written, within=within, read=_why_not_taken)
+        if reason is not None:
+            _log.warning("cancel not taken", key=cancellation.key, reason=reason)
+
+
+async def _told(answer: Answer) -> Answer:
+    return answer
+
+
+def _why_not_taken(exchange: Exchange) -> str | None:
+    match exchange:
+        case HttpAnswer(status=status):
+            return None if 200 <= status < 300 else f"answered {name_status(status)}"
+        case NotSent(reason) | AddressForbidden(reason) | ConnectionBroken(reason):
+            return reason

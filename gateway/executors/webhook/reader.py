@@ -4,6 +4,8 @@ httptools finds where things begin and end; what is kept, and how much of it, is
 """
 
 import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -22,6 +24,27 @@ class Unread(Enum):
     TOO_LARGE = "a body over the size limit"
     UNDECODABLE = "a body in an encoding that cannot be read"
     LOST = "a body that broke off"
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """An answer's status was read, and its body unless `Unread` says why not."""
+
+    status: int
+    body: bytes | Unread
+    headers: Mapping[bytes, bytes]
+    """Those that matter here, by their names in lower case."""
+
+    @property
+    def content_type(self) -> str:
+        """The media type in lower case, without parameters; empty where none was given."""
+        return self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
+
+    @property
+    def retry_after(self) -> str | None:
+        """The header of that name."""
+        given = self.headers.get(b"retry-after")
+        return None if given is None else given.decode("latin-1")
 
 
 class NotHttp(Exception):
@@ -84,19 +107,11 @@ class HttpReader:
         if self.status and not self._headers.keys() & {b"content-length", b"transfer-encoding"}:
             self._whole = self.over = True
 
-    @property
-    def content_type(self) -> str:
-        """The media type in lower case, without parameters; empty where none was given."""
-        return self._headers.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
+    def answer(self) -> HttpAnswer:
+        """Give what there is of an answer whose status has been read."""
+        return HttpAnswer(self.status, self._body(), self._headers)
 
-    @property
-    def retry_after(self) -> str | None:
-        """The header of that name."""
-        given = self._headers.get(b"retry-after")
-        return None if given is None else given.decode("latin-1")
-
-    def body(self) -> bytes | Unread:
-        """Give the decompressed body, as far as there is one."""
+    def _body(self) -> bytes | Unread:
         if self._size > self._limit:
             return Unread.TOO_LARGE
         if not self._whole:

@@ -1,16 +1,16 @@
 """Writes the signed HTTP request that asks an executor, cancels a call or copies an event."""
 
 import base64
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 import orjson
 from pydantic import AnyHttpUrl, SecretStr
+from yarl import URL
 
 from gateway.clock import Clock
 from gateway.errors import OperatorError
@@ -32,14 +32,16 @@ _CONNECTION = frozenset(
         "upgrade",
     }
 )
-
-
-@dataclass(frozen=True, slots=True)
-class WebhookRequest:
-    """A request ready to be sent: the headers, and the very bytes that were signed."""
-
-    headers: Mapping[str, str]
-    body: bytes
+_CONTRACT = frozenset(
+    {
+        "dragoman-attempt",
+        "idempotency-key",
+        "traceparent",
+        "webhook-id",
+        "webhook-signature",
+        "webhook-timestamp",
+    }
+)
 
 
 class RequestWriter:
@@ -57,48 +59,58 @@ class RequestWriter:
         self._clock = clock
         extra = {name.lower(): value for name, value in headers.items()}
         _check_headers(extra, credentials_in_url=url.username is not None)
-        defaults = {"accept": "application/json", "user-agent": f"dragoman/{_version()}"}
-        self._headers = defaults | extra | {"accept-encoding": "gzip", "content-type": "application/json"}
+        self._head = _write_head(url, {name: value for name, value in extra.items() if name not in _CONTRACT})
         self.hidden = sent_to(url, secrets, extra)
         """What must not be quoted in a text, should the receiver send it back."""
 
     def write(
         self, key: str, kind: str, *, data: dict[str, Any], at: datetime | None = None, attempt: int | None = None
-    ) -> WebhookRequest:
-        """Write `{"type", "timestamp", "data"}`; the timestamp is now unless the event has its own time.
+    ) -> bytes:
+        """Write the whole request, with `{"type", "timestamp", "data"}` for a body.
+
+        The timestamp is now unless the event has its own time; the signature is over the very bytes of the body.
 
         Raises:
-            ValueError: `data` cannot be JSON; the text does not quote it.
+            ValueError: `data` cannot be JSON, or `key` no header; the text does not quote it.
         """
+        if not key.isprintable():
+            raise ValueError("its key cannot stand in a header")
         now = self._clock.now()
+        told = now if at is None else at.astimezone(UTC)
         try:
-            body = orjson.dumps(
-                {"type": kind, "timestamp": (at or now).astimezone(UTC), "data": data}, option=orjson.OPT_UTC_Z
-            )
+            body = orjson.dumps({"type": kind, "timestamp": told, "data": data}, option=orjson.OPT_UTC_Z)
         except orjson.JSONEncodeError as exc:
             raise ValueError("the request cannot be written as JSON") from exc
         timestamp = int(now.timestamp())
-        headers = self._headers | {
-            "webhook-id": key,
-            "idempotency-key": key,
-            "webhook-timestamp": str(timestamp),
-            "traceparent": _traceparent(key, attempt or 0),
-        }
+        # Named after the key, so that all attempts share a W3C trace, with a span for each. Sampled, because the
+        # receivers' tracers commonly follow the caller's flag and would else keep nothing.
+        digest = sha256(key.encode()).digest()
+        span = (int.from_bytes(digest[16:24], "big") + (attempt or 0)) % 2**64
+        head = (
+            f"{self._head}webhook-id: {key}\r\nidempotency-key: {key}\r\nwebhook-timestamp: {timestamp}\r\n"
+            f"traceparent: 00-{digest[:16].hex()}-{span:016x}-01\r\ncontent-length: {len(body)}\r\n"
+        )
         if (signature := self._signer.sign(key, body, timestamp=timestamp)) is not None:
-            headers["webhook-signature"] = signature
+            head += f"webhook-signature: {signature}\r\n"
         if attempt is not None:
-            headers["dragoman-attempt"] = str(attempt)
-        return WebhookRequest(headers=headers, body=body)
+            head += f"dragoman-attempt: {attempt}\r\n"
+        return f"{head}\r\n".encode() + body
 
 
-def _traceparent(key: str, attempt: int) -> str:
-    """Name a W3C trace after the key, so that all attempts share it, with a span for each attempt.
-
-    Sampled, because the receivers' tracers commonly follow the caller's flag and would else keep nothing.
-    """
-    digest = hashlib.sha256(key.encode()).digest()
-    span = (int.from_bytes(digest[16:24], "big") + attempt) % 2**64
-    return f"00-{digest[:16].hex()}-{span:016x}-01"
+def _write_head(url: AnyHttpUrl, extra: dict[str, str]) -> str:
+    """Write what is the same in every request: its first line, and the headers that do not change."""
+    where = URL(str(url), encoded=True)
+    headers = {"host": where.host_port_subcomponent or ""}
+    if where.user is not None:
+        pair = f"{where.user}:{where.password or ''}"
+        headers["authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+    headers |= {"accept": "application/json", "user-agent": f"dragoman/{_version()}"} | extra
+    headers |= {"accept-encoding": "gzip", "content-type": "application/json"}
+    lines = [f"POST {where.raw_path_qs} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    for line in lines:
+        if not line.isprintable():
+            raise OperatorError(f"headers: {line.partition(':')[0]!r} must be printable and on one line")
+    return "".join(f"{line}\r\n" for line in lines)
 
 
 def _check_headers(names: Iterable[str], *, credentials_in_url: bool) -> None:

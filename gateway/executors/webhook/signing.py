@@ -1,7 +1,7 @@
 """Signs request bodies the Standard Webhooks way, so that any of its libraries can verify them. Pure."""
 
-import base64
 import hmac
+from binascii import b2a_base64
 from collections.abc import Sequence
 
 from pydantic import SecretStr
@@ -28,14 +28,13 @@ class Signer:
         if not self._prepared:
             return None
         head = f"{key}.{timestamp}.".encode()
-        return " ".join([_sign_once(prepared, head, body) for prepared in self._prepared])
-
-
-def _sign_once(prepared: hmac.HMAC, head: bytes, body: bytes) -> str:
-    mac = prepared.copy()
-    mac.update(head)
-    mac.update(body)
-    return "v1," + base64.b64encode(mac.digest()).decode()
+        signatures: list[str] = []
+        for prepared in self._prepared:
+            mac = prepared.copy()
+            mac.update(head)
+            mac.update(body)
+            signatures.append("v1," + b2a_base64(mac.digest(), newline=False).decode())
+        return " ".join(signatures)
 
 
 def _decode(secret: SecretStr, *, place: str) -> bytes:

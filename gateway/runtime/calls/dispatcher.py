@@ -1,16 +1,15 @@
-"""Runs attempts at executors as tasks, and turns every way they can end into a signal.
+"""Runs attempts at executors, and turns every way they can end into a signal.
 
-Retry decisions are the core's (core.calls.judge). A task reports by its done-callback: one that is
-canceled before its first step, or dies of a fault of ours, reports as well.
+Retry decisions are the core's (core.calls.judge). An attempt is the executor's own future, under way as soon as it was
+asked, or a task where the executor has more to do first. Both report by their done-callback: one that is canceled
+before its first step, or dies of a fault of ours, reports as well.
 """
 
 import asyncio
-from asyncio import Task
+from asyncio import Future, Task
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, cast
 
 import structlog
 
@@ -45,24 +44,15 @@ from gateway.store.call import Call
 
 log = structlog.get_logger(__name__)
 
-_ANSWERS = (Answered, Accepted, NeverSent, NotProcessed, Replied, Uncertain)
-
 _CANCEL_TIMEOUT = timedelta(seconds=5)
 MOST_TOLD = 1_000
 """Cancels that are told to executors at once; the next are not told, as they are best effort."""
 _SLACK = timedelta(seconds=2)
+_NO_TIME = timedelta(0)
 _FAIR = 0.5
 """An attempt with less than this part of the time it should have says nothing about an executor that was silent."""
 _NAME = 64
 """How much of a member's name is logged."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Tried:
-    """How an attempt ended, and whether that tells something about the executor being there."""
-
-    answer: Answer
-    telling: bool = True
 
 
 class Dispatcher:
@@ -90,112 +80,124 @@ class Dispatcher:
         self._quotes = quotes
         self._backends = backends
         self._tasks = tasks
-        self._attempts: dict[CallId, Task[_Tried]] = {}
+        self._attempts: dict[Inbox, dict[CallId, Future[Answer]]] = {}
+        """What is under way, by the session that hears of its end."""
+        self._broken_off: set[Future[Answer]] = set()
+        """Attempts whose end nobody has to hear of."""
+        self._questions: dict[Inbox, set[Task[None]]] = {}
         self._telling = 0
         self._noted: set[str] = set()
         """Executors of which it was logged that they say more than anybody knows."""
-        self._of: dict[Inbox, set[Task[Any]]] = {}
-        """All that is under way, by the session that hears of its end."""
 
     def stop(self) -> None:
         """Break off what is under way; the calls are taken up again by the next process."""
-        for task in list(self._attempts.values()):
-            task.cancel()
+        for session in list(self._attempts):
+            self._break_off(*self._attempts[session].values())
 
     @property
     def in_flight(self) -> int:
         """How many attempts are under way."""
-        return len(self._attempts)
+        return sum(len(of_session) for of_session in self._attempts.values())
 
     def busy(self, session: Inbox) -> bool:
         """Whether an attempt of a session's calls is under way."""
-        of_session = self._of.get(session)
-        return of_session is not None and any(task in of_session for task in self._attempts.values())
+        return session in self._attempts
 
     def abandon(self, session: Inbox) -> None:
         """Break off all that is under way for a session that goes on elsewhere; executors are told nothing."""
-        for task in list(self._of.get(session, ())):
-            task.cancel()
+        self._break_off(*self._attempts.get(session, {}).values())
+        for question in self._questions.get(session, ()):
+            question.cancel()
 
-    def _keep(self, session: Inbox, task: Task[Any]) -> None:
-        self._of.setdefault(session, set()).add(task)
-        task.add_done_callback(guard_call("dispatcher", partial(self._forget, session)))
-
-    def _forget(self, session: Inbox, task: Task[Any]) -> None:
-        of_session = self._of.get(session, set())
-        of_session.discard(task)
-        if not of_session:
-            self._of.pop(session, None)
+    def _break_off(self, *attempts: Future[Answer]) -> None:
+        for attempt in attempts:
+            self._broken_off.add(attempt)
+            attempt.cancel()
 
     # Calls -----------------------------------------------------------------------------------------------
 
     def dispatch(self, session: Inbox, effect: Dispatch, view: SessionView, *, protocol: str) -> None:
         """Start one attempt of a call that holds a slot."""
         call = effect.call
-        task = awaited("attempt", self._attempt(call, view, protocol), self._tasks)
-        self._attempts[call.call_id] = task
         epoch = self._breakers.began(call.executor or "")
-        task.add_done_callback(guard_call("dispatcher", partial(self._ended, session, call, epoch)))
-        self._keep(session, task)
-
-    async def _attempt(self, call: Call, view: SessionView, protocol: str) -> _Tried:
-        found = self._backends.executor(call.executor or "")
-        if found is None:
-            return _Tried(failure(f"The tool {call.tool!r} is no longer available here."), telling=False)
-        executor, policy = found
-        left = call.deadline_at - self._clock.now()
-        if left <= timedelta(0):
-            return _Tried(NeverSent("no time was left for this attempt"), telling=False)
-        links = self._callbacks.addresses(call.call_id)
-        request = Request(
-            kind="tool.requested",
-            key=call.idempotency_key,
-            data=call_data(
-                view,
-                call,
-                protocol=protocol,
-                callback=links.outcome if links else None,
-                progress=links.progress if links else None,
-            ),
-            attempt=call.attempt,
-            timeout=min(policy.timeout, left),
-        )
-        # The executor keeps to `timeout`; one that does not is broken off when the call's deadline ends the call.
-        return await self._execute(executor, request, policy, executor=call.executor, call_id=call.call_id)
-
-    async def _execute(self, asked: Executor, request: Request, policy: RetryPolicy, **about: str | None) -> _Tried:
-        """Ask an executor; the dispatcher's edge: whatever it does, an answer comes out."""
         try:
-            answer = await asked.execute(request)
-            if not isinstance(cast("object", answer), _ANSWERS):
-                raise TypeError(f"an executor answers with one of its answers, not {type(answer).__name__}")
-        except TimeoutError:
-            raise
+            begun = self._begin(call, view, protocol)
+        # The dispatcher's edge: whatever an executor does, an answer comes out.
         except BaseException as exc:
             if not is_fault(exc):
                 raise
-            FAULTS.note("executor", exc, text="an executor failed", **about)
-            text = f"the executor failed inside the gateway ({type(exc).__name__})"
-            return _Tried(Uncertain(text), telling=False)
-        return _Tried(answer, telling=_is_telling(answer, request, policy))
-
-    def _ended(self, session: Inbox, call: Call, epoch: int, task: Task[_Tried]) -> None:
-        if self._attempts.get(call.call_id) is task:
-            del self._attempts[call.call_id]
-        if call.executor is not None:
-            self._slots.release(call.executor, session)
-        if task.cancelled():
-            self._tell_breaker(call.executor or "", epoch, None)
-            self._metrics.attempt(call.executor or "", "canceled")
+            begun = _failed(exc, executor=call.executor, call_id=call.call_id)
+        if not isinstance(begun, tuple):
+            self._over(session, call, epoch, begun, _result_of(begun), telling=False)
             return
-        problem = task.exception()
-        text = f"the attempt failed ({type(problem).__name__})"
-        if problem:
-            FAULTS.note("attempt", problem, call_id=call.call_id)
-        tried = _Tried(Uncertain(text), telling=False) if problem else task.result()
-        answer = tried.answer
-        self._tell_breaker(call.executor or "", epoch, answer if tried.telling else None)
-        self._metrics.attempt(call.executor or "", _result_of(answer))
+        attempt, timeout, policy = begun
+        self._attempts.setdefault(session, {})[call.call_id] = attempt
+        ended = partial(self._ended, session, call, epoch, timeout, policy)
+        attempt.add_done_callback(guard_call("dispatcher", ended))
+
+    def _begin(
+        self, call: Call, view: SessionView, protocol: str
+    ) -> tuple[Future[Answer], timedelta, RetryPolicy] | Answer:
+        """Ask the executor; says what is under way, how long it may take and by which policy, or why nothing is."""
+        found = self._backends.executor(call.executor or "")
+        if found is None:
+            return failure(f"The tool {call.tool!r} is no longer available here.")
+        executor, policy = found
+        # The executor keeps to it; one that does not is broken off when the call's deadline ends the call.
+        timeout = min(policy.timeout, call.deadline_at - self._clock.now())
+        if timeout <= _NO_TIME:
+            return NeverSent("no time was left for this attempt")
+        links = self._callbacks.addresses(call.call_id)
+        data = call_data(
+            view,
+            call,
+            protocol=protocol,
+            callback=links.outcome if links else None,
+            progress=links.progress if links else None,
+        )
+        attempt = executor.execute(Request("tool.requested", call.idempotency_key, data, call.attempt, timeout))
+        if not isinstance(attempt, Future):
+            attempt = awaited("attempt", attempt, self._tasks)
+        return attempt, timeout, policy
+
+    def _ended(
+        self,
+        session: Inbox,
+        call: Call,
+        epoch: int,
+        timeout: timedelta,
+        policy: RetryPolicy,
+        attempt: Future[Answer],
+    ) -> None:
+        of_session = self._attempts.get(session, {})
+        if of_session.get(call.call_id) is attempt:
+            del of_session[call.call_id]
+            if not of_session:
+                del self._attempts[session]
+        answer, result, telling = None, "canceled", False
+        try:
+            answer = attempt.result()
+            result = _result_of(answer)
+            telling = result != "uncertain" or _is_telling(timeout, policy)
+        # The dispatcher's edge again; canceled by nobody here, an attempt has failed like any other.
+        except BaseException as exc:  # noqa: BLE001
+            if not attempt.cancelled() or attempt not in self._broken_off:
+                answer, result = _failed(exc, executor=call.executor, call_id=call.call_id), "uncertain"
+        self._broken_off.discard(attempt)
+        self._over(session, call, epoch, answer, result, telling=telling)
+
+    def _over(
+        self, session: Inbox, call: Call, epoch: int, answer: Answer | None, result: AttemptResult, *, telling: bool
+    ) -> None:
+        """An attempt is over; `telling` is an answer that says something about the executor being there."""
+        name = call.executor or ""
+        if call.executor is not None:
+            self._slots.release(name, session)
+        if self._breakers.ended(name, epoch, answer if telling else None):
+            self._slots.turn_away(name)
+        self._metrics.attempt(name, result)
+        if answer is None:
+            return
         if isinstance(answer, Answered):
             answer = self.look_through(call.executor, answer)
         else:
@@ -204,7 +206,7 @@ class Dispatcher:
                 call_id=call.call_id,
                 attempt=call.attempt,
                 executor=call.executor,
-                result=_result_of(answer),
+                result=result,
                 reason=getattr(answer, "reason", None),
             )
         session.put(Attempted(call.call_id, call.attempt, answer))
@@ -222,15 +224,11 @@ class Dispatcher:
         members = [name[:_NAME] for name in answer.ignored]
         log.warning("members of an outcome are unknown and ignored", executor=executor, members=members)
 
-    def _tell_breaker(self, executor: str, epoch: int, answer: Answer | None) -> None:
-        if self._breakers.ended(executor, epoch, answer):
-            self._slots.turn_away(executor)
-
-    def release(self, effect: Release) -> None:
+    def release(self, session: Inbox, effect: Release) -> None:
         """A call is over, or should be: break its attempt off and tell the executor."""
-        task = self._attempts.get(effect.call_id)
-        if task is not None and effect.stop:
-            task.cancel()
+        attempt = self._attempts.get(session, {}).get(effect.call_id)
+        if attempt is not None and effect.stop:
+            self._break_off(attempt)
         found = self._backends.executor(effect.executor or "")
         if found is None or effect.tell is None:
             return
@@ -255,7 +253,14 @@ class Dispatcher:
     def ask(self, session: Inbox, effect: Ask) -> None:
         """Start asking an executor about a routed event."""
         asking = guard("question", partial(self._ask_until_deadline, session, effect), self._tasks, times=3)
-        self._keep(session, asking)
+        self._questions.setdefault(session, set()).add(asking)
+        asking.add_done_callback(guard_call("dispatcher", partial(self._forget, session)))
+
+    def _forget(self, session: Inbox, question: Task[None]) -> None:
+        of_session = self._questions.get(session, set())
+        of_session.discard(question)
+        if not of_session:
+            self._questions.pop(session, None)
 
     async def _ask_until_deadline(self, session: Inbox, effect: Ask) -> None:
         answer = await self._ask(effect)
@@ -282,12 +287,13 @@ class Dispatcher:
                 attempt=attempt,
                 timeout=min(policy.timeout, left),
             )
-            tried: _Tried | None = None
+            heard: Answer | None = None
             try:
-                tried = await self._ask_once(executor, request, policy)
+                answer, telling = await self._ask_once(executor, request, policy)
+                heard = answer if telling else None
             finally:
-                self._tell_breaker(effect.executor, epoch, tried.answer if tried and tried.telling else None)
-            answer = tried.answer
+                if self._breakers.ended(effect.executor, epoch, heard):
+                    self._slots.turn_away(effect.executor)
             self._metrics.attempt(effect.executor, _result_of(answer))
             match answer:
                 case Answered() | Replied():
@@ -305,21 +311,37 @@ class Dispatcher:
             await asyncio.sleep(wait.total_seconds())
         return failure(reason)
 
-    async def _ask_once(self, executor: Executor, request: Request, policy: RetryPolicy) -> _Tried:
+    async def _ask_once(self, executor: Executor, request: Request, policy: RetryPolicy) -> tuple[Answer, bool]:
+        """Ask, and say whether the answer tells something about the executor being there."""
         try:
             async with asyncio.timeout((request.timeout + _SLACK).total_seconds()):
-                return await self._execute(executor, request, policy, kind=request.kind, key=request.key)
+                answer = await executor.execute(request)
+            uncertain = _result_of(answer) == "uncertain"
         except TimeoutError:
-            answer = Uncertain("the executor did not end in time")
-            return _Tried(answer, telling=_is_telling(answer, request, policy))
+            answer, uncertain = Uncertain("the executor did not end in time"), True
+        except BaseException as exc:
+            if not is_fault(exc):
+                raise
+            return _failed(exc, kind=request.kind, key=request.key), False
+        return answer, not uncertain or _is_telling(request.timeout, policy)
 
 
-def _is_telling(answer: Answer, request: Request, policy: RetryPolicy) -> bool:
-    """Whether an answer says something about the executor: silence only where there was a fair time for an answer."""
-    return not isinstance(answer, Uncertain) or request.timeout >= _FAIR * min(policy.timeout, policy.deadline)
+def _is_telling(timeout: timedelta, policy: RetryPolicy) -> bool:
+    """Whether silence says something about an executor: only where there was a fair time for an answer."""
+    return timeout >= _FAIR * min(policy.timeout, policy.deadline)
 
 
-def _result_of(answer: Answer) -> AttemptResult:
+def _failed(exc: BaseException, **about: str | None) -> Uncertain:
+    FAULTS.note("executor", exc, text="an executor failed", **about)
+    return Uncertain(f"the executor failed inside the gateway ({type(exc).__name__})")
+
+
+def _result_of(answer: object) -> AttemptResult:
+    """Name how an attempt ended.
+
+    Raises:
+        TypeError: an executor of somebody else has given what is no answer.
+    """
     match answer:
         case Answered() | Replied():
             return "answered"
@@ -331,3 +353,5 @@ def _result_of(answer: Answer) -> AttemptResult:
             return "not_processed"
         case Uncertain():
             return "uncertain"
+        case _:
+            raise TypeError(f"an executor answers with one of its answers, not {type(answer).__name__}")

@@ -56,7 +56,7 @@ class EffectRunner:
             case Release():
                 if effect.executor is not None:
                     self._shared.slots.withdraw(effect.executor, self._inbox, effect.call_id)
-                dispatcher.release(effect)
+                dispatcher.release(self._inbox, effect)
             case Queue(call_id, executor, due_at):
                 self._queue(call_id, executor, due_at)
             case Ask():

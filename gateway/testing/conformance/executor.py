@@ -164,7 +164,7 @@ class HangingExecutorSuite(ExecutorSuite):
 
     async def test_a_canceled_attempt_stops_and_says_so(self) -> None:
         async with asyncio.timeout(BOUND), self.make() as executor:
-            attempt = asyncio.create_task(executor.execute(make_request(timeout=timedelta(minutes=5))))
+            attempt = asyncio.ensure_future(executor.execute(make_request(timeout=timedelta(minutes=5))))
             await self.wait_until_asked(attempt)
             attempt.cancel()
             await asyncio.wait([attempt], timeout=BOUND)
@@ -172,7 +172,7 @@ class HangingExecutorSuite(ExecutorSuite):
 
     async def test_it_works_on_after_a_canceled_attempt(self) -> None:
         async with asyncio.timeout(BOUND), self.make() as executor:
-            attempt = asyncio.create_task(executor.execute(make_request(timeout=timedelta(minutes=5))))
+            attempt = asyncio.ensure_future(executor.execute(make_request(timeout=timedelta(minutes=5))))
             await self.wait_until_asked(attempt)
             attempt.cancel()
             await asyncio.wait([attempt], timeout=BOUND)
@@ -188,7 +188,7 @@ class HangingExecutorSuite(ExecutorSuite):
             for answer in await asyncio.gather(*asked):
                 assert isinstance(answer, Uncertain | NeverSent)
 
-    async def wait_until_asked(self, attempt: "asyncio.Task[Answer]") -> None:
+    async def wait_until_asked(self, attempt: "asyncio.Future[Answer]") -> None:
         """Wait until the attempt is under way; override it where the other side can tell for certain."""
         for _ in range(10):
             await asyncio.sleep(0)
