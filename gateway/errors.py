@@ -32,13 +32,10 @@ DragomanError
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
 
 
 class DragomanError(Exception):
     """The root of the tree; never raised itself."""
-
-    retryable: ClassVar[bool] = False
 
 
 class PeerError(DragomanError):
@@ -152,8 +149,6 @@ class SchemaTooNew(OperatorError):
 class DownstreamError(DragomanError):
     """A dependency fails for now."""
 
-    retryable = True
-
 
 class LinkLost(DownstreamError):
     """A connection to a runtime broke, or could not be made.
@@ -209,8 +204,6 @@ class Overloaded(DownstreamError):
 class Stale(DragomanError):
     """A step's expectation did not hold, so nothing of it was written."""
 
-    retryable = True
-
 
 class Repeated(Stale):
     """Events of a step are on record already, or twice in the step; a decision without them has to be made."""
@@ -222,8 +215,6 @@ class Repeated(Stale):
 
 class Fenced(Stale):
     """The session has changed hands, so that nothing may be said or written for it here any more."""
-
-    retryable = False
 
 
 class Truncated(DragomanError):

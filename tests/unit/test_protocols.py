@@ -1,7 +1,8 @@
-"""A Protocol is there for what has several implementers, or for a port that others plug into."""
+"""How classes hang together: what has a Protocol has several implementers, and an object is whole once it is made."""
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -9,6 +10,7 @@ PORTS = frozenset({"gateway/adapter/port.py", "gateway/executors/port.py", "gate
 """Where a stranger's class, or a test's clock, takes the place of ours."""
 
 
+@cache
 def production() -> dict[str, ast.Module]:
     """All modules that run in production, by path."""
     paths = [*(ROOT / "gateway").rglob("*.py"), *(ROOT / "adapters").rglob("*.py")]
@@ -39,6 +41,7 @@ def implementers(modules: dict[str, ast.Module]) -> dict[str, set[str]]:
     found = [(place, one) for place, tree in modules.items() for one in ast.walk(tree) if isinstance(one, ast.ClassDef)]
     known = {one.name: one for _, one in found}
 
+    @cache
     def all_of(name: str) -> set[str]:
         if name not in known:
             return set()
@@ -64,3 +67,33 @@ def test_what_counts_as_an_implementer() -> None:
     assert implementers({"a.py": ast.parse(one)}) == {"a.py: Wire": {"Socket"}}
     more = "class Base:\n    def send(self): ...\n\nclass Pipe(Base):\n    size: int\n"
     assert implementers({"a.py": ast.parse(one), "b.py": ast.parse(more)}) == {"a.py: Wire": {"Socket", "Base", "Pipe"}}
+
+
+def callbacks_put_in(modules: dict[str, ast.Module]) -> list[str]:
+    """Find where an attribute that holds a callback is assigned by somebody else than its object."""
+    names: set[str] = set()
+    for tree in modules.values():
+        for node in ast.walk(tree):
+            match node:
+                case ast.AnnAssign(target=ast.Attribute(attr=name), annotation=kind):
+                    if "Callable[" in ast.unparse(kind):
+                        names.add(name)
+                case _:
+                    pass
+    return [
+        f"{place}:{node.lineno}"
+        for place, tree in modules.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr in names
+        if not (isinstance(node.value, ast.Name) and node.value.id == "self")
+    ]
+
+
+def test_no_callback_is_put_into_an_object_that_was_made_without_it() -> None:
+    assert callbacks_put_in(production()) == []
+
+
+def test_what_counts_as_putting_a_callback_in() -> None:
+    made = "def __init__(self, b):\n    self.told: Callable[[], None] | None = None\n    b.told = self.x\n"
+    assert callbacks_put_in({"a.py": ast.parse(made)}) == ["a.py:3"]
+    assert callbacks_put_in({"a.py": ast.parse(made.replace("b.told", "self.told"))}) == []

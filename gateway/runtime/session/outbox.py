@@ -50,8 +50,7 @@ class Outbox:
     ) -> None:
         """Prepare; `look` shows the session as it is by now, and nothing leaves before `until_leased` returns."""
         self.outgoing = Outgoing(view, runtime)
-        self.when_said: Callable[[], None] | None = None
-        """Called for each event that is to be sent, where somebody waits for one."""
+        self._when_said: Callable[[], None] | None = None
         self._session_id = view.session_id
         self._shared = shared
         self._log = log
@@ -74,9 +73,13 @@ class Outbox:
 
     def add(self, item: Transmit) -> None:
         """Take an event that is now on record; `poke` lets what was taken leave."""
-        if self.when_said is not None:
-            self.when_said()
+        if self._when_said is not None:
+            self._when_said()
         self._tell(self.outgoing.add(item, self._look(), now=self._shared.clock.monotonic()))
+
+    def call_when_said(self, call: Callable[[], None] | None) -> None:
+        """Have something called for each event that is to be sent; None ends it."""
+        self._when_said = call
 
     def again(self, sequence: int) -> None:
         """Offer a recorded event again, now or on the next link, to whoever has asked for it."""

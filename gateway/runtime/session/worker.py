@@ -186,7 +186,7 @@ class SessionWorker:
 
     def call_when_said(self, call: Callable[[], None] | None) -> None:
         """Have something called whenever an event is to be sent; None ends it."""
-        self._outbox.when_said = call
+        self._outbox.call_when_said(call)
 
     def lose(self) -> None:
         """Say nothing more to the runtime: the session is given up here; whoever runs the worker ends it now."""

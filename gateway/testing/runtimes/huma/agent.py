@@ -267,7 +267,7 @@ class SimAgent:
         try:
             frame = read_frame(payload, self.dialect)
             self.state = "ACTIVE"
-            self._take(frame, payload, index=index)
+            self._take(frame, payload)
             wakes = isinstance(frame, ContextFrame) and frame.triggering is True
         except Violation as exc:
             await self.object_to(sid, f"frame {index}", str(exc))
@@ -283,7 +283,7 @@ class SimAgent:
         channel = "error" if self.dialect == "0.2" else "event"
         await self._wire.tell(sid, channel, {"type": "error", "message": why, "code": "INVALID_EVENT"})
 
-    def _take(self, frame: ClientFrame, payload: Any, *, index: int) -> None:
+    def _take(self, frame: ClientFrame, payload: Any) -> None:
         match frame:
             case ContextFrame():
                 self._known.context = frame.context
@@ -295,7 +295,7 @@ class SimAgent:
                 call = self.calls.get(frame.call_id)
                 if call is None:
                     raise Violation(f'unknown "toolCallId" {frame.call_id[:64]!r}')
-                call.settle(frame, payload, index=index)
+                call.settle(frame, payload)
                 self._known.context |= frame.context or {}
             case AddonFrame():
                 self._take_addon(frame)

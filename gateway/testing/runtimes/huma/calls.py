@@ -18,8 +18,6 @@ class SimCall:
         self.arguments = arguments
         self.results: list[Frame] = []
         """All result frames with this id, as received; more than one is a repeat."""
-        self.result_index: int | None = None
-        """Where the first of them stands in `SimAgent.received`."""
         self.reading: ResultFrame | None = None
         """The first of them, read: its outcome, result and error in either dialect."""
         self.cancel_asked = False
@@ -34,7 +32,7 @@ class SimCall:
         """From the call to its first result."""
         return None if self.settled is None else timedelta(seconds=self.settled - self.started)
 
-    def settle(self, reading: ResultFrame, frame: Frame, *, index: int) -> None:
+    def settle(self, reading: ResultFrame, frame: Frame) -> None:
         """Take a result; the first one counts.
 
         Raises:
@@ -44,7 +42,7 @@ class SimCall:
             raise Violation(f'tool-result "toolName" must be {self.tool!r}, as in the call')
         self.results.append(frame)
         if self.reading is None:
-            self.reading, self.result_index = reading, index
+            self.reading = reading
             self.settled = asyncio.get_running_loop().time()
         elif frame != self.results[0]:
             raise Violation(f"call {self.call_id!r} has already ended with another result")

@@ -214,10 +214,6 @@ class SimConversation:
         """Wait for an event in the store that fits, among those with an id above `after`."""
         return await self.store.wait(predicate, within, after=after)
 
-    async def say_again(self, number: int) -> None:
-        """Send a stored event live once more, as late as it is."""
-        await self.store.send(next(event for event in self.events if event["id"] == number))
-
     def end_loading(self) -> None:
         """Let the agent listen from now on, where it waits for that."""
         self._may_listen.set()
