@@ -4,7 +4,7 @@ One adapter is one protocol version. Its codec translates, its connector connect
 that needs memory or a decision lives in the core, everything that retries in the supervisor.
 """
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Generator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import field
 from datetime import timedelta
@@ -184,11 +184,15 @@ class Receipt:
     """What a link knows right after a send.
 
     `sent` leaves delivery to the capability's rule. `busy` means not now: keep it and offer it again
-    when the turn ends. The others are final.
+    when the turn ends. The others are final. Whoever awaits one that is there already has it at once.
     """
 
     state: Literal["sent", "delivered", "refused", "moot", "busy"]
     reason: str | None = None
+
+    def __await__(self) -> Generator[None, None, "Receipt"]:
+        yield from ()
+        return self
 
 
 class Receiver(Protocol):
@@ -209,8 +213,10 @@ class Receiver(Protocol):
 class Link(Protocol):
     """One live connection to one native session, from connect to loss."""
 
-    async def send(self, frame: Frame) -> Receipt:
+    def send(self, frame: Frame) -> Awaitable[Receipt]:
         """Send one frame; frames leave in the order of the calls.
+
+        A link that need not wait for anything answers with the receipt itself, and the next frame follows at once.
 
         Raises:
             LinkLost: the frame may or may not have left; it has not where the error says `unsent`.

@@ -139,8 +139,17 @@ def dumps(value: object, **_options: object) -> str:
     Raises:
         CannotExpress: the value is not JSON (bytes, for one).
     """
+    return encode(value).decode()
+
+
+def encode(value: object) -> bytes:
+    """Write compact JSON, as it is sent.
+
+    Raises:
+        CannotExpress: the value is not JSON (bytes, for one).
+    """
     try:
-        return orjson.dumps(value, option=_OPTIONS).decode()
+        return orjson.dumps(value, option=_OPTIONS)
     except TypeError as exc:
         raise CannotExpress(f"the value is not JSON: {exc}") from exc
 

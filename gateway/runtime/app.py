@@ -249,6 +249,7 @@ class Gateway:
         started = self._parts.clock.monotonic()
         hands_over = await self._member.hands_over()
         while self._parts.clock.monotonic() - started < patience:
+            self._sessions.write_marks()
             if hands_over:
                 await self._sessions.hand_over(self._sessions.ready_to_go())
             if self._dispatcher.in_flight == 0 and all(c.worker.settled for c in self._sessions.all()):

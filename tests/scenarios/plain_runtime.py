@@ -147,9 +147,10 @@ async def plain_gateway(
     port: int = 0,
     settings: Mapping[str, Any] | None = None,
     tuning: Tuning | None = None,
+    runtime: PlainRuntime | None = None,
 ) -> AsyncGenerator[tuple[Running, PlainRuntime]]:
     """Run a gateway with one such runtime, `finn`, on real sockets and a real file."""
-    runtime = PlainRuntime()
+    runtime = runtime or PlainRuntime()
     config = folder / "plain.yaml"
     written: dict[str, Any] = {
         "api": {"keys": [{"name": "backend", "key": API_KEY}]},

@@ -260,9 +260,57 @@ def test_what_nobody_says_anything_against_is_delivered_when_its_window_is_over(
     session.now = 1.0
     session.add(2)
     session.leaves()
-    assert session.out.ripens_at == WINDOW
     assert session.out.believe(asked_at=WINDOW) == [Delivered((1,), RUNTIME, "delivered")]
-    assert session.out.ripens_at == 1.0 + WINDOW
+    assert session.out.awaits_silence
+    assert session.out.believe(asked_at=1.0 + WINDOW) == [Delivered((2,), RUNTIME, "delivered")]
+    assert not session.out.awaits_silence
+
+
+def outcome(number: int) -> Transmit:
+    return Transmit(number, "turn", "tool.finished", ())
+
+
+def test_that_an_outcome_is_delivered_is_a_mark_and_until_it_is_on_record_no_page_brings_it_again() -> None:
+    session = Session()
+    session.up()
+    for number in (1, 2):
+        session.tell(session.out.add(outcome(number), session.view, now=0.0))
+        session.leaves()
+    assert session.out.believe(asked_at=WINDOW) == []
+    assert session.out.marks == [1, 2]
+    session.out.link_down()
+    session.up(row(1), row(2))
+    assert session.next() == IDLE
+    assert session.out.take_marks() == (Delivered((1, 2), RUNTIME, "delivered"),)
+    assert (session.out.take_marks(), session.next()) == ((), IDLE)
+    # Its row is pending again, for whoever asked for it.
+    session.out.done([1, 2])
+    session.out.reread()
+    session.read(row(2))
+    assert session.leaves() == 2
+
+
+def test_an_outcome_that_is_asked_for_again_is_said_again_although_it_was_believed_to_be_delivered() -> None:
+    session = Session()
+    session.up()
+    session.tell(session.out.add(outcome(1), session.view, now=0.0))
+    session.leaves()
+    assert session.out.believe(asked_at=WINDOW) == []
+    assert session.out.again(1)
+    assert session.out.take_marks() == ()
+    session.out.reread()
+    session.read(row(1))
+    assert session.leaves() == 1
+
+
+def test_repeats_have_a_step_of_their_own_lest_a_gateway_that_keeps_dying_says_them_for_ever() -> None:
+    session = Session()
+    session.up(row(1))
+    session.out.link_down()
+    session.up()
+    session.tell(session.out.add(replace(outcome(1), repeats=True), session.view, now=0.0))
+    session.leaves()
+    assert session.out.believe(asked_at=0.0) == [Delivered((1,), RUNTIME, "delivered")]
 
 
 def test_a_fault_is_about_the_newest_that_is_on_its_way_or_was_just_believed() -> None:

@@ -6,7 +6,7 @@ from the websocket, and sent straight to it, so that its own back-pressure holds
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -20,6 +20,7 @@ from gateway.adapter.port import Frame, Receipt, Receiver
 from gateway.errors import LinkLost, LinkRefused
 from gateway.links import json
 from gateway.links.addresses import REDIRECTS, AddressRefused, guarded_socket, refused_address, refused_redirect
+from gateway.links.begun import begun
 from gateway.links.masking import mask_of, masked_logger
 from gateway.links.once import Once
 from gateway.links.socketio.acks import Acks
@@ -39,6 +40,7 @@ A server that takes 4 MiB may send it back twice in one event, with six bytes fo
 CLOSING = timedelta(seconds=2)
 """How long a goodbye may take before the connection is simply dropped."""
 REFUSAL_CHANNELS = frozenset({"error", "event"})
+_SENT = Receipt("sent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,6 @@ class SocketLink:
         self._entered = False
         self._last: Frame | None = None
         self._refusal: LinkRefused | None = None
-        self._sending = asyncio.Lock()
         self._acks = Acks(target.ack_timeout) if target.ack_timeout is not None else None
         self.max_payload: int | None = None
         """Largest message the server says it takes, where it says so."""
@@ -217,44 +218,45 @@ class SocketLink:
         except TimeoutError:
             return
 
-    async def send(self, frame: Frame) -> Receipt:
-        """Send one frame."""
+    def send(self, frame: Frame) -> Awaitable[Receipt]:
+        """Send one frame: at once, unless the peer leaves too much unread, or is to acknowledge it."""
         if self._over.done():
             raise LinkLost(f"the link is closed: {self._reason}", unsent=True)
         if frame.channel in RESERVED:
             return Receipt("refused", f"Socket.IO keeps the event name {frame.channel!r} for itself")
-        text = write_event(frame)
-        size = len(text) if text.isascii() else len(text.encode())
-        if self.max_payload is not None and size > self.max_payload:
-            return Receipt("refused", f"{size} bytes are over the server's maximum of {self.max_payload}")
-        problem: str | None = None
-        ack = self._acks.expect() if self._acks is not None else None
-        if ack is not None:
-            text = f"42{ack}{text[2:]}"
-        try:
-            async with self._sending, asyncio.timeout(self._target.send_timeout.total_seconds()):
-                await self._pass(text)
-        except TimeoutError:
-            problem = "the peer does not read"
-        except (aiohttp.ClientError, OSError) as exc:
-            problem = self._mask(f"{type(exc).__name__}: {exc}")
-        if problem is not None:
-            self.end(problem)
-            await self._door.drop()
-            raise LinkLost(problem)
-        return Receipt("sent") if ack is None or self._acks is None else await self._acks.wait(ack)
+        packet = write_event(frame)
+        if self.max_payload is not None and len(packet) > self.max_payload:
+            return Receipt("refused", f"{len(packet)} bytes are over the server's maximum of {self.max_payload}")
+        if self._door.socket is None:
+            raise LinkLost("not connected", unsent=True)
+        ack = None
+        if self._acks is not None:
+            ack = self._acks.expect()
+            packet = b"42%b%b" % (ack.encode(), packet[2:])
+        room = begun(self._door.socket.write(packet))
+        return _SENT if room is None and ack is None else self._receipt(room, ack)
+
+    async def _receipt(self, room: Awaitable[None] | None, ack: str | None) -> Receipt:
+        """Wait until the peer has read enough of what it was sent, and has acknowledged a frame."""
+        if room is not None:
+            await self._reached(room, "the peer does not read")
+        return _SENT if ack is None or self._acks is None else await self._acks.wait(ack)
 
     async def prove(self) -> None:
         """Let the peer answer a ping of the websocket, which it reads behind everything sent before."""
         if self._over.done() or self._door.socket is None:
             raise LinkLost(f"the link is closed: {self._reason}")
-        problem = f"no sign of the peer within {self._target.send_timeout.total_seconds():g} s"
+        silence = f"no sign of the peer within {self._target.send_timeout.total_seconds():g} s"
+        await self._reached(self._door.socket.prove(), silence)
+
+    async def _reached(self, peer: Awaitable[None], silence: str) -> None:
+        """Wait for a peer within the time-out, which costs the link."""
         try:
             async with asyncio.timeout(self._target.send_timeout.total_seconds()):
-                await self._door.socket.prove()
+                await peer
                 return
         except TimeoutError:
-            pass
+            problem = silence
         except (aiohttp.ClientError, OSError) as exc:
             problem = self._mask(f"{type(exc).__name__}: {exc}")
         self.end(problem)
@@ -265,11 +267,6 @@ class SocketLink:
         """Take the peer's acknowledgement of one of our frames."""
         if self._acks is not None:
             self._acks.take(packet)
-
-    async def _pass(self, text: str) -> None:
-        if self._over.done() or self._door.socket is None:
-            raise ConnectionResetError(self._reason or "not connected")
-        await self._door.socket.send_str(text)
 
     @property
     def ended(self) -> str | None:
@@ -497,6 +494,10 @@ class _Socket:
             self._link.hang_up("the server ended the session")
         elif packet.startswith("44") and not packet.startswith("44/"):
             self._link.connect_refused(packet)
+
+    def write(self, packet: bytes) -> Coroutine[Any, Any, None]:
+        """Send a packet of ours; what is to be waited for is room."""
+        return self._inner.send_frame(packet, aiohttp.WSMsgType.TEXT)
 
     async def send_str(self, text: str) -> None:
         await self._inner.send_str(text)

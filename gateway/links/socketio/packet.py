@@ -62,13 +62,13 @@ def _read_body(packet: str, body: str, *, namespace: str | None = None, ack: str
             return _malformed("", "a Socket.IO event that does not begin with its name", packet, ack=ack)
 
 
-def write_event(frame: Frame) -> str:
+def write_event(frame: Frame) -> bytes:
     """Write an event packet for the root namespace, with the Engine.IO digit in front.
 
     Raises:
         CannotExpress: the payload is not JSON.
     """
-    return "42" + json.dumps([frame.channel, frame.payload])
+    return b"42" + json.encode([frame.channel, frame.payload])
 
 
 def _channel(body: str) -> str:

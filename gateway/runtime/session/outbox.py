@@ -1,15 +1,16 @@
-"""The way out to one runtime session: one loop that sends what `Outgoing` says is next, and tells it how that went.
+"""The way out to one runtime session: sends what `Outgoing` says is next, and tells it how that went.
 
-Nothing is kept here while no link stands, nor more than a page while a runtime is slow to read; when there is room,
-the pending rows are read from the ledger and planned anew.
+What may leave leaves in the turn of the step that made it; a task goes on only from where something must be waited
+for. Nothing is kept here while no link stands, nor more than a page while a runtime is slow to read; when there is
+room, the pending rows are read from the ledger and planned anew.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from logging import DEBUG
-from typing import cast
+from typing import Any, TypeVar, cast
 
 from structlog.typing import FilteringBoundLogger
 
@@ -23,6 +24,7 @@ from gateway.errors import CannotExpress, EngineUnavailable, LinkLost, Truncated
 from gateway.guard import FAULTS, guard, guard_call, is_fault
 from gateway.runtime.observe import excerpt
 from gateway.runtime.session.outgoing import FEW, PAGE, SENT, Idle, Outgoing, Overdue, Read, read_result
+from gateway.runtime.session.permit import Permit
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.session.signals import Delivered, Signal
 from gateway.store.rows import Send
@@ -30,7 +32,13 @@ from gateway.store.step import NEWER, RUNTIME
 
 _RETRY_LOAD = 1.0
 _LOOK_AGAIN = 30.0
+_SLACK = 0.01
+"""Seconds behind a window after which what it was about has surely passed it."""
 _TAKEN = Receipt("sent")
+
+T = TypeVar("T")
+Sending = Generator[Awaitable[Any], Any, T]
+"""Work that is done at once but for what it yields, which must be waited for; it is given what came of that."""
 
 
 class Outbox:
@@ -46,9 +54,9 @@ class Outbox:
         post: Callable[[Signal], None],
         drop_link: Callable[[str], None],
         look: Callable[[], SessionView],
-        until_leased: Callable[[], Awaitable[None]],
+        permit: Permit,
     ) -> None:
-        """Prepare; `look` shows the session as it is by now, and nothing leaves before `until_leased` returns."""
+        """Prepare; `look` shows the session as it is by now, and nothing leaves while there is no `permit`."""
         self.outgoing = Outgoing(view, runtime)
         self._when_said: Callable[[], None] | None = None
         self._session_id = view.session_id
@@ -57,12 +65,12 @@ class Outbox:
         self._post = post
         self._drop_link = drop_link
         self._look = look
-        self._until_leased = until_leased
+        self._permit = permit
         self._link: Link | None = None
         self._sender: asyncio.Task[None] | None = None
         self._proving: asyncio.Task[None] | None = None
         self._leaving: int | None = None
-        """What the sender has taken out; if it fails in a way that nobody foresaw, that was about this one."""
+        """What was taken out last; if sending fails in a way that nobody foresaw, that was about this one."""
         self._ripening: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._looking: asyncio.TimerHandle | None = None
@@ -91,6 +99,14 @@ class Outbox:
         """The fate of these rows is on record."""
         if self.outgoing.done(sequences):
             self._start()
+
+    def take_marks(self) -> Sequence[Signal]:
+        """Take what is believed to be delivered and rides along with a step, for the one that is made now."""
+        return self.outgoing.take_marks() if self.outgoing.marks else ()
+
+    def post_marks(self) -> None:
+        """Let what is believed to be delivered have a step of its own: none came that it could ride along with."""
+        self._tell(self.outgoing.take_marks())
 
     def turn_moved(self) -> None:
         """The runtime has said how its turn goes: a message that began one has been seen."""
@@ -125,6 +141,7 @@ class Outbox:
     def link_down(self, *, refused: bool = False) -> None:
         """Stop sending; whatever is not known to be delivered stays pending."""
         self._link = None
+        self.post_marks()
         self.outgoing.link_down(refused=refused)
         for running in (self._sender, self._proving, self._ripening, self._patience, self._looking):
             if running is not None:
@@ -153,47 +170,52 @@ class Outbox:
     # Sending ---------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        if self._link is not None and (self._sender is None or self._sender.done()):
-            send = partial(self._send_all, self._link)
-            self._sender = guard("outbox", send, self._shared.tasks, session_id=self._session_id)
+        """Let leave what may: at once, or in a task from where something must be waited for."""
+        link = self._link
+        if link is None or (self._sender is not None and not self._sender.done()):
+            return
+        sending = self._send_all(link)
+        waits = next(sending, None)
+        if waits is not None:
+            go_on = partial(_go_on, sending, waits)
+            self._sender = guard("outbox", go_on, self._shared.tasks, again=False, session_id=self._session_id)
+            self._sender.add_done_callback(guard_call("outbox", partial(_close, sending, waits)))
 
-    async def _send_all(self, link: Link) -> None:
+    def _send_all(self, link: Link) -> Sending[None]:
+        """Do what is next, until there is nothing."""
         try:
-            while link is self._link and await self._goes_on(link):
-                pass
+            while link is self._link:
+                if not self._permit.holds:
+                    yield self._permit.given()
+                self._leaving = None
+                following = self.outgoing.next(self._look(), now=self._shared.clock.now())
+                match following:
+                    case Transmit():
+                        if not (yield from self._send(link, following)):
+                            return
+                    case Idle(prove):
+                        if prove:
+                            self._prove_repeats(link)
+                        return
+                    case Read():
+                        yield self._read()
+                    case Overdue(sequence):
+                        self._post(Delivered((sequence,), RUNTIME, "moot", OVERDUE, overdue=True))
         except BaseException as exc:
             if not is_fault(exc):
                 raise
             if link is self._link:
                 self._link_failed(() if self._leaving is None else (self._leaving,), exc)
 
-    async def _goes_on(self, link: Link) -> bool:
-        """Do what is next; says whether there may be more."""
-        await self._until_leased()
-        self._leaving = None
-        following = self.outgoing.next(self._look(), now=self._shared.clock.now())
-        match following:
-            case Transmit():
-                return await self._send(link, following)
-            case Idle(prove):
-                if prove:
-                    self._prove_repeats(link)
-                return False
-            case Read():
-                await self._read()
-            case Overdue(sequence):
-                self._post(Delivered((sequence,), RUNTIME, "moot", OVERDUE, overdue=True))
-        return True
-
-    async def _send(self, link: Link, item: Transmit) -> bool:
+    def _send(self, link: Link, item: Transmit) -> Sending[bool]:
         """Send an event, and take note of what came of that; says whether the next one may leave."""
         self._leaving = item.sequence
-        result, item = await self._say(link, item)
+        result, item = yield from self._say(link, item)
         silent = self.outgoing.runtime.capabilities.delivery == "silence"
         meaning = read_result(result, silent=silent)
         self._tell(self.outgoing.sent(item, meaning, now=self._shared.clock.monotonic()))
         if meaning is SENT:
-            self._await_ripeness()
+            self._await_silence()
         if isinstance(result, LinkLost):
             self._log.info("a send was cut off", sequence=item.sequence, reason=str(result))
             self._drop_link(str(result))
@@ -204,24 +226,27 @@ class Outbox:
             self._shared.metrics.frame(self.outgoing.runtime.name, "to_runtime")
             if item.repeats:
                 self._shared.metrics.repeated()
-        if self.outgoing.begun and self.outgoing.begins_turn(item):
+        if self.outgoing.begun and item.lane == "new_work":
             self._hold_new_work()
         return True
 
-    async def _say(self, link: Link, item: Transmit) -> tuple[Receipt | Exception, Transmit]:
+    def _say(self, link: Link, item: Transmit) -> Sending[tuple[Receipt | Exception, Transmit]]:
         """Say an event frame by frame; answers what the link said that is not just `sent`, and the event as told."""
         told = _TAKEN
         try:
-            item = self.outgoing.in_newest_form(item, self._look())
-            for number, frame in enumerate(item.frames):
-                if number:
-                    await self._until_leased()
+            if item.state is not None:
+                item = self.outgoing.in_newest_form(item, self._look())
+            for frame in item.frames:
+                if not self._permit.holds:
+                    yield self._permit.given()
                 if self._log.is_enabled_for(DEBUG):
                     about = {"channel": frame.channel, "payload": excerpt(frame.payload)}
                     self._log.debug("frame >", **about, sequence=item.sequence)
-                receipt = await link.send(frame)
-                if not isinstance(cast("object", receipt), Receipt):
-                    raise TypeError(f"a link answers with a Receipt, not {type(receipt).__name__}")
+                receipt = link.send(frame)
+                if not isinstance(receipt, Receipt):
+                    receipt = cast("object", (yield receipt))
+                    if not isinstance(receipt, Receipt):
+                        raise TypeError(f"a link answers with a Receipt, not {type(receipt).__name__}")
                 if receipt.state == "busy":
                     return receipt, item
                 if receipt.state != "sent":
@@ -297,16 +322,18 @@ class Outbox:
 
     # Where silence means delivery ------------------------------------------------------------------------
 
-    def _await_ripeness(self) -> None:
-        at = self.outgoing.ripens_at
-        if at is not None and self._ripening is None and self._proving is None:
-            wait = max(0.01, at - self._shared.clock.monotonic())
+    def _await_silence(self) -> None:
+        """Look again in a window, if there will be something to look at: at most one look a window, for all sends."""
+        waits = self.outgoing.awaits_silence or self.outgoing.marks
+        if waits and self._ripening is None and self._proving is None:
+            wait = self.outgoing.window + _SLACK
             self._ripening = asyncio.get_running_loop().call_later(wait, guard_call("outbox", self._ripen))
 
     def _ripen(self) -> None:
-        """Nothing was said against these sends within the window: they are delivered, if the link still stands."""
+        """Nothing was said against some sends for a window: they are delivered, if the link still stands."""
         self._ripening = None
-        if self._link is not None:
+        self.post_marks()
+        if self._link is not None and self.outgoing.awaits_silence:
             self._prove(self._link)
 
     def _prove_repeats(self, link: Link) -> None:
@@ -335,6 +362,28 @@ class Outbox:
             return
         self._proving = None
         self._tell(self.outgoing.believe(asked_at=asked_at))
-        self._await_ripeness()
+        self._await_silence()
         if self.outgoing.goes_on:
             self._start()
+
+
+async def _go_on(sending: Sending[None], waits: Awaitable[Any]) -> None:
+    """Wait for what work yields, until it is done."""
+    while True:
+        try:
+            came = await waits
+        except BaseException as exc:  # noqa: BLE001 - it is the work's own, which asked for it
+            step = partial(sending.throw, exc)
+        else:
+            step = partial(sending.send, came)
+        try:
+            waits = step()
+        except StopIteration:
+            return
+
+
+def _close(sending: Sending[None], waits: Awaitable[Any], _task: asyncio.Task[None]) -> None:
+    """Leave nothing open of work whose task was canceled, perhaps before it had begun to wait."""
+    sending.close()
+    if isinstance(waits, Coroutine):
+        waits.close()

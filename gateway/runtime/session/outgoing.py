@@ -20,12 +20,15 @@ What a send means, where silence counts as delivery and where it does not (`read
 
 | the link said | silence delivers | an answer is awaited |
 |---|---|---|
-| sent | on its way, delivered when nothing is said against it | unknown |
+| sent | on its way, believed to be delivered when nothing is said against it | unknown |
 | delivered, refused, moot | that | that |
 | busy | waits here again | waits here again |
 | it cannot be expressed | dead | dead |
 | the link broke | pending, the next link begins with it | pending; tried, unless it surely has not left |
 | anything that nobody foresaw | pending; dead the third time | pending and tried; dead the third time |
+
+That an outcome is believed to be delivered is a mark, which waits for the session's next step to be put on record with:
+until then a crash says the outcome again, in the same words. What a repeat would count as new is put on record at once.
 """
 
 from collections import deque
@@ -127,6 +130,8 @@ class _Sent:
     note: str | None = None
     """What its row says once it is delivered."""
     repeats: bool = False
+    rides: bool = False
+    """Whether its delivery may wait for the session's next step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +155,10 @@ class Outgoing:
         self.state_waits = False
         """Whether a fresh link will be told the state by something that waits for it."""
         self.waiting_since: float | None = None
+        self.begun = False
+        """Whether new work waits for a word on the turn that the last message began."""
+        self.marks: list[int] = []
+        """Outcomes that are believed to be delivered, which the session's next step puts on record."""
         self._lanes = Lanes(in_order=runtime.capabilities.replaces_context)
         self._first: Transmit | None = None
         """What the next link is told before everything else."""
@@ -162,16 +171,16 @@ class Outgoing:
         self._again: set[int] = set()
         self._aside: dict[Lane, set[int]] = {}
         """Lanes that wait for a newer release, and the events in them that do."""
-        self._begun = False
-        """Whether a message has left whose turn the runtime has said nothing of."""
         self._unsure_up_to = self._told_up_to = view.last_sequence
         """The newest that an earlier process may have sent, and of which the runtime may have been told the state."""
         self._tried: set[int] = set()
         self._lost: set[int] = set()
         """What may have left where nobody knows whether it came: an answer is missing, or a link broke too soon."""
-        self._marked: set[int] = set()
+        self._unsent: set[int] = set()
         """What is known to be on record, or about to be, as never sent."""
         self._unconfirmed: deque[_Sent] | None = None
+        self._settling: set[int] = set()
+        """What is believed to be delivered, and not on record as that."""
         self._portion: set[int] = set()
         """What was said again, and is not on record as delivered."""
         self._believed: deque[_Sent] = deque(maxlen=PORTION)
@@ -217,8 +226,8 @@ class Outgoing:
             self._first = item
             return ()
         signals: list[Signal] = []
-        if self._is_held(item, view) or (not self.linked and self.runtime.capabilities.starts_deaf):
-            signals += self._mark([item])
+        if self.runtime.capabilities.starts_deaf and (not self.linked or self._is_held(item, view)):
+            signals += self._mark_unsent([item])
         if self.linked and not self._more and item.lane not in self._aside and self._has_room_for(item):
             self._queued.add(item.sequence)
             self._lanes.add(item)
@@ -237,17 +246,19 @@ class Outgoing:
             return True
         return here < MOST_QUEUED and all(weight(frame.payload) <= _LARGE for frame in item.frames)
 
-    def _mark(self, items: Iterable[Transmit]) -> Sequence[Signal]:
+    def _mark_unsent(self, items: Iterable[Transmit]) -> Sequence[Signal]:
         """Put on record that these were never sent; whoever takes the session up later may then send them."""
-        fresh = tuple(item.sequence for item in items if item.sequence not in self._marked)
-        self._marked.update(fresh)
+        fresh = tuple(item.sequence for item in items if item.sequence not in self._unsent)
+        self._unsent.update(fresh)
         return (Held(fresh),) if fresh else ()
 
     def again(self, sequence: int) -> bool:
         """Offer a recorded event again to whoever has asked for it; says whether the ledger is to be read for it."""
         # What has left already is said again; what still waits to leave will be said anyhow.
-        if any(sent.sequence == sequence for sent in self._unconfirmed or ()):
+        if sequence in self._settling or any(sent.sequence == sequence for sent in self._unconfirmed or ()):
             self._queued.discard(sequence)
+        self._settling.discard(sequence)
+        self.marks = [mark for mark in self.marks if mark != sequence]
         if sequence in self._queued:
             return False
         self._again.add(sequence)
@@ -259,12 +270,7 @@ class Outgoing:
 
     def turn_moved(self) -> None:
         """The runtime has said how its turn goes, or nothing for too long: new work is held up no longer."""
-        self._begun = False
-
-    @property
-    def begun(self) -> bool:
-        """Whether new work waits for a word on the turn that the last message began."""
-        return self._begun
+        self.begun = False
 
     # The link --------------------------------------------------------------------------------------------
 
@@ -290,7 +296,7 @@ class Outgoing:
         self._unconfirmed = None
         self._portion.clear()
         self._believed.clear()
-        self._more = self._begun = False
+        self._more = self.begun = False
 
     def link_failed(self, sequences: Iterable[int], reason: str) -> Sequence[Signal]:
         """Take note that these made a link fail in a way that nobody foresaw; the third time they are put aside."""
@@ -321,28 +327,23 @@ class Outgoing:
         if is_overdue(item, now):
             return Overdue(item.sequence)
         # Known before it leaves: the events of its turn may come before the answer to it.
-        self._begun = self._begun or self.begins_turn(item)
+        if item.lane == "new_work":
+            self.begun = self.begun or self.runtime.capabilities.one_message_per_turn
         return item
 
-    def begins_turn(self, item: Transmit) -> bool:
-        """Whether an event begins a turn that holds up the next one."""
-        return item.lane == "new_work" and self.runtime.capabilities.one_message_per_turn
-
     def _leaves_now(self, item: Transmit, view: SessionView) -> bool:
-        begun = self._begun and item.lane == "new_work"
+        begun = self.begun and item.lane == "new_work"
         return not begun and may_leave(item, view.memory, self.runtime.capabilities) and not self._is_held(item, view)
 
     def _is_held(self, item: Transmit, view: SessionView) -> bool:
         return is_held(item, view.start, self.runtime.capabilities)
 
     def in_newest_form(self, item: Transmit, view: SessionView) -> Transmit:
-        """Write a state anew that is older than what the runtime was last told.
+        """Write what an event says of a state anew where that is older than what the runtime was last told.
 
         Raises:
             CannotExpress: the protocol does not take the newest state.
         """
-        if item.state is None:
-            return item
         if item.renew or item.sequence < self._told_up_to:
             item = renew(item, view.memory, self.runtime.codec)
             self._told_up_to = view.last_sequence
@@ -363,7 +364,7 @@ class Outgoing:
             self._await_silence(item, now)
             return ()
         if item.lane == "new_work" and meaning.state in {"refused", "moot", "dead"}:
-            self._begun = False
+            self.begun = False
         return (Delivered((item.sequence,), RUNTIME, meaning.state, meaning.reason),)
 
     # What silence means ----------------------------------------------------------------------------------
@@ -373,18 +374,20 @@ class Outgoing:
         if self._unconfirmed is None:
             self._unconfirmed = deque()
         note = RENEWED if item.renewed else None
-        self._unconfirmed.append(_Sent(item.sequence, now, note, item.repeats))
+        rides = item.kind == "tool.finished" and not item.repeats
+        self._unconfirmed.append(_Sent(item.sequence, now, note, item.repeats, rides))
         if item.repeats:
             self._portion.add(item.sequence)
 
     @property
-    def _window(self) -> float:
+    def window(self) -> float:
+        """Seconds of silence that count as delivered."""
         return self.runtime.options.delivery_window.total_seconds()
 
     @property
-    def ripens_at(self) -> float | None:
-        """When nothing was said for long enough against the oldest that is on its way."""
-        return self._unconfirmed[0].at + self._window if self._unconfirmed else None
+    def awaits_silence(self) -> bool:
+        """Whether something is on its way against which something may still be said."""
+        return self._unconfirmed is not None
 
     @property
     def awaits_proof(self) -> bool:
@@ -400,7 +403,7 @@ class Outgoing:
         return [sent.sequence for sent in self._unconfirmed or () if self._is_proven(sent, asked_at)]
 
     def _is_proven(self, sent: _Sent, asked_at: float) -> bool:
-        return sent.at <= (asked_at if sent.repeats else asked_at - self._window)
+        return sent.at <= (asked_at if sent.repeats else asked_at - self.window)
 
     def believe(self, *, asked_at: float) -> Sequence[Signal]:
         """The link has answered a question that was asked at this moment: what it proves is delivered."""
@@ -408,13 +411,22 @@ class Outgoing:
         kept: deque[_Sent] = deque()
         for sent in self._unconfirmed or ():
             if self._is_proven(sent, asked_at):
-                ripe.setdefault(sent.note, []).append(sent.sequence)
+                self._settling.add(sent.sequence)
+                if sent.rides:
+                    self.marks.append(sent.sequence)
+                else:
+                    ripe.setdefault(sent.note, []).append(sent.sequence)
                 if sent.repeats:
                     self._believed.append(sent)
             else:
                 kept.append(sent)
         self._unconfirmed = kept or None
         return [Delivered(tuple(sequences), RUNTIME, "delivered", note) for note, sequences in ripe.items()]
+
+    def take_marks(self) -> Sequence[Signal]:
+        """Take what the session's next step puts on record; for whoever makes it."""
+        marks, self.marks = self.marks, []
+        return (Delivered(tuple(marks), RUNTIME, "delivered"),) if marks else ()
 
     @property
     def goes_on(self) -> bool:
@@ -428,7 +440,7 @@ class Outgoing:
             return ()
         if self._unconfirmed:
             newest = self._unconfirmed.pop()
-        elif self._believed and self._believed[-1].at > now - self._window:
+        elif self._believed and self._believed[-1].at > now - self.window:
             newest = self._believed.pop()
         else:
             return ()
@@ -437,7 +449,7 @@ class Outgoing:
 
     def done(self, sequences: Collection[int]) -> bool:
         """The fate of these rows is on record; says whether that may let others leave."""
-        for known in (self._queued, self._tried, self._marked, self._lost):
+        for known in (self._queued, self._settling, self._tried, self._unsent, self._lost):
             known.difference_update(sequences)
         for sequence in sequences if self._faults else ():
             self._faults.pop(sequence, None)
@@ -481,7 +493,7 @@ class Outgoing:
         if self._more:
             self._again |= reading.again - {row.sequence for row in rows}
         unconfirmed = {sent.sequence for sent in self._unconfirmed or ()} - reading.again
-        known = reading.known | self._queued | unconfirmed
+        known = reading.known | self._queued | unconfirmed | (self._settling - reading.again)
         found = [row for row in rows if row.sequence not in known]
         self._stored = max(0, self._stored - len(found)) if self._more else 0
         plans = plan_resend(
@@ -502,7 +514,7 @@ class Outgoing:
         for plan in plans:
             self._queued.add(plan.row.sequence)
             self._place(plan, signals, wanted=plan.row.sequence in reading.again)
-        signals += self._mark(item for item in self._lanes if self._is_held(item, view))
+        signals += self._mark_unsent(item for item in self._lanes if self._is_held(item, view))
         self._fresh = self._fresh and self._more
         return signals
 

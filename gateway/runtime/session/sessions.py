@@ -495,6 +495,11 @@ class Sessions:
         """List the sessions that have nothing under way."""
         return [carried for carried in self.all() if self._may_go(carried)]
 
+    def write_marks(self) -> None:
+        """Let each session put on record soon which of its sends are believed to be delivered."""
+        for carried in self.all():
+            carried.worker.write_marks()
+
     def _may_go(self, carried: Carried) -> bool:
         return carried.worker.settled and not self._shared.dispatcher.busy(carried.worker.inbox)
 

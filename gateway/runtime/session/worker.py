@@ -99,7 +99,7 @@ class SessionWorker:
             post=self.inbox.put,
             drop_link=drop_link,
             look=lambda: self.view,
-            until_leased=self.permit.given,
+            permit=self.permit,
         )
         self._timer = DueTimer(self.inbox, shared.clock, lambda: lifecycle.next_due(self.runtime, self.view))
         self._steps = StepMaker(shared, self.inbox, self._outbox, self._timer, drop_link)
@@ -241,7 +241,11 @@ class SessionWorker:
     @property
     def settled(self) -> bool:
         """Whether nothing waits inside: no signal to decide, no event to send."""
-        return not self._busy and self.inbox.empty and self._outbox.empty
+        return not self._busy and self.inbox.empty and self._outbox.empty and not self._outbox.outgoing.marks
+
+    def write_marks(self) -> None:
+        """Put on record soon what is believed to be delivered, without waiting for a step that it rides along with."""
+        self._outbox.post_marks()
 
     @property
     def oldest_unsent(self) -> float:
@@ -259,7 +263,9 @@ class SessionWorker:
         try:
             await self._carry_kept()
             while not self.view.memory.closed:
-                batch = self._under_way = await self.inbox.take(BATCH)
+                batch = await self.inbox.take(BATCH)
+                # First, since what follows may be said again for whoever asks for it once more.
+                batch = self._under_way = [*self._outbox.take_marks(), *batch]
                 self._busy, self._written = True, False
                 await self._carry(batch)
                 self._under_way = ()
@@ -274,15 +280,16 @@ class SessionWorker:
         except BaseException as exc:
             if is_fault(exc):
                 self.lost = True
+                self._outbox.link_down()
                 self.left = self._what_is_left()
             raise
         finally:
             self._end()
 
     def _end(self) -> None:
+        self._outbox.link_down()
         if self.lost and self.left is None:
             self.left = self._what_is_left()
-        self._outbox.link_down()
         self._timer.cancel()
         self._shared.slots.forget(self.inbox)
         for signal in self.inbox.empty_out():

@@ -1,0 +1,101 @@
+"""That an outcome was delivered is on record with the session's next step, or soon with one of its own."""
+
+import sqlite3
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gateway.adapter.port import Capabilities, Frame, Receipt
+from gateway.events import ToolRequested
+from tests.scenarios.environment import Running, until
+from tests.scenarios.hooks import PATIENCE
+from tests.scenarios.plain_runtime import PlainRuntime, plain_gateway
+
+STEPS = "dragoman_journal_commit_seconds_count"
+
+
+_SILENT = replace(PlainRuntime.capabilities, delivery="silence")
+
+
+@dataclass
+class SilentRuntime(PlainRuntime):
+    """A runtime that says nothing of what it has got, where silence means delivery."""
+
+    capabilities: Capabilities = _SILENT
+    proofs: int = 0
+    """How often it was asked whether it is there."""
+
+    async def send(self, frame: Frame) -> Receipt:
+        await super().send(frame)
+        return Receipt("sent")
+
+    async def prove(self) -> None:
+        self.proofs += 1
+        self.change.tell()
+
+    @property
+    def ended(self) -> list[str]:
+        """The calls whose outcomes were heard."""
+        return [one["native_call_id"] for one in self.heard if one["kind"] == "tool.finished"]
+
+    async def called(self, name: str) -> None:
+        """Call a tool, and wait for the outcome."""
+        self.say(ToolRequested(native_call_id=name, tool="ask", arguments={}), name)
+        await self.change.until(lambda: name in self.ended or None, PATIENCE, what=str)
+
+    async def proven(self) -> None:
+        """Wait until the silence after what was sent is believed."""
+        before = self.proofs
+        await self.change.until(lambda: self.proofs > before or None, PATIENCE, what=str)
+
+
+@asynccontextmanager
+async def running(folder: Path, *, window: str) -> AsyncGenerator[tuple[Running, SilentRuntime]]:
+    settings = {
+        "runtimes": {
+            "finn": {"adapter": "plain", "url": "http://plain.invalid", "session": "s", "delivery_window": window}
+        },
+        "executors": {"cards": {"type": "static", "result": "Go fish!"}},
+        "routes": [{"match": {"tool": "*"}, "to": "cards"}],
+    }
+    runtime = SilentRuntime()
+    async with plain_gateway(folder, settings=settings, runtime=runtime) as (gateway, _):
+        yield gateway, runtime
+
+
+def states(folder: Path) -> list[str]:
+    """List the states of the outcomes that were sent, in their order."""
+    rows = "SELECT state FROM outbound JOIN events USING (session_id, seq) WHERE kind = 'tool.finished' ORDER BY seq"
+    with closing(sqlite3.connect(folder / "plain.db")) as store:
+        return [state for (state,) in store.execute(rows)]
+
+
+async def test_that_an_outcome_was_delivered_goes_along_with_the_next_step(tmp_path: Path) -> None:
+    async with running(tmp_path, window="1s") as (gateway, runtime):
+        await runtime.called("a")
+        await runtime.proven()
+        before = (await gateway.metrics())[STEPS]
+        await runtime.called("b")
+        assert states(tmp_path) == ["delivered", "pending"]
+        assert (await gateway.metrics())[STEPS] - before == 2
+
+
+async def test_that_an_outcome_was_delivered_has_a_step_of_its_own_where_no_other_comes(tmp_path: Path) -> None:
+    async with running(tmp_path, window="100ms") as (_, runtime):
+        await runtime.called("a")
+
+        async def look() -> bool:
+            return states(tmp_path) == ["delivered"]
+
+        await until(look)
+
+
+async def test_a_gateway_that_stops_leaves_on_record_what_was_delivered_and_says_nothing_again(tmp_path: Path) -> None:
+    async with running(tmp_path, window="1s") as (_, runtime):
+        await runtime.called("a")
+        await runtime.proven()
+    assert states(tmp_path) == ["delivered"]
+    async with running(tmp_path, window="1s") as (_, runtime):
+        await runtime.called("b")
+    assert runtime.ended == ["b"]
