@@ -23,6 +23,10 @@ class Event:
 
     payload: Any
     place: wire.Place
+    size: int = 0
+    """Bytes of its text, where it came alone."""
+    plain: bool = False
+    """As for a frame."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
 
 from adapters.herm import wire
 from adapters.herm.history import Event, read_history
@@ -162,7 +161,8 @@ class HermLink:
             if not place.is_live:
                 self._durable = max(self._durable, place.sequence)
                 cursor = str(self._durable)
-        self._receiver.frame(Frame(wire.STREAM, wire.without_secrets(event.payload)), cursor)
+        payload = wire.without_secrets(event.payload)
+        self._receiver.frame(Frame(wire.STREAM, payload, event.size, event.plain), cursor)
 
     def _remember(self, event_id: str) -> None:
         self._ids[event_id] = None
@@ -232,13 +232,8 @@ def _understand(text: str) -> Event | None:
     """Read the data of one event; None for what only keeps a connection alive."""
     if text.strip() in _IGNORED:
         return None
-    payload = _read(text)
-    return Event(payload, wire.place_of(payload)) if payload != {} else None
-
-
-def _read(text: str) -> Any:
     # A call with one unspeakable argument keeps its id and can be answered.
-    payload = json.read(text)
+    payload, plain = json.read_frame(text)
     if isinstance(payload, Malformed) and any(word in text for word in wire.SECRET_WORDS):
-        return Malformed(payload.reason)
-    return payload
+        payload = Malformed(payload.reason)
+    return Event(payload, wire.place_of(payload), len(text), plain) if payload != {} else None

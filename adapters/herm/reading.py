@@ -31,7 +31,7 @@ FAULT_KEY = "#fault"
 """Ends the native id of a fault that the end of a turn has told."""
 
 
-def read_envelope(payload: dict[str, Any]) -> tuple[Draft, ...]:
+def read_envelope(payload: dict[str, Any], *, plain: bool) -> tuple[Draft, ...]:
     """Read one envelope: one draft, two for a tool use that waits for an approval and a turn that ended in an error.
 
     Raises:
@@ -43,12 +43,12 @@ def read_envelope(payload: dict[str, Any]) -> tuple[Draft, ...]:
         case _:
             inside, losses = _inside(payload)
     if inside["type"] == wire.CUSTOM_TOOL_USE:
-        drafts = (read_custom_use(inside, INSIDE),)
+        drafts = (read_custom_use(inside, INSIDE, plain=plain),)
     else:
-        if fault := find_fault(payload, forbid_keys=False):
+        if not plain and (fault := find_fault(payload, forbid_keys=False)):
             raise MalformedFrame(fault.reason, path=fault.path)
         drafts = _read(payload, inside)
-    metadata, found = _metadata(payload)
+    metadata, found = _metadata(payload, plain=plain)
     if isinstance(drafts[0].event, Opaque):
         # It is kept whole, so nothing of the envelope is lost.
         return (replace(metadata, event=drafts[0].event, echo=drafts[0].echo),)
@@ -86,16 +86,16 @@ def _inside(payload: dict[str, Any]) -> tuple[dict[str, Any], tuple[Loss, ...]]:
     return members, (Loss(how="dropped", path="/type", note="it is not the type of the payload, which counts"),)
 
 
-def _metadata(payload: dict[str, Any]) -> tuple[Draft, tuple[Loss, ...]]:
+def _metadata(payload: dict[str, Any], *, plain: bool) -> tuple[Draft, tuple[Loss, ...]]:
     """Read the wrapper; an unusable member of it must not cost the event."""
     event_id, sequence, created_at = (
         wire.event_id_of(payload),
         wire.sequence_of(payload),
         wire.created_at_of(payload),
     )
-    if find_fault(event_id):
+    if not plain and find_fault(event_id):
         event_id = None
-    if find_fault(created_at):
+    if not plain and find_fault(created_at):
         created_at = None
     losses = tuple(
         Loss(how="dropped", path=f"/{name}", note="unusable")

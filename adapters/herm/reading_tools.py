@@ -10,19 +10,19 @@ from gateway.events import ApprovalAsked, Draft, Loss, ToolRequested
 from gateway.json_values import find_fault, json_type, read_model, unknown_fields
 
 
-def read_custom_use(inside: dict[str, Any], path: str) -> Draft:
+def read_custom_use(inside: dict[str, Any], path: str, *, plain: bool) -> Draft:
     """Read a call for the host; whatever its arguments are, a call with an id gets an answer.
 
     Raises:
         MalformedFrame: it has no usable id or tool name.
     """
     losses: tuple[Loss, ...] = ()
-    if find_fault(list(inside)):
+    if not plain and find_fault(list(inside)):
         # One odd name among unknown fields must not cost the call.
         inside = {key: value for key, value in inside.items() if not find_fault(key)}
         losses = (Loss(how="dropped", path=path, note="fields with unspeakable names"),)
     call = read_model(wire.CustomToolUse, inside, path)
-    if fault := find_fault([call.id, call.tool]):
+    if not plain and (fault := find_fault([call.id, call.tool])):
         raise MalformedFrame(fault.reason, path=f"{path}/id" if fault.path == "/0" else f"{path}/tool")
     losses += unknown_fields(call.model_extra, path)
     where = f"{path}/input"
@@ -33,7 +33,7 @@ def read_custom_use(inside: dict[str, Any], path: str) -> Draft:
             note = "missing" if "input" not in inside else "null"
             losses += (Loss(how="defaulted", path=where, note=f"{note}, taken as no arguments"),)
         case dict():
-            if fault := find_fault(inside["input"], "/input", forbid_keys=False):
+            if not plain and (fault := find_fault(inside["input"], "/input", forbid_keys=False)):
                 problem = f"The arguments cannot be used: {fault.path} {fault.reason}."
             else:
                 arguments = inside["input"]

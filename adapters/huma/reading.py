@@ -22,13 +22,14 @@ from gateway.events import (
 from gateway.json_values import find_fault, json_type, read_model, unknown_fields
 
 
-def read_server_message(payload: dict[str, Any]) -> Draft | None:
+def read_server_message(payload: dict[str, Any], *, plain: bool) -> Draft | None:
     """Read what the server sends on `event` or `error`; None for a type that HUMA does not have."""
     if payload["type"] == wire.TOOL_CALL:
-        return _tool_call(payload)
+        return _tool_call(payload, plain=plain)
     if payload["type"] not in wire.SERVER_TYPES:
         return None
-    refuse_unsayable(payload, forbid_keys=False)
+    if not plain:
+        refuse_unsayable(payload, forbid_keys=False)
     match payload["type"]:
         case wire.CANCEL_TOOL_CALL:
             cancel = read_model(wire.CancelToolCall, payload)
@@ -71,13 +72,13 @@ def settle(
     return result, error, losses
 
 
-def _tool_call(payload: dict[str, Any]) -> Draft:
+def _tool_call(payload: dict[str, Any], *, plain: bool) -> Draft:
     match payload:
         case {"toolCallId": str(call_id), "toolName": str(tool), "arguments": dict()} if (
             len(payload) == 4
             and 1 <= len(call_id) <= ID_LENGTH
             and 1 <= len(tool) <= ID_LENGTH
-            and not find_fault(payload)
+            and (plain or not find_fault(payload))
         ):
             # Nearly every call: just its fields, and nothing wrong with any of them.
             arguments = payload["arguments"]

@@ -26,9 +26,9 @@ class OpenHandsCodec:
         payload = payload_of(frame)
         match frame.channel:
             case wire.EVENTS:
-                draft = read_event(read_object(payload), keep_prompt=self._keep_prompt)
+                draft = read_event(read_object(payload), keep_prompt=self._keep_prompt, plain=frame.plain)
             case wire.ACTIONS | wire.OLD_ACTIONS:
-                draft = read_client_action(read_object(payload))
+                draft = read_client_action(read_object(payload), plain=frame.plain)
             case _:
                 draft = None
         return (draft or keep(frame),)

@@ -35,27 +35,27 @@ Reading = tuple[Event, tuple[Loss, ...]]
 _ROLES: dict[str, Literal["agent", "user", "system"]] = {"agent": "agent", "user": "user", "environment": "system"}
 
 
-def read_event(payload: dict[str, Any], *, keep_prompt: bool) -> Draft | None:
+def read_event(payload: dict[str, Any], *, keep_prompt: bool, plain: bool) -> Draft | None:
     """Read one message of the server; None for a form that OpenHands does not have."""
     kept = wire.trimmed(payload)
     match payload:
         case {"status_update": True}:
-            return _status(_said(kept))
+            return _status(_said(kept, plain))
         case {"action": str()} | {"observation": str()}:
-            draft = _event(kept, wire.correlation_of(payload))
+            draft = _event(kept, wire.correlation_of(payload), plain)
             return draft if keep_prompt else _without_prompt(draft)
         case {"error": True}:
-            said = read_model(wire.Failure, _said(kept))
+            said = read_model(wire.Failure, _said(kept, plain))
             return Draft(FaultReported(message=said.message), losses=unknown_fields(said.model_extra))
         case _:
             return None
 
 
-def read_client_action(payload: dict[str, Any]) -> Draft | None:
+def read_client_action(payload: dict[str, Any], *, plain: bool) -> Draft | None:
     """Read what a client says; None for what no event stands for (an injected observation, the runtime's books)."""
     if not isinstance(payload.get("action"), str):
         return None
-    said = read_model(wire.ClientAction, _said(payload))
+    said = read_model(wire.ClientAction, _said(payload, plain))
     losses = unknown_fields(said.model_extra)
     if said.action == "message":
         event, more = read_message(said.args, Author(role="user"))
@@ -66,8 +66,8 @@ def read_client_action(payload: dict[str, Any]) -> Draft | None:
     return Draft(event, losses=losses + more)
 
 
-def _said(payload: dict[str, Any]) -> dict[str, Any]:
-    if fault := find_fault(payload, forbid_keys=False):
+def _said(payload: dict[str, Any], plain: bool) -> dict[str, Any]:
+    if not plain and (fault := find_fault(payload, forbid_keys=False)):
         raise MalformedFrame(fault.reason, path=fault.path)
     return payload
 
@@ -90,14 +90,14 @@ def _status(payload: dict[str, Any]) -> Draft | None:
             return None
 
 
-def _event(payload: dict[str, Any], correlation: str | None) -> Draft:
+def _event(payload: dict[str, Any], correlation: str | None, plain: bool) -> Draft:
     unusable: tuple[Loss, ...] = ()
     extras = payload.get("extras")
-    if "action" not in payload and (fault := find_fault(extras, "/extras", forbid_keys=False)):
+    if not plain and "action" not in payload and (fault := find_fault(extras, "/extras", forbid_keys=False)):
         # How an action ended is worth more than a page's dump that came with it.
         payload = {**payload, "extras": {}}
         unusable = (Loss(how="dropped", path="/extras", note=f"{fault.path} {fault.reason}"[:300]),)
-    said = read_model(wire.ServerEvent, _said(payload))
+    said = read_model(wire.ServerEvent, _said(payload, plain))
     losses = unusable + unknown_fields(said.model_extra)
     if said.action is not None:
         losses += _unread(said, ("observation", "content", "extras", "success"))

@@ -25,6 +25,10 @@ class Frame:
 
     channel: str
     payload: Any
+    size: int = field(default=0, compare=False)
+    """Bytes of the text that it came in; 0 where the link does not tell."""
+    plain: bool = field(default=False, compare=False)
+    """Whether the link knows that `find_fault` minds nothing in the payload, so that nobody need look again."""
 
 
 @frozen

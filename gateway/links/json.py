@@ -13,7 +13,7 @@ import orjson
 
 from gateway.errors import CannotExpress
 from gateway.json_members import MEMBERS
-from gateway.json_reading import Unreadable, read_strictly
+from gateway.json_reading import Unreadable, is_plain, read_strictly
 from gateway.json_values import Malformed, has_more_levels
 
 EXCERPT = 256
@@ -70,11 +70,16 @@ def read(text: str) -> Any:
 
     Whoever takes the value must find what is unspeakable in it, as for `salvage`.
     """
+    return read_frame(text)[0]
+
+
+def read_frame(text: str) -> tuple[Any, bool]:
+    """Read JSON leniently, and say whether `find_fault` surely minds nothing in it."""
     value = loads(text)
     if not isinstance(value, Malformed):
-        return value
+        return value, is_plain(text, value)
     salvaged = salvage(text)
-    return value if isinstance(salvaged, Malformed) else salvaged
+    return value if isinstance(salvaged, Malformed) else salvaged, False
 
 
 async def read_answer(content: bytes) -> Any:

@@ -46,17 +46,20 @@ def read_event(packet: str | bytes) -> Arrival:
 
 
 def _read_body(packet: str, body: str, *, namespace: str | None = None, ack: str | None = None) -> Arrival:
-    said = json.read(body)
+    said, plain = json.read_frame(body)
+    size = len(body) if body.isascii() else len(body.encode("utf-8", "replace"))
     match said:
         case Malformed():
             return Arrival((Frame(_channel(body), said),), ack)
         case [str(channel), payload] if namespace is None:
-            return Arrival((Frame(channel, payload),), ack)
+            return Arrival((Frame(channel, payload, size, plain),), ack)
         case [str(channel), *arguments]:
             name = f"{namespace}#{channel}" if namespace not in {None, "/"} else channel
-            frames = [Frame(name, arguments[0] if arguments else None)]
+            frames = [Frame(name, arguments[0] if arguments else None, size, plain)]
             # A listener in JavaScript sees the first argument only; the others are kept apart, not thrown away.
-            frames.extend(Frame(f"{name}#{place}", extra) for place, extra in enumerate(arguments[1:], start=2))
+            frames.extend(
+                Frame(f"{name}#{place}", extra, size, plain) for place, extra in enumerate(arguments[1:], start=2)
+            )
             return Arrival(tuple(frames), ack)
         case _:
             return _malformed("", "a Socket.IO event that does not begin with its name", packet, ack=ack)

@@ -96,7 +96,7 @@ class Inbox:
         """Add a frame; one past the bound is marked, one far past it costs the link. `alone` goes with it."""
         if self._shut:
             return
-        size = _size_of(frame)
+        size = frame.size or _size_of(frame)
         most_bytes = self._most_bytes * self._room
         crowded = self._frames >= self._most_frames * self._room or self._bytes + size > max(most_bytes, size)
         if crowded and self._resumes:
@@ -225,7 +225,7 @@ class Inbox:
 
 
 def _size_of(frame: Frame) -> int:
-    """Estimate a frame's size cheaply: exact for text, by encoding for the rest."""
+    """Find the size of a frame whose link does not tell it."""
     payload = frame.payload
     if isinstance(payload, str | bytes):
         return len(payload)

@@ -1,0 +1,88 @@
+"""A frame whose link has found nothing odd in it is read as one that everybody looks at again."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from adapters.herm import ADAPTER as HERM
+from adapters.huma import HUMA_0_1, HUMA_0_2
+from adapters.openhands import ADAPTER as OPENHANDS
+from gateway.adapter.port import Codec, Frame
+from gateway.errors import MalformedFrame
+from gateway.links.json import read_frame
+from gateway.links.socketio.packet import read_event
+
+VECTORS = Path(__file__).parents[1] / "vectors"
+CODECS: dict[str, Codec] = {
+    "huma_v0_1": HUMA_0_1.codec(),
+    "huma_v0_2": HUMA_0_2.codec(),
+    "openhands": OPENHANDS.codec(),
+    "herm": HERM.codec(),
+}
+ODD: list[Any] = ["\ud800", {"a": {"constructor": None}}, json.loads("[" * 70 + "]" * 70)]
+LONG = 2_000
+"""Bytes of a documented frame that is spoilt in each of its places."""
+
+
+def known_frames(folder: str) -> list[tuple[str, Any]]:
+    vectors: list[Any] = []
+    for file in sorted((VECTORS / folder).glob("*.json")):
+        read = json.loads(file.read_text())
+        vectors += read if isinstance(read, list) else [read]
+    return [(vector["frame"]["channel"], vector["frame"]["payload"]) for vector in vectors if "frame" in vector]
+
+
+FRAMES = {folder: known_frames(folder) for folder in CODECS}
+
+
+def spoilt(payload: Any) -> Iterator[Any]:
+    """Put something odd into each place of what a protocol documents."""
+    yield from ODD
+    match payload:
+        case dict():
+            members = cast("dict[str, Any]", payload)
+            for name in ("x", "prototype", "\ud800"):
+                yield {**members, name: 1}
+            for name in members:
+                yield from ({**members, name: inner} for inner in spoilt(members[name]))
+        case list():
+            items = cast("list[Any]", payload)
+            for place in range(min(len(items), 2)):
+                yield from ([*items[:place], inner, *items[place + 1 :]] for inner in spoilt(items[place]))
+        case _:
+            pass
+
+
+def told(codec: Codec, frame: Frame) -> Any:
+    try:
+        return repr(codec.decode(frame))
+    except MalformedFrame as exc:
+        return (exc.reason, exc.path)
+
+
+@pytest.mark.parametrize("folder", CODECS)
+def test_what_a_link_has_looked_at_reads_the_same(folder: str) -> None:
+    codec = CODECS[folder]
+    for channel, documented in FRAMES[folder]:
+        short = len(json.dumps(documented)) < LONG
+        for payload in (documented, *(spoilt(documented) if short else ())):
+            text = json.dumps(payload, ensure_ascii=False)
+            given, plain = read_frame(text)
+            assert told(codec, Frame(channel, given, len(text), plain)) == told(codec, Frame(channel, given)), text
+
+
+@pytest.mark.parametrize("folder", CODECS)
+def test_nearly_all_that_protocols_document_is_plain(folder: str) -> None:
+    looks = [read_frame(json.dumps(payload))[1] for _, payload in FRAMES[folder]]
+    assert sum(looks) > 0.9 * len(looks)
+
+
+def test_a_frame_knows_the_bytes_it_came_in() -> None:
+    body = '["event",{"type":"tool-call","text":"Grüße"}]'
+    (frame,) = read_event("2" + body).frames
+    assert (frame.size, frame.plain) == (len(body.encode()), True)
+    (odd,) = read_event('2["event",{"__proto__":1}]').frames
+    assert not odd.plain
