@@ -63,7 +63,7 @@ COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --
 
 lock: ## Compile the five requirements files anew (needs uv)
 	$(COMPILE) pyproject.toml --extra postgres -o config/requirements.txt
-	$(COMPILE) pyproject.toml --extra testing --constraint config/requirements.txt -o config/demo-requirements.txt
+	$(COMPILE) pyproject.toml --extra demo --constraint config/requirements.txt -o config/demo-requirements.txt
 	$(COMPILE) pyproject.toml --all-extras --constraint config/requirements.txt -o tests/requirements.txt
 	echo 'hatchling>=1.27,<2' | $(COMPILE) - --no-annotate --constraint tests/requirements.txt -o config/build-requirements.txt
 	printf '%s\n' 'datamodel-code-generator>=0.89,<1' 'openapi-python-client>=0.29,<1' | \

@@ -163,7 +163,7 @@ def demo(
         if not all(map(find_spec, ("standardwebhooks", "websockets"))):
             from gateway.errors import OperatorError
 
-            raise OperatorError("the demo wants libraries that a gateway does not: pip install 'dragoman[testing]'")
+            raise OperatorError("the demo wants libraries that a gateway does not: pip install 'dragoman[demo]'")
         from gateway.testing.demo import game as scripted
 
         code = int(scripted.main(keep))

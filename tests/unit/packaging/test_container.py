@@ -16,7 +16,7 @@ from gateway.settings.model import Api
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 PROXY = (ROOT / "config/nginx.conf").read_text(encoding="utf-8")
-TESTING = {"hypothesis", "pytest", "standardwebhooks", "websockets"}
+DEMO, TESTING = {"standardwebhooks", "websockets"}, {"hypothesis", "pytest", "pytest-asyncio"}
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 
 
@@ -86,15 +86,16 @@ def test_the_last_stage_builds_nothing() -> None:
     assert "apt-get" not in runtime
 
 
-def test_there_are_two_targets_and_the_default_has_nothing_for_tests() -> None:
+def test_there_are_two_targets_of_which_neither_has_anything_for_tests() -> None:
     stages = [(word, rest) for word, rest in _instructions() if word in {"FROM", "COPY"}]
     assert stages[-4:] == [
         ("FROM", "runtime AS demo"), ("COPY", "--from=build-demo /opt/dragoman /opt/dragoman"),
         ("FROM", "runtime AS dragoman"), ("COPY", "--from=build /opt/dragoman /opt/dragoman"),
     ]  # fmt: skip
-    assert _names("config/requirements.txt").isdisjoint(TESTING)
+    assert _names("config/requirements.txt").isdisjoint(DEMO | TESTING)
     assert "asyncpg" in _names("config/requirements.txt")
-    assert _names("config/demo-requirements.txt") >= TESTING
+    assert _names("config/demo-requirements.txt") >= DEMO
+    assert _names("config/demo-requirements.txt").isdisjoint(TESTING)
 
 
 def test_what_is_installed_twice_is_pinned_alike() -> None:
