@@ -18,14 +18,14 @@ def excerpt(payload: object) -> str:
 
 def note(
     envelopes: Sequence[Envelope], before: SessionView, *, adapter: str, metrics: Metrics, log: FilteringBoundLogger
-) -> Sequence[FaultReported]:
-    """Note what operators care about; returns the faults that the runtime has reported."""
-    faults: list[FaultReported] = []
-    listed = {envelope.sequence: envelope.losses for envelope in envelopes}
+) -> None:
+    """Note what operators care about."""
     for envelope in envelopes:
-        # What is said in the place of a client's event lists its losses with both.
-        for loss in set(envelope.losses).difference(listed.get(envelope.caused_by or 0, ())):
-            metrics.loss(adapter, loss.how)
+        if envelope.losses:
+            # What is said in the place of a client's event lists its losses with both.
+            listed = next((one.losses for one in envelopes if one.sequence == envelope.caused_by), ())
+            for loss in set(envelope.losses).difference(listed):
+                metrics.loss(adapter, loss.how)
         match envelope.event:
             case ToolFinished() as event:
                 log.info(
@@ -49,7 +49,5 @@ def note(
                 log.warning("frame rejected", reason=event.reason, path=event.path, channel=event.channel)
             case FaultReported() as event:
                 log.warning("the runtime reports a fault", code=event.code, message=event.message[:500])
-                faults.append(event)
             case _:
                 pass
-    return faults

@@ -280,20 +280,18 @@ class SocketLink:
     def take(self, arrival: Arrival) -> None:
         """Hand the frames of one packet on; called in the order of the wire."""
         for frame in arrival.frames:
-            if not self._entered and frame.channel in REFUSAL_CHANNELS:
-                self._note_refusal(frame.payload)
-            if not self._repeats(frame):
+            if not self._entered:
+                if frame.channel in REFUSAL_CHANNELS:
+                    self._note_refusal(frame.payload)
+                self._heard.set()
+            last, self._last = self._last, frame
+            if last is not None and last.channel != frame.channel and self._mirrors(last, frame):
+                self._last = None
+            else:
                 self._receiver.frame(frame)
-        self._heard.set()
 
-    def _repeats(self, frame: Frame) -> bool:
-        last, self._last = self._last, frame
-        if last is None or last.channel == frame.channel or last.payload != frame.payload:
-            return False
-        repeats = {last.channel, frame.channel} <= self._target.mirrored
-        if repeats:
-            self._last = None
-        return repeats
+    def _mirrors(self, last: Frame, frame: Frame) -> bool:
+        return last.payload == frame.payload and {last.channel, frame.channel} <= self._target.mirrored
 
     def end(self, reason: object = "closed", *_rest: object) -> None:
         """Note that the connection is over; the first reason stands."""
@@ -447,11 +445,15 @@ class _Socket:
                 case aiohttp.WSMsgType.TEXT:
                     packet: str = message.data
                     if packet.startswith(("42", "45", "46")):
-                        await self._take(read_event(packet[1:]))
+                        arrival = read_event(packet[1:])
+                        self._link.take(arrival)
+                        if arrival.ack is not None:
+                            # By hand, so that nothing overtakes a packet that wants an acknowledgement.
+                            await self._inner.send_str(f"43{arrival.ack}[]")
                         continue
                     self._watch(packet)
                 case aiohttp.WSMsgType.BINARY:
-                    await self._take(read_event(message.data))
+                    self._link.take(read_event(message.data))
                     continue
                 case aiohttp.WSMsgType.PING:
                     await self._inner.pong(message.data)
@@ -474,12 +476,6 @@ class _Socket:
     def end(self) -> None:
         """Nothing comes any more."""
         self._pong.set()
-
-    async def _take(self, arrival: Arrival) -> None:
-        self._link.take(arrival)
-        if arrival.ack is not None:
-            # Answered by hand, so that nothing overtakes a packet that wants an acknowledgement.
-            await self._inner.send_str(f"43{arrival.ack}[]")
 
     def _watch(self, packet: str) -> None:
         if packet.startswith("0"):

@@ -6,7 +6,7 @@ is sent less than everything that is on record, and a slow follower costs nobody
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from gateway.events import Envelope, Live
 from gateway.events.weight import weight
@@ -50,13 +50,15 @@ class Feed:
             self._items = self._wakeup = None
             self._bytes = 0
 
-    def extend(self, envelopes: Iterable[Envelope]) -> None:
+    def extend(self, envelopes: Sequence[Envelope]) -> None:
         """Show newly recorded events."""
-        before = self.last_sequence
-        for envelope in envelopes:
-            self.last_sequence = envelope.sequence
-            self._show(envelope)
-        if self._others is not None and self.last_sequence > before:
+        if not envelopes:
+            return
+        self.last_sequence = envelopes[-1].sequence
+        if self._followers:
+            for envelope in envelopes:
+                self._show(envelope)
+        if self._others is not None:
             self._tell_others(self._others, None)
 
     def tell(self, live: Live) -> None:

@@ -24,14 +24,15 @@ def decide(
     What waits to leave is only looked at. For a free slot the answer is whether the call still wants it.
     """
     match signal:
-        case s.Connecting() | s.CaughtUp() | s.Reread() | s.LinkUp() | s.LinkDown():
-            _about_link(runtime, builder, signal, outgoing)
-        case s.Attempted(call_id, attempt, answer):
-            return calls.answered(runtime, builder, call_id, attempt, answer, jitter=jitter())
-        case s.SlotFree() | s.TurnedAway() | s.ExecutorReplied():
-            return _about_work(runtime, builder, signal)
+        # The usual ones first, each of which is looked for in turn.
         case s.FrameArrived(frame, cursor, _, overloaded):
             inbound.take(runtime, builder, frame, cursor=cursor, overloaded=overloaded)
+        case s.Attempted(call_id, attempt, answer):
+            return calls.answered(runtime, builder, call_id, attempt, answer, jitter=jitter())
+        case s.Connecting() | s.CaughtUp() | s.Reread() | s.LinkUp() | s.LinkDown():
+            _about_link(runtime, builder, signal, outgoing)
+        case s.SlotFree() | s.TurnedAway() | s.ExecutorReplied():
+            return _about_work(runtime, builder, signal)
         case s.HandedOver(frame, sequence, overloaded):
             inbound.take(runtime, builder, frame, overloaded=overloaded)
             builder.change_send(SendChange(sequence, HANDOVER, "delivered"))

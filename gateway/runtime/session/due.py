@@ -30,7 +30,7 @@ class DueTimer:
         """Look soon whether something is due earlier or later by now."""
         if self._review is None:
             # Looking through all open calls after each batch would cost a busy session more than its deadlines gain.
-            self._review = asyncio.get_running_loop().call_later(_REVIEW_AFTER, guard_call("session", self._set))
+            self._review = asyncio.get_running_loop().call_later(_REVIEW_AFTER, _SET, self)
 
     def cancel(self) -> None:
         """Ring no more."""
@@ -38,7 +38,8 @@ class DueTimer:
             if timer is not None:
                 timer.cancel()
 
-    def _set(self) -> None:
+    def set(self) -> None:
+        """Set the timer to what is due next."""
         self._review = None
         due = self._next_due()
         if due == self._at and self._timer is not None:
@@ -52,8 +53,13 @@ class DueTimer:
             wait = max(0.0, (due - self._clock.now()).total_seconds()) + 0.001
             if self.faults:
                 wait = max(wait, pause_after(self.faults))
-            self._timer = asyncio.get_running_loop().call_later(wait, guard_call("session", self._ring))
+            self._timer = asyncio.get_running_loop().call_later(wait, _RING, self)
 
-    def _ring(self) -> None:
+    def ring(self) -> None:
+        """Tell the session that something is due."""
         self._timer = self._at = None
         self._inbox.put(Tick())
+
+
+_SET = guard_call("session", DueTimer.set)
+_RING = guard_call("session", DueTimer.ring)

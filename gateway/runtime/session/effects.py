@@ -5,9 +5,13 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
+from structlog.typing import FilteringBoundLogger
+
+from gateway.core.calls import outcome_fingerprint
 from gateway.core.effects import Ask, Dispatch, Effect, Queue, Release, Resend, Tell, Transmit
 from gateway.core.session import RuntimeContext
 from gateway.core.state import SessionView
+from gateway.errors import EngineUnavailable
 from gateway.events import CallId, Envelope, Live
 from gateway.executors.port import Answered
 from gateway.guard import guard_call
@@ -24,7 +28,14 @@ class EffectRunner:
     """One session's; `is_open` says whether a call may still wait for its slot."""
 
     def __init__(
-        self, shared: Shared, inbox: Inbox, outbox: Outbox, feed: Feed, *, is_open: Callable[[CallId], bool]
+        self,
+        shared: Shared,
+        inbox: Inbox,
+        outbox: Outbox,
+        feed: Feed,
+        *,
+        log: FilteringBoundLogger,
+        is_open: Callable[[CallId], bool],
     ) -> None:
         self.late: list[tuple[CallId, Answered]] = []
         """What attempts have answered whose calls had ended otherwise; to be looked up."""
@@ -32,7 +43,22 @@ class EffectRunner:
         self._inbox = inbox
         self._outbox = outbox
         self._feed = feed
+        self.log = log
         self._is_open = is_open
+
+    async def look_up_late(self) -> None:
+        """Find the calls whose answers came too late, so that these can be put on record."""
+        while self.late:
+            call_id, answered = self.late[0]
+            try:
+                row = await self._shared.engine.call(call_id)
+            except EngineUnavailable as exc:
+                # Looked up again behind the next batch.
+                self.log.warning("late answers cannot be looked up yet", reason=str(exc))
+                return
+            del self.late[0]
+            if row is not None and row.outcome_sha != outcome_fingerprint(answered.outcome):
+                self._inbox.put(s.AnsweredLate(row, answered))
 
     def show(self, envelopes: Sequence[Envelope], effects: Sequence[Effect]) -> None:
         """Show followers what is on record and what is only live, in the order in which it came."""
@@ -43,7 +69,8 @@ class EffectRunner:
                 self._feed.extend(envelopes[shown:upto])
                 self._feed.tell(Live(tell.event, tell.after))
                 shown = upto
-        self._feed.extend(envelopes[shown:])
+        if envelopes:
+            self._feed.extend(envelopes[shown:] if shown else envelopes)
 
     def perform(self, effect: Effect, view: SessionView, runtime: RuntimeContext) -> None:
         """Begin what an effect orders."""
@@ -88,13 +115,17 @@ class EffectRunner:
             fail(signal, answer)
             return
         match signal:
-            case s.LinkUp(link):
-                self._outbox.link_up(link)
-            case s.Attempted(call_id, _, Answered() as late) if answer is False:
-                self.late.append((call_id, late))
+            # The usual ones first, each of which is looked for in turn.
+            case s.FrameArrived():
+                pass
+            case s.Attempted(call_id, _, late):
+                if answer is False and isinstance(late, Answered):
+                    self.late.append((call_id, late))
             case s.Delivered(sequences, target):
                 if target == RUNTIME:
                     self._outbox.done(sequences)
+            case s.LinkUp(link):
+                self._outbox.link_up(link)
             case s.LinkDown(_, refused):
                 self._outbox.link_down(refused=refused)
             case s.Post(reply=reply):

@@ -96,22 +96,26 @@ class Inbox:
         """Add a frame; one past the bound is marked, one far past it costs the link. `alone` goes with it."""
         if self._shut:
             return
-        size = frame.size or _size_of(frame)
-        most_bytes = self._most_bytes * self._room
-        crowded = self._frames >= self._most_frames * self._room or self._bytes + size > max(most_bytes, size)
+        size, room = frame.size or _size_of(frame), self._room
+        crowded = self._frames >= self._most_frames * room or self._bytes + size > max(self._most_bytes * room, size)
+        if (crowded or room > HARD_FACTOR) and self._turns_away(frame, cursor, crowded=crowded):
+            return
+        self._weigh(1, size)
+        self._add(FrameArrived(frame, cursor, size, crowded, alone))
+
+    def _turns_away(self, frame: Frame, cursor: str | None, *, crowded: bool) -> bool:
+        """Deal with a frame for which there is no room; False where it gets in all the same."""
         if crowded and self._resumes:
             self._shut = True
             self._overflow("the inbox is full; what is missing is asked for again")
-            return
-        if crowded and self._is_live(frame):
+        elif crowded and self._is_live(frame):
             # Only the newest is shown, once there is room; a call or cancel never gives way to it.
             self._last_live = FrameArrived(frame, cursor, 0)
-            return
-        if self.overfull:
+        elif self.overfull:
             self._overflow("the inbox is full")
-            return
-        self._weigh(1, size)
-        self._add(FrameArrived(frame, cursor, size, overloaded=crowded, alone=alone))
+        else:
+            return False
+        return True
 
     def reopen(self, cursor: str | None = None) -> None:
         """A new link is being made: take its frames; there is room for more where the last one got nowhere."""
@@ -154,15 +158,15 @@ class Inbox:
             self._queue = None
         else:
             batch = [queue.popleft() for _ in range(most)]
-        for signal in batch:
-            if isinstance(signal, FrameArrived):
-                self._weigh(-1, -signal.size)
-            elif reply_of(signal) is not None:
-                self._requests -= 1
+        if self._requests:
+            self._requests -= sum(reply_of(signal) is not None for signal in batch)
+        if self._frames:
+            sizes = [signal.size for signal in batch if isinstance(signal, FrameArrived)]
+            self._weigh(-len(sizes), -sum(sizes))
+            self._tell_of_room()
         if self._queue is None and self._last_live is not None:
             batch.append(self._last_live)
             self._last_live = None
-        self._tell_of_room()
         return batch
 
     def put_back(self, signals: Sequence[Signal]) -> None:

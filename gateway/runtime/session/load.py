@@ -3,11 +3,21 @@
 from dataclasses import replace
 
 from gateway.core.fold import fold
+from gateway.core.session import RuntimeContext
 from gateway.core.snapshots import from_snapshot, to_snapshot
 from gateway.core.state import Complete, SessionView
-from gateway.errors import NotFound, Truncated
+from gateway.errors import MalformedFrame, NotFound, Truncated
 from gateway.events import Envelope, SessionId, ToolRequested
 from gateway.events.weight import weight
+from gateway.runtime.session.signals import (
+    AnsweredLate,
+    DismissOrdered,
+    FrameArrived,
+    HandedOver,
+    OutcomeLate,
+    RedriveOrdered,
+    Signal,
+)
 from gateway.store.call import Call
 from gateway.store.port import Engine
 from gateway.store.rows import SessionRow
@@ -51,6 +61,26 @@ async def load_view(engine: Engine, session_id: SessionId) -> SessionView:
         complete=complete,
         listed=row.state,
     )
+
+
+async def known_calls(engine: Engine, view: SessionView, runtime: RuntimeContext, signal: Signal) -> dict[str, Call]:
+    """Look up what the store knows of the calls that a signal is about, and the memory no longer holds."""
+    if isinstance(signal, RedriveOrdered | DismissOrdered | OutcomeLate | AnsweredLate):
+        row = await engine.call(signal.row.call_id)
+        return {} if row is None else {row.call_id: row}
+    if not isinstance(signal, FrameArrived | HandedOver):
+        return {}
+    try:
+        drafts = runtime.codec.decode(signal.frame)
+    except MalformedFrame:
+        return {}
+    known: dict[str, Call] = {}
+    for draft in drafts:
+        if isinstance(draft.event, ToolRequested):
+            row = await engine.latest_call(view.session_id, draft.event.native_call_id)
+            if row is not None:
+                known[draft.event.native_call_id] = row
+    return known
 
 
 async def read_unconfirmed(engine: Engine, view: SessionView) -> list[Envelope]:

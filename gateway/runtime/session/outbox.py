@@ -21,6 +21,7 @@ from gateway.core.resend import OVERDUE
 from gateway.core.session import RuntimeContext
 from gateway.core.state import SessionView
 from gateway.errors import CannotExpress, EngineUnavailable, LinkLost, Truncated
+from gateway.events import Envelope, FaultReported, SessionMoved
 from gateway.guard import FAULTS, guard, guard_call, is_fault
 from gateway.runtime.observe import excerpt
 from gateway.runtime.session.outgoing import FEW, PAGE, SENT, Idle, Outgoing, Overdue, Read, read_result
@@ -108,10 +109,6 @@ class Outbox:
         """Let what is believed to be delivered have a step of its own: none came that it could ride along with."""
         self._tell(self.outgoing.take_marks())
 
-    def turn_moved(self) -> None:
-        """The runtime has said how its turn goes: a message that began one has been seen."""
-        self.outgoing.turn_moved()
-
     def poke(self) -> None:
         """What was taken, or had to wait, may perhaps leave now."""
         if self.outgoing.queued:
@@ -149,9 +146,17 @@ class Outbox:
         self._sender = self._proving = None
         self._ripening = self._patience = self._looking = None
 
-    def fault(self, code: str | None, message: str) -> None:
-        """The runtime reports an error."""
-        self._tell(self.outgoing.fault(code, message, now=self._shared.clock.monotonic()))
+    def hear(self, envelopes: Iterable[Envelope]) -> None:
+        """Take what is now on record of the runtime, where it is about what was sent."""
+        for envelope in envelopes:
+            match envelope.event:
+                case SessionMoved():
+                    # It has said how its turn goes: a message that began one has been seen.
+                    self.outgoing.turn_moved()
+                case FaultReported(code=code, message=message):
+                    self._tell(self.outgoing.fault(code, message, now=self._shared.clock.monotonic()))
+                case _:
+                    pass
 
     @property
     def empty(self) -> bool:

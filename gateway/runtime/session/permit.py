@@ -27,6 +27,18 @@ class Permit:
         """Whether the session may speak, by the clock and not by a timer."""
         return self._suspended is None and self._keeper.speaks
 
+    def holds_for(self, last_sequence: int) -> bool:
+        """Whether the session may speak; what is known of its history goes up to this sequence.
+
+        Raises:
+            Fenced: somebody else has written.
+        """
+        if self._suspended is not None or not self._keeper.speaks:
+            return False
+        if self._regained is not None:
+            self.check(last_sequence)
+        return True
+
     def suspend(self) -> None:
         """Fall silent until `resume`."""
         if self._suspended is None:

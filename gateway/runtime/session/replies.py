@@ -1,6 +1,7 @@
 """What whoever waits for a signal is told: an answer, or why there is none."""
 
 from asyncio import Future
+from collections.abc import Iterable
 from typing import Any
 
 from gateway.runtime.session.signals import Signal
@@ -13,6 +14,17 @@ def reply_of(signal: Signal) -> "Future[Any] | None":
 def resolve(reply: "Future[Any]", answer: Any) -> None:
     if not reply.done():
         reply.set_result(answer)
+
+
+def without_requests(batch: Iterable[Signal], problem: BaseException) -> list[Signal]:
+    """Tell clients at once why nothing can be done for them; everything else is left."""
+    kept: list[Signal] = []
+    for signal in batch:
+        if reply_of(signal) is None:
+            kept.append(signal)
+        else:
+            fail(signal, problem)
+    return kept
 
 
 def fail(signal: Signal, problem: BaseException) -> None:

@@ -40,6 +40,8 @@ class StepMaker:
         self._outbox = outbox
         self._timer = timer
         self._drop_link = drop_link
+        self._taken: list[str] = []
+        """The executors of the slots that the present step has taken."""
 
     def decide(
         self,
@@ -50,17 +52,36 @@ class StepMaker:
         known: Mapping[str, Call],
         repeats: Collection[str],
     ) -> tuple[StepBuilder, Answers]:
-        """Let the core decide about each signal in its turn."""
-        taken: list[str] = []
-        builder = self._builder(view, runtime, taken, known=known, repeats=repeats)
+        """Let the core decide about each signal in its turn.
+
+        Where a decision fails, all are made again, each with a place to go back to.
+        """
+        builder = self._builder(view, runtime, known=known, repeats=repeats)
+        outgoing, jitter = self._outbox.outgoing, self._shared.jitter
         answers: Answers = []
-        for signal in batch:
-            answers.append((signal, self._decide(runtime, builder, signal, taken)))
+        try:
+            for signal in batch:
+                answers.append((signal, decide(runtime, builder, signal, outgoing=outgoing, jitter=jitter)))
+        # The worker's edge: a fault of ours in one decision must not end the session.
+        except BaseException as exc:
+            if not is_fault(exc):
+                raise
+            self._release(0)
+            failed = batch[len(answers)]
+            self._note(failed, exc, view)
+            builder = self._builder(view, runtime, known=known, repeats=repeats)
+            answers = [(one, self._decide_apart(runtime, builder, one, 1 if one is failed else 0)) for one in batch]
+        for signal, answer in answers:
+            if isinstance(signal, s.SlotFree):
+                if not answer or isinstance(answer, BaseException):
+                    self._shared.slots.release(signal.executor, self._inbox)
+            elif isinstance(signal, s.Tick) and answer is None:
+                self._timer.faults = 0
         return builder, answers
 
     def aside(self, view: SessionView, runtime: RuntimeContext, batch: Sequence[s.Signal]) -> StepBuilder:
         """Make the step that puts signals aside on which the session failed again and again."""
-        builder = self._builder(view, runtime, [], known={}, repeats=())
+        builder = self._builder(view, runtime, known={}, repeats=())
         for signal in batch:
             self._put_aside(builder, signal, f"it made the session fail {FAULTS_AN_INPUT} times")
         return builder
@@ -79,65 +100,57 @@ class StepMaker:
         return False
 
     def _builder(
-        self,
-        view: SessionView,
-        runtime: RuntimeContext,
-        taken: list[str],
-        *,
-        known: Mapping[str, Call],
-        repeats: Collection[str],
+        self, view: SessionView, runtime: RuntimeContext, *, known: Mapping[str, Call], repeats: Collection[str]
     ) -> StepBuilder:
-        slots = self._shared.slots
-
-        def take_slot(executor: str) -> bool:
-            if not slots.take(executor, self._inbox):
-                return False
-            taken.append(executor)
-            return True
-
+        self._taken.clear()
         return StepBuilder(
             view,
             now=self._shared.clock.now(),
             mint=self._shared.ids.event_id,
-            take_slot=take_slot,
-            refusal=slots.refusal,
+            take_slot=self._take_slot,
+            refusal=self._shared.slots.refusal,
             routes=runtime.policy.routes,
             known=known,
             repeats=repeats,
         )
 
-    def _decide(self, runtime: RuntimeContext, builder: StepBuilder, signal: s.Signal, taken: list[str]) -> Any:
-        slots, outgoing, jitter = self._shared.slots, self._outbox.outgoing, self._shared.jitter
-        for tries in count(1):
-            mark, had = builder.mark(), len(taken)
+    def _take_slot(self, executor: str) -> bool:
+        if not self._shared.slots.take(executor, self._inbox):
+            return False
+        self._taken.append(executor)
+        return True
+
+    def _release(self, kept: int) -> None:
+        """Give back what was taken for the present step, but for the first so many."""
+        while len(self._taken) > kept:
+            self._shared.slots.release(self._taken.pop(), self._inbox)
+
+    def _decide_apart(self, runtime: RuntimeContext, builder: StepBuilder, signal: s.Signal, tried: int) -> Any:
+        """Decide so that a failure, of which there were so many, leaves nothing behind."""
+        outgoing, jitter = self._outbox.outgoing, self._shared.jitter
+        for tries in count(tried + 1):
+            mark, kept = builder.mark(), len(self._taken)
             try:
-                answer = decide(runtime, builder, signal, outgoing=outgoing, jitter=jitter)
-            # The worker's edge: a fault of ours in one decision must not end the session.
+                return decide(runtime, builder, signal, outgoing=outgoing, jitter=jitter)
             except BaseException as exc:
                 if not is_fault(exc):
                     raise
                 builder.back_to(mark)
-                while len(taken) > had:
-                    slots.release(taken.pop(), self._inbox)
-                if not isinstance(exc, DragomanError) and tries == 1:
-                    session_id = builder.base.session_id
-                    FAULTS.note("decision", exc, session_id=session_id, signal=type(signal).__name__)
+                self._release(kept)
+                if tries == 1:
+                    self._note(signal, exc, builder.base)
                 if reply_of(signal) is not None or tries >= FAULTS_AN_INPUT:
                     self._failed(builder, signal, exc)
                     return exc
-            else:
-                if isinstance(signal, s.Tick):
-                    self._timer.faults = 0
-                elif isinstance(signal, s.SlotFree) and not answer:
-                    slots.release(signal.executor, self._inbox)
-                return answer
         raise AssertionError("unreachable")
+
+    def _note(self, signal: s.Signal, exc: BaseException, view: SessionView) -> None:
+        if not isinstance(exc, DragomanError):
+            FAULTS.note("decision", exc, session_id=view.session_id, signal=type(signal).__name__)
 
     def _failed(self, builder: StepBuilder, signal: s.Signal, exc: BaseException) -> None:
         """Nothing of a decision is left; it is on record that it failed, unless that is the answer to a client."""
         match signal:
-            case s.SlotFree(_, executor):
-                self._shared.slots.release(executor, self._inbox)
             case s.LinkDown(_, refused):
                 self._outbox.link_down(refused=refused)
             case s.LinkUp() | s.Connecting() | s.CaughtUp():

@@ -19,12 +19,11 @@ import structlog
 
 from gateway.adapter.port import Frame
 from gateway.core import lifecycle
-from gateway.core.calls import outcome_fingerprint
 from gateway.core.session import RuntimeContext, StepBuilder
 from gateway.core.snapshots import to_snapshot
 from gateway.core.state import SessionView
 from gateway.errors import Elsewhere, EngineUnavailable, Fenced, MalformedFrame, Repeated, Stale
-from gateway.events import CallId, SessionMoved, ToolRequested
+from gateway.events import CallId
 from gateway.guard import is_fault
 from gateway.links.once import Once
 from gateway.runtime.feeds.feed import Feed
@@ -34,10 +33,10 @@ from gateway.runtime.session.due import DueTimer
 from gateway.runtime.session.effects import EffectRunner
 from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.left import Left, Tried, what_is_left
-from gateway.runtime.session.load import load_view
+from gateway.runtime.session.load import known_calls, load_view
 from gateway.runtime.session.outbox import Outbox
 from gateway.runtime.session.permit import Permit
-from gateway.runtime.session.replies import fail, reply_of
+from gateway.runtime.session.replies import fail, without_requests
 from gateway.runtime.session.resting import has_something_to_say
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.session.stepping import FAULTS_AN_INPUT, Answers, StepMaker
@@ -51,6 +50,9 @@ BATCH = 256
 RETRY_AFTER = 0.5
 STALE_PATIENCE = 3
 """How often a decision is made again at once, before it is made with pauses."""
+
+_READ_FOR = frozenset({s.Reread, s.LinkUp})
+"""Signals that are decided on what must be read first."""
 
 Decided = tuple[StepBuilder, Committed | None, Answers]
 """A decision, what is on record of it, and what is answered to each signal."""
@@ -103,7 +105,7 @@ class SessionWorker:
         )
         self._timer = DueTimer(self.inbox, shared.clock, lambda: lifecycle.next_due(self.runtime, self.view))
         self._steps = StepMaker(shared, self.inbox, self._outbox, self._timer, drop_link)
-        self._effects = EffectRunner(shared, self.inbox, self._outbox, self.feed, is_open=self._is_open)
+        self._effects = EffectRunner(shared, self.inbox, self._outbox, self.feed, log=self.log, is_open=self._is_open)
         self._busy = False
         self._kept = deque(kept)
         self._under_way: Sequence[s.Signal] = ()
@@ -209,25 +211,12 @@ class SessionWorker:
         """Whether the session may speak."""
         return self.permit.holds
 
-    async def _may_decide(self, batch: Sequence[s.Signal]) -> bool:
-        """Whether a lease runs; where none does, clients are told so, and everything else waits in the inbox.
-
-        Raises:
-            Fenced: somebody else has written.
-        """
-        if self.leased:
-            self.permit.check(self.view.last_sequence)
-            return True
-        kept = _without_requests(batch, EngineUnavailable("no lease runs: the store has not answered"))
-        await self.permit.wait(RETRY_AFTER)
-        self.inbox.put_back(kept)
-        return False
-
     def reconfigure(self, runtime: RuntimeContext) -> None:
         """Use another configuration from the next decision on."""
         self.runtime = runtime
         # A bound logger keeps the level it was bound under.
         self.log = log.bind(session_id=self.view.session_id, runtime=self.view.runtime)
+        self._effects.log = self.log
         self._outbox.reconfigure(runtime, self.log)
 
     def send_again(self, sequence: int) -> None:
@@ -270,7 +259,7 @@ class SessionWorker:
                 await self._carry(batch)
                 self._under_way = ()
                 if self._effects.late:
-                    await self._look_up_late()
+                    await self._effects.look_up_late()
                 self._busy = False
         except Fenced:
             self.lose()
@@ -334,30 +323,16 @@ class SessionWorker:
             self._kept.popleft()
         self._busy = False
 
-    async def _look_up_late(self) -> None:
-        """Find the calls whose answers came too late, so that these can be put on record."""
-        while self._effects.late:
-            call_id, answered = self._effects.late[0]
-            try:
-                row = await self._shared.engine.call(call_id)
-            except EngineUnavailable as exc:
-                # Looked up again behind the next batch.
-                self.log.warning("late answers cannot be looked up yet", reason=str(exc))
-                return
-            del self._effects.late[0]
-            if row is not None and row.outcome_sha != outcome_fingerprint(answered.outcome):
-                self.inbox.put(s.AnsweredLate(row, answered))
-
     async def _carry(self, batch: Sequence[s.Signal]) -> None:
-        if not await self._may_decide(batch):
+        if not self.permit.holds_for(self.view.last_sequence):
+            # Clients are told that no lease runs, and everything else waits in the inbox.
+            kept = without_requests(batch, EngineUnavailable("no lease runs: the store has not answered"))
+            await self.permit.wait(RETRY_AFTER)
+            self.inbox.put_back(kept)
             return
-        if any(isinstance(signal, s.Reread | s.LinkUp) for signal in batch):
-            try:
-                await self._read_for(batch)
-            except EngineUnavailable as exc:
-                await self._wait_for_engine(batch, exc)
-                return
         try:
+            if not _READ_FOR.isdisjoint(map(type, batch)):
+                await self._read_for(batch)
             decided = await self._decide_and_commit(batch, {})
         except EngineUnavailable as exc:
             await self._wait_for_engine(batch, exc)
@@ -404,7 +379,7 @@ class SessionWorker:
             Fenced: nothing was written.
         """
         for tries in count(1):
-            known = {} if aside else await self._known(signal)
+            known = {} if aside else await known_calls(self._shared.engine, self.view, self.runtime, signal)
             try:
                 decided = await self._decide_and_commit([signal], known, aside=aside)
             except Fenced:
@@ -466,8 +441,8 @@ class SessionWorker:
             raise Stale("the session goes on under a new fence") from exc
         self._written, self._unsure = True, False
         self._shared.metrics.commit(self._shared.clock.monotonic() - started)
-        await self.permit.given()
-        self.permit.check(committed.last_sequence)
+        while not self.permit.holds_for(committed.last_sequence):
+            await self.permit.wait()
         if snapshot is not None:
             self._snapshot_at = builder.last_sequence
         return committed
@@ -480,16 +455,14 @@ class SessionWorker:
         if envelopes:
             if self.runtime.policy.routes.copies_anything:
                 self._shared.backends.wake()
-            adapter, metrics = self.runtime.adapter, self._shared.metrics
-            for fault in note(envelopes, before, adapter=adapter, metrics=metrics, log=self.log):
-                self._outbox.fault(fault.code, fault.message)
-        self._shared.interaction_feed.tell(builder.interactions_changed)
+            note(envelopes, before, adapter=self.runtime.adapter, metrics=self._shared.metrics, log=self.log)
+            self._outbox.hear(envelopes)
+        if changed := builder.interactions_changed:
+            self._shared.interaction_feed.tell(changed)
         for effect in builder.effects:
             self._effects.perform(effect, self.view, self.runtime)
         for signal, answer in answers:
             self._effects.finish(signal, answer, envelopes)
-        if any(isinstance(envelope.event, SessionMoved) for envelope in envelopes):
-            self._outbox.turn_moved()
         self._outbox.poke()
         self._timer.review()
 
@@ -501,27 +474,9 @@ class SessionWorker:
     async def _wait_for_engine(self, batch: Iterable[s.Signal], problem: EngineUnavailable) -> None:
         """The store takes no writes: clients are told at once, everything else waits for it."""
         self.log.error("the engine is unavailable", reason=str(problem))
-        kept = _without_requests(batch, problem)
+        kept = without_requests(batch, problem)
         await asyncio.sleep(RETRY_AFTER)
         self.inbox.put_back([signal for signal in kept if not self._steps.requeued(signal)])
-
-    async def _known(self, signal: s.Signal) -> dict[str, Call]:
-        if isinstance(signal, s.RedriveOrdered | s.DismissOrdered | s.OutcomeLate | s.AnsweredLate):
-            row = await self._shared.engine.call(signal.row.call_id)
-            return {} if row is None else {row.call_id: row}
-        if not isinstance(signal, s.FrameArrived | s.HandedOver):
-            return {}
-        try:
-            drafts = self.runtime.codec.decode(signal.frame)
-        except MalformedFrame:
-            return {}
-        known: dict[str, Call] = {}
-        for draft in drafts:
-            if isinstance(draft.event, ToolRequested):
-                row = await self._shared.engine.latest_call(self.view.session_id, draft.event.native_call_id)
-                if row is not None:
-                    known[draft.event.native_call_id] = row
-        return known
 
     async def _reload(self) -> None:
         """Fold what somebody else may have written meanwhile."""
@@ -540,14 +495,3 @@ class SessionWorker:
             live=live.live,
             start=live.start,
         )
-
-
-def _without_requests(batch: Iterable[s.Signal], problem: EngineUnavailable) -> list[s.Signal]:
-    """Tell clients at once that the store is away; everything else waits for it."""
-    kept: list[s.Signal] = []
-    for signal in batch:
-        if reply_of(signal) is None:
-            kept.append(signal)
-        else:
-            fail(signal, problem)
-    return kept
