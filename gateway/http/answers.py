@@ -1,8 +1,9 @@
-"""The shapes of all answers, for the documentation only: answers are written by hand in `views`. Pure.
+"""The shapes of all answers: what the documentation says of them, and what `views` shows of rows. Pure.
 
 States and lanes are texts besides those that this release knows, since a newer one may have written others.
 """
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -17,8 +18,15 @@ from gateway.store.step import InteractionState, Lane, SendState
 Row = TypeVar("Row")
 
 
+@dataclass(frozen=True, slots=True)
+class Called:
+    """How a row calls what the answer calls otherwise."""
+
+    name: str
+
+
 class Shape(Described):
-    """The base of all shapes: complete, so that a view with a member more or less fails its test."""
+    """The base of all shapes: complete, so that an answer with a member more or less fails its test."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -249,7 +257,7 @@ class Interaction(Shape):
     """Where it stands."""
     session_id: str
     """The session."""
-    sequence: int
+    sequence: Annotated[int, Called("request_sequence")]
     """The event that asked."""
     expires_at: datetime | None
     """Until when it can be answered."""
@@ -296,7 +304,7 @@ class Runtime(Shape):
 
 
 class RuntimeCapabilities(Shape):
-    runtime: str
+    runtime: Annotated[str, Called("name")]
     """The runtime's name in the configuration."""
     adapter: str
     """The adapter that speaks it."""

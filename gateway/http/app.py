@@ -44,7 +44,7 @@ def followers_of(app: FastAPI) -> Followers:
 
 async def _tell(request: Request, exc: Exception) -> Response:
     request.state.problem = problem_of(exc)
-    response = problem_reply(exc).response()
+    response = problem_reply(exc)
     if isinstance(exc, HTTPException) and exc.status_code == 405:
         response.headers["allow"] = ", ".join(_methods(request))
     return response

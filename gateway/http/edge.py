@@ -1,10 +1,9 @@
 """The outermost layer of every request: limits of size and time, headers, one log line, the last net for mistakes."""
 
 import asyncio
+import random
 import re
-import secrets
 import time
-from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -24,6 +23,9 @@ _CLIENT_LEFT = 499
 _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 _NO_STORE = (b"cache-control", b"no-store")
 
+# Ids need only differ; asking the system for each would cost more than the rest of it.
+_jitter = random.Random()  # noqa: S311
+
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
@@ -36,7 +38,12 @@ class Edge:
         self._bodies = 0
         """Bytes of the request bodies under way."""
 
-    def _weigh(self, size: int) -> None:
+    def weigh(self, size: int) -> None:
+        """Count bytes of bodies that came, or are needed no more.
+
+        Raises:
+            Overloaded: these would be too many.
+        """
         most = int(self._gateway.settings.api.body_memory)
         if size > 0 and self._bodies and self._bodies + size > most:
             raise Overloaded(f"the request bodies under way take {most} bytes already; try again later")
@@ -49,90 +56,65 @@ class Edge:
         began = time.perf_counter()
         request_id = _request_id(scope)
         head = scope["method"] == "HEAD"
-        state = {**scope.get("state", {}), "head": head}
+        state: dict[str, Any] = {**scope.get("state", {}), "head": head}
         # A HEAD is answered as a GET is, without the body; a request without an id is passed on with the one it got.
-        scope = {
-            **scope,
-            "method": "GET" if head else scope["method"],
-            "headers": [*((n, v) for n, v in scope["headers"] if n != REQUEST_ID), (REQUEST_ID, request_id)],
-            "state": state,
-        }
-        with structlog.contextvars.bound_contextvars(request_id=request_id.decode()):
-            await self._answer(scope, receive, send, state, began)
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, state: dict[str, Any], began: float) -> None:
-        mistake: BaseException | None = None
-        limited = _Limited(receive, scope, limit=int(self._gateway.settings.api.max_body), weigh=self._weigh)
-        patience = self._gateway.tuning.answer
+        headers = [*(one for one in scope["headers"] if one[0] != REQUEST_ID), (REQUEST_ID, request_id)]
+        scope = {**scope, "method": "GET" if head else scope["method"], "headers": headers, "state": state}
+        # Nothing takes it back: the server begins a task, and with it a context, for each request.
+        structlog.contextvars.bind_contextvars(request_id=request_id.decode())
+        patience, mistake = self._gateway.tuning.answer, None
         deadline = asyncio.timeout(patience)
-        outgoing = _Outgoing(send, deadline, request_id=dict(scope["headers"])[REQUEST_ID], head=state["head"])
+        exchange = _Exchange(self, scope, receive, send, deadline, limit=int(self._gateway.settings.api.max_body))
         try:
             async with deadline:
                 try:
-                    await self._app(scope, limited.receive, outgoing.send)
+                    await self._app(scope, exchange.receive, exchange.send)
                 finally:
-                    outgoing.deadline = None
+                    exchange.deadline = None
         except ClientDisconnect:
-            outgoing.status = _CLIENT_LEFT
+            exchange.status = _CLIENT_LEFT
         except TimeoutError:
             state["problem"] = PROBLEMS["overloaded"]
             late = Overloaded(f"nothing came of it within {patience:g} s; it may still be done")
-            await problem_reply(late).response()(scope, receive, outgoing.send)
+            await problem_reply(late)(scope, receive, exchange.send)
         # This is the edge: what nobody foresaw is told as a 500 without details and logged once, below.
         except BaseException as exc:
             if not is_fault(exc):
                 raise
             FAULTS.count("http")
             mistake = exc
-            if outgoing.status is None:
-                await problem_reply(exc).response()(scope, receive, outgoing.send)
+            if exchange.status is None:
+                await problem_reply(exc)(scope, receive, exchange.send)
         finally:
-            limited.let_go()
-        _write_line(scope, status=outgoing.status, problem=state.get("problem"), began=began, mistake=mistake)
+            exchange.let_go()
+        _write_line(scope, status=exchange.status, problem=state.get("problem"), began=began, mistake=mistake)
 
 
-class _Outgoing:
-    """Notes the status and adds the headers that all responses have; an answer that has begun may take its time."""
+class _Exchange:
+    """One request and its answer: counts the body while it arrives, notes the status, adds the headers of all."""
 
-    def __init__(self, send: Send, deadline: asyncio.Timeout, *, request_id: bytes, head: bool) -> None:
+    def __init__(
+        self, edge: Edge, scope: Scope, receive: Receive, send: Send, deadline: asyncio.Timeout, *, limit: int
+    ) -> None:
+        self._edge = edge
+        self._scope = scope
+        self._receive = receive
         self._send = send
-        self._request_id = request_id
-        self._head = head
+        self._limit = limit
+        self._seen = 0
         self.deadline: asyncio.Timeout | None = deadline
+        """Ended by the answer's beginning, which may then take its time."""
         self.status: int | None = None
 
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            if self.deadline is not None:
-                self.deadline.reschedule(None)
-            headers = [*message.get("headers", ()), *_HEADERS, (REQUEST_ID, self._request_id)]
-            if all(name != b"cache-control" for name, _ in headers):
-                headers.append(_NO_STORE)
-            message = {**message, "headers": headers}
-        elif self._head and message["type"] == "http.response.body":
-            message = {**message, "body": b""}
-        await self._send(message)
-
-
-class _Limited:
-    """Counts the body while it arrives, whether its length was announced or not."""
-
-    def __init__(self, receive: Receive, scope: Scope, *, limit: int, weigh: Callable[[int], None]) -> None:
-        self._receive = receive
-        self._limit = limit
-        self._weigh = weigh
-        self._seen = 0
-        announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-        self._announced = int(announced) if announced.isdigit() else 0
-
     async def receive(self) -> Message:
-        if self._announced > self._limit:
-            raise TooLarge(f"the body has {self._announced} bytes; at most {self._limit} are allowed")
+        if not self._seen:
+            announced = next((value for name, value in self._scope["headers"] if name == b"content-length"), b"")
+            if announced.isdigit() and int(announced) > self._limit:
+                raise TooLarge(f"the body has {int(announced)} bytes; at most {self._limit} are allowed")
         message = await self._receive()
         if message["type"] == "http.request":
             size = len(message.get("body", b""))
-            self._weigh(size)
+            self._edge.weigh(size)
             self._seen += size
             if self._seen > self._limit:
                 raise TooLarge(f"the body is larger than the {self._limit} bytes that are allowed")
@@ -140,14 +122,32 @@ class _Limited:
 
     def let_go(self) -> None:
         """The body is needed no more."""
-        self._weigh(-self._seen)
-        self._seen = 0
+        if self._seen:
+            self._edge.weigh(-self._seen)
+            self._seen = 0
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            if self.deadline is not None:
+                self.deadline.reschedule(None)
+            headers = [*message.get("headers", ()), *_HEADERS, self._scope["headers"][-1]]
+            if not any(name == b"cache-control" for name, _ in headers):
+                headers.append(_NO_STORE)
+            message = {**message, "headers": headers}
+        elif self._scope["state"]["head"] and message["type"] == "http.response.body":
+            message = {**message, "body": b""}
+        await self._send(message)
 
 
 def _request_id(scope: Scope) -> bytes:
     """Take the caller's id of a request where it is a plain one, else make one."""
-    given = next((value for name, value in scope["headers"] if name == REQUEST_ID), b"")
-    return given if _PLAIN_ID.fullmatch(given) else secrets.token_hex(8).encode()
+    for name, value in scope["headers"]:
+        if name == REQUEST_ID:
+            if _PLAIN_ID.fullmatch(value):
+                return bytes(value)
+            break
+    return b"%016x" % _jitter.getrandbits(64)
 
 
 def _write_line(

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from starlette.exceptions import HTTPException
 
 from gateway import errors
-from gateway.http.reply import Reply, dump
+from gateway.http.reply import Reply
 
 Level = Literal["info", "warning", "error"]
 _LONGEST_DETAIL = 1_000
@@ -31,11 +31,6 @@ class ProblemKind:
     def type(self) -> str:
         """The URI reference that names this problem."""
         return f"/problems/{self.name}"
-
-    def page(self) -> dict[str, object]:
-        """Explain it."""
-        told = {"status": self.status, "title": self.title, "meaning": self.meaning, "mend": self.mend}
-        return {"type": self.type, **told}
 
 
 _ROWS = (
@@ -305,14 +300,14 @@ def problem_reply(exc: BaseException) -> Reply:
         "detail": kind.detail or _detail(exc) or kind.meaning,
         **_members(exc),
     }
-    headers = {"content-type": "application/problem+json"}
+    headers: dict[str, str] = {}
     if kind.retry_after is not None:
         headers["retry-after"] = str(kind.retry_after)
     if kind.status == 401:
         headers["www-authenticate"] = 'Bearer realm="dragoman"'
     if kind.status == 405 and isinstance(exc, HTTPException) and exc.headers:
         headers["allow"] = exc.headers.get("Allow", "")
-    return Reply(kind.status, dump(body), headers)
+    return Reply(body, kind.status, headers, "application/problem+json")
 
 
 def _detail(exc: BaseException) -> str:

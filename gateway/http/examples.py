@@ -4,7 +4,9 @@ from typing import Any
 
 from fastapi.openapi.models import Example
 
+from gateway.http.answers import ProblemPage
 from gateway.http.errors import PROBLEMS
+from gateway.http.views import show
 
 SESSION_ID = "7a0b4c6e-58a5-5b8e-8a43-1d0e5b1f9c11"
 CALL_ID = "0f8fad5b-d9cb-569f-a165-70867728950e"
@@ -236,7 +238,7 @@ METRICS = (
     'dragoman_calls_total{runtime="finn",tool="ask_for_cards",outcome="success"} 1.0\n'
 )
 
-PROBLEM_PAGE: dict[str, Any] = PROBLEMS["not-found"].page()
+PROBLEM_PAGE: dict[str, Any] = show(ProblemPage, PROBLEMS["not-found"])
 
 _CARRIED: dict[str, Any] = {"instance_id": INSTANCE["instance_id"], "sessions": 12, "failing": []}
 _DEAD_IDS = [CALL_ID, f"{SESSION_ID}:4:destination:chat-log"]

@@ -112,7 +112,7 @@ def _target(request: Request) -> str:
 def _not_here(request: Request, session_id: SessionId) -> Response:
     exc = Elsewhere(session_id, "another instance carries the session by now")
     request.state.problem = problem_of(exc)
-    response = problem_reply(exc).response()
+    response = problem_reply(exc)
     response.headers[NOT_HERE] = "1"
     return response
 

@@ -12,10 +12,11 @@ import orjson
 import structlog
 from fastapi import Header
 from starlette.requests import Request
+from starlette.responses import Response
 
 from gateway.errors import EngineUnavailable
 from gateway.http.errors import Refused
-from gateway.http.reply import Reply, dump
+from gateway.http.reply import dump
 from gateway.runtime.app import Gateway
 from gateway.store.step import Keep
 
@@ -45,8 +46,8 @@ class IdempotentRequests:
         self._under_way: dict[tuple[str, str], _Turn] = {}
 
     async def run(
-        self, request: Request, key: str | None, fingerprint: bytes, act: Callable[[], Awaitable[Reply]]
-    ) -> Reply:
+        self, request: Request, key: str | None, fingerprint: bytes, act: Callable[[], Awaitable[Response]]
+    ) -> Response:
         """Act, or answer as the first time; `fingerprint` tells requests with one key apart and holds no secrets.
 
         The key is held against other instances while it acts. One that dies meanwhile leaves it to the next as soon
@@ -78,9 +79,9 @@ class IdempotentRequests:
         request: Request,
         key: str,
         fingerprint: bytes,
-        act: Callable[[Keep], Awaitable[Reply]],
-        again: Callable[[Sequence[int]], Awaitable[Reply]],
-    ) -> Reply:
+        act: Callable[[Keep], Awaitable[Response]],
+        again: Callable[[Sequence[int]], Awaitable[Response]],
+    ) -> Response:
         """As `run`, for what is one step: its answer is kept in the step, so that no crash comes between the two.
 
         `act` passes on where to keep it; `again` forms the answer once more, out of the sequences kept.
@@ -104,14 +105,15 @@ class IdempotentRequests:
             raise Refused("idempotency-conflict", "this Idempotency-Key was used with another body")
         return None if kept is None else kept.response
 
-    async def _keep(self, answer: Reply, place: "_Place") -> None:
-        head = dump({"status": answer.status, "headers": dict(answer.headers)})
+    async def _keep(self, answer: Response, place: "_Place") -> None:
+        headers = {name: value for name, value in answer.headers.items() if name != "content-length"}
+        head = dump({"status": answer.status_code, "headers": headers})
         try:
             await self._gateway.remember(
                 key=place.key,
                 scope=place.scope,
                 request_sha=place.sha,
-                response=head + b"\n" + answer.body,
+                response=head + b"\n" + bytes(answer.body),
                 keep=KEEP,
             )
         except EngineUnavailable as exc:
@@ -184,11 +186,12 @@ def _place(request: Request, key: str, fingerprint: bytes) -> _Place:
     return _Place(key, scope, hashlib.sha256(fingerprint).hexdigest())
 
 
-def _replayed(kept: bytes) -> Reply:
+def _replayed(kept: bytes) -> Response:
     head, _, body = kept.partition(b"\n")
     said = orjson.loads(head)
-    return _marked(Reply(said["status"], body, said["headers"]))
+    return _marked(Response(body, said["status"], said["headers"]))
 
 
-def _marked(answer: Reply) -> Reply:
-    return Reply(answer.status, answer.body, {**answer.headers, "idempotency-replayed": "true"})
+def _marked(answer: Response) -> Response:
+    answer.headers["idempotency-replayed"] = "true"
+    return answer

@@ -60,6 +60,8 @@ def make_face(version: str) -> FastAPI:
         redoc_url=None,
         # A redirect for a slash would drop the body.
         redirect_slashes=False,
+        # It would look for a tracer at each request, and show it the query strings, where callback tokens live.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
 
 

@@ -10,6 +10,8 @@ from pydantic import BaseModel, PlainValidator
 from pydantic_core import ErrorDetails
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Scope
 
 from gateway.errors import InvalidRequest
 from gateway.events import CallId, InteractionId, SessionId
@@ -63,7 +65,12 @@ class Route(APIRoute):
         options["tags"] = options["tags"][-1:]
         options["status_code"] = options.get("status_code") or 200
         super().__init__(path, endpoint, **{**options, **options_of(endpoint)})
+        self._begins = self.path.partition("{")[0]
         document(self)
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        # Most requests are for another route, and what stands before its first parameter says so at once.
+        return super().matches(scope) if scope["path"].startswith(self._begins) else (Match.NONE, {})
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         operation, handle = str(self.operation_id), super().get_route_handler()

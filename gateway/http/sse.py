@@ -18,7 +18,7 @@ from gateway.events import Envelope, Live, dump_event, to_json
 from gateway.guard import Tasks, guard
 from gateway.http.reply import dump
 from gateway.http.room import Room
-from gateway.http.views import interaction_view
+from gateway.http.views import show_interaction
 from gateway.runtime.app import Gap, Heartbeat, InteractionItem, InteractionShown, Missed, StreamItem
 
 _RETRY = b"retry: 1000\n"
@@ -74,7 +74,7 @@ def frame_of(item: StreamItem | InteractionItem) -> bytes:
         case Gap():
             return b"event: gap\ndata: %s\n\n" % dump({"first_sequence": item.first_sequence})
         case InteractionShown():
-            return b"event: interaction\ndata: %s\n\n" % dump(interaction_view(item.row, item.asked))
+            return b"event: interaction\ndata: %s\n\n" % dump(show_interaction(item.row, item.asked))
         case Missed():
             return b"event: gap\ndata: {}\n\n"
         case Heartbeat():

@@ -10,14 +10,13 @@ from pydantic import PlainValidator
 from gateway.errors import CallOver, InvalidRequest, NotFound
 from gateway.events import SessionId
 from gateway.executors.port import Answered, OutcomeForm, outcome_from
-from gateway.http import examples
-from gateway.http.answers import Call, CallWithStory, Listing, Progressed
+from gateway.http import answers, examples
 from gateway.http.auth import CALLBACK, Caller
 from gateway.http.openapi import problems
-from gateway.http.reply import listing, reply
+from gateway.http.reply import Reply, listing
 from gateway.http.requests import CallsQuery, CancelCall, RedriveCall
 from gateway.http.route import ApiRequest, CallPath, Route
-from gateway.http.views import call_view, story_view
+from gateway.http.views import show, show_story
 from gateway.store.rows import CallFilter, Page
 
 router = APIRouter(route_class=Route, tags=["calls"])
@@ -31,7 +30,7 @@ OutcomeBody = Annotated[dict[str, Any], PlainValidator(_unread, json_schema_inpu
 """An outcome that is still to be read: how strictly, depends on who sends it."""
 
 
-@router.get("/v1/calls", response_model=Listing[Call], response_description="One page.")
+@router.get("/v1/calls", response_model=answers.Listing[answers.Call], response_description="One page.")
 async def list_calls(request: ApiRequest, query: Annotated[CallsQuery, Query()]) -> Response:
     """List calls.
 
@@ -45,12 +44,12 @@ async def list_calls(request: ApiRequest, query: Annotated[CallsQuery, Query()])
         unknown=query.unknown,
     )
     rows, after = await request.gateway.calls(which, Page(query.limit, query.after))
-    return listing([call_view(row) for row in rows], after).response()
+    return listing([show(answers.Call, row) for row in rows], after)
 
 
 @router.get(
     "/v1/calls/{call_id}",
-    response_model=CallWithStory,
+    response_model=answers.CallWithStory,
     response_description="The story.",
     responses=problems("not-found"),
 )
@@ -59,12 +58,12 @@ async def get_call(request: ApiRequest, call_id: CallPath) -> Response:
 
     The call, every event about it from the request on, and how its outcome was delivered.
     """
-    return reply(story_view(await request.gateway.call_story(call_id))).response()
+    return Reply(show_story(await request.gateway.call_story(call_id)))
 
 
 @router.post(
     "/v1/calls/{call_id}/outcome",
-    response_model=Call,
+    response_model=answers.Call,
     response_description="It is recorded.",
     responses=problems("elsewhere", "not-found", "conflict", "call-over"),
 )
@@ -83,13 +82,13 @@ async def settle_call(
     answered = _answered(outcome, strict="token" not in request.query_params)
     with _over_where_gone(request.caller):
         row = await request.gateway.settle(call_id, answered, size=len(await request.body()))
-    return reply(call_view(row)).response()
+    return Reply(show(answers.Call, row))
 
 
 @router.post(
     "/v1/calls/{call_id}/progress",
     status_code=202,
-    response_model=Progressed,
+    response_model=answers.Progressed,
     response_description="It is recorded.",
     responses=problems("elsewhere", "not-found", "conflict", "call-over"),
 )
@@ -104,14 +103,14 @@ async def progress_call(
     """
     with _over_where_gone(request.caller):
         await request.gateway.progress(call_id, progress, size=len(await request.body()))
-    return reply({"call_id": call_id}, 202).response()
+    return Reply({"call_id": call_id}, 202)
 
 
 @router.post(
     "/v1/calls/{call_id}/cancel",
     tags=["operating"],
     status_code=202,
-    response_model=Call,
+    response_model=answers.Call,
     response_description="The cancel is under way.",
     responses=problems("elsewhere", "not-found", "conflict"),
 )
@@ -125,14 +124,14 @@ async def cancel_call(
     Ask the executor to stop. For a short grace its answer still counts; then the call is canceled and the agent is
     told so.
     """
-    return reply(call_view(await request.gateway.cancel(call_id, reason=wanted.reason)), 202).response()
+    return Reply(show(answers.Call, await request.gateway.cancel(call_id, reason=wanted.reason)), 202)
 
 
 @router.post(
     "/v1/calls/{call_id}/redrive",
     tags=["operating"],
     status_code=202,
-    response_model=Call,
+    response_model=answers.Call,
     response_description="The new call.",
     responses=problems("elsewhere", "not-found", "conflict", "gone"),
 )
@@ -147,7 +146,7 @@ async def redrive_call(
     outcome.
     """
     row = await request.gateway.redrive(call_id, new_key=wanted.new_key, deliver=wanted.deliver)
-    return reply(call_view(row), 202).response()
+    return Reply(show(answers.Call, row), 202)
 
 
 @contextmanager

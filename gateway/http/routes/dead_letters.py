@@ -9,21 +9,19 @@ from fastapi import APIRouter, Body, Query, Response
 
 from gateway.errors import Conflict, Elsewhere
 from gateway.events import SessionId
-from gateway.http import examples
-from gateway.http.answers import DeadLetter, DeadLetters, DismissedMany, Redriven, RedrivenMany
+from gateway.http import answers, examples
 from gateway.http.openapi import problems
-from gateway.http.reply import dump, listing, reply
+from gateway.http.reply import Reply, dump, listing
 from gateway.http.requests import DeadLettersQuery, DismissMany, RedriveCall, RedriveMany
 from gateway.http.route import ApiRequest, LetterPath, Route
-from gateway.http.views import call_view, dead_letter_story_view, dead_letter_view, delivery_view
+from gateway.http.views import show, show_dead_letter, show_redriven
 from gateway.runtime.calls.dead_letters import Done
-from gateway.store.call import Call
-from gateway.store.rows import Page, Send
+from gateway.store.rows import Page
 
 router = APIRouter(route_class=Route, tags=["operating"])
 
 
-@router.get("/v1/dead-letters", response_model=DeadLetters, response_description="One page.")
+@router.get("/v1/dead-letters", response_model=answers.DeadLetters, response_description="One page.")
 async def list_dead_letters(request: ApiRequest, query: Annotated[DeadLettersQuery, Query()]) -> Response:
     """List what did not get through.
 
@@ -32,12 +30,12 @@ async def list_dead_letters(request: ApiRequest, query: Annotated[DeadLettersQue
     wrote them (`pending`); each kind newest first, with what an operator should do. All filters must match.
     """
     rows, after = await request.gateway.dead_letters.list(query.which(), Page(query.limit, query.after))
-    return listing([dead_letter_view(row) for row in rows], after).response()
+    return listing([show_dead_letter(row) for row in rows], after)
 
 
 @router.get(
     "/v1/dead-letters/{letter}",
-    response_model=DeadLetter,
+    response_model=answers.DeadLetter,
     response_description="The letter.",
     responses=problems("not-found"),
 )
@@ -46,13 +44,13 @@ async def get_dead_letter(request: ApiRequest, letter: LetterPath) -> Response:
 
     A call comes with its whole story. One that was redriven or dismissed is not found.
     """
-    return reply(dead_letter_story_view(await request.gateway.dead_letters.show(letter))).response()
+    return Reply(show_dead_letter(await request.gateway.dead_letters.show(letter)))
 
 
 @router.post(
     "/v1/dead-letters/{letter}/redrive",
     status_code=202,
-    response_model=Redriven,
+    response_model=answers.Redriven,
     response_description="The new call, or the delivery.",
     responses=problems("not-found", "conflict", "gone"),
 )
@@ -67,10 +65,12 @@ async def redrive_dead_letter(
     delivery is due again at once.
     """
     row = await request.gateway.dead_letters.redrive(letter, new_key=wanted.new_key, deliver=wanted.deliver)
-    return reply(_shown(row), 202).response()
+    return Reply(show_redriven(row), 202)
 
 
-@router.post("/v1/dead-letters/redrive", response_model=RedrivenMany, response_description="How many were tried.")
+@router.post(
+    "/v1/dead-letters/redrive", response_model=answers.RedrivenMany, response_description="How many were tried."
+)
 async def redrive_dead_letters(
     request: ApiRequest,
     wanted: Annotated[RedriveMany, Body(default_factory=RedriveMany, openapi_examples=examples.REDRIVE_MANY)],
@@ -88,12 +88,12 @@ async def redrive_dead_letters(
         deal_with=lambda letter: letters.redrive(letter, new_key=wanted.new_key, deliver=wanted.deliver),
         pass_on=_passing_on(request, "redrive", dump({"new_key": wanted.new_key, "deliver": wanted.deliver})),
     )
-    return reply({"redriven": done.done, **_counted(done, dry_run=wanted.dry_run)}).response()
+    return Reply({"redriven": done.done, **_counted(done, dry_run=wanted.dry_run)})
 
 
 @router.post(
     "/v1/dead-letters/{letter}/dismiss",
-    response_model=Redriven,
+    response_model=answers.Redriven,
     response_description="The call, or the delivery.",
     responses=problems("not-found", "conflict"),
 )
@@ -104,10 +104,12 @@ async def dismiss_dead_letter(request: ApiRequest, letter: LetterPath) -> Respon
     when, in a `call.progressed` with `dismissed_by`; a delivery says so in its `reason`, and is moot. Should it be
     wanted after all: redrive the call, or redeliver the event.
     """
-    return reply(_shown(await request.gateway.dead_letters.dismiss(letter, by=request.caller.name))).response()
+    return Reply(show_redriven(await request.gateway.dead_letters.dismiss(letter, by=request.caller.name)))
 
 
-@router.post("/v1/dead-letters/dismiss", response_model=DismissedMany, response_description="How many were dismissed.")
+@router.post(
+    "/v1/dead-letters/dismiss", response_model=answers.DismissedMany, response_description="How many were dismissed."
+)
 async def dismiss_dead_letters(
     request: ApiRequest,
     wanted: Annotated[DismissMany, Body(default_factory=DismissMany, openapi_examples=examples.DISMISS_MANY)],
@@ -125,7 +127,7 @@ async def dismiss_dead_letters(
         deal_with=lambda letter: letters.dismiss(letter, by=request.caller.name),
         pass_on=_passing_on(request, "dismiss", b""),
     )
-    return reply({"dismissed": done.done, **_counted(done, dry_run=wanted.dry_run)}).response()
+    return Reply({"dismissed": done.done, **_counted(done, dry_run=wanted.dry_run)})
 
 
 def _passing_on(request: ApiRequest, verb: str, body: bytes) -> Callable[[str, Elsewhere], Awaitable[None]]:
@@ -146,16 +148,10 @@ def _passing_on(request: ApiRequest, verb: str, body: bytes) -> Callable[[str, E
     return pass_on
 
 
-def _shown(row: Call | Send) -> dict[str, Any]:
-    if isinstance(row, Call):
-        return {"type": "call", **call_view(row)}
-    return {"type": "delivery", **delivery_view(row)}
-
-
 def _counted(done: Done, *, dry_run: bool) -> dict[str, Any]:
     return {
         "found": len(done.found),
-        "failed": [{"id": one.id, "reason": one.reason} for one in done.failed],
+        "failed": [show(answers.Failed, one) for one in done.failed],
         "more": done.more,
         "dry_run": dry_run,
         "ids": list(done.found),

@@ -8,12 +8,11 @@ from pydantic import PlainValidator
 
 from gateway.errors import Gone, Truncated
 from gateway.events import Envelope, dump_event, to_json
-from gateway.http import examples
-from gateway.http.answers import EventListing, Redelivered, Written
+from gateway.http import answers, examples
 from gateway.http.client_events import PostedEvents
 from gateway.http.idempotency import IdempotencyKey
 from gateway.http.openapi import problems
-from gateway.http.reply import Reply, dump, listing, reply
+from gateway.http.reply import Reply, dump, listing
 from gateway.http.requests import EventsQuery, Redeliver, StreamQuery
 from gateway.http.route import ApiRequest, Route, SequencePath, SessionPath, read_sequence
 from gateway.http.sse import EventStream
@@ -25,7 +24,7 @@ router = APIRouter(route_class=Route, tags=["events"])
 @router.post(
     "/v1/sessions/{session_id}/events",
     status_code=202,
-    response_model=Written,
+    response_model=answers.Written,
     response_description="Recorded, in order.",
     responses=problems(
         "elsewhere",
@@ -59,15 +58,15 @@ async def post_events(
         return _written([envelope for envelope in found if envelope.sequence in sequences])
 
     if idempotency_key is None:
-        return (await act()).response()
+        return await act()
     # The dumped events show secrets as asterisks, so that not even a digest of a secret is kept.
     fingerprint = dump([dump_event(event) for event in events])
-    return (await request.face.once.run_step(request, idempotency_key, fingerprint, act, again)).response()
+    return await request.face.once.run_step(request, idempotency_key, fingerprint, act, again)
 
 
 @router.get(
     "/v1/sessions/{session_id}/events",
-    response_model=EventListing,
+    response_model=answers.EventListing,
     response_description="One page.",
     responses=problems("not-found", "gone"),
 )
@@ -81,7 +80,7 @@ async def list_events(request: ApiRequest, session_id: SessionPath, query: Annot
     except Truncated as exc:
         raise Gone(str(exc), first_sequence=exc.first_sequence) from exc
     after = envelopes[-1].sequence if len(envelopes) == query.limit else None
-    return listing([to_json(envelope) for envelope in envelopes], after).response()
+    return listing([to_json(envelope) for envelope in envelopes], after)
 
 
 @router.get(
@@ -127,7 +126,7 @@ async def stream_events(
     "/v1/sessions/{session_id}/events/{sequence}/redeliver",
     tags=["operating"],
     status_code=202,
-    response_model=Redelivered,
+    response_model=answers.Redelivered,
     response_description="It is due.",
     responses=problems("elsewhere", "not-found", "conflict"),
 )
@@ -142,8 +141,8 @@ async def redeliver_event(
     Try a dead delivery again: an event copy to a destination, or an event to the runtime.
     """
     await request.gateway.redeliver(session_id, sequence, wanted.target)
-    return reply({"session_id": session_id, "sequence": sequence, "target": wanted.target}, 202).response()
+    return Reply({"session_id": session_id, "sequence": sequence, "target": wanted.target}, 202)
 
 
 def _written(envelopes: Sequence[Envelope]) -> Reply:
-    return reply({"data": [to_json(envelope) for envelope in envelopes]}, 202)
+    return Reply({"data": [to_json(envelope) for envelope in envelopes]}, 202)

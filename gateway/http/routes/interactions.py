@@ -5,20 +5,19 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Query, Response
 
 from gateway.events import SessionId
-from gateway.http import examples
-from gateway.http.answers import Interaction, Listing
+from gateway.http import answers, examples
 from gateway.http.openapi import problems
-from gateway.http.reply import listing, reply
+from gateway.http.reply import Reply, listing
 from gateway.http.requests import AnswerInteraction, InteractionsQuery
 from gateway.http.route import ApiRequest, InteractionPath, Route
 from gateway.http.sse import EventStream
-from gateway.http.views import interaction_view
+from gateway.http.views import show, show_interaction
 from gateway.store.rows import Page
 
 router = APIRouter(route_class=Route, tags=["interactions"])
 
 
-@router.get("/v1/interactions", response_model=Listing[Interaction], response_description="One page.")
+@router.get("/v1/interactions", response_model=answers.Listing[answers.Interaction], response_description="One page.")
 async def list_interactions(request: ApiRequest, query: Annotated[InteractionsQuery, Query()]) -> Response:
     """List questions to a person.
 
@@ -29,7 +28,7 @@ async def list_interactions(request: ApiRequest, query: Annotated[InteractionsQu
         session_id=None if query.session_id is None else SessionId(query.session_id),
         state=query.state,
     )
-    return listing([interaction_view(row, asked) for row, asked in rows], after).response()
+    return listing([show_interaction(row, asked) for row, asked in rows], after)
 
 
 @router.get("/v1/interactions/stream", response_class=EventStream, response_description="The stream.")
@@ -52,7 +51,7 @@ async def stream_interactions(request: ApiRequest) -> Response:
 
 @router.post(
     "/v1/interactions/{interaction_id}/answer",
-    response_model=Interaction,
+    response_model=answers.Interaction,
     response_description="It is answered.",
     responses=problems("elsewhere", "not-found", "conflict", "inexpressible"),
 )
@@ -67,4 +66,4 @@ async def answer_interaction(
     passed on and never stored. A second answer is a conflict.
     """
     row = await request.gateway.answer(interaction_id, answer.as_mapping(), by=request.caller.name)
-    return reply(interaction_view(row)).response()
+    return Reply(show(answers.Interaction, row))

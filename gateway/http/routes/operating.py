@@ -2,18 +2,18 @@
 
 from fastapi import APIRouter, Response
 
-from gateway.http.answers import Changed, Enabled, Instance, Listing, Runtime, RuntimeCapabilities
+from gateway.http import answers
 from gateway.http.openapi import problems
-from gateway.http.reply import listing, reply
+from gateway.http.reply import Reply, listing
 from gateway.http.route import ApiRequest, NamePath, Route
-from gateway.http.views import capabilities_view, instance_view, runtime_view
+from gateway.http.views import show, show_capabilities, show_runtime
 
 router = APIRouter(route_class=Route, tags=["operating"])
 
 
 @router.post(
     "/v1/destinations/{name}/enable",
-    response_model=Enabled,
+    response_model=answers.Enabled,
     response_description="It is on.",
     responses=problems("not-found"),
 )
@@ -23,12 +23,12 @@ async def enable_destination(request: ApiRequest, name: NamePath) -> Response:
     A destination that answered 410 gets no more copies until it is switched on again.
     """
     await request.gateway.enable_destination(name)
-    return reply({"name": name, "enabled": True}).response()
+    return Reply({"name": name, "enabled": True})
 
 
 @router.post(
     "/v1/reload",
-    response_model=Changed,
+    response_model=answers.Changed,
     response_description="What has changed.",
     responses=problems("invalid-configuration"),
 )
@@ -37,32 +37,34 @@ async def reload_configuration(request: ApiRequest) -> Response:
 
     As SIGHUP does. A file with errors changes nothing.
     """
-    return reply({"changed": list((await request.gateway.reload()).changed)}).response()
+    return Reply({"changed": (await request.gateway.reload()).changed})
 
 
-@router.get("/v1/instances", response_model=Listing[Instance], response_description="All of them.")
+@router.get("/v1/instances", response_model=answers.Listing[answers.Instance], response_description="All of them.")
 async def list_instances(request: ApiRequest) -> Response:
     """List the processes on this store.
 
     Those that live, and those that own sessions though they have died: the others take these over when the lease has
     run out.
     """
-    return listing([instance_view(one) for one in await request.gateway.instances()], None).response()
+    return listing([show(answers.Instance, one) for one in await request.gateway.instances()], None)
 
 
-@router.get("/v1/runtimes", response_model=Listing[Runtime], response_description="All of them.")
+@router.get("/v1/runtimes", response_model=answers.Listing[answers.Runtime], response_description="All of them.")
 async def list_runtimes(request: ApiRequest) -> Response:
     """List runtimes and their links.
 
     The runtimes of the configuration, and the state of the connection of each session that this instance carries.
     """
-    return listing([runtime_view(status) for status in request.gateway.runtimes()], None).response()
+    return listing([show_runtime(status) for status in request.gateway.runtimes()], None)
 
 
-@router.get("/v1/capabilities", response_model=Listing[RuntimeCapabilities], response_description="All of them.")
+@router.get(
+    "/v1/capabilities", response_model=answers.Listing[answers.RuntimeCapabilities], response_description="All of them."
+)
 async def list_capabilities(request: ApiRequest) -> Response:
     """List what each runtime can do.
 
     Which kinds each runtime accepts and emits, and the limits of its protocol.
     """
-    return listing([capabilities_view(status) for status in request.gateway.runtimes()], None).response()
+    return listing([show_capabilities(status) for status in request.gateway.runtimes()], None)

@@ -6,18 +6,19 @@ from fastapi import APIRouter, Response
 from starlette.responses import PlainTextResponse
 
 from gateway.errors import NotFound
-from gateway.http.answers import Health, Listing, ProblemPage, Ready, Version
+from gateway.http import answers
 from gateway.http.errors import PROBLEMS
 from gateway.http.openapi import problems
-from gateway.http.reply import dump, listing, reply
+from gateway.http.reply import Reply, dump, listing
 from gateway.http.route import ApiRequest, NamePath, Route
+from gateway.http.views import show
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 router = APIRouter(route_class=Route, tags=["pages"])
 
 
-@router.get("/healthz", response_model=Health, response_description="It is.")
+@router.get("/healthz", response_model=answers.Health, response_description="It is.")
 @router.get("/livez", include_in_schema=False)
 @router.get("/health", include_in_schema=False)
 async def get_health() -> Response:
@@ -25,14 +26,14 @@ async def get_health() -> Response:
 
     Answers as long as the process does; also at `/livez` and `/health`.
     """
-    return reply({"status": "ok"}).response()
+    return Reply({"status": "ok"})
 
 
 @router.get(
     "/readyz",
-    response_model=Ready,
+    response_model=answers.Ready,
     response_description="Ready.",
-    responses={503: {"model": Ready, "description": "Not ready."}},
+    responses={503: {"model": answers.Ready, "description": "Not ready."}},
 )
 @router.get("/ready", include_in_schema=False)
 async def get_readiness(request: ApiRequest) -> Response:
@@ -43,14 +44,7 @@ async def get_readiness(request: ApiRequest) -> Response:
     `/ready`.
     """
     readiness = await request.gateway.ready()
-    body = {
-        "ready": readiness.ready,
-        "checks": dict(readiness.checks),
-        "instance_id": readiness.instance_id,
-        "sessions": readiness.sessions,
-        "failing": list(readiness.failing),
-    }
-    return reply(body, 200 if readiness.ready else 503).response()
+    return Reply(show(answers.Ready, readiness), 200 if readiness.ready else 503)
 
 
 @router.get("/metrics", response_class=PlainTextResponse, response_description="The metrics.")
@@ -62,13 +56,13 @@ async def get_metrics(request: ApiRequest) -> Response:
     return Response(request.gateway.render_metrics(), headers={"content-type": _METRICS_TYPE})
 
 
-@router.get("/version", response_model=Version, response_description="The version.")
+@router.get("/version", response_model=answers.Version, response_description="The version.")
 async def get_version(request: ApiRequest) -> Response:
     """Which release is this?
 
     Name and version of the running release.
     """
-    return reply({"name": "dragoman", "version": request.gateway.version}).response()
+    return Reply({"name": "dragoman", "version": request.gateway.version})
 
 
 @router.get("/openapi.json", response_model=dict[str, Any], response_description="The document.")
@@ -80,18 +74,18 @@ async def get_openapi(request: ApiRequest) -> Response:
     return Response(dump(request.app.openapi()), media_type="application/json")
 
 
-@router.get("/problems", response_model=Listing[ProblemPage], response_description="All of them.")
+@router.get("/problems", response_model=answers.Listing[answers.ProblemPage], response_description="All of them.")
 async def list_problems() -> Response:
     """All problem types.
 
     Every `type` that an error answer can have, what it means and what mends it.
     """
-    return listing([kind.page() for kind in PROBLEMS.values()], None).response()
+    return listing([show(answers.ProblemPage, kind) for kind in PROBLEMS.values()], None)
 
 
 @router.get(
     "/problems/{name}",
-    response_model=ProblemPage,
+    response_model=answers.ProblemPage,
     response_description="The explanation.",
     responses=problems("not-found"),
 )
@@ -103,4 +97,4 @@ async def get_problem(name: NamePath) -> Response:
     kind = PROBLEMS.get(name)
     if kind is None:
         raise NotFound("there is no problem of this name; GET /problems lists all")
-    return reply(kind.page()).response()
+    return Reply(show(answers.ProblemPage, kind))

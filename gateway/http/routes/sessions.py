@@ -4,15 +4,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Response
 
-from gateway.http import examples
-from gateway.http.answers import Listing, Session
+from gateway.http import answers, examples
 from gateway.http.auth import require
 from gateway.http.idempotency import IdempotencyKey
 from gateway.http.openapi import problems
-from gateway.http.reply import Reply, dump, listing, reply
+from gateway.http.reply import Reply, dump, listing
 from gateway.http.requests import CloseQuery, OpenSession, SessionsQuery
 from gateway.http.route import ApiRequest, Route, SessionPath
-from gateway.http.views import session_view
+from gateway.http.views import show
 from gateway.store.rows import Page
 
 router = APIRouter(route_class=Route, tags=["sessions"])
@@ -21,10 +20,10 @@ router = APIRouter(route_class=Route, tags=["sessions"])
 @router.post(
     "/v1/sessions",
     status_code=201,
-    response_model=Session,
+    response_model=answers.Session,
     response_description="The session is open.",
     responses={
-        200: {"model": Session, "description": "It was open already."},
+        200: {"model": answers.Session, "description": "It was open already."},
         **problems(
             "not-found",
             "conflict",
@@ -51,26 +50,26 @@ async def open_session(
         row, is_new = await request.gateway.open_session(
             wanted.runtime, native_id=wanted.native_id, labels=wanted.labels
         )
-        location = f"/v1/sessions/{row.session_id}"
-        return reply(session_view(row), 201 if is_new else 200, location=location)
+        headers = {"location": f"/v1/sessions/{row.session_id}"}
+        return Reply(show(answers.Session, row), 201 if is_new else 200, headers)
 
     fingerprint = dump(await request.json())
-    return (await request.face.once.run(request, idempotency_key, fingerprint, act)).response()
+    return await request.face.once.run(request, idempotency_key, fingerprint, act)
 
 
-@router.get("/v1/sessions", response_model=Listing[Session], response_description="One page.")
+@router.get("/v1/sessions", response_model=answers.Listing[answers.Session], response_description="One page.")
 async def list_sessions(request: ApiRequest, query: Annotated[SessionsQuery, Query()]) -> Response:
     """List sessions.
 
     All sessions, oldest first, also closed ones that retention has kept.
     """
     rows, after = await request.gateway.sessions(Page(query.limit, query.after), runtime=query.runtime)
-    return listing([session_view(row) for row in rows], after).response()
+    return listing([show(answers.Session, row) for row in rows], after)
 
 
 @router.get(
     "/v1/sessions/{session_id}",
-    response_model=Session,
+    response_model=answers.Session,
     response_description="The session.",
     responses=problems("not-found"),
 )
@@ -79,7 +78,7 @@ async def get_session(request: ApiRequest, session_id: SessionPath) -> Response:
 
     The session and where it stands.
     """
-    return reply(session_view(await request.gateway.session(session_id))).response()
+    return Reply(show(answers.Session, await request.gateway.session(session_id)))
 
 
 @router.delete(
