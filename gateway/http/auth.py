@@ -129,28 +129,25 @@ class Authenticator:
         Raises:
             Unauthorized, Refused: with what is missing.
         """
-        access = ACCESS[operation]
+        request.state.caller = caller = self._caller(request, ACCESS[operation])
+        if caller is not ANYBODY:
+            require(request, operation)
+
+    def _caller(self, request: Request, access: Access) -> Caller:
+        if access.scope is None:
+            return ANYBODY
         api = self._gateway.settings.api
         if api is not self._api:
             self._api, self._keyring = api, Keyring(api.keys)
-        request.state.caller = ANYBODY
-        if access.scope is None:
-            return
         if access.token and self._holds_token(request):
-            request.state.caller = CALLBACK
-            return
+            return CALLBACK
         if not self._keyring:
             _refuse_foreign(request)
-            request.state.caller = LOCAL
-            return
-        if access.page in api.open and _key_of(request) is None:
-            return
-        request.state.caller = self._caller(request)
-        require(request, operation)
-
-    def _caller(self, request: Request) -> Caller:
+            return LOCAL
         given = _key_of(request)
         if given is None:
+            if access.page in api.open:
+                return ANYBODY
             raise Unauthorized("no API key: send `Authorization: Bearer KEY` or `X-API-Key: KEY`")
         caller = self._keyring.find(given)
         if caller is None:
@@ -181,16 +178,16 @@ def require(request: Request, operation: str) -> None:
 
 
 def _key_of(request: Request) -> bytes | None:
+    key: bytes | None = None
     for name, value in request.scope["headers"]:
         if name == b"authorization":
-            scheme, _, key = value.strip().partition(b" ")
-            if scheme.lower() != b"bearer" or not key.strip():
+            scheme, _, given = value.strip().partition(b" ")
+            if scheme.lower() != b"bearer" or not given.strip():
                 raise Unauthorized("the Authorization header must read `Bearer KEY`")
-            return bytes(key.strip())
-    for name, value in request.scope["headers"]:
-        if name == b"x-api-key":
-            return bytes(value.strip())
-    return None
+            return bytes(given.strip())
+        if name == b"x-api-key" and key is None:
+            key = bytes(value.strip())
+    return key
 
 
 def _refuse_foreign(request: Request) -> None:

@@ -143,12 +143,18 @@ def _pointer(place: Sequence[int | str]) -> str:
 
 
 def _check_type(request: Request) -> None:
-    given, *parameters = [part.strip() for part in request.headers.get("content-type", "").split(";")]
-    charsets = [value.strip('" ').lower() for name, _, value in map(_split_parameter, parameters) if name == "charset"]
-    if not _JSON_TYPE.fullmatch(given) or any(charset not in {"utf-8", "utf8"} for charset in charsets):
+    headers = request.headers
+    kind = headers.get("content-type", "")
+    if kind != "application/json" and not _is_json(kind):
         raise Refused("unsupported-media-type", "the Content-Type must be application/json")
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
+    if headers.get("content-encoding", "identity").lower() != "identity":
         raise Refused("unsupported-media-type", "compressed bodies are not read; leave Content-Encoding out")
+
+
+def _is_json(kind: str) -> bool:
+    given, *parameters = [part.strip() for part in kind.split(";")]
+    charsets = [value.strip('" ').lower() for name, _, value in map(_split_parameter, parameters) if name == "charset"]
+    return bool(_JSON_TYPE.fullmatch(given)) and all(charset in {"utf-8", "utf8"} for charset in charsets)
 
 
 def _split_parameter(parameter: str) -> tuple[str, str, str]:

@@ -305,8 +305,6 @@ def problem_reply(exc: BaseException) -> Reply:
         headers["retry-after"] = str(kind.retry_after)
     if kind.status == 401:
         headers["www-authenticate"] = 'Bearer realm="dragoman"'
-    if kind.status == 405 and isinstance(exc, HTTPException) and exc.headers:
-        headers["allow"] = exc.headers.get("Allow", "")
     return Reply(body, kind.status, headers, "application/problem+json")
 
 

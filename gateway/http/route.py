@@ -8,6 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, PlainValidator
 from pydantic_core import ErrorDetails
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
@@ -24,6 +25,7 @@ from gateway.http.operation import options_of
 from gateway.http.sse import Followers
 from gateway.runtime.app import Gateway
 
+_NO_QUERY = QueryParams()
 _LARGEST_SEQUENCE = 2**63 - 1
 
 
@@ -40,6 +42,16 @@ class Face:
 
 class ApiRequest(JsonRequest):
     """What the functions of all routes are given: a dependency for each of these would cost more than the rest."""
+
+    @property
+    def query_params(self) -> QueryParams:
+        """The query; most requests have none, and FastAPI asks for it all the same."""
+        return super().query_params if self.scope["query_string"] else _NO_QUERY
+
+    @property
+    def cookies(self) -> dict[str, str]:
+        """None are read, though FastAPI asks for them."""
+        return {}
 
     @property
     def face(self) -> Face:
