@@ -1,6 +1,7 @@
 """The socket for whoever answers calls: what is asked, and the ways it can end. Pure."""
 
 from collections.abc import Awaitable
+from dataclasses import field
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol, cast
 
@@ -50,6 +51,8 @@ class Answered:
     """None leaves it to the outcome: everything but canceled wakes."""
     ignored: tuple[str, ...] = ()
     """Members of the answer that nobody knows."""
+    may_quote: bool = field(default=True, compare=False)
+    """Whether it may tell something that was sent along; False only after a look through its text."""
 
 
 @frozen
@@ -152,12 +155,12 @@ _MOST_IGNORED = 20
 _MEMBERS, _UPDATE_MEMBERS = frozenset(OutcomeForm.model_fields), frozenset(ContextUpdate.model_fields)
 
 
-def outcome_from(body: Any, *, strict: bool = False) -> Answered:
+def outcome_from(body: Any, *, strict: bool = False, may_quote: bool = True) -> Answered:
     """Read an outcome out of a JSON body, as webhooks and callbacks send it (gateway/executors/README.md#answers).
 
     `{"outcome": "success", "result", "updates": [{"name", "context", "description"}], "wakes_agent"}` or
     `{"outcome": "failure" | "canceled", "error"}`. Members that nobody knows are ignored and named in the answer;
-    `strict` refuses them.
+    `strict` refuses them. `may_quote` is passed on.
 
     Raises:
         ValueError: with a text that names the member and what is allowed.
@@ -174,8 +177,7 @@ def outcome_from(body: Any, *, strict: bool = False) -> Answered:
         place = "/".join(str(part) for part in first["loc"])
         raise ValueError(f"/{place}: {first['msg']}") from exc
     outcome = Outcome(outcome=form.outcome, result=form.result, error=form.error)
-    updates = tuple(form.updates)
-    return Answered(outcome=outcome, updates=updates, wakes_agent=form.wakes_agent, ignored=ignored)
+    return Answered(outcome, tuple(form.updates), form.wakes_agent, ignored, may_quote)
 
 
 def _known(body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

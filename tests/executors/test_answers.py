@@ -10,6 +10,7 @@ import pytest
 from gateway.executors.port import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain, outcome_from
 from gateway.executors.webhook.answers import MAX_TEXT, read_answer, read_copied, read_retry_after
 from gateway.executors.webhook.client import AddressForbidden, ConnectionBroken, NotSent
+from gateway.executors.webhook.hidden import Hidden
 from gateway.executors.webhook.reader import HttpAnswer, Unread
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
@@ -28,7 +29,7 @@ def received(
 
 
 def read(exchange: Any, kind: str = CALL, *, raw: bool = False, hidden: tuple[str, ...] = ()) -> Answer:
-    return read_answer(exchange, kind, raw=raw, now=lambda: NOW, hidden=hidden)
+    return read_answer(exchange, kind, raw=raw, now=lambda: NOW, hidden=Hidden(hidden))
 
 
 def failed(answer: Answer) -> str:
@@ -305,6 +306,6 @@ def test_secrets_that_were_sent_are_masked_in_an_error_and_left_alone_in_a_resul
         (b'{"outcome": "success", "result": "header-canary-1"}', secret),
     ):
         received = HttpAnswer(200, body, {b"content-type": b"application/json"})
-        answer = read_answer(received, "tool.requested", now=lambda: NOW, hidden=(secret,))
+        answer = read_answer(received, "tool.requested", now=lambda: NOW, hidden=Hidden([secret]))
         assert isinstance(answer, Answered)
         assert (answer.outcome.error or answer.outcome.result) == shown

@@ -116,7 +116,7 @@ def test_what_json_cannot_hold_is_a_value_error_that_does_not_quote_it(odd: Any)
 
 def test_secrets_header_values_credentials_and_query_values_are_known_as_hidden() -> None:
     url = "http://user:p%40ssword-canary@cards/tools?token=query-canary&v=2"
-    hidden = make_writer(url, **{"X-Key": "Bearer token-canary", "X-Tenant": "acme"}).hidden
+    hidden = make_writer(url, **{"X-Key": "Bearer token-canary", "X-Tenant": "acme"}).hidden.texts
     assert {"whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0", "p@ssword-canary", "token-canary", "query-canary"} <= set(hidden)
     assert "dXNlcjpwQHNzd29yZC1jYW5hcnk=" in hidden
     assert "acme" not in hidden

@@ -1,7 +1,7 @@
 """Reads how an HTTP exchange ended into an `Answer` or a `Copied` (gateway/executors/README.md#answers). Pure."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -21,6 +21,7 @@ from gateway.executors.port import (
     outcome_from,
 )
 from gateway.executors.webhook.client import AddressForbidden, ConnectionBroken, Exchange, NotSent
+from gateway.executors.webhook.hidden import NOTHING, Hidden
 from gateway.executors.webhook.json_body import read_json
 from gateway.executors.webhook.reader import HttpAnswer, Unread
 
@@ -33,7 +34,7 @@ _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,40}/[a-z0-9.+-]{1,40}")
 
 
 def read_answer(
-    exchange: Exchange, kind: str, *, raw: bool = False, now: Callable[[], datetime], hidden: Sequence[str] = ()
+    exchange: Exchange, kind: str, *, raw: bool = False, now: Callable[[], datetime], hidden: Hidden = NOTHING
 ) -> Answer:
     """Say what one attempt came to.
 
@@ -101,7 +102,7 @@ def name_status(status: int) -> str:
         return str(status)
 
 
-def _read_success(received: HttpAnswer, kind: str, *, raw: bool, hidden: Sequence[str]) -> Answer:
+def _read_success(received: HttpAnswer, kind: str, *, raw: bool, hidden: Hidden) -> Answer:
     is_call = kind == "tool.requested"
     if received.status == HTTPStatus.ACCEPTED:
         return Accepted() if is_call else failure(f"executor answered 202 Accepted, but {kind} cannot be replied later")
@@ -114,28 +115,28 @@ def _read_success(received: HttpAnswer, kind: str, *, raw: bool, hidden: Sequenc
         return Answered(Outcome(outcome="success")) if is_call else Replied({})
     try:
         value = read_json(body)
-        return _read_outcome(value, raw=raw, hidden=hidden) if is_call else _read_reply(value)
+        if not is_call:
+            return _read_reply(value)
+        return _read_outcome(value, raw=raw, hidden=hidden, may_quote=hidden.may_be_in(body))
     except ValueError as exc:
         return failure(clean(f"executor answered 200 OK with {_describe(received, body)} {exc}", hidden=hidden))
 
 
-def _read_outcome(value: Any, *, raw: bool, hidden: Sequence[str]) -> Answered:
+def _read_outcome(value: Any, *, raw: bool, hidden: Hidden, may_quote: bool) -> Answered:
     if raw:
-        return Answered(Outcome(outcome="success", result=value))
+        return Answered(Outcome(outcome="success", result=value), may_quote=may_quote)
     try:
-        answered = outcome_from(value)
+        answered = outcome_from(value, may_quote=may_quote)
     except ValueError as exc:
         raise ValueError(f"that is no outcome: {exc}") from exc
     if answered.ignored:
         answered = replace(answered, ignored=tuple(clean(name, hidden=hidden) for name in answered.ignored))
     outcome = answered.outcome
-    if outcome.error and any(secret in outcome.error for secret in hidden):
-        # Its own words, but not the secrets that were sent to it.
-        return replace(answered, outcome=outcome.model_copy(update={"error": mask(outcome.error, hidden)}))
-    if outcome.outcome == "success" or outcome.error:
+    if outcome.outcome == "success" and not outcome.error:
         return answered
-    told = outcome.model_copy(update={"error": f"executor answered {outcome.outcome} without saying why"})
-    return replace(answered, outcome=told)
+    # Its own words, but not the secrets that were sent to it.
+    error = hidden.mask(outcome.error or "") or f"executor answered {outcome.outcome} without saying why"
+    return replace(answered, outcome=outcome.model_copy(update={"error": error}))
 
 
 def _read_reply(value: Any) -> Replied:
@@ -144,7 +145,7 @@ def _read_reply(value: Any) -> Replied:
     return Replied(cast("dict[str, Any]", value))
 
 
-def _read_refusal(received: HttpAnswer, *, now: Callable[[], datetime], hidden: Sequence[str]) -> Answer:
+def _read_refusal(received: HttpAnswer, *, now: Callable[[], datetime], hidden: Hidden) -> Answer:
     status = received.status
     text = f"executor answered {name_status(status)}"
     wait = read_retry_after(received.retry_after, now=now())
@@ -185,15 +186,7 @@ def _describe(received: HttpAnswer, body: bytes) -> str:
     return f"a body ({received.content_type})" if known else "a body"
 
 
-def mask(text: str, hidden: Sequence[str]) -> str:
-    """Take secrets out of a text."""
-    for secret in hidden:
-        text = text.replace(secret, "***")
-    return text
-
-
-def clean(text: str, *, hidden: Sequence[str] = ()) -> str:
+def clean(text: str, *, hidden: Hidden = NOTHING) -> str:
     """Make a text from outside fit to be shown: no secrets, one line, bounded."""
-    text = mask(text, hidden)
-    line = _UNPRINTABLE.sub(" ", text[: 4 * MAX_TEXT]).strip()
+    line = _UNPRINTABLE.sub(" ", hidden.mask(text)[: 4 * MAX_TEXT]).strip()
     return line if len(line) <= MAX_TEXT else line[: MAX_TEXT - 1] + "…"

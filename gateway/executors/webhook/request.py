@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
-from urllib.parse import parse_qsl, unquote
 
 import orjson
 from pydantic import AnyHttpUrl, SecretStr
@@ -14,6 +13,7 @@ from yarl import URL
 
 from gateway.clock import Clock
 from gateway.errors import OperatorError
+from gateway.executors.webhook.hidden import sent_to
 from gateway.executors.webhook.signing import Signer
 
 # These describe the connection, or bodies as our side writes and reads them; other values would break the exchange.
@@ -119,19 +119,6 @@ def _check_headers(names: Iterable[str], *, credentials_in_url: bool) -> None:
             raise OperatorError(f"headers: {name} cannot be set here, because it belongs to the connection")
         if name == "authorization" and credentials_in_url:
             raise OperatorError("headers: authorization contradicts the user name in the url; keep one of them")
-
-
-def sent_to(url: AnyHttpUrl, secrets: Sequence[SecretStr], extra: Mapping[str, str]) -> tuple[str, ...]:
-    """Name what a receiver knows from our requests and should not be quoted with, the longest first."""
-    hidden = {secret.get_secret_value() for secret in secrets} | set(extra.values())
-    # The schemes stand before the actual credential, which may be sent back alone.
-    hidden |= {value.partition(" ")[2] for value in extra.values()}
-    hidden |= {value for _, value in parse_qsl(url.query or "")}
-    if url.password is not None:
-        user, password = unquote(url.username or ""), unquote(url.password)
-        hidden |= {url.password, password, base64.b64encode(f"{user}:{password}".encode()).decode()}
-    # Short values (versions, tenant names) would turn ordinary words into asterisks.
-    return tuple(sorted((value for value in hidden if len(value) >= 8), key=len, reverse=True))
 
 
 def _version() -> str:

@@ -199,7 +199,8 @@ class Dispatcher:
         if answer is None:
             return
         if isinstance(answer, Answered):
-            answer = self.look_through(call.executor, answer)
+            if answer.may_quote or answer.ignored:
+                answer = self.look_through(call.executor, answer)
         else:
             log.info(
                 "attempt ended",
@@ -213,16 +214,14 @@ class Dispatcher:
 
     def look_through(self, executor: str | None, answer: Answered) -> Answered:
         """Note what is strange in an answer, and mask what its error quotes."""
-        self._note_ignored(executor, answer)
+        if executor is None:
+            return answer
+        if answer.ignored and executor not in self._noted:
+            # Once for each executor.
+            self._noted.add(executor)
+            members = [name[:_NAME] for name in answer.ignored]
+            log.warning("members of an outcome are unknown and ignored", executor=executor, members=members)
         return self._quotes.look_through(executor, answer)
-
-    def _note_ignored(self, executor: str | None, answer: Answered) -> None:
-        """Log, once per executor, that members of its answer are known to nobody."""
-        if executor is None or executor in self._noted or not answer.ignored:
-            return
-        self._noted.add(executor)
-        members = [name[:_NAME] for name in answer.ignored]
-        log.warning("members of an outcome are unknown and ignored", executor=executor, members=members)
 
     def release(self, session: Inbox, effect: Release) -> None:
         """A call is over, or should be: break its attempt off and tell the executor."""

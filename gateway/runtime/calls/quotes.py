@@ -9,8 +9,7 @@ import orjson
 import structlog
 
 from gateway.executors.port import Answered
-from gateway.executors.webhook.answers import mask
-from gateway.executors.webhook.request import sent_to
+from gateway.executors.webhook.hidden import Hidden, sent_to
 from gateway.runtime.masking import is_registered
 from gateway.runtime.metrics import Metrics
 from gateway.settings.model import ExecutorSpec, WebhookSpec
@@ -23,7 +22,7 @@ class Quotes:
 
     def __init__(self, metrics: Metrics, executors: Mapping[str, ExecutorSpec]) -> None:
         self._metrics = metrics
-        self._sent: Mapping[str, tuple[str, ...]] = {}
+        self._sent: Mapping[str, Hidden] = {}
         self._secret: Mapping[str, tuple[bytes, ...]] = {}
         self._noted: set[str] = set()
         """Executors of which it was logged that they tell secrets back."""
@@ -37,22 +36,23 @@ class Quotes:
             if isinstance(spec, WebhookSpec)
         }
         self._secret = {
-            name: tuple(_write(value)[1:-1] for value in values if is_registered(value))
-            for name, values in self._sent.items()
+            name: tuple(_write(value)[1:-1] for value in sent.texts if is_registered(value))
+            for name, sent in self._sent.items()
         }
 
-    def look_through(self, executor: str | None, answer: Answered) -> Answered:
+    def look_through(self, executor: str, answer: Answered) -> Answered:
         """Mask the error of an outcome; its result is the executor's own word, and is only counted and logged."""
-        if executor is None:
+        sent = self._sent.get(executor)
+        if sent is None or not answer.may_quote:
             return answer
         self._note(executor, answer)
-        error, sent = answer.outcome.error, self._sent.get(executor, ())
-        if not error or not any(value in error for value in sent):
+        error = answer.outcome.error
+        if not error or (masked := sent.mask(error)) == error:
             return answer
-        return replace(answer, outcome=answer.outcome.model_copy(update={"error": mask(error, sent)}))
+        return replace(answer, outcome=answer.outcome.model_copy(update={"error": masked}))
 
     def _note(self, executor: str, answer: Answered) -> None:
-        secrets = self._secret.get(executor)
+        secrets = self._secret[executor]
         said = [answer.outcome.result, *(update.model_dump() for update in answer.updates)]
         if not secrets or said == [None]:
             return
