@@ -157,7 +157,7 @@ class Gateway:
         )
         self._breakers = Breakers(clock, metrics, jitter, rules=breaker_rules(settings), specs=settings.executors)
         self._slots = Slots(self._breakers, executor_limits(settings), session=session_limit(settings))
-        self._callbacks = Callbacks(engine, ids, public_url=self._public_url)
+        self._callbacks = Callbacks(engine, ids)
         self._quotes = Quotes(metrics, settings.executors)
         self._dispatcher = Dispatcher(
             clock=clock,
@@ -262,7 +262,7 @@ class Gateway:
         await self._member.leave()
 
     def _use(self, settings: Settings) -> None:
-        """Take over what is the process's: names of metrics, the bound of members, logging."""
+        """Take over what is the process's: names of metrics, the bound of members, its address, logging."""
         self._parts.metrics.learn(
             runtimes=tuple(settings.runtimes),
             tools=tuple(settings.tools),
@@ -271,6 +271,7 @@ class Gateway:
             destinations=tuple(settings.destinations),
         )
         MEMBERS.most = settings.limits.members
+        self._callbacks.public_url = None if settings.public_url is None else str(settings.public_url)
         configure(level=settings.logging.level, format=settings.logging.format)
         self.settings = settings
 
@@ -288,9 +289,6 @@ class Gateway:
         self._policy = policy
         self._sessions.change_policy(policy)
         self._use(settings)
-
-    def _public_url(self) -> str | None:
-        return None if self.settings.public_url is None else str(self.settings.public_url)
 
     async def _start_runtime(self, name: str) -> None:
         options = self.settings.runtimes[name]

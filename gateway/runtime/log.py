@@ -11,19 +11,19 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from threading import Lock
-from typing import Any, Literal, TextIO, cast
+from typing import Literal, TextIO, cast
 
 import orjson
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
-from gateway.runtime.masking import masked, register_secret as register_secret
+from gateway.runtime.masking import mask_facts, masked, register_secret as register_secret
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["auto", "json", "console"]
 
 _LEVELS: Mapping[Level, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-_FIRST = ("timestamp", "level", "logger", "event")
+_FIRST = ("level", "logger", "event")
 _QUIET = {
     # These write whole packets, headers or bodies below these levels, and secrets travel in them.
     "engineio": logging.WARNING,
@@ -58,8 +58,9 @@ class _Output:
 
     def write(self, facts: EventDict) -> None:
         exception = facts.pop("exception", None)
+        timestamp = facts.pop("timestamp")
         ordered = {name: facts.pop(name) for name in _FIRST if name in facts}
-        line = cast("dict[str, Any]", masked({**ordered, **facts}))
+        line = {"timestamp": timestamp, **mask_facts({**ordered, **facts})}
         if exception is not None:
             line["exception"] = masked(exception, keep_end=True)
         console = self._console
@@ -89,7 +90,7 @@ _output = _Output()
 
 
 class _Wrapped:
-    """What structlog wraps: only the logger's name, since `_finish` has already written the line."""
+    """What structlog wraps: only the logger's name, since `_write` has already written the line."""
 
     def __init__(self, name: str = "gateway") -> None:
         self.name = name
@@ -127,7 +128,7 @@ def _traceback(exc: BaseException) -> str:
     return "".join(traceback.format_exception(exc))
 
 
-def _complete(logger: WrappedLogger, method: str, facts: EventDict) -> EventDict:
+def _write(logger: WrappedLogger, method: str, facts: EventDict) -> EventDict:
     facts["timestamp"] = _iso(datetime.now(UTC))
     facts["level"] = method
     facts.setdefault("logger", logger.name)
@@ -140,15 +141,11 @@ def _complete(logger: WrappedLogger, method: str, facts: EventDict) -> EventDict
             exc = sys.exc_info()[1]
             if exc is not None:
                 facts["exception"] = _traceback(exc)
-    return facts
-
-
-def _finish(_logger: WrappedLogger, _method: str, facts: EventDict) -> EventDict:
     _output.write(facts)
     raise structlog.DropEvent
 
 
-_STEPS: list[Processor] = [structlog.contextvars.merge_contextvars, _complete, _finish]
+_STEPS: list[Processor] = [structlog.contextvars.merge_contextvars, _write]
 
 
 # `format` is the name of the key in the YAML.

@@ -51,12 +51,16 @@ _RULES = (
     (("whsec_",), re.compile(r"\bwhsec_[A-Za-z0-9+/=_-]+"), MASK),
 )
 """Texts one of which must occur for the rule to be tried, the rule, and what stands in its place."""
-_SUSPECT = re.compile("[=:,]|%3[Dd]|whsec_|[Ee](?:arer|ARER)|[Aa](?:sic|SIC)")
-"""Cheap: most values contain none of the signs."""
+_SIGNS = tuple(dict.fromkeys(sign for signs, _, _ in _RULES for sign in signs))
+"""Most values contain none of them, and looking for each takes less than one expression for all."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """What steers terminals, ends lines for some readers, or turns the direction of writing."""
 
+_ESCAPE_SIGNS = ("%", "\\")
+
 _known: set[str] = set()
+_bare: list[str] = []
+"""Those in which nothing is escaped."""
 _pattern: list[re.Pattern[str]] = []
 
 
@@ -73,6 +77,7 @@ def register_secret(value: str) -> None:
         (value, plain, escaped, json.dumps(plain)[1:-1], repr(plain)[1:-1], quote(plain, safe=""), quote_plus(plain))
     )
     # The longest first, so that of two secrets one of which begins the other both go whole.
+    _bare[:] = [one for one in _known if not any(sign in one for sign in _ESCAPE_SIGNS)]
     _pattern[:] = [re.compile("|".join(re.escape(one) for one in sorted(_known, key=len, reverse=True)))]
     _name.cache_clear()
 
@@ -98,7 +103,7 @@ def mask_text(text: str, *, keep_end: bool = False) -> str:
         # Half a secret may stand where the text was cut.
         longest = max(map(len, _known), default=0)
         text = text[longest:].partition("\n")[2] if keep_end else text[: len(text) - longest]
-    if _SUSPECT.search(text):
+    if any(sign in text for sign in _SIGNS):
         for signs, rule, replacement in _RULES:
             if any(sign in text for sign in signs):
                 text = rule.sub(replacement, text)
@@ -107,6 +112,32 @@ def mask_text(text: str, *, keep_end: bool = False) -> str:
     if keep_end:
         return text if len(text) <= _MAX_END else f"{text[:_MAX_VALUE]}\n…\n{text[_MAX_VALUE - _MAX_END :]}"
     return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}…"
+
+
+def mask_facts(facts: dict[str, Any]) -> dict[str, Any]:
+    """Do for the facts of a line what `masked` does; one look at all of them settles it for nearly every line."""
+    return facts if _are_plain(facts) else masked(facts)
+
+
+def _are_plain(facts: dict[str, Any]) -> bool:
+    """Whether `masked` surely changes nothing."""
+    texts: list[str] = []
+    for name, value in facts.items():
+        if _name(name) != (name, False):
+            return False
+        match value:
+            case str():
+                texts.append(value)
+            case None | bool():
+                pass
+            case int() if -(2**63) <= value < 2**63:
+                texts.append(str(value))
+            case _:
+                return False
+    text = " ".join(texts)
+    if not (text.isascii() and text.isprintable()) or len(text) > _MAX_VALUE or len(facts) > _MAX_MEMBERS:
+        return False
+    return not any(sign in text for sign in (*_ESCAPE_SIGNS, *_SIGNS, *_bare))
 
 
 def masked(value: Any, *, keep_end: bool = False, depth: int = 0) -> Any:

@@ -3,13 +3,16 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given, strategies as st
 
 from gateway.events import Outcome
 from gateway.executors.port import Accepted, Answered, NeverSent, Replied
 from gateway.executors.webhook.answers import read_answer
 from gateway.executors.webhook.client import ConnectionBroken, Exchange, NotSent
 from gateway.executors.webhook.reader import HttpAnswer
-from gateway.runtime.calls.breaker import Breaker, Rule, Sign, read
+from gateway.runtime.calls.breaker import Breaker, Breakers, Rule, Sign, read
+from gateway.runtime.metrics import Metrics
+from gateway.runtime.system_clock import SystemClock
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -127,3 +130,38 @@ def test_every_kind_of_answer_has_its_sign() -> None:
     assert read(Replied({})) == ("there", "")
     assert read(Accepted()) == ("there", "")
     assert read(NeverSent("nobody there")) == ("missing", "nobody there")
+
+
+_STEPS = st.sampled_from([*["begin", "missing"] * 4, "there", "nothing", "again", "gone"])
+
+
+@given(st.lists(_STEPS, min_size=6, max_size=30))
+def test_the_executors_to_look_at_are_those_whose_breaker_is_not_closed(steps: list[str]) -> None:
+    rule, answers = Rule(2, 0 * SECOND), {"there": Accepted(), "missing": NeverSent("no connection"), "nothing": None}
+    breakers = Breakers(SystemClock(), Metrics(version="0"), lambda: 0.0, rules={"cards": rule}, specs={})
+    model: Breaker | None = Breaker(rule)
+    epoch = 0
+    for step in steps:
+        if step in {"again", "gone"}:
+            # One whose spec has changed begins anew.
+            model = Breaker(rule) if step == "again" else None
+            breakers.configure({"cards": rule if model else None}, {"cards": object()})
+        elif step == "begin" and breakers.admits("cards"):
+            breakers.reserve("cards")
+            epoch = breakers.began("cards")
+            if model is not None:
+                assert model.admits(NOW)
+                model.reserve(NOW)
+                assert epoch == model.began()
+        elif step == "begin":
+            assert model is not None
+            assert not model.admits(NOW)
+        else:
+            answer = answers[step]
+            breakers.ended("cards", epoch, answer)
+            if model is not None:
+                sign, reason = ("nothing", "") if answer is None else read(answer)
+                model.ended(epoch, sign, reason=reason, now=NOW, jitter=0.0)
+        closed = model is None or model.state == "closed"
+        assert breakers.moved == (set() if closed else {"cards"})
+        assert (breakers.reason("cards") is None) == closed

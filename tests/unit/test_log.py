@@ -13,7 +13,7 @@ import structlog
 from hypothesis import given, strategies as st
 
 from gateway.runtime import log
-from gateway.runtime.masking import mask_text, masked
+from gateway.runtime.masking import mask_facts, mask_text, masked
 
 Lines = Callable[[], list[dict[str, Any]]]
 CANARY = "canary-7Hq2"
@@ -301,3 +301,21 @@ def test_whatever_is_logged_becomes_one_json_line(fact: Any) -> None:
     log.get_logger("gateway").info("happened", fact=fact)
     [line] = stream.getvalue().splitlines()
     assert json.loads(line)["event"] == "happened"
+
+
+TEXTS = (
+    "plain", "two words", "é", "\x1b[2J", "\ud800", CANARY, CANARY[:5], "/Qx+ 9~/", quote("/Qx+ 9~/", safe=""),
+    "token=abc", "key: abc", "password%3Dabc", "Bearer abcdef", "basic aGVsbG8", "whsec_abc", "://u:p@h", "x" * 2_001,
+)  # fmt: skip
+ODD = (None, True, 0, -1, 2**53, 12345678, 2**64, 1.5, float("nan"), [CANARY], {"token": "abc"}, b"abc", object)
+
+
+def test_facts_that_one_look_settles_are_those_that_masking_leaves_as_they_are() -> None:
+    log.register_secret("/Qx+ 9~/")
+    log.register_secret("12345678")
+    lines = [{name: one} for name in ("event", "token", CANARY) for one in (*TEXTS, *ODD)]
+    lines += [{"event": one + other, "call": other} for one in TEXTS for other in TEXTS]
+    lines.append({f"fact_{number}": number for number in range(200)})
+    for facts in lines:
+        # Written, since nan is not equal to itself.
+        assert json.dumps(mask_facts(facts)) == json.dumps(masked(facts)), facts

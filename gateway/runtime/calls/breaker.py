@@ -139,6 +139,8 @@ class Breakers:
         self._jitter = jitter
         self._specs: Mapping[str, object] = {}
         self._breakers: dict[str, Breaker] = {}
+        self.moved: set[str] = set()
+        """The executors whose breaker is not closed: every call looks, and nearly always there is none."""
         self.configure(rules, specs)
 
     def configure(self, rules: Mapping[str, Rule | None], specs: Mapping[str, object]) -> None:
@@ -146,37 +148,45 @@ class Breakers:
         before, self._specs = self._specs, specs
         for name in [name for name in self._breakers if rules.get(name) is None]:
             del self._breakers[name]
+            self.moved.discard(name)
             self._metrics.breaker(name, None)
         for name, rule in rules.items():
             if rule is not None and (name not in self._breakers or before.get(name) != specs.get(name)):
                 self._breakers[name] = Breaker(rule)
-                self._metrics.breaker(name, "closed")
+                self._show(name)
+
+    def _show(self, name: str) -> None:
+        state = self._breakers[name].state
+        if state == "closed":
+            self.moved.discard(name)
+        else:
+            self.moved.add(name)
+        self._metrics.breaker(name, state)
 
     def admits(self, name: str) -> bool:
         """Whether an attempt at this executor may begin now."""
-        breaker = self._breakers.get(name)
-        # Every call asks, and nearly always it is closed: no need to read the clock.
-        return breaker is None or breaker.state == "closed" or breaker.admits(self._clock.now())
+        return name not in self.moved or self._breakers[name].admits(self._clock.now())
 
     def reserve(self, name: str) -> None:
         """An attempt was admitted; where the breaker is not closed, it is the trial."""
-        breaker = self._breakers.get(name)
-        if breaker is not None and breaker.state != "closed":
-            breaker.reserve(self._clock.now())
-            self._metrics.breaker(name, breaker.state)
+        if name in self.moved:
+            self._breakers[name].reserve(self._clock.now())
+            self._show(name)
 
     def reason(self, name: str) -> str | None:
         """Say what to tell an agent instead of asking; None while the breaker is closed."""
-        breaker = self._breakers.get(name)
-        if breaker is None or breaker.state == "closed":
+        if name not in self.moved:
             return None
+        breaker = self._breakers[name]
         since = f" since {breaker.since:%H:%M:%S} UTC" if breaker.since is not None else ""
         return f"executor {name!r} is not answering{since} ({breaker.reason})"
 
     def began(self, name: str) -> int:
         """An attempt begins; returns what its end is told with."""
         breaker = self._breakers.get(name)
-        return 0 if breaker is None else breaker.began()
+        if breaker is None:
+            return 0
+        return breaker.began() if name in self.moved else breaker.epoch
 
     def ended(self, name: str, epoch: int, answer: Answer | None) -> bool:
         """An attempt has ended, with nothing to tell where None; says whether the breaker is now open by it."""
@@ -191,7 +201,7 @@ class Breakers:
         reason = reason[:_LONGEST_REASON]
         if not breaker.ended(epoch, sign, reason=reason, now=self._clock.now(), jitter=self._jitter()):
             return False
-        self._metrics.breaker(name, breaker.state)
+        self._show(name)
         if breaker.state == "closed":
             log.info("breaker closed: the executor answers again", executor=name)
         elif before == "closed":

@@ -1,10 +1,8 @@
 """The addresses that executors report to later on, each with a token that is good for its one call."""
 
 import hmac
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from hashlib import sha256
 from types import TracebackType
 
 from gateway.clock import Ids
@@ -33,11 +31,11 @@ class Callbacks:
     Entered when the store is open: without the key no token is good, and no address is given.
     """
 
-    def __init__(self, engine: Engine, ids: Ids, *, public_url: Callable[[], str | None]) -> None:
-        """Prepare; `public_url` says under which address the gateway can be reached now."""
+    def __init__(self, engine: Engine, ids: Ids) -> None:
+        self.public_url: str | None = None
+        """Under which address the gateway can be reached."""
         self._engine = engine
         self._ids = ids
-        self._public_url = public_url
         self._key: bytes | None = None
 
     async def __aenter__(self) -> "Callbacks":
@@ -51,14 +49,10 @@ class Callbacks:
 
     def addresses(self, call_id: CallId) -> Addresses | None:
         """Name where to report; None where the configuration has no `public_url`."""
-        url = self._public_url()
-        if url is None or self._key is None:
+        if self.public_url is None or self._key is None:
             return None
-        root, token = url.rstrip("/"), _token(self._key, call_id)
-        return Addresses(
-            outcome=f"{root}/v1/calls/{call_id}/outcome?token={token}",
-            progress=f"{root}/v1/calls/{call_id}/progress?token={token}",
-        )
+        call, token = f"{self.public_url.rstrip('/')}/v1/calls/{call_id}", _token(self._key, call_id)
+        return Addresses(f"{call}/outcome?token={token}", f"{call}/progress?token={token}")
 
     def allowed(self, call_id: CallId, token: str) -> bool:
         """Whether a token belongs to a call, in constant time."""
@@ -68,7 +62,7 @@ class Callbacks:
 
 
 def _token(key: bytes, call_id: CallId) -> str:
-    return hmac.new(key, call_id.encode("utf-8", "replace"), sha256).hexdigest()[:_LETTERS]
+    return hmac.digest(key, call_id.encode("utf-8", "replace"), "sha256").hex()[:_LETTERS]
 
 
 async def keep_key(engine: Engine, ids: Ids) -> bytes:

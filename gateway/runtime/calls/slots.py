@@ -182,12 +182,11 @@ class Slots:
         return sum(len(queue) for state in self._executors.values() for queue in state.queues.values())
 
     def _fits(self, state: _Executor, session: Inbox) -> bool:
-        if self._paused or state.running >= state.most or self._is_full(session):
+        if self._paused or state.running >= state.most or self._sessions.get(session, 0) >= self._per_session:
             return False
-        return self._breakers.admits(state.name) and not self._rate_wait(state, session)
-
-    def _is_full(self, session: Inbox) -> bool:
-        return self._sessions.get(session, 0) >= self._per_session
+        if state.name in self._breakers.moved and not self._breakers.admits(state.name):
+            return False
+        return (state.bucket is None and not self._paces) or not self._rate_wait(state, session)
 
     def _rate_wait(self, state: _Executor, session: Inbox) -> float:
         """Say in how many seconds the rates of both would let a call begin."""
@@ -204,7 +203,8 @@ class Slots:
                 pace = self._paces[session] = _Bucket.full(self._session_rate)
             pace.take()
         self._sessions[session] = self._sessions.get(session, 0) + 1
-        self._breakers.reserve(state.name)
+        if state.name in self._breakers.moved:
+            self._breakers.reserve(state.name)
 
     def _grant(self, executor: str) -> None:
         state = self._executors[executor]
@@ -232,7 +232,11 @@ class Slots:
             return
         if state.bucket is None and not self._paces:
             return
-        waits = [self._rate_wait(state, session) for session in state.queues if not self._is_full(session)]
+        waits = [
+            self._rate_wait(state, session)
+            for session in state.queues
+            if self._sessions.get(session, 0) < self._per_session
+        ]
         # Where something else than a rate holds them up, its end grants anew.
         wait = min((wait for wait in waits if wait), default=0.0)
         if not wait:
