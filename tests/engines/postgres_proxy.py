@@ -1,12 +1,15 @@
 """Stands between an engine and its server, and breaks connections at the moment a test asks for."""
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Literal
 from urllib.parse import parse_qs, urlsplit
 
 COMMIT = b"Q\x00\x00\x00\x0bCOMMIT\x00"
+_TOKEN = re.compile(rb"[0-9a-f]{24}-\d+")
+"""What the engine leaves in each transaction; said outside of one, it is in a statement that is a commit of its own."""
 
 Cut = Literal["never", "before", "after"]
 """Whether a connection breaks before its COMMIT is passed on, or after the server has answered it."""
@@ -22,6 +25,8 @@ class Proxy:
         self.drop_rings = False
         """Whether notifications are taken out of what the server says, while all else gets through."""
         self.cuts: list[Cut] = []
+        self.turns = 0
+        """How often the server has answered and waits for what comes next: round trips."""
         self._writers: set[asyncio.StreamWriter] = set()
         self._open: set[asyncio.Task[None]] = set()
         self._muted: set[asyncio.StreamWriter] = set()
@@ -56,12 +61,13 @@ class Proxy:
         above, server = await _connect(self._target)
         answered = asyncio.Event()
         broken = asyncio.Event()
+        commits = _Commits()
 
         async def up() -> None:
             while data := await reader.read(65_536):
                 if writer in self._muted:
                     continue
-                cut: Cut = self.choose() if COMMIT in data else "never"
+                cut: Cut = self.choose() if commits.hold(data) else "never"
                 if cut != "never":
                     self.cuts.append(cut)
                 if cut == "before":
@@ -79,6 +85,7 @@ class Proxy:
             while True:
                 head = await above.readexactly(5)
                 message = head + await above.readexactly(int.from_bytes(head[1:], "big") - 4)
+                self.turns += commits.hear(message)
                 if broken.is_set():
                     answered.set()
                 elif writer not in self._muted and not (self.drop_rings and head[:1] == b"A"):
@@ -98,6 +105,23 @@ class Proxy:
         for task in [*self._open]:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
+
+
+class _Commits:
+    """Tells what commits of what else a client says, by what the server says of its transaction."""
+
+    def __init__(self) -> None:
+        self._idle = False
+
+    def hear(self, message: bytes) -> bool:
+        """Hear the server; answers whether it waits for what comes next."""
+        waits = message[:1] == b"Z"
+        if waits:
+            self._idle = message[5:] == b"I"
+        return waits
+
+    def hold(self, data: bytes) -> bool:
+        return COMMIT in data or (self._idle and _TOKEN.search(data) is not None)
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ from tests.engines.postgres_server import OwnServer, start_own_server
 from tests.faults.environment import until
 from tests.faults.load import WORKERS, Load
 from tests.faults.observed import observed
+from tests.faults.proxy import Side
 from tests.faults.scene import Scene
 from tests.faults.stores import PostgresSchema, given, postgres, proxied
 
@@ -99,14 +100,19 @@ async def test_connections_that_are_cut_under_load_lose_nothing(tmp_path: Path) 
 
 
 @pytest.mark.fault("Connection to PostgreSQL cut in the middle of a COMMIT", on="postgres")
-@pytest.mark.parametrize("pass_on", [True, False], ids=["arrived", "lost"])
-async def test_a_commit_whose_fate_is_unknown_is_found_out(tmp_path: Path, *, pass_on: bool) -> None:
+@pytest.mark.parametrize(
+    ("side", "said"),
+    # A commit is a statement that writes heads and answers that a token was left.
+    [("server", b"INSERT 0 1"), ("client", b'"last_seq"')],
+    ids=["arrived", "lost"],
+)
+async def test_a_commit_whose_fate_is_unknown_is_found_out(tmp_path: Path, side: Side, said: bytes) -> None:
     async with proxied() as (store, wire), Scene(tmp_path, "0.1", store=given(store)) as scene:
         await scene.run()
         async with Load(scene) as load:
             for _ in range(6):
                 await load.more(5)
-                cut = wire.break_after(b"COMMIT", pass_on=pass_on)
+                cut = wire.break_after(said, side=side, pass_on=False)
                 async with asyncio.timeout(20):
                     await cut.done.wait()
         await finish(scene)

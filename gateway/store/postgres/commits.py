@@ -16,15 +16,16 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from gateway.clock import Clock
 from gateway.errors import DragomanError, EngineUnavailable, InvalidRequest, OperatorError
 from gateway.guard import FAULTS, Tasks, guard
 from gateway.store.apply import Writes, decide
 from gateway.store.byte_room import ByteRoom
-from gateway.store.postgres.connection import Address
+from gateway.store.postgres.connection import Address, Connection
 from gateway.store.postgres.once import ExactlyOnce, Line, Transaction
-from gateway.store.postgres.store import KnownRows, lock, write
+from gateway.store.postgres.store import ALONE, KnownRows, lock, write, writing
 from gateway.store.records import EventRecord, micros
 from gateway.store.step import Committed, Step
 
@@ -36,6 +37,9 @@ WAITING = 1_024
 WAITING_BYTES = 64 * 1024**2
 """What the events of waiting steps may weigh together."""
 PATIENCE = 10.0
+FRESH = 1.0
+"""Seconds since a server's last answer in which it is believed to be there: a statement that is a commit of its own is
+only sent to such a one, since nobody could say what became of it."""
 CLOSING = 15.0
 """Seconds that what is queued may still take when the engine is closed."""
 
@@ -51,6 +55,13 @@ class Job:
 
 
 Verdict = tuple[Job, Committed | None, Exception | None]
+
+
+class _Written(NamedTuple):
+    verdicts: list[Verdict]
+    link: Connection
+    writes: Writes
+    version: str
 
 
 class CommitLanes:
@@ -116,6 +127,8 @@ class _Lane:
         self._once = once
         self._clock = clock
         self._room = room
+        self._link: Connection | None = None
+        self._known = KnownRows()
         self._waiting: deque[Job] = deque()
         self._news = asyncio.Event()
         self._closing = False
@@ -171,9 +184,12 @@ class _Lane:
 
     async def _process(self, batch: Sequence[Job]) -> list[Verdict]:
         try:
+            verdicts = await self._write_at_once(batch)
+            if verdicts is not None:
+                return verdicts
             begin = lock({job.step.session_id for job in batch})
             until = min(job.since for job in batch) + PATIENCE
-            return await self._once.run(self._line, partial(self._attempt, batch), begin=begin, until=until)
+            done = await self._once.run(self._line, partial(self._attempt, batch), begin=begin, until=until)
         except EngineUnavailable as exc:
             return [(job, None, exc) for job in batch]
         except OperatorError as exc:
@@ -186,25 +202,62 @@ class _Lane:
             if len(batch) == 1:
                 FAULTS.note("postgres lane", exc, session_id=batch[0].step.session_id)
                 return [(batch[0], None, exc)]
+        else:
+            if done.link is not self._link:
+                await self._meet(done.link)
+            self._known.keep(done.writes, done.version)
+            return done.verdicts
         half = len(batch) // 2
         return [*await self._process(batch[:half]), *await self._process(batch[half:])]
 
-    async def _attempt(self, batch: Sequence[Job], turn: Transaction) -> list[Verdict]:
-        held, writes = KnownRows(), Writes()
-        await held.fetch(turn.link, (job.step for job in batch))
+    async def _write_at_once(self, batch: Sequence[Job]) -> list[Verdict] | None:
+        """Commit in one statement what can be decided by what is known; None where it must be read first."""
+        link = self._link
+        if link is None or not link.heard_within(FRESH) or not self._known.suffice(job.step for job in batch):
+            return None
+        now, writes = micros(self._clock.now()), Writes()
+        try:
+            verdicts: list[Verdict] = [
+                (job, decide(job.step, job.events, now=now, known=self._known, writes=writes), None) for job in batch
+            ]
+            rows = await self._once.say(self._line, link, *writing(writes, now, self._known))
+        except (DragomanError, ValueError, TypeError, OverflowError):
+            # Whatever it is, what is on record says it as it is.
+            self._known.forget(job.step.session_id for job in batch)
+            return None
+        for version, _ in rows:
+            self._known.keep(writes, version)
+        return verdicts
+
+    async def _meet(self, link: Connection) -> None:
+        """Make a connection fit for statements of their own, and forget what was known on the one before."""
+        # It may lead to another server.
+        self._link, self._known = None, KnownRows()
+        if link.address.direct:
+            try:
+                await link.run(ALONE)
+            except EngineUnavailable:
+                # The next batch is told.
+                return
+            self._link = link
+
+    async def _attempt(self, batch: Sequence[Job], turn: Transaction) -> _Written:
+        known, writes = self._known if turn.link is self._link else KnownRows(), Writes()
+        await known.fetch(turn.link, (job.step for job in batch))
         now = micros(self._clock.now())
         verdicts: list[Verdict] = []
         for job in batch:
             try:
-                verdicts.append((job, decide(job.step, job.events, now=now, known=held, writes=writes), None))
+                verdicts.append((job, decide(job.step, job.events, now=now, known=known, writes=writes), None))
             except DragomanError as exc:
                 verdicts.append((job, None, exc))
+        version = ""
         if writes.heads:
-            await write(turn.link, writes, now, token=turn.token, spent=turn.spent)
+            version = await write(turn.link, writes, now, known=known, token=turn.token, spent=turn.spent)
             turn.marked = True
         else:
             turn.idle = True
-        return verdicts
+        return _Written(verdicts, turn.link, writes, version)
 
 
 def _take(waiting: deque[Job]) -> list[Job]:

@@ -52,6 +52,11 @@ class Connection:
         self.raw = connection
         self.address = address
         self._named: dict[str, str] = {}
+        self._heard = 0.0
+
+    def heard_within(self, seconds: float) -> bool:
+        """Say whether the connection stands, and a statement was answered on it a moment ago."""
+        return not self.lost and asyncio.get_running_loop().time() - self._heard < seconds
 
     @property
     def lost(self) -> bool:
@@ -83,6 +88,7 @@ class Connection:
         timer = self._deadline(seconds)
         try:
             rows = await self.raw.fetch(self._name(statement), *map(_written, values))
+            self._heard = asyncio.get_running_loop().time()
             return [_read_row(row) for row in rows]
         except Exception as exc:
             raise self._failed(exc) from exc

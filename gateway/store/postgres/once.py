@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -152,6 +152,30 @@ class ExactlyOnce:
                     return value
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def say(self, line: Line, link: Connection, text: str, values: Sequence[object]) -> Sequence[Any]:
+        """Run one statement that is a transaction of its own, and leaves the token that is given to it, once.
+
+        Its last two values are the token and the spent ones. Answers its rows; none where its answer was lost, and it
+        was found out that it has happened.
+
+        Raises:
+            EngineUnavailable, InvalidRequest: nothing was written.
+        """
+        token, spent = self._tokens.mint(), self._tokens.take_spent()
+        try:
+            rows = await link.ask(text, *values, token, spent)
+        except ConnectionLost:
+            line.drop()
+            if not await self._settle(line, token):
+                self._tokens.spend([token, *spent])
+                raise
+            rows = ()
+        except BaseException:
+            self._tokens.spend(spent)
+            raise
+        self._tokens.spend([token])
+        return rows
 
     async def _work(self, turn: Transaction, work: Work[T], begin: str) -> T:
         await turn.link.run(begin)

@@ -1,19 +1,23 @@
 """What a batch must know before it decides, and how its rows are written: one statement each way.
 
-Rows travel as one array per column (`unnest`), so that a statement is the same text whatever the batch.
-Heads are locked before anything else is read, by a statement of their own, so that what is read after it
-is what others committed before they let go.
+Rows travel as one JSON text per table, so that a statement is the same text whatever the batch: the driver takes
+several times as long for arrays of columns.
+What is read is read behind locks on the heads, by a statement of its own, so that it is what others committed before
+they let go. What is written stands only where each head is still the version that was decided by: each commit changes
+its sessions' heads, and whoever locks a head waits for it, so that what is remembered of a session needs no look.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+import orjson
+
 from gateway.events import CallId, SessionId
 from gateway.store.apply import DedupeKey, Writes
-from gateway.store.call import Call
+from gateway.store.call import Call, Open
 from gateway.store.postgres.connection import Connection, write_text
 from gateway.store.records import (
     CALL_COLUMNS,
@@ -43,8 +47,17 @@ SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synch
 """No transaction of ours may hold a row for long, whatever happens to the gateway or the network; and none
 may be acknowledged before it is on disk."""
 
-# A plan made while the tables were small must not scan them once they are large.
-_BY_KEY = "SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off;"
+# A plan made while the tables were small must not scan them once they are large; and it is made once.
+_BY_KEY = (
+    "SET {local}enable_seqscan = off; SET {local}enable_hashjoin = off; SET {local}enable_mergejoin = off;"
+    " SET {local}plan_cache_mode = force_generic_plan;"
+)
+
+ALONE = f"""
+SET lock_timeout = '5s'; SET statement_timeout = '8s'; SET idle_in_transaction_session_timeout = '3s';
+{_BY_KEY.format(local="")}
+"""
+"""Makes a connection fit for writing without a transaction around it, which is bounded as `BEGIN` bounds one."""
 
 _INTEGERS = frozenset(
     {
@@ -53,11 +66,10 @@ _INTEGERS = frozenset(
         "expires_at", "keep_from",
     }
 )  # fmt: skip
-_BYTES = frozenset({"body", "about", "snapshot"})
 
 
 class _Part(NamedTuple):
-    """A piece of the statement that writes a batch: `text` around the arrays of `columns`."""
+    """A piece of the statement that writes a batch: `text` around rows that are called n and have `columns`."""
 
     text: str
     columns: tuple[str, ...]
@@ -77,7 +89,7 @@ _CHANGED = itemgetter(*map(CALL_COLUMNS.index, _MOVED))
 def _move(table: str, columns: tuple[str, ...], keys: tuple[str, ...], *, more: str = "") -> _Part:
     changes = ", ".join(f"{name} = n.{name}" for name in columns if name not in keys) + more
     where = " AND ".join(f"t.{name} = n.{name}" for name in keys)
-    return _Part(f"UPDATE @{table} t SET {changes} FROM {{rows}} n ({', '.join(columns)}) WHERE {where}", columns)
+    return _Part(f"UPDATE @{table} t SET {changes} FROM {{rows}} WHERE {where}", columns)
 
 
 _ENDED = """, ended_at = CASE
@@ -100,8 +112,8 @@ _PARTS = {
     "heads": _Part(
         "UPDATE @sessions t SET state = n.state, last_seq = n.last_seq, size = n.size, updated_at = n.recorded_at,"
         " cursor = coalesce(n.cursor, t.cursor)"
-        " FROM {rows} n (session_id, state, last_seq, size, recorded_at, cursor) WHERE t.session_id = n.session_id",
-        ("session_id", "state", "last_seq", "size", "recorded_at", "cursor"),
+        " FROM {rows} WHERE t.session_id = n.session_id AND t.xmin::text = n.version RETURNING 1",
+        ("session_id", "state", "last_seq", "size", "recorded_at", "cursor", "version"),
     ),
     "asked": _Part(
         f"INSERT INTO @interactions AS t ({', '.join(InteractionRecord._fields)}) SELECT * FROM {{rows}}"
@@ -113,15 +125,14 @@ _PARTS = {
     "answered": _Part(
         "UPDATE @interactions t SET state = n.state, expires_at = coalesce(n.expires_at, t.expires_at),"
         " answered_by = coalesce(n.answered_by, t.answered_by)"
-        f" FROM {{rows}} n ({', '.join(InteractionMove._fields)})"
-        " WHERE t.interaction_id = n.interaction_id AND t.session_id = n.session_id",
+        " FROM {rows} WHERE t.interaction_id = n.interaction_id AND t.session_id = n.session_id",
         InteractionMove._fields,
     ),
 }
 
 _KNOWN = f"""
 SELECT
-    ARRAY(SELECT ROW({", ".join(Head._fields)}) FROM @sessions WHERE session_id = ANY ($1::text[])),
+    ARRAY(SELECT ROW({", ".join(Head._fields)}, xmin::text) FROM @sessions WHERE session_id = ANY ($1::text[])),
     ARRAY(SELECT ROW({", ".join(CALL_COLUMNS)}) FROM @calls WHERE call_id = ANY ($2::text[])),
     ARRAY(
         SELECT ROW(e.session_id, e.direction, e.dedupe_key)
@@ -143,31 +154,85 @@ RETURNING 1
 """Keeps answers, each unless one that has not expired is kept already; no key may come twice."""
 
 
+REMEMBERED = 4_096
+"""Sessions of which a connection remembers what it wrote last."""
+
+
 class KnownRows:
-    """What the store held before a batch; `decide` reads it as its `Known`."""
+    """What the store holds, as far as it was read or written here; `decide` reads it as its `Known`."""
 
     def __init__(self) -> None:
-        self._heads: dict[SessionId, Head] = {}
+        self._heads: dict[SessionId, tuple[Head, str]] = {}
         self._calls: dict[CallId, Call] = {}
+        self._ended: dict[CallId, Call] = {}
         self._seen: set[DedupeKey] = set()
 
     def head(self, session_id: SessionId) -> Head | None:
-        return self._heads.get(session_id)
+        found = self._heads.get(session_id)
+        return None if found is None else found[0]
+
+    def version(self, session_id: SessionId) -> str:
+        """Say which version of a session's head is known: the transaction that wrote it."""
+        return self._heads[session_id][1]
 
     def call(self, call_id: CallId) -> Call | None:
-        return self._calls.get(call_id)
+        return self._calls.get(call_id) or self._ended.get(call_id)
 
     def seen(self, key: DedupeKey) -> bool:
         return key in self._seen
+
+    def suffice(self, steps: Iterable[Step]) -> bool:
+        """Say whether these steps can be decided by what is known, and written in one statement.
+
+        That a call or a dedupe_key is not there need not be known: the store keeps no second one.
+        """
+        opened: set[CallId] = set()
+        for step in steps:
+            # Questions and answers are written by statements of their own.
+            if step.session_id not in self._heads or step.interactions or step.keeps:
+                return False
+            for change in step.calls:
+                if isinstance(change, Open):
+                    opened.add(change.call_id)
+                elif change.call_id not in self._calls and change.call_id not in opened:
+                    return False
+            for one in step.expects:
+                if isinstance(one, CallOpen) and one.call_id not in self._calls and one.call_id not in opened:
+                    return False
+        return True
 
     async def fetch(self, link: Connection, steps: Iterable[Step]) -> None:
         """Read what deciding these steps needs; their sessions are locked already."""
         sessions, calls, keys = _wanted(steps)
         columns = list(zip(*keys, strict=True)) or [(), (), ()]
         ((heads, known, seen),) = await link.ask(_KNOWN, [*sessions], [*calls], *columns)
-        self._heads.update((row[0], Head._make(row)) for row in heads)
-        self._calls.update((row[0], call_from(row)) for row in known)
-        self._seen.update(seen)
+        self.forget(sessions)
+        self._heads.update((row[0], (Head._make(row[:-1]), row[-1])) for row in heads)
+        for call in map(call_from, known):
+            (self._calls if call.is_open else self._ended)[call.call_id] = call
+        self._seen = set(seen)
+
+    def keep(self, writes: Writes, version: str) -> None:
+        """Remember what was committed: the heads, and the calls that are still open."""
+        self._seen.clear()
+        self._ended.clear()
+        for session_id, head in writes.heads.items():
+            # The one that was written last is the last to be forgotten.
+            self._heads.pop(session_id, None)
+            self._heads[session_id] = head, version
+        for call_id, call in writes.calls.items():
+            if call.is_open:
+                self._calls[call_id] = call
+            else:
+                self._calls.pop(call_id, None)
+        if len(self._heads) > REMEMBERED:
+            self.forget([*islice(self._heads, len(self._heads) - REMEMBERED)])
+
+    def forget(self, sessions: Iterable[SessionId]) -> None:
+        """Know nothing of these sessions any more."""
+        gone = {session_id for session_id in sessions if self._heads.pop(session_id, None) is not None}
+        if gone:
+            self._calls = {call_id: call for call_id, call in self._calls.items() if call.session_id not in gone}
 
 
 def _wanted(steps: Iterable[Step]) -> tuple[set[SessionId], set[CallId], set[DedupeKey]]:
@@ -188,7 +253,7 @@ def lock(sessions: Iterable[SessionId]) -> str:
     return " ".join(
         (
             BEGIN,
-            _BY_KEY,
+            _BY_KEY.format(local="LOCAL "),
             "SELECT 1 FROM @sessions WHERE session_id = ANY (ARRAY[",
             ", ".join(_literal(session_id) for session_id in sorted(sessions)),
             "]::text[]) ORDER BY session_id FOR UPDATE",
@@ -201,8 +266,16 @@ def _literal(text: str) -> str:
     return f"convert_from('\\x{write_text(text).encode().hex()}', 'UTF8')"
 
 
-async def write(link: Connection, writes: Writes, now: int, *, token: str, spent: Sequence[str]) -> None:
-    """Write a batch's rows and its token; the transaction is the caller's."""
+class Writing(NamedTuple):
+    """One statement that writes a batch's rows and its token, or nothing; the token and what it spends are its last
+    values. It answers the version that the batch's heads have then."""
+
+    text: str
+    values: Sequence[object]
+
+
+def writing(writes: Writes, now: int, known: KnownRows) -> Writing:
+    """Say how a batch is written, but for its interactions and answers."""
     cursors, fresh = writes.cursors, set(writes.opened)
     sends, changes = _fold(writes)
     given: dict[str, Sequence[Sequence[Any]]] = {
@@ -212,20 +285,30 @@ async def write(link: Connection, writes: Writes, now: int, *, token: str, spent
         "sends": [send_row(send) for send in sends],
         "send_changes": [send_change_row(*change) for change in changes],
         "snapshots": [*writes.snapshots.values()],
+        # Sorted, so that batches never wait for each other in a circle.
         "heads": [
-            (head.session_id, head.state, head.last_seq, head.size, now, cursors.get(head.session_id))
-            for head in writes.heads.values()
+            (name, head.state, head.last_seq, head.size, now, cursors.get(name), known.version(name))
+            for name, head in sorted(writes.heads.items())
         ],
     }
     given = {name: rows for name, rows in given.items() if rows}
-    columns = [column for rows in given.values() for column in zip(*rows, strict=True)]
-    await link.ask(_statement(tuple(given), marked=True), *columns, token, spent)
+    rows = [_rows(_PARTS[name].columns, part) for name, part in given.items()]
+    return Writing(_statement(tuple(given), marked=True), (*rows, len(writes.heads)))
+
+
+async def write(
+    link: Connection, writes: Writes, now: int, *, known: KnownRows, token: str, spent: Sequence[str]
+) -> str:
+    """Write a batch's rows and its token; the transaction is the caller's. Answers the version of its heads."""
+    text, values = writing(writes, now, known)
+    ((version, _),) = await link.ask(text, *values, token, spent)
     for name, rows in _interactions(writes):
-        await link.ask(_statement((name,)), *zip(*rows, strict=True))
+        await link.ask(_statement((name,)), _rows(_PARTS[name].columns, rows))
     if writes.answers:
         # Of two under one key the first stays; sorted, so that batches never wait for each other in a circle.
         first = {answer[:2]: answer for answer in reversed(writes.answers)}
         await link.ask(KEEP_ANSWERS, *zip(*(first[key] for key in sorted(first)), strict=True), now)
+    return version
 
 
 def _fold(writes: Writes) -> tuple[list[Send], list[tuple[SessionId, SendChange]]]:
@@ -259,36 +342,66 @@ def _by_kind(changes: list[tuple[str, Any]]) -> Iterable[tuple[str, list[Any]]]:
         yield name, [change for _, change in group]
 
 
+def _rows(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Write rows as the JSON that `json_to_recordset` reads."""
+    given = [dict(zip(columns, row, strict=True)) for row in rows]
+    for name, say in _SAID.items():
+        if name in columns:
+            for row in given:
+                if row[name] is not None:
+                    row[name] = say(row[name])
+    text = orjson.dumps(given).decode()
+    # As bodies hold it, or as it cannot be kept; nearly always there is neither.
+    if "\\u0000" in text or "\\u0010" in text:
+        for row in given:
+            for name, value in row.items():
+                if value.__class__ is str and name not in _SAID:
+                    row[name] = write_text(value)
+        text = orjson.dumps(given).decode()
+    return text
+
+
+_SAID: dict[str, Callable[[bytes], str]] = {"body": bytes.decode, "about": bytes.decode, "snapshot": bytes.hex}
+"""How the columns of bytes are said in JSON: bodies are JSON themselves."""
+
+
 @lru_cache(maxsize=256)
 def _statement(names: tuple[str, ...], *, marked: bool = False) -> str:
-    texts: list[str] = []
-    number = 0
-    for name in names:
-        text, columns = _PARTS[name]
-        arrays = [f"${number + place}::{_type(column)}[]" for place, column in enumerate(columns, 1)]
-        number += len(columns)
-        texts.append(text.format(rows=f"unnest({', '.join(arrays)})"))
-    if marked:
-        texts.append(_mark(number + 1))
-        texts.append(_forget(number + 2))
-    first = ", ".join(f"part{place} AS ({text})" for place, text in enumerate(texts[:-1]))
-    return f"WITH {first} {texts[-1]}" if first else texts[-1]
+    texts = [_PARTS[name].text.format(rows=_from(place, name)) for place, name in enumerate(names, 1)]
+    if not marked:
+        (text,) = texts
+        return text
+    count = len(names) + 1
+    parts = ", ".join(f"{name} AS ({text})" for name, text in zip(names, texts, strict=True))
+    spent = f"spent AS ({_FORGET.format(count + 2)})"
+    return f"WITH {parts}, {spent} {_MARK_HEADS.format(count=count, token=count + 1)}"
 
 
-def _type(column: str) -> str:
-    return "bigint" if column in _INTEGERS else "bytea" if column in _BYTES else "text"
+def _from(place: int, name: str) -> str:
+    columns = _PARTS[name].columns
+    given = ", ".join(f"{column} {'bigint' if column in _INTEGERS else 'text'}" for column in columns)
+    read = ", ".join(_READ.get(column, column) for column in columns)
+    return f"(SELECT {read} FROM json_to_recordset(${place}::json) AS r ({given})) AS n ({', '.join(columns)})"
 
 
-def _mark(place: int) -> str:
-    return (
-        "INSERT INTO @commits (token, fate, asked, at)"
-        f" VALUES (${place}::text, 'committed', 0, clock_timestamp())"
-    )  # fmt: skip
+_READ = {
+    "body": "convert_to(body, 'UTF8')",
+    "about": "convert_to(about, 'UTF8')",
+    "snapshot": "decode(snapshot, 'hex')",
+}
 
 
-def _forget(place: int) -> str:
-    return f"DELETE FROM @commits WHERE token = ANY (${place}::text[])"
+_FORGET = "DELETE FROM @commits WHERE token = ANY (${}::text[])"
+# A token without a fate is refused, and everything with it. Heads are written, or waited for, before all else.
+_MARK_HEADS = """
+INSERT INTO @commits (token, fate, asked, at)
+SELECT ${token}::text, CASE count(*) WHEN ${count}::bigint THEN 'committed' END, 0, clock_timestamp() FROM heads
+RETURNING pg_current_xact_id()::xid::text,
+    (SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off')
+"""
 
-
-MARK = _statement((), marked=True)
+MARK = f"""
+WITH spent AS ({_FORGET.format(2)})
+INSERT INTO @commits (token, fate, asked, at) VALUES ($1::text, 'committed', 0, clock_timestamp())
+"""
 """Leaves a transaction's token, and removes those that nobody asks about any more."""

@@ -116,7 +116,7 @@ async def _begin(turn: Transaction, head: Head, first: Envelope, record: EventRe
     step, held, writes = begin(first, head.session_id, state), KnownRows(), Writes()
     await held.fetch(turn.link, [step])
     decide(step, [record], now=now, known=held, writes=writes)
-    await write(turn.link, writes, now, token=turn.token, spent=turn.spent)
+    await write(turn.link, writes, now, known=held, token=turn.token, spent=turn.spent)
     turn.marked = True
 
 
