@@ -16,9 +16,13 @@ class ByteRoom:
         """Wait for room, and take it up: `async with room.held(size):`."""
         return TakenRoom(self, size)
 
+    def is_free(self, size: int) -> bool:
+        """Say whether nobody would wait who brings so much."""
+        return not self._waiting and self._fits(size)
+
     async def enter(self, size: int) -> None:
         """Wait for room, and take it up until `leave`."""
-        if not self._waiting and self._fits(size):
+        if self.is_free(size):
             self._taken += size
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()

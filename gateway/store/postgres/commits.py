@@ -3,9 +3,13 @@
 A batch is whatever queued while the one before it was committing. Futures resolve after COMMIT has
 returned. A step that SQL refuses fails alone: its batch is undone and tried again in halves.
 
+A lane remembers what it has written, and a batch of sessions that it knows is one statement, which is a commit of its
+own and stands only where they are as remembered. Whatever else, and whatever such a statement is refused, is done in a
+transaction that locks and reads the sessions first.
+
 While the server is away steps wait: up to WAITING, or WAITING_BYTES, and who comes later for room among them. Who has
 waited for PATIENCE is told EngineUnavailable, with the certainty that nothing was written; only a batch whose
-connection was lost in COMMIT waits for as long as it takes to find out. The session worker tells its clients, and
+connection was lost in its commit waits for as long as it takes to find out. The session worker tells its clients, and
 comes again with everything else.
 """
 
@@ -13,8 +17,6 @@ import asyncio
 import zlib
 from collections import deque
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -44,12 +46,13 @@ CLOSING = 15.0
 """Seconds that what is queued may still take when the engine is closed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """A step to decide and write."""
 
     step: Step
     events: Sequence[EventRecord]
+    weight: int
+    """What its events weigh."""
     future: asyncio.Future[Committed]
     since: float
 
@@ -92,19 +95,34 @@ class CommitLanes:
         loop = asyncio.get_running_loop()
         since = loop.time()
         self._check_open()
-        async with AsyncExitStack() as held:
-            try:
-                async with asyncio.timeout_at(since + PATIENCE):
-                    await held.enter_async_context(self._weight.held(sum([event.size for event in events])))
-                    await self._room.acquire()
-            except TimeoutError as exc:
-                raise EngineUnavailable(f"{self._address.place} is too slow: too many steps wait already") from exc
+        size = sum([event.size for event in events])
+        await self._enter(size, since)
+        try:
             if self._closing:
                 self._room.release()
                 self._check_open()
-            job = Job(step, events, loop.create_future(), since)
+            job = Job(step, events, size, loop.create_future(), since)
             self._lanes[zlib.crc32(step.session_id.encode(errors="replace")) % LANES].put(job)
             return await job.future
+        finally:
+            self._weight.leave(size)
+
+    async def _enter(self, size: int, since: float) -> None:
+        if self._weight.is_free(size) and not self._room.locked():
+            # Neither waits, so that nothing bounds it: this is what most steps do.
+            await self._weight.enter(size)
+            await self._room.acquire()
+            return
+        try:
+            async with asyncio.timeout_at(since + PATIENCE):
+                await self._weight.enter(size)
+                try:
+                    await self._room.acquire()
+                except BaseException:
+                    self._weight.leave(size)
+                    raise
+        except TimeoutError as exc:
+            raise EngineUnavailable(f"{self._address.place} is too slow: too many steps wait already") from exc
 
     def check(self) -> None:
         """Look whether every lane is at work.
@@ -264,7 +282,7 @@ def _take(waiting: deque[Job]) -> list[Job]:
     batch: list[Job] = []
     weight = 0
     while waiting and len(batch) < BATCH:
-        weight += sum([event.size for event in waiting[0].events])
+        weight += waiting[0].weight
         if batch and weight > BATCH_BYTES:
             break
         batch.append(waiting.popleft())
