@@ -448,7 +448,7 @@ async def test_a_fault_of_ours_in_a_lane_leaves_nobody_waiting(schema: str, monk
         monkeypatch.setattr(postgres_lanes, "decide", fail)
         for _ in range(3):
             asking = [engine.commit(Step(ALICE, (said(str(number)),))) for number in range(5)]
-            results = await asyncio.wait_for(asyncio.gather(*asking, return_exceptions=True), 5)
+            results = await asyncio.wait_for(asyncio.gather(*asking, return_exceptions=True), 20)
             assert {type(result) for result in results} == {KeyError}
         assert await texts(engine) == []
         monkeypatch.undo()
