@@ -10,7 +10,7 @@ import orjson
 from gateway.core.adapt import expressible_outcome
 from gateway.core.effects import Dispatch, Queue, Release, Transmit, canceled_data
 from gateway.core.routing import Matched
-from gateway.core.session import RetryPolicy, RuntimeContext, StepBuilder, send
+from gateway.core.session import USUAL_RETRY, RetryPolicy, RuntimeContext, StepBuilder, send
 from gateway.errors import CannotExpress, Conflict, Overloaded, TooLarge
 from gateway.events import (
     CallId,
@@ -48,6 +48,10 @@ PROGRESS_COST = 1024
 """Bytes that a report of progress counts at least."""
 NO_LONGER_DEAD = "the call was redriven or dismissed meanwhile"
 OVERLOADED = "The gateway is overloaded; try again later."
+
+
+Unanswered = Replied | Accepted | NeverSent | NotProcessed | Uncertain
+"""How an attempt can end without an outcome."""
 
 
 def fingerprint(tool: str, arguments: Mapping[str, Any]) -> str:
@@ -111,7 +115,7 @@ def turned_away(reason: str, *, tried: bool = False, unsure: bool = False) -> An
 
 
 def judge(
-    answer: Answer,
+    answer: Unanswered,
     *,
     policy: RetryPolicy,
     attempt: int,
@@ -120,13 +124,11 @@ def judge(
     jitter: float,
     unsure: bool = False,
 ) -> End | Retry | Wait:
-    """Decide what an executor's answer to one attempt leads to (gateway/executors/README.md#answers).
+    """Decide what an answer without an outcome leads to (gateway/executors/README.md#answers).
 
     `unsure` says that an earlier attempt may have done the work.
     """
     match answer:
-        case Answered():
-            return End(answer)
         case Replied():
             return End(failure("the executor answered with something that is no outcome"))
         case Accepted():
@@ -154,11 +156,14 @@ def answered(
     call = builder.calls.get(call_id)
     if call is None:
         return False
-    if call.attempt != attempt or call.state != "dispatched":
-        if isinstance(answer, Answered) and answer.outcome.outcome == "success":
+    is_current = call.attempt == attempt and call.state == "dispatched"
+    if isinstance(answer, Answered):
+        if is_current or answer.outcome.outcome == "success":
             settle(runtime, builder, call, answer)
         return True
-    policy = runtime.policy.executors.get(call.executor or "", RetryPolicy())
+    if not is_current:
+        return True
+    policy = runtime.policy.executors.get(call.executor or "", USUAL_RETRY)
     verdict = judge(
         answer,
         policy=policy,
@@ -223,7 +228,6 @@ def progressed(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, d
     size = max(weight(data), PROGRESS_COST)
     if call.progressed + size > runtime.policy.progress:
         raise TooLarge(f"one call may report {runtime.policy.progress} bytes of progress in all (limits.progress)")
-    builder.expect_open(call_id)
     builder.change_call(Progressed(call_id, size))
     event = CallProgressed(native_call_id=call.native_call_id, call_id=call_id, data=data)
     builder.record(event, "to_runtime", caused_by=call.request_sequence)
@@ -287,7 +291,7 @@ def redrive(
     size = weight(request.arguments)
     if has_no_room(runtime, builder, size):
         raise Overloaded("the session has too many open calls; try again when some have ended")
-    policy = runtime.policy.executors.get(route.executor, RetryPolicy())
+    policy = runtime.policy.executors.get(route.executor, USUAL_RETRY)
     note = CallProgressed(
         native_call_id=row.native_call_id, call_id=row.call_id, data={"redriven_as": call_id, "new_key": new_key}
     )
@@ -314,7 +318,7 @@ def redrive(
         deliver=deliver,
         size=size,
     )
-    open_call(builder, call, recorded_here=False)
+    builder.change_call(Open(call))
     builder.effects.append(Queue(call_id, route.executor))
     return call_id
 
@@ -381,7 +385,6 @@ def settle(
     assert isinstance(told, ToolFinished)
     builder.record(told, "to_runtime", caused_by=call.request_sequence, losses=(*losses, *adapted.losses))
     index = len(builder.events) - 1
-    builder.expect_open(call.call_id)
     builder.change_call(
         Settle(
             call_id=call.call_id,
@@ -399,7 +402,7 @@ def settle(
             Transmit(builder.last_sequence, "turn", told.kind, adapted.frames, call.request_sequence)
         )
     told_off = canceled_data(builder.base, call, reason=tell_reason) if tell_reason and call.attempt > 0 else None
-    builder.effects.append(Release(call.call_id, call.executor, tell=told_off, key=call.idempotency_key))
+    builder.effects.append(Release(call.call_id, call.executor, told_off, call.key or call.call_id))
 
 
 def has_no_room(runtime: RuntimeContext, builder: StepBuilder, size: int) -> bool:
@@ -412,7 +415,6 @@ def has_no_room(runtime: RuntimeContext, builder: StepBuilder, size: int) -> boo
 def end_elsewhere(builder: StepBuilder, call: Call, event: ToolFinished) -> None:
     """End a call that somebody else has answered; the last event on record is that answer."""
     outcome = event.as_outcome()
-    builder.expect_open(call.call_id)
     builder.change_call(
         Settle(
             call_id=call.call_id,
@@ -424,8 +426,3 @@ def end_elsewhere(builder: StepBuilder, call: Call, event: ToolFinished) -> None
     )
     tell = canceled_data(builder.base, call, reason="Another client has answered this call.")
     builder.effects.append(Release(call.call_id, call.executor, tell=tell, key=call.idempotency_key))
-
-
-def open_call(builder: StepBuilder, call: Call, *, recorded_here: bool = True) -> None:
-    """Open a call; its request is the last event of this step, or one of an earlier step."""
-    builder.change_call(Open(call, request_index=len(builder.events) - 1 if recorded_here else None))

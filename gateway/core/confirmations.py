@@ -27,14 +27,14 @@ def burst_message(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, e
             return
     begin_turn(runtime, builder)
     full = len(builder.memory.confirmations) >= MOST_CONFIRMATIONS - 1
-    _, event_id = record(runtime, builder, draft, event)
+    new = record(runtime, builder, draft, event)
     route = runtime.policy.routes.executor_for(runtime=runtime.name, kind=event.kind, labels=builder.memory.labels)
     waiting = builder.memory.confirmation(event.burst.call, event.burst.index)
     assert waiting is not None
     if full:
         confirm(runtime, builder, waiting, failure(OVERLOADED))
     elif isinstance(route, Matched):
-        _ask(runtime, builder, waiting, event, executor=route.executor, key=event_id)
+        _ask(runtime, builder, waiting, event, executor=route.executor, key=new.event_id)
     else:
         confirm(runtime, builder, waiting, Replied({}))
 

@@ -7,7 +7,6 @@ from gateway.core.calls import (
     failure,
     fingerprint,
     has_no_room,
-    open_call,
     settle,
     turned_away,
 )
@@ -16,7 +15,7 @@ from gateway.core.effects import Dispatch, Queue, Resend, Tell
 from gateway.core.fold import ENDED, is_task, where
 from gateway.core.interactions import ask_again, close_gone, derive_approval, make_room, open_asked
 from gateway.core.routing import Matched, Unmatched
-from gateway.core.session import RetryPolicy, RuntimeContext, StepBuilder, begin_turn, origin_of, record
+from gateway.core.session import USUAL_RETRY, RuntimeContext, StepBuilder, begin_turn, origin_of, record
 from gateway.core.state import Start, Unechoed, said_unstarted, start_caught_up, start_told
 from gateway.errors import MalformedFrame
 from gateway.events import (
@@ -51,7 +50,7 @@ from gateway.events import (
 from gateway.events.frozen import replace
 from gateway.events.weight import weight
 from gateway.executors.port import Answered
-from gateway.store.call import Call
+from gateway.store.call import Call, Open
 from gateway.store.step import RUNTIME, SendChange
 
 _EXCERPT = 500
@@ -95,7 +94,8 @@ def _draft(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, *, overl
         builder.partial = ""
     _place(runtime, builder, draft, overloaded=overloaded)
     derive_approval(runtime, builder)
-    close_gone(builder, before)
+    if builder.memory.asked is not before:
+        close_gone(builder, before)
 
 
 def _task(draft: Draft, event: MessagePosted) -> Draft:
@@ -207,7 +207,7 @@ def caught_up(runtime: RuntimeContext, builder: StepBuilder, *, is_starting: boo
         if _open_call(builder, wanted.event.native_call_id) is None:
             event = wanted.event
             named, route = _name(runtime, builder, event), _route(runtime, builder, event)
-            _start(runtime, builder, event, named, route, sequence=wanted.sequence, recorded_here=False)
+            _start(runtime, builder, event, named, route, sequence=wanted.sequence)
     ask_again(runtime, builder)
     derive_approval(runtime, builder)
 
@@ -230,8 +230,8 @@ def _requested(
         record(runtime, builder, draft, event)
         return
     begin_turn(runtime, builder)
-    sequence, _ = record(runtime, builder, draft, event.model_copy(update={"call_id": named[0]}))
-    _start(runtime, builder, event, named, route, sequence=sequence, recorded_here=True, overloaded=overloaded)
+    new = record(runtime, builder, draft, event.model_copy(update={"call_id": named[0]}))
+    _start(runtime, builder, event, named, route, sequence=new.sequence, overloaded=overloaded)
 
 
 def _is_new(builder: StepBuilder, event: ToolRequested, known: Call) -> bool:
@@ -272,7 +272,6 @@ def _start(
     route: Matched | Unmatched,
     *,
     sequence: int,
-    recorded_here: bool,
     overloaded: bool = False,
 ) -> None:
     """Open a call that is on record, and let it leave if it may."""
@@ -284,7 +283,7 @@ def _start(
     refusal = OVERLOADED if overloaded else refusal_of(runtime, event, executor)
     leaves_now = refusal is None and executor is not None and builder.take_slot(executor)
     missing = None if refusal is not None or leaves_now or executor is None else builder.refusal(executor)
-    policy = runtime.policy.executors.get(executor or "", RetryPolicy())
+    policy = runtime.policy.executors.get(executor or "", USUAL_RETRY)
     call_id, n = named
     call = Call(
         call_id=call_id,
@@ -303,7 +302,8 @@ def _start(
         executor=executor,
         size=size,
     )
-    open_call(builder, call, recorded_here=recorded_here)
+    index = sequence - builder.base.last_sequence - 1
+    builder.change_call(Open(call, index if index >= 0 else None))
     if refusal is not None:
         settle(runtime, builder, call, failure(refusal))
     elif missing is not None:

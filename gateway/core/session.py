@@ -33,9 +33,7 @@ from gateway.events.frozen import frozen, replace
 from gateway.store.call import Call, CallChange, changed
 from gateway.store.step import (
     RUNTIME,
-    CallOpen,
     Enqueue,
-    Expectation,
     Fence,
     InteractionChange,
     Keep,
@@ -59,9 +57,13 @@ class RetryPolicy:
     maximum: timedelta = timedelta(seconds=10)
 
     def delay(self, attempt: int, jitter: float) -> timedelta:
-        """Wait before the next attempt: exponential, full jitter; `dice` is uniform in [0, 1)."""
+        """Wait before the next attempt: exponential, full jitter; `jitter` is uniform in [0, 1)."""
         ceiling = min(self.maximum, self.initial * 2 ** min(attempt - 1, 20))
         return ceiling * jitter
+
+
+USUAL_RETRY = RetryPolicy()
+"""How an executor is asked that the configuration no longer has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +145,11 @@ class StepBuilder:
         self.effects: list[Effect] = []
         self.events: list[Envelope] = []
         self._mint = mint
-        self._routes = routes
+        self._routes = routes if routes.copies_anything else None
+        """Those that copy events, where any does."""
         self._calls: list[CallChange] = []
         self._sends: list[Enqueue] = []
         self._send_changes: list[SendChange] = []
-        self._expects: list[Expectation] = []
         self._interactions: list[InteractionChange] = []
         self._keeps: list[Keep] = []
         self._taken = set(repeats)
@@ -182,9 +184,9 @@ class StepBuilder:
         self.events.append(new)
         if dedupe_key is not None:
             self._taken.add(dedupe_key)
-        self.last_sequence += 1
-        self.memory = fold(self.memory, new, self.last_sequence)
-        if self._routes.copies_anything:
+        self.last_sequence = new.sequence
+        self.memory = fold(self.memory, new, new.sequence)
+        if self._routes is not None:
             tool = event.tool if isinstance(event, ToolRequested) else None
             for name in self._routes.copies_for(
                 runtime=self.base.runtime, kind=event.kind, tool=tool, labels=self.memory.labels
@@ -219,11 +221,6 @@ class StepBuilder:
         events = tuple(sequence - self.base.last_sequence - 1 for sequence in sequences)
         self._keeps.append(replace(keep, events=events))
 
-    def expect_open(self, call_id: CallId) -> None:
-        """Make the step depend on a call being open; one that this very step opens is."""
-        if call_id in self.base.calls:
-            self._expects.append(CallOpen(call_id))
-
     def change_call(self, change: CallChange, *, ended: Call | None = None) -> None:
         """Write a change of a call and show it in the view; one of a call that has `ended` comes with its row.
 
@@ -255,7 +252,17 @@ class StepBuilder:
         return Mark(
             memory=self.memory,
             last_sequence=self.last_sequence,
-            sizes=self._sizes(),
+            # Written out, since this is done for every signal.
+            sizes=(
+                len(self._before),
+                len(self.events),
+                len(self._calls),
+                len(self._sends),
+                len(self._send_changes),
+                len(self._interactions),
+                len(self._keeps),
+                len(self.effects),
+            ),
             cursor=self.cursor,
             partial=self.partial,
             live=self.live,
@@ -273,7 +280,17 @@ class StepBuilder:
                 self.calls.pop(call_id, None)
             else:
                 self.calls[call_id] = before
-        for kept, size in zip(self._lists(), mark.sizes, strict=True):
+        lists = (
+            self._before,
+            self.events,
+            self._calls,
+            self._sends,
+            self._send_changes,
+            self._interactions,
+            self._keeps,
+            self.effects,
+        )
+        for kept, size in zip(lists, mark.sizes, strict=True):
             del kept[size:]
 
     @property
@@ -324,11 +341,7 @@ class StepBuilder:
             snapshot=snapshot,
             keep_from=self._keep_from if snapshot is not None else None,
             state=state if state != self.base.listed else None,
-            expects=(
-                (Fence(fence), LastSequence(self.base.last_sequence), *self._expects)
-                if self.events
-                else (Fence(fence), *self._expects)
-            ),
+            expects=(Fence(fence), LastSequence(self.base.last_sequence)) if self.events else (Fence(fence),),
         )
 
     @property
@@ -340,22 +353,6 @@ class StepBuilder:
     @property
     def _listed(self) -> str:
         return "closed" if self.memory.closed else self.memory.state or self.base.first_state
-
-    def _lists(self) -> tuple[list[Any], ...]:
-        return (
-            self._before,
-            self.events,
-            self._calls,
-            self._sends,
-            self._send_changes,
-            self._expects,
-            self._interactions,
-            self._keeps,
-            self.effects,
-        )
-
-    def _sizes(self) -> tuple[int, ...]:
-        return tuple([len(kept) for kept in self._lists()])
 
 
 def send(
@@ -427,9 +424,9 @@ def record(
     *,
     direction: Direction = "from_runtime",
     caused_by: int | None = None,
-) -> tuple[int, str]:
-    """Put a draft on record; returns its sequence and event id."""
-    new = builder.record(
+) -> Envelope:
+    """Put a draft on record."""
+    return builder.record(
         event,
         direction,
         origin=origin_of(runtime, draft),
@@ -437,4 +434,3 @@ def record(
         losses=draft.losses,
         dedupe_key=draft.native_id,
     )
-    return builder.last_sequence, new.event_id

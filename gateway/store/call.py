@@ -289,6 +289,8 @@ def _opened(known: Call | None, change: Open, *, now: datetime, numbers: Sequenc
     if sequence < 1:
         raise InvalidRequest(f"call {call.call_id!r} points at no request")
     finished_at = None if call.state in OPEN_STATES else now
+    if (call.created_at, call.request_sequence, call.finished_at) == (now, sequence, finished_at):
+        return call
     return replace(call, created_at=now, request_sequence=sequence, finished_at=finished_at)
 
 
