@@ -13,6 +13,10 @@ class Clock(Protocol):
         """Say the time in UTC; it never runs backwards within a process."""
         ...
 
+    def timestamp(self) -> float:
+        """Say the same as seconds since 1970, for what needs no more than a number."""
+        ...
+
     def monotonic(self) -> float:
         """Say seconds since some fixed moment, for measuring spans."""
         ...

@@ -208,12 +208,15 @@ def _write_result(event: ToolFinished) -> Encoded:
         raise CannotExpress("HUMA 0.2.0 wants the tool's name on its result", path="/tool")
     check_id(event.native_call_id, "/native_call_id")
     check_id(event.tool, "/tool")
-    losses = dropped(("context", event.context), ("unknown", event.unknown or None))
+    losses: tuple[Loss, ...] = ()
+    if event.context is not None or event.unknown:
+        losses = dropped(("context", event.context), ("unknown", event.unknown or None))
     answer: dict[str, Any] = {}
     error = event.error
     match event.outcome:
         case "success":
-            losses += dropped(("error", error))
+            if error is not None:
+                losses += dropped(("error", error))
             if event.result is not None:
                 _check_result(event.result)
                 answer["result"] = event.result

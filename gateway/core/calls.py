@@ -1,6 +1,6 @@
 """How calls begin, are tried, wait and end, and how an operator redrives or dismisses one. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from datetime import datetime
 from hashlib import sha256
 from typing import Any
@@ -15,6 +15,7 @@ from gateway.errors import CannotExpress, Conflict, Overloaded, TooLarge
 from gateway.events import (
     CallId,
     CallProgressed,
+    ContextUpdate,
     ContextUpdated,
     Loss,
     Outcome,
@@ -50,27 +51,25 @@ NO_LONGER_DEAD = "the call was redriven or dismissed meanwhile"
 OVERLOADED = "The gateway is overloaded; try again later."
 
 
+_SHORT = 32
+"""Digits of a hash that are kept."""
 Unanswered = Replied | Accepted | NeverSent | NotProcessed | Uncertain
 """How an attempt can end without an outcome."""
 
 
-def fingerprint(tool: str, arguments: Mapping[str, Any]) -> str:
+def fingerprint(tool: str, arguments: dict[str, Any]) -> str:
     """Hash what was asked, so that a reused id with other arguments is told from a repeat."""
-    return _sha([tool, dict(arguments)])
+    return _digest([tool, arguments])[:_SHORT]
 
 
 def outcome_fingerprint(outcome: Outcome) -> str:
     """Hash what was answered, so that the same outcome again is told from a different one."""
-    return _sha([outcome.outcome, outcome.result, outcome.error])
+    return _digest([outcome.outcome, outcome.result, outcome.error])[:_SHORT]
 
 
 def outcome_digest(outcome: Outcome) -> str:
     """Hash what was answered, to be compared with what a backend has kept: SHA-256 of [result, error] as JSON."""
     return _digest([outcome.result, outcome.error])
-
-
-def _sha(value: object) -> str:
-    return _digest(value)[:32]
 
 
 def _digest(value: object) -> str:
@@ -358,16 +357,9 @@ def settle(
     if outcome.outcome != "success" and not outcome.error:
         outcome = outcome.model_copy(update={"error": "The tool failed and gave no reason."})
     sends = call.deliver and not moot
-    losses: list[Loss] = []
-    inside = answered.updates if "context.updated" not in runtime.capabilities.accepts else ()
-    for place, update in enumerate(() if inside else answered.updates):
-        event = ContextUpdated(
-            name=update.name, context=update.context, description=update.description, call_id=call.call_id
-        )
-        try:
-            send(runtime, builder, event, caused_by=call.request_sequence, lane="turn", sends=sends)
-        except CannotExpress as exc:
-            losses.append(Loss(how="dropped", path=f"/updates/{place}{exc.path}", note=exc.reason))
+    inside, losses = answered.updates, list[Loss]()
+    if inside and "context.updated" in runtime.capabilities.accepts:
+        inside, losses = (), _tell_updates(runtime, builder, call, answered.updates, sends=sends)
     wakes = outcome.outcome != "canceled" if answered.wakes_agent is None else answered.wakes_agent
     finished = ToolFinished(
         native_call_id=call.native_call_id,
@@ -403,6 +395,22 @@ def settle(
         )
     told_off = canceled_data(builder.base, call, reason=tell_reason) if tell_reason and call.attempt > 0 else None
     builder.effects.append(Release(call.call_id, call.executor, told_off, call.key or call.call_id))
+
+
+def _tell_updates(
+    runtime: RuntimeContext, builder: StepBuilder, call: Call, updates: Iterable[ContextUpdate], *, sends: bool
+) -> list[Loss]:
+    """Tell what has changed before the outcome; returns what cannot be told."""
+    losses: list[Loss] = []
+    for place, update in enumerate(updates):
+        event = ContextUpdated(
+            name=update.name, context=update.context, description=update.description, call_id=call.call_id
+        )
+        try:
+            send(runtime, builder, event, caused_by=call.request_sequence, lane="turn", sends=sends)
+        except CannotExpress as exc:
+            losses.append(Loss(how="dropped", path=f"/updates/{place}{exc.path}", note=exc.reason))
+    return losses
 
 
 def has_no_room(runtime: RuntimeContext, builder: StepBuilder, size: int) -> bool:

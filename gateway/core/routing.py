@@ -26,7 +26,7 @@ class Route:
                 return False
         elif self.to is not None and kind != "tool.requested":
             return False
-        if self.tool is not None and (tool is None or not fnmatchcase(tool, self.tool)):
+        if self.tool is not None and (tool is None or (self.tool != "*" and not fnmatchcase(tool, self.tool))):
             return False
         if self.runtime != "*" and not fnmatchcase(runtime, self.runtime):
             return False

@@ -11,6 +11,9 @@ InteractionId = NewType("InteractionId", str)
 
 _NAMESPACE = UUID("6d3f1c7e-5b0a-5d8e-9c55-9f0b3a1d7e42").bytes
 
+_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+"""What becomes of a digit whose two upper bits say which variant of UUID it is."""
+
 
 def call_id(*, runtime: str, native_session_id: str, native_call_id: str, n: int = 0) -> CallId:
     """Name a call for ever: uuid5 of runtime, native session, native call and the reuse count `n`.
@@ -33,14 +36,9 @@ def interaction_id(*, session: str, native_id: str, n: int) -> InteractionId:
 def _named(*parts: str) -> str:
     # Length prefixes keep ("a", "bc") and ("ab", "c") apart. A lone surrogate cannot be UTF-8, so it is escaped.
     joined = "".join([f"{len(part)}:{part}" for part in parts])
-    digest = bytearray(
-        sha1(_NAMESPACE + joined.encode("utf-8", "backslashreplace"), usedforsecurity=False).digest()[:16]
-    )
+    text = sha1(_NAMESPACE + joined.encode("utf-8", "backslashreplace"), usedforsecurity=False).hexdigest()
     # The bits that make it a version 5 UUID (RFC 9562, section 5.5).
-    digest[6] = digest[6] & 0x0F | 0x50
-    digest[8] = digest[8] & 0x3F | 0x80
-    text = digest.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    return f"{text[:8]}-{text[8:12]}-5{text[13:16]}-{_VARIANT[text[16]]}{text[17:20]}-{text[20:32]}"
 
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"

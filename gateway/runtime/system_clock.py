@@ -34,6 +34,9 @@ class SystemClock:
     def now(self) -> datetime:
         return datetime.fromtimestamp(self._offset + self._steady(), UTC)
 
+    def timestamp(self) -> float:
+        return self._offset + self._steady()
+
     def monotonic(self) -> float:
         return time.monotonic()
 
@@ -52,7 +55,7 @@ class SystemIds:
         self._last = ""
 
     def event_id(self) -> EventId:
-        milliseconds = int(self._clock.now().timestamp() * 1000)
+        milliseconds = int(self._clock.timestamp() * 1000)
         with self._lock:
             if milliseconds > self._milliseconds:
                 self._milliseconds = milliseconds

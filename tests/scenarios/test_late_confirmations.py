@@ -32,6 +32,9 @@ class AheadClock(SystemClock):
     def now(self) -> datetime:
         return super().now() + self.ahead
 
+    def timestamp(self) -> float:
+        return self.now().timestamp()
+
     def skip(self, seconds: float) -> None:
         self.ahead += timedelta(seconds=seconds)
 

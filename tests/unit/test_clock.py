@@ -20,6 +20,9 @@ class SetClock:
     def now(self) -> datetime:
         return self.time
 
+    def timestamp(self) -> float:
+        return self.time.timestamp()
+
     def monotonic(self) -> float:
         return self.time.timestamp()
 

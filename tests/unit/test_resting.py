@@ -23,6 +23,9 @@ class Hand:
     def now(self) -> datetime:
         return datetime(2026, 11, 20, tzinfo=UTC) + timedelta(seconds=self.seconds)
 
+    def timestamp(self) -> float:
+        return self.now().timestamp()
+
     def monotonic(self) -> float:
         return self.seconds
 

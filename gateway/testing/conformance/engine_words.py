@@ -39,6 +39,9 @@ class FakeClock:
     def now(self) -> datetime:
         return self._now
 
+    def timestamp(self) -> float:
+        return self._now.timestamp()
+
     def monotonic(self) -> float:
         return (self._now - START).total_seconds()
 
