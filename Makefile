@@ -42,8 +42,8 @@ unit: $(STAMP) ## The tests only
 faults: $(STAMP) ## What takes minutes: try every fault, write tests/faults/README.md (FAULTS=tests/... for some)
 	$(BIN)/python -m tests.faults.table $(FAULTS)
 
-bench: $(STAMP) ## Measure beside hand-written integrations (BENCH="--quick --only T1,T4")
-	$(BIN)/python -m tests.bench --json .cache/bench.json $(BENCH)
+bench: $(STAMP) ## Measure beside hand-written integrations, write tests/bench/README.md (BENCH="--quick --only T1,T4" for some)
+	$(BIN)/python -m tests.bench --json .cache/bench.json --page $(BENCH)
 
 soak: $(STAMP) ## Load a gateway for MINUTES=10 while links break; draws .cache/soak.png
 	$(BIN)/python -m tests.bench.soak --minutes $(MINUTES)

@@ -23,10 +23,10 @@ from tests.bench.bench import QUICK, Bench
 from tests.bench.figures import Metric, Series, Spread, Workload
 from tests.bench.processes import ROOT, BenchProblem
 from tests.bench.table import Table, show
-from tests.bench.targets import C1, C64, MANY, TEN_KB
+from tests.bench.targets import C1, C64, TEN_KB
 
-_LOADS: dict[str, Workload] = {"T5": C64, "T5m": MANY, "T4": C1, "T7": TEN_KB}
-"""What is measured, by the name of the target that it belongs to; T13 are the bytes of T5 and T4."""
+_LOADS: dict[str, tuple[Workload, int]] = {"T5": (C64, 1), "T5m": (C64, 256), "T4": (C1, 1), "T7": (TEN_KB, 1)}
+"""Workload and sessions, by the name of the target that they belong to; T13 are the bytes of T5 and T4."""
 _ODDS = 0.025
 _FIGURES: tuple[tuple[str, Metric, float], ...] = (
     ("CPU per call, µs", figures.cpu, 1e6),
@@ -67,7 +67,7 @@ async def _compare(checkouts: dict[str, Path], asked: argparse.Namespace) -> int
     effort = replace(QUICK, repetitions=asked.turns, seconds=asked.seconds, alone=False)
     async with benches.opened(asked.folder, cores=machine.share_cores(), effort=effort) as bench:
         loads = [_LOADS[name] for name in asked.only.split(",")]
-        taken = [await _take(bench, load, checkouts) for load in loads]
+        taken = [await _take(bench, *load, checkouts) for load in loads]
     table = Table(
         f"{asked.turns} turns each; medians, and in brackets where the true one lies in 95 of 100 cases",
         ("workload", "what", "old", "new", "new / old"),
@@ -77,13 +77,13 @@ async def _compare(checkouts: dict[str, Path], asked: argparse.Namespace) -> int
         for what, metric, unit in _FIGURES:
             old, new = ([metric(one) * unit for one in series.taken[name]] for name in checkouts)
             ratios = [after / before for before, after in zip(old, new, strict=True)]
-            table.add(series.workload.name, what, *(_surely(values) for values in (old, new, ratios)))
+            table.add(series.workload.name, what, *(surely(values) for values in (old, new, ratios)))
     wrong = sum(series.faults for series in taken)
     show([table], [f"Lost, doubled, different or repeated calls: {wrong}.{' TRUST NO FIGURE.' if wrong else ''}"])
     return 1 if wrong else 0
 
 
-def _surely(values: Sequence[float]) -> Spread:
+def surely(values: Sequence[float]) -> Spread:
     """The median, and between which values the median of ever more turns lies in 95 of 100 cases."""
     ordered, count = sorted(values), len(values)
     # Each value lies below the true median as often as a coin shows heads.
@@ -92,12 +92,13 @@ def _surely(values: Sequence[float]) -> Spread:
     return Spread(median(ordered), ordered[max(0, left_out - 1)], ordered[min(count - 1, count - left_out)])
 
 
-async def _take(bench: Bench, load: Workload, checkouts: dict[str, Path]) -> Series:
+async def _take(bench: Bench, workload: Workload, sessions: int, checkouts: dict[str, Path]) -> Series:
     async with AsyncExitStack() as stack:
         subjects = [
-            await stack.enter_async_context(bench.gateway(sessions=load.sessions, name=name, checkout=checkout))
+            await stack.enter_async_context(bench.gateway(sessions=sessions, name=name, checkout=checkout))
             for name, checkout in checkouts.items()
         ]
+        load = replace(workload, name=f"{workload.name} over {sessions} sessions") if sessions > 1 else workload
         return await bench.take_turns(load, subjects)
 
 

@@ -1,4 +1,4 @@
-"""Runs workloads against the gateway and its floors in turn, and keeps what they said."""
+"""Runs workloads against gateways and floors in turn, and keeps what they said."""
 
 import sys
 import tempfile
@@ -13,11 +13,13 @@ from tests.bench.figures import Measurement, Series, Workload
 from tests.bench.load import GRACE
 from tests.bench.machine import Cores
 from tests.bench.processes import ROOT, BenchProblem, Peers, peers
-from tests.bench.slow_disk import slowed
-from tests.bench.subjects import Subject, floor, gateway, settle, settle_wholly
+from tests.bench.subjects import Subject, configure, floor, gateway, settle, settle_wholly
+from tests.bench.targets import BASE, VARIANTS
 from tests.bench.usage import Usage
+from tests.bench.watchers import destination, watched
+from tests.engines.postgres_server import drop_schema, find_dsn, new_schema
+from tests.scenarios.releases import build
 
-FLOORS = ("httpx", "best", "node", "raw")
 _RAMP = 0.2
 """Seconds of a turn before its latencies count."""
 
@@ -31,7 +33,8 @@ class Effort:
     warmup: float
     many: int = 256
     sessions: int = 2_000
-    """How many sessions are many, and very many."""
+    restarted: int = 5_000
+    """How many sessions are many, very many, and too many to be opened again in no time."""
     followers: int = 1_000
     burst: int = 200
     soak_minutes: float = 1.0
@@ -39,9 +42,11 @@ class Effort:
     """Whether a subject waits for the rest of the one before, which matters to throughput and latency."""
 
 
-THOROUGH = Effort(repetitions=5, seconds=2.0, warmup=1.0, burst=500)
-QUICK = Effort(repetitions=2, seconds=1.0, warmup=0.5, soak_minutes=0.25)
-TINY = Effort(repetitions=1, seconds=0.2, warmup=0.1, many=3, sessions=5, followers=10, burst=10, soak_minutes=0.05)
+THOROUGH = Effort(repetitions=5, seconds=1.5, warmup=1.0, burst=500)
+QUICK = Effort(repetitions=2, seconds=1.0, warmup=0.5, restarted=1_000, soak_minutes=0.25)
+TINY = Effort(
+    repetitions=1, seconds=0.4, warmup=0.1, many=3, sessions=5, restarted=5, followers=10, burst=10, soak_minutes=0.05
+)
 """Says nothing about speed: whether the benchmark itself works."""
 
 
@@ -54,68 +59,79 @@ def tell(text: str) -> None:
 class Bench:
     """Peers that live as long as the benchmark, and floors that start when they are first needed."""
 
-    def __init__(self, peers: Peers, *, folder: Path, cores: Cores, effort: Effort, stack: AsyncExitStack) -> None:
-        self.peers, self.folder, self.cores, self.effort = peers, folder, cores, effort
+    def __init__(
+        self, peers: Peers, *, folder: Path, cores: Cores, effort: Effort, old: Path | None, stack: AsyncExitStack
+    ) -> None:
+        self.peers, self.folder, self.cores, self.effort, self.old = peers, folder, cores, effort, old
         self.series: dict[Workload, Series] = {}
         self.absent: dict[str, str] = {}
-        """Floors that cannot run here, and why."""
+        """Subjects that cannot run here, and why."""
         self._floors: dict[str, Subject] = {}
         self._stack = stack
         self._gateways = 0
 
-    async def compare(self, workload: Workload, floors: Collection[str] = ()) -> Series:
-        """Measure the gateway and the floors under one workload, in turn; done once however often it is asked."""
-        known = self.series.get(workload)
-        if known is not None and not set(floors) - known.taken.keys() - self.absent.keys():
-            return known
-        # Only what was taken in turn may be compared, so a floor that comes later begins everything anew.
-        wanted = {*floors, *(known.taken if known is not None else ())}
-        others = [subject for name in FLOORS if name in wanted and (subject := await self.floor(name)) is not None]
-        known = self.series[workload] = Series(workload)
-        async with self.gateway(sessions=workload.sessions, sync_delay=workload.sync_delay) as subject:
-            await self._take_turns(known, (subject, *others))
-        return known
+    async def compare(self, workload: Workload, names: Collection[str]) -> Series:
+        """Measure fresh gateways and floors under one workload, in turn."""
+        async with AsyncExitStack() as stack:
+            found = [await self._subject(name, stack) for name in names]
+            return await self.take_turns(workload, [subject for subject in found if subject is not None])
+
+    async def _subject(self, name: str, stack: AsyncExitStack) -> Subject | None:
+        if name not in VARIANTS:
+            return await self.floor(name)
+        try:
+            return await stack.enter_async_context(self._variant(name))
+        except Absent as exc:
+            self._leave_out(name, str(exc))
+            return None
+
+    def _leave_out(self, name: str, why: str) -> None:
+        self.absent[name] = why
+        tell(f"{name} is left out: {why}")
+
+    @asynccontextmanager
+    async def _variant(self, name: str) -> AsyncGenerator[Subject]:
+        variant = VARIANTS[name]
+        sessions = min(variant.sessions, self.effort.many)
+        checkout = ROOT if variant.which == "this" else self.old or build(BASE)
+        if checkout is None:
+            raise Absent("its commit is not in the history here: git fetch --unshallow")
+        async with AsyncExitStack() as stack:
+            more: dict[str, Any] = {}
+            if variant.watched:
+                more |= destination(self.peers)
+            if variant.engine == "postgres":
+                more["engine"] = await stack.enter_async_context(_schema())
+            subject = await stack.enter_async_context(
+                self.gateway(name=name, sessions=sessions, checkout=checkout, **more)
+            )
+            if variant.watched:
+                await stack.enter_async_context(watched(subject))
+            yield subject
 
     async def take_turns(self, workload: Workload, subjects: Collection[Subject]) -> Series:
         """Measure subjects that run already, in turn."""
-        series = self.series[workload] = Series(workload)
-        await self._take_turns(series, subjects)
-        return series
-
-    async def floor(self, name: str) -> Subject | None:
-        """Start a floor, or say that it cannot run here."""
-        if name in self.absent:
-            return None
-        if name not in self._floors:
-            command: tuple[str, ...] = ()
-            if name == "node":
-                found = await node_floor.prepare(ROOT / ".cache" / "bench-node")
-                if isinstance(found, str):
-                    self.absent[name] = found
-                    tell(f"node is left out: {found}")
-                    return None
-                command = found
-            running = floor(name, self.peers, cores=self.cores.subject, folder=self.folder, command=command)
-            self._floors[name] = await self._stack.enter_async_context(running)
-        return self._floors[name]
-
-    async def _take_turns(self, series: Series, subjects: Collection[Subject]) -> None:
-        workload, effort = series.workload, self.effort
+        series = Series(workload)
         for subject in subjects:
-            await self._play(subject, workload, seconds=effort.warmup)
+            await self._play(subject, workload, seconds=self.effort.warmup)
         taken = dict[str, tuple[Usage, dict[str, Any]]]()
-        for number in range(effort.repetitions):
+        for number in range(self.effort.repetitions):
             for subject in subjects:
                 if number:
                     self._close(series, subject, *taken[subject.name], number=number)
-                taken[subject.name] = subject.look(), await self._play(subject, workload, seconds=effort.seconds)
+                seconds = self.effort.seconds
+                taken[subject.name] = subject.look(), await self._play(subject, workload, seconds=seconds)
         await settle_wholly(subjects)
         for subject in subjects:
-            self._close(series, subject, *taken[subject.name], number=effort.repetitions)
+            self._close(series, subject, *taken[subject.name], number=self.effort.repetitions)
+        self.series[workload] = series
+        return series
 
     def _close(self, series: Series, subject: Subject, before: Usage, said: dict[str, Any], *, number: int) -> None:
         """Add a turn to its series; what a subject uses between two turns belongs to the first of them."""
         used, calls = subject.look(), said["made"]
+        if not said["calls"]:
+            raise BenchProblem(f"{subject.name} answered no call in time ({series.workload.name}): {said}")
         one = Measurement(
             **said,
             cpu=(used.cpu - before.cpu) / calls,
@@ -135,7 +151,7 @@ class Bench:
         said: dict[str, Any] = await self.peers.ask(
             "run",
             within=seconds + ramp + GRACE * 2,
-            agents=subject.agents[: workload.sessions],
+            agents=subject.agents,
             window=workload.window,
             size=workload.size,
             nested=workload.nested,
@@ -144,38 +160,45 @@ class Bench:
             warmup=ramp,
             pid=subject.pid,
         )
-        if not said["calls"]:
-            raise BenchProblem(f"{subject.name} answered no call within {seconds:g} s ({workload.name}): {said}")
         if self.effort.alone:
             await settle(subject)
         return said
+
+    async def floor(self, name: str) -> Subject | None:
+        """Start a floor, or say that it cannot run here."""
+        if name in self.absent:
+            return None
+        if name not in self._floors:
+            command: tuple[str, ...] = ()
+            if name == "node":
+                found = await node_floor.prepare(ROOT / ".cache" / "bench-node")
+                if isinstance(found, str):
+                    self._leave_out(name, found)
+                    return None
+                command = found
+            running = floor(name, self.peers, cores=self.cores.subject, folder=self.folder, command=command)
+            self._floors[name] = await self._stack.enter_async_context(running)
+        return self._floors[name]
 
     @asynccontextmanager
     async def gateway(
         self,
         *,
-        sessions: int = 1,
-        sync_delay: float = 0.0,
-        settings: dict[str, Any] | None = None,
-        folder: Path | None = None,
         name: str = "gateway",
+        sessions: int = 1,
         checkout: Path = ROOT,
+        env: dict[str, str] | None = None,
+        folder: Path | None = None,
+        **more: Any,
     ) -> AsyncGenerator[Subject]:
-        """Run a fresh gateway, of this checkout or another, on a fresh database."""
+        """Run a fresh gateway, of this checkout or another, on a fresh database; `more` are settings."""
         folder = folder or self.new_folder()
-        async with (
-            slowed(folder.parent, sync_delay) as env,
-            gateway(
-                folder,
-                self.peers,
-                cores=self.cores.subject,
-                sessions=sessions,
-                env=env,
-                settings=settings,
-                name=name,
-                checkout=checkout,
-            ) as subject,
-        ):
+        agents = [f"{folder.name}-{number}" for number in range(sessions)]
+        settings = configure(folder, self.peers, agent=f"{folder.name}-0") | more
+        run = gateway(
+            name, settings, folder, self.peers, cores=self.cores.subject, agents=agents, env=env, checkout=checkout
+        )
+        async with run as subject:
             await settle(subject)
             yield subject
 
@@ -185,11 +208,27 @@ class Bench:
         return self.folder / f"gateway-{self._gateways}"
 
 
+class Absent(Exception):
+    """A subject cannot run here, and why."""
+
+
 @asynccontextmanager
-async def opened(parent: Path, *, cores: Cores, effort: Effort) -> AsyncGenerator[Bench]:
+async def _schema() -> AsyncGenerator[dict[str, str]]:
+    dsn = find_dsn()
+    if dsn is None:
+        raise Absent("there is no PostgreSQL server and none can be started")
+    schema = new_schema()
+    try:
+        yield {"type": "postgres", "dsn": dsn, "schema": schema}
+    finally:
+        await drop_schema(schema, server=dsn)
+
+
+@asynccontextmanager
+async def opened(parent: Path, *, cores: Cores, effort: Effort, old: Path | None = None) -> AsyncGenerator[Bench]:
     """Start the peers; the benchmark's files lie in a folder of their own, which goes in the end."""
     with tempfile.TemporaryDirectory(dir=parent, prefix="bench-") as name:
         folder = Path(name)
         async with AsyncExitStack() as stack:
             fakes = await stack.enter_async_context(peers(cores.peers, folder))
-            yield Bench(fakes, folder=folder, cores=cores, effort=effort, stack=stack)
+            yield Bench(fakes, folder=folder, cores=cores, effort=effort, old=old, stack=stack)

@@ -23,9 +23,6 @@ class Workload:
     """Whether they are a list of objects, or one long string."""
     delay: float = 0.0
     """Seconds that the webhook takes."""
-    sessions: int = 1
-    sync_delay: float = 0.0
-    """Seconds that each sync of the disk takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +72,10 @@ class Spread:
     low: float
     high: float
 
-    def times(self, factor: float) -> "Spread":
-        """Say it in another unit."""
-        return Spread(self.median * factor, self.low * factor, self.high * factor)
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """Sum values up."""
+        return cls(statistics.median(values), min(values), max(values))
 
     def __str__(self) -> str:
         return f"{digits(self.median)} ({digits(self.low)}-{digits(self.high)})"
@@ -85,7 +83,7 @@ class Spread:
 
 @dataclass(slots=True)
 class Series:
-    """All repetitions of one workload, by subject; they were taken in turn, so equal places belong together."""
+    """All turns of one workload, by subject; equal places belong together."""
 
     workload: Workload
     taken: dict[str, list[Measurement]] = field(default_factory=dict[str, list[Measurement]])
@@ -96,14 +94,7 @@ class Series:
 
     def of(self, subject: str, metric: Metric) -> Spread:
         """Sum one subject up."""
-        return spread([metric(one) for one in self.taken[subject]])
-
-    def ratio(self, metric: Metric, floor: str) -> Spread | None:
-        """Compare the gateway with a floor, repetition by repetition; None where the floor was not run."""
-        if floor not in self.taken:
-            return None
-        pairs = zip(self.taken["gateway"], self.taken[floor], strict=True)
-        return spread([metric(ours) / metric(theirs) for ours, theirs in pairs])
+        return Spread.of([metric(one) for one in self.taken[subject]])
 
     @property
     def faults(self) -> int:
@@ -136,11 +127,6 @@ class Series:
             "different": sum(one.different for one in taken),
             "repeated_requests": sum(one.posts - one.made for one in taken),
         }
-
-
-def spread(values: Sequence[float]) -> Spread:
-    """Sum values up."""
-    return Spread(statistics.median(values), min(values), max(values))
 
 
 def rate(one: Measurement) -> float:

@@ -7,6 +7,8 @@ None of them validates, signs, journals or deduplicates anything.
 
 import asyncio
 import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -14,6 +16,7 @@ import aiohttp
 import httpx
 import orjson
 import uvloop
+from httpx_sse import aconnect_sse
 
 from tests.bench.raw_floor import raw
 
@@ -21,39 +24,41 @@ from tests.bench.raw_floor import raw
 socketio: Any = import_module("socketio")
 
 
-async def direct_httpx(runtime: str, webhook: str) -> None:
+async def direct_httpx(runtime: str, webhook: str, agents: list[str]) -> None:
     """Answer tool calls with httpx."""
-    client = socketio.AsyncClient()
     async with httpx.AsyncClient(timeout=60) as http:
 
-        async def answer(call: dict[str, Any]) -> None:
+        async def answer(client: Any, call: dict[str, Any]) -> None:
             response = await http.post(webhook, json=_request(call))
             await client.emit("message", _result(call, response.json()))
 
-        client.on("event", answer)
-        await _stay(client, f"{runtime}?agentId=httpx&apiKey=key")
+        await _stay([socketio.AsyncClient() for _ in agents], answer, runtime, agents)
 
 
-async def best_direct(runtime: str, webhook: str) -> None:
+async def best_direct(runtime: str, webhook: str, agents: list[str]) -> None:
     """Answer tool calls with aiohttp and orjson."""
-    client = socketio.AsyncClient(json=_QuickJson)
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as http:
 
-        async def answer(call: dict[str, Any]) -> None:
+        async def answer(client: Any, call: dict[str, Any]) -> None:
             body = orjson.dumps(_request(call))
             async with http.post(webhook, data=body, headers={"content-type": "application/json"}) as response:
                 said = orjson.loads(await response.read())
             await client.emit("message", _result(call, said))
 
-        client.on("event", answer)
-        await _stay(client, f"{runtime}?agentId=best&apiKey=key")
+        await _stay([socketio.AsyncClient(json=_QuickJson) for _ in agents], answer, runtime, agents)
 
 
-async def _stay(client: Any, url: str) -> None:
-    await client.connect(url, transports=["websocket"])
+Answer = Callable[[Any, dict[str, Any]], Awaitable[None]]
+
+
+async def _stay(clients: list[Any], answer: Answer, runtime: str, agents: list[str]) -> None:
+    for client, agent in zip(clients, agents, strict=True):
+        client.on("event", partial(answer, client))
+        await client.connect(f"{runtime}?agentId={agent}&apiKey=key", transports=["websocket"])
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-    await client.disconnect()
+    for client in clients:
+        await client.disconnect()
 
 
 class _QuickJson:
@@ -84,16 +89,33 @@ def _result(call: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-FLOORS = {"httpx": direct_httpx, "best": best_direct, "raw": raw}
-"""Each is the agent of its own name."""
+async def chunks(herm: str, _webhook: str, _agents: list[str]) -> None:
+    """Read pieces of a message from Herm, and do nothing with them."""
+
+    async def read() -> None:
+        async with (
+            httpx.AsyncClient(timeout=60) as http,
+            aconnect_sse(http, "GET", f"{herm}/v1/sessions/floor/events/stream") as stream,
+        ):
+            async for event in stream.aiter_sse():
+                orjson.loads(event.data)
+
+    reading = asyncio.create_task(read())
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    reading.cancel()
 
 
-def main(name: str, runtime: str, webhook: str) -> None:
+FLOORS = {"httpx": direct_httpx, "best": best_direct, "raw": raw, "chunks": chunks}
+"""Each is the agent of its own name, or with a number behind it each of several."""
+
+
+def main(name: str, runtime: str, webhook: str, count: int) -> None:
     """Run one floor until stdin ends."""
     factory = None if name == "httpx" else uvloop.new_event_loop
+    agents = [f"{name}-{number}" for number in range(count)] if count > 1 else [name]
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(FLOORS[name](runtime, webhook))
+        runner.run(FLOORS[name](runtime, webhook, agents))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    main(*sys.argv[1:4], count=int(sys.argv[4]))

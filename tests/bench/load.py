@@ -56,7 +56,7 @@ def make_arguments(size: int, *, nested: bool = True) -> bytes:
     left = size - len(head) - 11
     while left > 0 or not cards:
         number = len(cards)
-        cards.append(_CARDS[number % len(_CARDS)] % number)
+        cards.append(_CARDS[number > 0] % number)
         left -= len(cards[-1]) + 1
     return head + b'"hands":[%b]}' % b",".join(cards)
 

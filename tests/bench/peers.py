@@ -10,6 +10,7 @@ import orjson
 import uvloop
 
 from tests.bench.followers import Audience, Burst
+from tests.bench.herm import FakeHerm
 from tests.bench.load import Load, Order
 from tests.bench.runtime import FakeRuntime
 from tests.bench.steady import Steady
@@ -19,16 +20,22 @@ Deed = Callable[[dict[str, Any]], Awaitable[object]]
 
 
 class Peers:
-    """What one process plays: the runtime, the backend and the followers."""
+    """What one process plays: the runtimes, the backend and the followers."""
 
     def __init__(self) -> None:
         self.runtime = FakeRuntime()
         self.webhook = Webhook()
+        self.herm = FakeHerm()
         self._steady: Steady | None = None
 
     async def connected(self, order: dict[str, Any]) -> object:
         """Wait until agents have their host."""
         await self.runtime.connected(order["agents"], within=order["patience"])
+        return None
+
+    async def left(self, order: dict[str, Any]) -> object:
+        """Wait until no agent has a host any more."""
+        await self.runtime.left(order["agents"], within=order["patience"])
         return None
 
     async def run(self, order: dict[str, Any]) -> object:
@@ -39,6 +46,18 @@ class Peers:
     async def burst(self, order: dict[str, Any]) -> object:
         """Follow an event stream through a burst."""
         return await Audience(Burst(**order)).run()
+
+    async def listens(self, order: dict[str, Any]) -> object:
+        """Wait until somebody streams a Herm session."""
+        async with asyncio.timeout(order["patience"]):
+            while order["session"] not in self.herm.listeners:  # noqa: ASYNC110 -- once, at the start
+                await asyncio.sleep(0.05)
+        return None
+
+    async def chunks(self, order: dict[str, Any]) -> object:
+        """Stream pieces of a message."""
+        await self.herm.stream(order["session"], order["chunks"])
+        return None
 
     async def begin(self, order: dict[str, Any]) -> object:
         """Begin a steady load, which goes on until it is stopped."""
@@ -67,13 +86,16 @@ class Peers:
 
 
 async def serve() -> None:
-    """Listen on two free ports, say which, and obey until stdin ends."""
+    """Listen on free ports, say which, and obey until stdin ends."""
     loop = asyncio.get_running_loop()
     peers = Peers()
     deeds: dict[str, Deed] = {
         "connected": peers.connected,
+        "left": peers.left,
         "run": peers.run,
         "burst": peers.burst,
+        "listens": peers.listens,
+        "chunks": peers.chunks,
         "begin": peers.begin,
         "look": peers.look,
         "drop": peers.drop,
@@ -81,10 +103,12 @@ async def serve() -> None:
     }
     runtime = await loop.create_server(peers.runtime.connect, "127.0.0.1", 0, backlog=4096)
     webhook = await loop.create_server(peers.webhook.connect, "127.0.0.1", 0, backlog=4096)
+    herm = await loop.create_server(peers.herm.connect, "127.0.0.1", 0)
     pings = asyncio.create_task(peers.runtime.keep_alive())
     lines = asyncio.StreamReader(limit=16 * 1024 * 1024)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    _say({"runtime": runtime.sockets[0].getsockname()[1], "webhook": webhook.sockets[0].getsockname()[1]})
+    servers = {"runtime": runtime, "webhook": webhook, "herm": herm}
+    _say({name: server.sockets[0].getsockname()[1] for name, server in servers.items()})
     while line := await lines.readline():
         order = orjson.loads(line)
         try:

@@ -77,10 +77,14 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 class Peers:
     """The peers' process, seen from outside."""
 
-    def __init__(self, process: asyncio.subprocess.Process, log: Path, *, runtime: int, webhook: int) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, log: Path, *, runtime: int, webhook: int, herm: int
+    ) -> None:
         self._process, self._log = process, log
         self.runtime = f"http://127.0.0.1:{runtime}"
         self.webhook = f"http://127.0.0.1:{webhook}/tools"
+        self.herm = f"http://127.0.0.1:{herm}"
+        self.copies = f"http://127.0.0.1:{webhook}/copies"
 
     @property
     def pid(self) -> int:

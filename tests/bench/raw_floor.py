@@ -9,13 +9,14 @@ from urllib.parse import urlsplit
 from tests.bench import wire
 
 
-async def raw(runtime: str, webhook: str) -> None:
+async def raw(runtime: str, webhook: str, agents: list[str]) -> None:
     """Answer tool calls with bytes in, bytes out."""
     loop = asyncio.get_running_loop()
     backend = RawBackend(webhook)
     parts = urlsplit(runtime)
-    _, link = await loop.create_connection(lambda: RawLink(backend), parts.hostname or "", parts.port or 0)
-    link.enter(parts.netloc)
+    for agent in agents:
+        _, link = await loop.create_connection(lambda: RawLink(backend), parts.hostname or "", parts.port or 0)
+        link.enter(parts.netloc, agent)
     await loop.run_in_executor(None, sys.stdin.read)
 
 
@@ -33,10 +34,10 @@ class RawLink(asyncio.Protocol):
         # uvloop's transports are none by inheritance.
         self._transport = cast("asyncio.Transport", transport)
 
-    def enter(self, host: str) -> None:
+    def enter(self, host: str, agent: str) -> None:
         """Ask for the websocket."""
         self._transport.write(
-            wire.request_upgrade("/socket.io/?transport=websocket&EIO=4&agentId=raw&apiKey=key", host)
+            wire.request_upgrade(f"/socket.io/?transport=websocket&EIO=4&agentId={agent}&apiKey=key", host)
         )
 
     def send(self, packet: bytes) -> None:

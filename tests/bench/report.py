@@ -1,14 +1,39 @@
-"""What a benchmark found: judged ratios, figures of all kinds, faults; as tables and as JSON."""
+"""What a benchmark found: judged rows, figures of all kinds, faults; as tables and as JSON."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.bench.figures import Series, Spread, digits
 from tests.bench.table import Table, show
-from tests.bench.targets import Goal
+from tests.bench.targets import OLD, OTHER_GOALS, Goal, Row
 
-_TEXT = frozenset({"#", "of what", "goal (stretch)", "", "workload", "subject", "what"})
+_TEXT = frozenset({"#", "of what", "", "workload", "subject", "what", "met"})
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A row of what is to be reached."""
+
+    name: str
+    key: str
+    what: str
+    goal: Goal | None
+    value: Spread
+    turns: int
+    judges: bool = True
+    old: Spread | None = None
+    """The same of the other checkout."""
+
+    @property
+    def met(self) -> str:
+        """Say whether it is reached; in brackets where others decide."""
+        if self.goal is None:
+            return ""
+        said = self.goal.judge(self.value.median)
+        return said if self.judges else f"({said})"
 
 
 class Report:
@@ -17,84 +42,112 @@ class Report:
     def __init__(self, machine: dict[str, Any]) -> None:
         self.notes: list[str] = []
         self.faults = 0
-        self._machine = machine
-        self._values: dict[str, dict[str, Any]] = {}
-        self._ranges: dict[str, dict[str, list[float]]] = {}
-        self._rows: list[dict[str, Any]] = []
-        self._judged = Table("Goals", ("#", "of what", "value (low-high)", "goal (stretch)", ""), _TEXT)
-        self._found = Table("Other figures", ("#", "what", "value"), _TEXT)
-        self._loads = Table(
-            "Loads (medians of repetitions)",
-            ("workload", "subject", "calls/s", "p50 ms", "p99 ms", "CPU/call µs", "core", "peers", "RSS MiB", "wrong"),
-            _TEXT,
-        )
+        self.failed: list[str] = []
+        """What could not be measured, and why."""
+        self.machine = machine
+        self.judged: list[Judged] = []
+        self.found: list[tuple[str, str, str, Spread]] = []
+        """Name, key, what it is and the figure of what has no goal."""
+        self.rows: list[dict[str, Any]] = []
+        """Everything of each subject under each workload."""
 
-    def judge(self, name: str, key: str, *, what: str, value: Spread | float, goal: Goal) -> None:
-        """Take note of a figure that has a goal."""
-        median = value.median if isinstance(value, Spread) else value
-        self._keep(name, key, value)
-        shown = str(value) if isinstance(value, Spread) else digits(value)
-        self._judged.add(name, f"{key}: {what}", shown, goal, goal.judge(median))
+    def judge_loads(self, series: Series, rows: Sequence[Row]) -> None:
+        """Take note of these rows, as far as their subjects were run."""
+        for row in rows:
+            value = row.value(series)
+            if value is not None:
+                old = row.value(series, OLD) if any(name in OLD for name in row.subjects) else None
+                turns = len(series.taken[row.subjects[0]])
+                self.judged.append(Judged(row.name, row.key, row.what, row.goal, value, turns, row.judges, old))
+
+    def judge(self, name: str, key: str, values: list[float]) -> None:
+        """Take note of a figure that is measured otherwise than by loads, and has a goal."""
+        what, goal = OTHER_GOALS[name, key]
+        self.judged.append(Judged(name, key, what, goal, Spread.of(values), len(values)))
 
     def note_value(self, name: str, key: str, *, what: str, value: Spread | float) -> None:
         """Take note of a figure that has none."""
-        self._keep(name, key, value)
-        self._found.add(name, f"{key}: {what}", value if isinstance(value, Spread) else digits(value))
-
-    def _keep(self, name: str, key: str, value: Spread | float) -> None:
-        median = value.median if isinstance(value, Spread) else value
-        self._values.setdefault(name, {})[key] = round(median, 4)
-        if isinstance(value, Spread):
-            self._ranges.setdefault(name, {})[key] = [round(value.low, 4), round(value.high, 4)]
+        self.found.append((name, key, what, value if isinstance(value, Spread) else Spread(value, value, value)))
 
     def add_series(self, series: Series) -> None:
         """Take over all figures of one workload."""
         self.faults += series.faults
-        for subject in series.taken:
-            said = series.summary(subject)
-            self._rows.append(said)
-            wrong = said["lost"] + said["doubled"] + said["different"] + abs(said["repeated_requests"])
-            self._loads.add(
-                series.workload.name,
-                subject,
-                digits(said["calls_per_s"]),
-                digits(said["p50_ms"]),
-                digits(said["p99_ms"]),
-                digits(said["cpu_us_per_call"]),
-                f"{said['busy']:.0%}",
-                f"{said['peers_busy']:.0%}",
-                digits(said["rss_mib"]),
-                wrong,
-            )
+        self.rows += [series.summary(subject) for subject in series.taken]
 
     def measured_sync_again(self, sync: float) -> None:
         """Take note of how fast the disk was in the end."""
-        self._machine["fdatasync_p50_ms_after"] = round(sync * 1000, 4)
+        self.machine["fdatasync_p50_ms_after"] = round(sync * 1000, 4)
 
     def show(self) -> None:
         """Print everything."""
-        machine = self._machine
-        pinned = "subject and peers pinned apart" if machine["pinned"] else "nothing pinned"
-        summary = (
-            f"{machine['cores']} cores, {pinned}; Python {machine['python']}, SQLite {machine['sqlite']};"
-            f" fdatasync p50 {machine['fdatasync_p50_ms']:.3f} ms before and"
-            f" {machine['fdatasync_p50_ms_after']:.3f} ms after; load before {machine['load_before']:g}."
+        loads = Table(
+            "Loads (medians of the turns)",
+            (
+                "workload", "subject", "CPU/call µs", "calls/s", "p50 ms", "p99 ms", "bytes/call", "pages/call",
+                "core", "peers", "RSS MiB", "wrong",
+            ),
+            _TEXT,
+        )  # fmt: skip
+        for said in self.rows:
+            wrong = said["lost"] + said["doubled"] + said["different"] + abs(said["repeated_requests"])
+            names = ("cpu_us_per_call", "calls_per_s", "p50_ms", "p99_ms", "bytes_written_per_call", "writes_per_call")
+            loads.add(
+                said["workload"]["name"], said["subject"], *(digits(said[name]) for name in names),
+                f"{said['busy']:.0%}", f"{said['peers_busy']:.0%}", digits(said["rss_mib"]), wrong,
+            )  # fmt: skip
+        found = Table("Other figures", ("#", "what", "value"), _TEXT)
+        for name, key, what, value in self.found:
+            found.add(name, f"{key}: {what}", value)
+        goals = Table(
+            "Goals: medians (least-most) of the turns; in brackets what is reported beside",
+            ("#", "of what", "must", "stretch", "is", "turns", "met", "old"),
+            _TEXT,
         )
+        for row in self.judged:
+            bounds = ("", "") if row.goal is None else (row.goal.say(row.goal.must), row.goal.say(row.goal.stretch))
+            goals.add(row.name, f"{row.key}: {row.what}", *bounds, row.value, row.turns, row.met, row.old or "")
         verdict = (
             f"WRONG: {self.faults} calls were lost, doubled, different or asked for twice; trust no figure above."
             if self.faults
             else "Lost, doubled, different or repeated calls: 0."
         )
-        show((self._loads, self._found, self._judged), (summary, *self.notes, verdict))
+        show((loads, found, goals), (describe(self.machine), *self.notes, *self.failed, verdict))
+
+    def document(self) -> dict[str, Any]:
+        """Everything as one JSON object: the medians by T and key, and where they come from."""
+        values = dict[str, dict[str, Any]]()
+        ranges = dict[str, dict[str, list[float]]]()
+        taken = [(row.name, row.key, row.value) for row in self.judged]
+        taken += [(name, key, value) for name, key, _, value in self.found]
+        for name, key, value in taken:
+            values.setdefault(name, {})[key] = round(value.median, 4)
+            ranges.setdefault(name, {})[key] = [round(value.low, 4), round(value.high, 4)]
+        old = dict[str, dict[str, float]]()
+        for row in self.judged:
+            if row.old is not None:
+                old.setdefault(row.name, {})[row.key] = round(row.old.median, 4)
+        return {
+            **values,
+            "old": old,
+            "machine": self.machine,
+            "ranges": ranges,
+            "judged": [asdict(row) | {"met": row.met} for row in self.judged],
+            "figures": self.rows,
+            "notes": self.notes,
+            "failed": self.failed,
+            "faults": self.faults,
+        }
 
     def write(self, path: Path) -> None:
         """Write the JSON."""
-        document = {
-            **self._values,
-            "machine": self._machine,
-            "ranges": self._ranges,
-            "figures": self._rows,
-            "notes": self.notes,
-            "faults": self.faults,
-        }
-        path.write_text(json.dumps(document, indent=1) + "\n")
+        path.write_text(json.dumps(self.document(), indent=1, ensure_ascii=False) + "\n")
+
+
+def describe(machine: dict[str, Any]) -> str:
+    """Say in a sentence on what machine it was measured."""
+    pinned = "subject and peers pinned apart" if machine["pinned"] else "nothing pinned"
+    return (
+        f"{machine['cores']} cores, {pinned}; Python {machine['python']}, SQLite {machine['sqlite']};"
+        f" fdatasync p50 {machine['fdatasync_p50_ms']:.3f} ms before and"
+        f" {machine['fdatasync_p50_ms_after']:.3f} ms after; load before {machine['load_before']:g}."
+    )

@@ -45,6 +45,13 @@ class FakeRuntime:
                 self._changed.clear()
                 await self._changed.wait()
 
+    async def left(self, agents: list[str], *, within: float) -> None:
+        """Wait until none of these agents has a host."""
+        async with asyncio.timeout(within):
+            while any(agent in self.agents for agent in agents):
+                self._changed.clear()
+                await self._changed.wait()
+
     async def keep_alive(self) -> None:
         """Send the pings of Engine.IO for ever."""
         ping = wire.server_frame(wire.ENGINE_PING)

@@ -5,9 +5,10 @@ import json
 import socket
 import sqlite3
 import sys
+import time
 from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from tests.bench.usage import Usage, cpu_seconds, look
 
 SECRET = "whsec_YmVuY2htYXJrLXNlY3JldC1vZi0yNC1ieXRlcw=="
 RUNTIME = "finn"
+ROUTES = ({"match": {"tool": "*"}, "to": "cards"},)
 WINDOW = 0.5
 """Seconds until the gateway marks an outcome delivered: short, so that marking falls into what is measured."""
 _OPENING = 32
 _PUT_OFF = 2.0
 """Seconds for which a gateway may put off what its record needs no more."""
-_MARKED = 30.0
+_MARKED = 120.0
+_CONNECTED = 120.0
 _UNMARKED = "SELECT count(*) FROM outbound WHERE state = 'pending'"
 
 
@@ -38,15 +41,14 @@ class Subject:
     url: str = ""
     """Its HTTP API, where it has one."""
     database: Path | None = None
+    """Its file, where it keeps one."""
 
     def look(self) -> Usage:
         """Read what its process has used."""
         return look(self.pid)
 
 
-def configure(
-    folder: Path, peers: Peers, *, delivery_window: float = WINDOW, name: str = "gateway", **more: Any
-) -> dict[str, Any]:
+def configure(folder: Path, peers: Peers, *, agent: str) -> dict[str, Any]:
     """Write a gateway's settings: one HUMA 0.2.0 runtime, one signed webhook, one declared tool."""
     return {
         "engine": {"type": "sqlite", "path": str(folder / "dragoman.db")},
@@ -71,8 +73,8 @@ def configure(
                 "adapter": "huma-0.2",
                 "url": peers.runtime,
                 "api_key": "key-of-the-benchmark",
-                "agent_id": f"{name}-0",
-                "delivery_window": delivery_window,
+                "agent_id": agent,
+                "delivery_window": WINDOW,
             }
         },
         "executors": {
@@ -84,41 +86,56 @@ def configure(
                 "concurrency": 4096,
             }
         },
-        "routes": [{"match": {"tool": "*"}, "to": "cards"}],
+        "routes": ROUTES,
         "limits": {"session_concurrency": 4096, "inbound_frames": 10_000, "inbound_bytes": "64MiB"},
         "logging": {"level": "warning"},
-        **more,
     }
 
 
 @asynccontextmanager
 async def gateway(
+    name: str,
+    settings: dict[str, Any],
     folder: Path,
     peers: Peers,
     *,
     cores: Collection[int],
-    sessions: int = 1,
+    agents: list[str],
     env: dict[str, str] | None = None,
-    settings: dict[str, Any] | None = None,
-    name: str = "gateway",
     checkout: Path = ROOT,
 ) -> AsyncGenerator[Subject]:
-    """Run `python -m gateway serve` of a checkout with as many sessions, each with its link up."""
-    config = _write(settings or configure(folder, peers, name=name), folder)
-    log, port = folder / "gateway.log", _free_port()
-    python = sys.executable if checkout == ROOT else str(checkout / ".venv" / "bin" / "python")
-    command = (python, "-m", "gateway", "serve", "--config", str(config), "--port", str(port))
-    url = f"http://127.0.0.1:{port}"
-    agents = [f"{name}-{number}" for number in range(sessions)]
-    async with running(*command, cores=cores, log=log, env=env, cwd=checkout) as process:
-        await _until_ready(process, url, log)
+    """Run `python -m gateway serve` of a checkout, with a session for each agent and its link up."""
+    async with serving(name, write(settings, folder), cores=cores, env=env, checkout=checkout) as subject:
         # The first agent stands in the configuration.
-        await open_sessions(url, agents[1:])
+        await open_sessions(subject.url, agents[1:])
         await peers.ask("connected", agents=agents, patience=START - 5)
-        yield Subject(name, process.pid, agents, url, folder / "dragoman.db")
+        yield replace(subject, agents=agents)
 
 
-def _write(settings: dict[str, Any], folder: Path) -> Path:
+@asynccontextmanager
+async def serving(
+    name: str,
+    config: Path,
+    *,
+    cores: Collection[int],
+    env: dict[str, str] | None = None,
+    checkout: Path = ROOT,
+    patience: float = START,
+) -> AsyncGenerator[Subject]:
+    """Run `python -m gateway serve` until the end of the block; it begins as soon as it is ready."""
+    folder, port = config.parent, _free_port()
+    log, url = folder / "gateway.log", f"http://127.0.0.1:{port}"
+    own = checkout / ".venv" / "bin" / "python"
+    python = str(own) if checkout != ROOT and own.exists() else sys.executable
+    command = (python, "-m", "gateway", "serve", "--config", str(config), "--port", str(port))
+    async with running(*command, cores=cores, log=log, env=env, cwd=checkout) as process:
+        await _until_ready(process, url, log, patience=patience)
+        database = folder / "dragoman.db"
+        yield Subject(name, process.pid, [], url, database if database.exists() else None)
+
+
+def write(settings: dict[str, Any], folder: Path) -> Path:
+    """Write a configuration into a new folder."""
     folder.mkdir(parents=True)
     config = folder / "gateway.yaml"
     # JSON is YAML.
@@ -126,9 +143,10 @@ def _write(settings: dict[str, Any], folder: Path) -> Path:
     return config
 
 
-async def _until_ready(process: asyncio.subprocess.Process, url: str, log: Path) -> None:
-    async with httpx.AsyncClient(trust_env=False) as http, asyncio.timeout(START):
-        while process.returncode is None:
+async def _until_ready(process: asyncio.subprocess.Process, url: str, log: Path, *, patience: float) -> None:
+    until = time.monotonic() + patience
+    async with httpx.AsyncClient(trust_env=False) as http:
+        while process.returncode is None and time.monotonic() < until:
             try:
                 if (await http.get(f"{url}/readyz")).status_code == 200:
                     return
@@ -155,24 +173,31 @@ async def open_sessions(url: str, agents: list[str]) -> None:
 
 @asynccontextmanager
 async def floor(
-    name: str, peers: Peers, *, cores: Collection[int], folder: Path, command: tuple[str, ...] = ()
+    name: str,
+    peers: Peers,
+    *,
+    cores: Collection[int],
+    folder: Path,
+    command: tuple[str, ...] = (),
+    count: int = 1,
 ) -> AsyncGenerator[Subject]:
-    """Run one of the hand-written integrations."""
-    command = command or module("tests.bench.floors", name)
-    async with running(*command, peers.runtime, peers.webhook, cores=cores, log=folder / f"{name}.log") as process:
+    """Run one of the hand-written integrations, for one agent or more."""
+    command = (*(command or module("tests.bench.floors", name)), peers.runtime, peers.webhook, str(count))
+    agents = [f"{name}-{number}" for number in range(count)] if count > 1 else [name]
+    async with running(*command, cores=cores, log=folder / f"{name}.log") as process:
         try:
-            await peers.ask("connected", agents=[name], patience=START - 5)
+            await peers.ask("connected", agents=agents, patience=_CONNECTED, within=_CONNECTED + 5)
         except BenchProblem as exc:
             raise BenchProblem(f"{exc}\n{tail(folder / f'{name}.log')}") from exc
-        yield Subject(name, process.pid, [name])
+        yield Subject(name, process.pid, agents)
 
 
 async def settle(subject: Subject) -> None:
     """Wait until a subject has done what it does behind the last result, so that the next one has the core alone."""
-    if subject.database is not None:
+    if subject.url:
         await asyncio.sleep(WINDOW + 0.2)
     before, still = cpu_seconds(subject.pid), 0
-    for _ in range(50):
+    for _ in range(100):
         await asyncio.sleep(0.05)
         now = cpu_seconds(subject.pid)
         still = still + 1 if now - before < 0.011 else 0
@@ -188,10 +213,11 @@ async def settle_wholly(subjects: Collection[Subject]) -> None:
         if subject.database is None:
             continue
         with closing(sqlite3.connect(f"file:{subject.database}?mode=ro", uri=True, timeout=5)) as connection:
-            async with asyncio.timeout(_MARKED):
-                # Marks come from another process and set no event.
-                while connection.execute(_UNMARKED).fetchone()[0]:  # noqa: ASYNC110
-                    await asyncio.sleep(0.1)
+            until = time.monotonic() + _MARKED
+            while left := connection.execute(_UNMARKED).fetchone()[0]:
+                if time.monotonic() > until:
+                    raise BenchProblem(f"{subject.name} has {left} results and copies that are not marked delivered")
+                await asyncio.sleep(0.1)
 
 
 def _free_port() -> int:

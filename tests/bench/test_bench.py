@@ -3,21 +3,29 @@
 import asyncio
 import json
 import os
+import re
+import time
 from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from itertools import cycle
 from pathlib import Path
 
 import pytest
 
-from tests.bench import load, soak
+from tests.bench import ab, load, page, pictures, soak
 from tests.bench.__main__ import main
+from tests.bench.figures import QUANTILES, Measurement, Series, Spread, Workload
 from tests.bench.load import Load, Order
-from tests.bench.plot import Panel, draw
+from tests.bench.plot import Axis, Panel, draw
+from tests.bench.processes import ROOT
 from tests.bench.raw_floor import RawBackend, RawLink
+from tests.bench.report import Report
 from tests.bench.runtime import FakeRuntime
 from tests.bench.steady import Steady
+from tests.bench.targets import C1, C64, C256, FLOORS, OTHER_GOALS, ROWS, VARIANTS
 from tests.bench.translation import Sample, measure as measure_translation, samples
+from tests.bench.usage import cpu_seconds
 from tests.bench.webhook import Webhook
 
 HOST = "127.0.0.1"
@@ -54,7 +62,7 @@ async def hosted(*forms: tuple[bytes, bytes]) -> AsyncGenerator[tuple[FakeRuntim
         ports = [server.sockets[0].getsockname()[1] for server in (huma, hook)]
         backend = RawBackend(f"http://{HOST}:{ports[1]}/tools")
         _, link = await loop.create_connection(lambda: SloppyLink(backend, forms), HOST, ports[0])
-        link.enter(f"{HOST}:{ports[0]}")
+        link.enter(f"{HOST}:{ports[0]}", "raw")
         await runtime.connected(["raw"], within=5)
         try:
             yield runtime, webhook
@@ -110,24 +118,42 @@ async def test_a_steady_load_tells_repeats_in_other_words_from_doubles() -> None
 
 @pytest.mark.slow
 def test_the_benchmark_writes_its_figures_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target = tmp_path / "figures.json"
-    assert main(["--tiny", "--only", "T4,T10", "--json", str(target), "--folder", str(tmp_path)]) == 0
+    target, before = tmp_path / "figures.json", page.PAGE.read_text()
+    asked = ["--tiny", "--only", "T4,T5,T10,T14,T15", "--page", "--json", str(target), "--folder", str(tmp_path)]
+    assert main(asked) == 0
     written = json.loads(target.read_text())
     assert written["faults"] == 0
-    assert written["T4"]["c1"] > 0
-    assert written["T10"]["burst"] > 0
+    for name, key in (("T4", "c1"), ("T5", "c64"), ("T10", "burst"), ("T14", "chunk"), ("T15", "ready")):
+        assert written[name][key] > 0
     assert written["machine"]["fdatasync_p50_ms"] > 0
     assert {row["subject"] for row in written["figures"]} == {"gateway", "httpx"}
+    assert all(row["cpu_us_per_call"] > 10 for row in written["figures"])
     shown = capsys.readouterr().out
-    assert "c1: p50 / direct httpx" in shown
+    assert "c1: p50 at 1 / httpx" in shown
     assert "Lost, doubled, different or repeated calls: 0." in shown
+    # What was not measured in earnest is on no page.
+    assert page.PAGE.read_text() == before
+
+
+@pytest.mark.slow
+def test_two_checkouts_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [str(ROOT), "--only", "T4", "--turns", "2", "--seconds", "0.3", "--folder", str(tmp_path)]
+    assert ab.main(asked) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^1 in flight +CPU per call, µs .* [\d.]+ \([\d.]+-[\d.]+\)$", shown, re.MULTILINE)
+
+
+def test_the_median_of_ever_more_turns_lies_between_two_of_them() -> None:
+    # The tables for the sign test say: the 4th and the 12th of 15.
+    assert ab.surely([float(number) for number in range(15, 0, -1)]) == Spread(8, 4, 12)
+    assert ab.surely([3.0, 1.0, 2.0]) == Spread(2, 1, 3)
 
 
 @pytest.mark.parametrize("sample", samples(), ids=lambda sample: sample.adapter.name)
 def test_every_protocol_has_an_event_of_half_a_kilobyte_to_translate(sample: Sample) -> None:
     found = measure_translation(sample, seconds=0.05)
     assert 400 < found["bytes"] < 600
-    assert min(found["alone"], found["with_json"]) > 0
+    assert 0 < found["json_alone"] < found["codec_alone"] < found["translation"]
 
 
 def test_a_name_that_no_scenario_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,5 +188,114 @@ def test_growth_after_the_warm_up_is_not_flat(last: float, *, flat: bool) -> Non
 
 
 def test_a_picture_of_nothing_can_be_drawn(tmp_path: Path) -> None:
-    draw(tmp_path / "empty.png", [Panel("nothing", {"none": []})], times=[], unit="min", title="empty")
+    draw(tmp_path / "empty.png", [Panel("nothing", {"none": []})], Axis.times([], "min"), title="empty")
     assert (tmp_path / "empty.png").exists()
+
+
+@pytest.mark.parametrize("nested", [True, False])
+@pytest.mark.parametrize("size", [80, 10_000, 60_000])
+def test_arguments_are_about_as_long_as_asked(size: int, *, nested: bool) -> None:
+    made = load.make_arguments(size, nested=nested)
+    assert size <= len(made) <= size + 100
+    assert len(json.loads(made).get("hands", ())) == {80: 1, 10_000: 96, 60_000: 568}[size] * nested
+
+
+def test_processor_time_is_that_of_all_threads() -> None:
+    def work() -> None:
+        until = time.thread_time() + 0.1
+        while time.thread_time() < until:
+            pass
+
+    before, own = cpu_seconds(os.getpid()), time.process_time()
+    with ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(work) for _ in range(2)]:
+            done.result()
+        # While they are still there.
+        used, passed = cpu_seconds(os.getpid()) - before, time.process_time() - own
+    assert used == pytest.approx(passed, abs=0.02)
+    assert used >= 0.2
+
+
+def taken(cpu: float, rate: float) -> Measurement:
+    """One repetition."""
+    latencies = [0.001 * (1 + place) for place in range(len(QUANTILES))]
+    kept = {"made": 10, "lost": 0, "doubled": 0, "different": 0, "posts": 10, "signed": 10, "calls": 10, "rss": 1}
+    return Measurement(
+        **kept,
+        rate=rate,
+        p50=0.01,
+        p99=0.02,
+        quantiles=latencies,
+        cpu=cpu,
+        written=6e3,
+        writes=2.0,
+        busy=1,
+        peers_busy=0,
+    )
+
+
+def report_of(*loads: Workload) -> Report:
+    """Report loads in which a call costs the gateway a tenth of what it costs the others."""
+    report = Report(
+        {"cores": 2, "pinned": True, "python": "3.11", "sqlite": "3.40", "load_before": 0.0}
+        | dict.fromkeys(("fdatasync_p50_ms", "fdatasync_p50_ms_after"), 0.1)
+    )
+    for load_ in loads:
+        series = Series(load_)
+        for name in (*VARIANTS, *FLOORS):
+            for turn in range(3):
+                series.add(name, taken(1e-4 * (1 if name in VARIANTS else 10), 1000.0 + turn))
+        report.add_series(series)
+        report.judge_loads(series, [row for row in ROWS if row.workload == load_])
+    return report
+
+
+def test_a_row_is_the_median_of_its_turns_and_judged_by_its_goal() -> None:
+    written = report_of(C1, C64, C256).document()
+    assert written["T5"]["c64"] == pytest.approx(0.1)
+    assert (written["T5m"]["c64"], written["T5m"]["watched"]) == (1.0, 1.0)
+    assert written["T13"]["c64"] == 6.0
+    met = {(row["name"], row["key"]): row["met"] for row in written["judged"]}
+    assert (met["T5", "c64"], met["T13", "c64"], met["T4", "c1"]) == ("stretch", "yes", "yes")
+    # Throughput does not decide.
+    assert met["T1", "c64"] == "(no)"
+
+
+def test_pictures_show_load_sessions_and_latency(tmp_path: Path) -> None:
+    drawn = pictures.draw_all(report_of(C1, C64, C256), tmp_path)
+    assert {path.name for path in drawn} == {"bench-flight.png", "bench-sessions.png", "bench-latency.png"}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
+
+
+def test_the_page_keeps_what_was_not_measured_this_time() -> None:
+    blank = f"Words.\n\n{page.BEGIN}\n{page.END}\n\nMore words.\n"
+    first = page.page_of(blank, report_of(C1, C64))
+    second = page.page_of(first, report_of(C256))
+    assert second.startswith("Words.\n")
+    assert second.endswith("\n\nMore words.\n")
+    before, after = (page.rows_of(text, page.LOADS) for text in (first, second))
+    assert after == [*before, *(row for row in after if row[0] == C256.name)]
+    assert len(after) > len(before)
+
+
+def test_the_page_is_of_the_form_that_the_benchmark_writes() -> None:
+    text = page.PAGE.read_text()
+    rows = page.rows_of(text, page.GOALS)
+    goals = {(row.name, row.what): (row.goal, row.judges) for row in ROWS}
+    goals |= {(name, what): (goal, True) for (name, _), (what, goal) in OTHER_GOALS.items()}
+    assert sorted(row[:2] for row in rows) == sorted(goals)
+    for name, what, must, stretch, value, met in rows:
+        goal, judges = goals[name, what]
+        if goal is None:
+            assert (must, stretch, met) == ("", "", "")
+            continue
+        assert (must, stretch) == (goal.say(goal.must), goal.say(goal.stretch))
+        # Only a value that was rounded to the goal itself may be judged either way.
+        median = float(value.partition(" ")[0].replace(",", ""))
+        said = goal.judge(median) if judges else f"({goal.judge(median)})"
+        assert met == said or median in {goal.must, goal.stretch}, (name, what)
+    assert page.verdict(rows) in text
+    loads = page.rows_of(text, page.LOADS)
+    assert {workload for workload, *_ in loads} >= {row.workload.name for row in ROWS}
+    assert {who for _, who, *_ in loads} <= {*VARIANTS, *FLOORS}
+    assert page.page_of(text, report_of(C64)) != text

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import orjson
@@ -14,10 +15,13 @@ from adapters.openhands import ADAPTER as OPENHANDS
 from gateway.adapter.port import Adapter, Frame
 from gateway.events import Draft, MessagePosted, Text, ToolFinished
 from gateway.links import json
+from tests.bench.load import make_arguments
 
 _ROUND = 200
 _ID = "550e8400-e29b-41d4-a716-446655440000"
 _LONG = "The quick brown fox jumps over the lazy dog. " * 7
+_ARGUMENTS: dict[str, Any] = orjson.loads(make_arguments(250))
+_HANDS = _ARGUMENTS["hands"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +38,13 @@ def _huma(adapter: Adapter) -> Sample:
         "type": "tool-call",
         "toolCallId": _ID,
         "toolName": "ask_for_cards",
-        "arguments": {"targetPlayer": "Victoria", "rank": "7", "note": _LONG},
+        "arguments": _ARGUMENTS,
     }
     return Sample(adapter, Frame("event", asked), _finished())
 
 
 def _finished() -> Draft:
-    result = {"cards": ["7♠", "7♥"], "said": _LONG}
+    result = {"cards": _HANDS, "said": "Go fish!"}
     return Draft(ToolFinished(native_call_id=_ID, tool="ask_for_cards", outcome="success", result=result))
 
 
@@ -49,9 +53,9 @@ def _openhands() -> Sample:
         "id": 42,
         "timestamp": "2026-11-20T12:00:00.000000",
         "source": "agent",
-        "message": "I run a command.",
-        "action": "run",
-        "args": {"command": "ls -la", "thought": _LONG, "blocking": False, "confirmation_state": "confirmed"},
+        "message": "I call a tool.",
+        "action": "call_tool_mcp",
+        "args": {"name": "ask_for_cards", "arguments": _ARGUMENTS, "thought": "", "confirmation_state": "confirmed"},
     }
     return Sample(OPENHANDS, Frame("oh_event", seen), Draft(MessagePosted(content=(Text(text=_LONG),))))
 
@@ -61,7 +65,7 @@ def _herm() -> Sample:
         "type": "agent.custom_tool_use",
         "id": "custom_toolu_123",
         "tool": "ask_for_cards",
-        "input": {"targetPlayer": "Victoria", "rank": "7", "note": _LONG},
+        "input": _ARGUMENTS,
     }
     wrapped = {
         "id": "evt_7",
@@ -80,42 +84,55 @@ def samples() -> tuple[Sample, ...]:
 
 
 def measure(sample: Sample, *, seconds: float) -> dict[str, float]:
-    """Count how many events a second are read and said by the codec alone, and with the JSON around it."""
+    """Time in µs what reading and saying an event take: its JSON alone, with the codec, and the codec alone.
+
+    The three take turns, so that a busy machine slows all of them down.
+    """
     codec = sample.adapter.codec()
-    text = orjson.dumps(sample.frame.payload).decode()
+    text = orjson.dumps(sample.frame.payload)
     channel = sample.frame.channel
     heard = [draft.event.kind for draft in codec.decode(sample.frame)]
     assert heard == ["tool.requested"], heard
-    assert codec.encode(sample.answer).frames
+    said = [frame.payload for frame in codec.encode(sample.answer).frames]
+    assert said
 
-    def alone() -> None:
-        codec.decode(sample.frame)
-        codec.encode(sample.answer)
+    def json_alone() -> None:
+        orjson.loads(text)
+        for payload in said:
+            orjson.dumps(payload)
 
-    def with_json() -> None:
+    def translation() -> None:
         codec.decode(Frame(channel, json.loads(text)))
         for frame in codec.encode(sample.answer).frames:
             json.dumps(frame.payload)
 
-    return {"alone": _per_second(alone, seconds), "with_json": _per_second(with_json, seconds), "bytes": len(text)}
+    def codec_alone() -> None:
+        codec.decode(sample.frame)
+        codec.encode(sample.answer)
+
+    taken = {work.__name__: [_micros(work) for _ in range(3)] for work in (json_alone, translation, codec_alone)}
+    begun = time.process_time()
+    while time.process_time() - begun < seconds:
+        for work in (json_alone, translation, codec_alone):
+            taken[work.__name__].append(_micros(work))
+    return {name: median(values) for name, values in taken.items()} | {"bytes": len(text)}
 
 
-def _per_second(work: Callable[[], None], seconds: float) -> float:
+def _micros(work: Callable[[], None]) -> float:
+    begun = time.process_time()
     for _ in range(_ROUND):
         work()
-    done, begun = 0, time.perf_counter()
-    while (took := time.perf_counter() - begun) < seconds:
-        for _ in range(_ROUND):
-            work()
-        done += _ROUND
-    return done / took
+    return (time.process_time() - begun) / _ROUND * 1e6
 
 
-def main(seconds: float) -> None:
-    """Print one JSON object."""
-    found: dict[str, Any] = {sample.adapter.name: measure(sample, seconds=seconds) for sample in samples()}
+def main(seconds: float, turns: int) -> None:
+    """Print one JSON object: what each turn has found, by adapter."""
+    found: dict[str, list[dict[str, float]]] = {sample.adapter.name: [] for sample in samples()}
+    for _ in range(turns):
+        for sample in samples():
+            found[sample.adapter.name].append(measure(sample, seconds=seconds))
     sys.stdout.write(orjson.dumps(found).decode() + "\n")
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]))
+    main(float(sys.argv[1]), int(sys.argv[2]))

@@ -53,11 +53,17 @@ def release_before() -> Release:
     return find_release_before() or _give_up()
 
 
-@cache
 def find_release_before() -> Release | None:
-    """Build the release before, as its wheel; None where its commit is missing."""
+    """Build the release before; None where its commit is missing."""
+    folder = build(COMMIT)
+    return None if folder is None else Release(folder, "gateway.runtime.pump")
+
+
+@cache
+def build(commit: str) -> Path | None:
+    """Build a commit, as its wheel, and say where it can be run; None where it is missing."""
     archive = subprocess.run(
-        ["git", "archive", COMMIT, "gateway", "adapters", "config", "pyproject.toml", "README.md", "LICENSE"],
+        ["git", "archive", commit, "gateway", "adapters", "config", "pyproject.toml", "README.md", "LICENSE"],
         cwd=ROOT,
         capture_output=True,
         check=False,
@@ -76,7 +82,7 @@ def find_release_before() -> Release | None:
     [wheel] = folder.glob("*.whl")
     with ZipFile(wheel) as packed:
         packed.extractall(installed)  # noqa: S202 -- just built of it
-    return Release(installed, "gateway.runtime.pump")
+    return installed
 
 
 def _give_up() -> NoReturn:

@@ -1,0 +1,99 @@
+"""Writes the tables of this folder's README, between two marks; the words around them are written by hand."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.bench.figures import digits
+from tests.bench.report import Judged, Report, describe
+
+PAGE = Path(__file__).with_name("README.md")
+BEGIN, END = "<!-- Written by `make bench`, from here -->", "<!-- to here -->"
+GOALS = ("#", "of what", "must", "stretch", "is (least to most)", "met")
+LOADS = ("workload", "who", "CPU per call, µs", "calls/s", "p50, ms", "p99, ms", "bytes written", "pages written")
+OTHERS = ("#", "of what", "value (least to most)")
+_TEXT = {"#", "of what", "met", "workload", "who"}
+
+Cells = tuple[str, ...]
+
+
+def write(report: Report) -> None:
+    """Put what was measured into the page; what was not measured this time stays as it is."""
+    PAGE.write_text(page_of(PAGE.read_text(), report))
+
+
+def page_of(page: str, report: Report) -> str:
+    """Write the page anew."""
+    before, begun, rest = page.partition(BEGIN)
+    old, closed, after = rest.partition(END)
+    assert begun, f"the page has no {BEGIN}"
+    assert closed, f"the page has no {END}"
+    goals = _merge(rows_of(old, GOALS), [_goal(row) for row in report.judged])
+    goals.sort(key=_place)
+    loads = _merge(rows_of(old, LOADS), [_load(said) for said in report.rows])
+    others = _merge(rows_of(old, OTHERS), [(name, what, str(value)) for name, _, what, value in report.found])
+    others.sort(key=_place)
+    parts = (
+        f"Measured last: {describe(report.machine)}",
+        verdict(goals),
+        _table(GOALS, goals),
+        "Each subject under each workload, medians of the turns:",
+        _table(LOADS, loads),
+        "Beside them:",
+        _table(OTHERS, others),
+    )
+    return "".join((before, BEGIN, "\n\n", "\n\n".join(parts), "\n\n", END, after))
+
+
+def verdict(goals: Sequence[Cells]) -> str:
+    """Say which of the rows that decide are reached."""
+    said = {met: [f"{row[0]} {row[1]}" for row in goals if row[-1] == met] for met in ("yes", "stretch", "no")}
+    reached = len(said["yes"]) + len(said["stretch"])
+    missed = f"; not reached: **{'**; **'.join(said['no'])}**" if said["no"] else ""
+    return f"Of {reached + len(said['no'])} rows that decide, {reached} are reached{missed}."
+
+
+def rows_of(page: str, head: Cells) -> list[Cells]:
+    """Read the rows of the table with this head."""
+    rows: list[Cells] = []
+    within = False
+    for line in page.splitlines():
+        cells = tuple(cell.strip() for cell in line.strip().strip("|").split(" | ")) if line.startswith("|") else ()
+        within = cells == head or (within and bool(cells))
+        if within and cells != head and not line.startswith("|-"):
+            rows.append(cells)
+    return rows
+
+
+def _merge(old: list[Cells], new: list[Cells]) -> list[Cells]:
+    """Take the new rows, and the old ones of what was not measured now, in the order in which they stood."""
+    measured = {row[0] for row in new}
+    order = {name: place for place, name in enumerate(dict.fromkeys(row[0] for row in (*old, *new)))}
+    return sorted([row for row in old if row[0] not in measured] + new, key=lambda row: order[row[0]])
+
+
+def _place(row: Cells) -> tuple[int, str]:
+    number = re.match(r"T(\d+)", row[0])
+    return (int(number[1]) if number else 1000, row[0])
+
+
+def _goal(row: Judged) -> Cells:
+    bounds = (row.goal.say(row.goal.must), row.goal.say(row.goal.stretch)) if row.goal is not None else ("", "")
+    return (row.name, row.what, *bounds, str(row.value), row.met)
+
+
+def _load(said: dict[str, Any]) -> Cells:
+    names = ("cpu_us_per_call", "calls_per_s", "p50_ms", "p99_ms")
+    disk = ("bytes_written_per_call", "writes_per_call") if said["writes_per_call"] > _NOTHING else ()
+    figures = [digits(said[name]) for name in (*names, *disk)]
+    return (said["workload"]["name"], said["subject"], *figures, *[""] * (6 - len(figures)))
+
+
+_NOTHING = 0.05
+"""Writes per call of who keeps nothing: what the interpreter itself writes now and then."""
+
+
+def _table(head: Cells, rows: Sequence[Cells]) -> str:
+    lines = [f"| {' | '.join(head)} |", f"|{'|'.join('---' if name in _TEXT else '--:' for name in head)}|"]
+    return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
