@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from tests.bench.figures import digits
@@ -35,7 +36,7 @@ def page_of(page: str, report: Report) -> str:
     others = _merge(rows_of(old, OTHERS), [(name, what, str(value)) for name, _, what, value in report.found])
     others.sort(key=_place)
     parts = (
-        f"Measured last: {describe(report.machine)}",
+        _wrap(f"Measured last: {describe(report.machine)}"),
         verdict(goals),
         _table(GOALS, goals),
         "Each subject under each workload, medians of the turns:",
@@ -51,7 +52,11 @@ def verdict(goals: Sequence[Cells]) -> str:
     said = {met: [f"{row[0]} {row[1]}" for row in goals if row[-1] == met] for met in ("yes", "stretch", "no")}
     reached = len(said["yes"]) + len(said["stretch"])
     missed = f"; not reached: **{'**; **'.join(said['no'])}**" if said["no"] else ""
-    return f"Of {reached + len(said['no'])} rows that decide, {reached} are reached{missed}."
+    return _wrap(f"Of {reached + len(said['no'])} rows that decide, {reached} are reached{missed}.")
+
+
+def _wrap(words: str) -> str:
+    return fill(words, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def rows_of(page: str, head: Cells) -> list[Cells]:

@@ -12,7 +12,10 @@ from tests.bench.targets import C1, C16, C64, C256, MANY, ONE, SOME
 _FLIGHT = (C1, C16, C64, C256)
 _SESSIONS = {ONE: "1", SOME: "16", MANY: "256"}
 _SHOWN = (ONE, "old", "httpx", "best")
-_MEASURES: Sequence[tuple[str, str]] = (("calls per second", "calls_per_s"), ("CPU per call, µs", "cpu_us_per_call"))
+_MEASURES: Sequence[tuple[str, str]] = (
+    ("calls per second", "calls_per_s"),
+    ("CPU per call, microseconds", "cpu_us_per_call"),
+)
 
 
 def draw_all(report: Report, folder: Path) -> list[Path]:
@@ -39,7 +42,7 @@ def _over_flight(found: Found, path: Path) -> bool:
         for title, key in _MEASURES
     ]
     axis = Axis.steps([str(load.window) for load in flights])
-    draw(path, panels, axis, title="One session, by calls in flight")
+    draw(path, panels, axis, title="One session; to the right: calls in flight")
     return True
 
 
@@ -53,7 +56,7 @@ def _over_sessions(found: Found, path: Path) -> bool:
         lines |= {f"{name} over one": [found[C64.name, name][key]] * len(_SESSIONS) for name in floors}
         panels.append(Panel(title, lines))
     axis = Axis.steps(list(_SESSIONS.values()))
-    draw(path, panels, axis, title="64 calls in flight, by sessions they are spread over")
+    draw(path, panels, axis, title="64 calls in flight; to the right: sessions that they are spread over")
     return True
 
 
@@ -71,7 +74,7 @@ def _latency(found: Found, path: Path) -> bool:
     if not panels:
         return False
     axis = Axis([QUANTILES[place] for place in kept], [(at, f"{at / 10:g} %") for at in range(0, _MOST, 100)])
-    draw(path, panels, axis, title="Latency, ms: so many of all calls took at most as long")
+    draw(path, panels, axis, title="Latency in ms; to the right: how many of all calls took at most as long")
     return True
 
 
