@@ -174,11 +174,12 @@ def answered(
     )
     match verdict:
         case End(result, dead):
-            settle(runtime, builder, call, result, dead=dead)
+            settle(runtime, builder, call, result, dead=dead, under_way=False)
         case Wait(deadline_at):
             builder.change_call(Accept(call_id, deadline_at))
         case Retry() if call.canceling_until is not None:
-            settle(runtime, builder, call, Answered(Outcome(outcome="canceled", error="Canceled by an operator.")))
+            canceled = Answered(Outcome(outcome="canceled", error="Canceled by an operator."))
+            settle(runtime, builder, call, canceled, under_way=False)
         case Retry(due_at, reason, unsure):
             builder.change_call(Requeue(call_id, due_at, reason, unsure=unsure))
             builder.effects.append(Queue(call_id, call.executor or "", due_at))
@@ -348,10 +349,12 @@ def settle(
     tell_reason: str | None = None,
     moot: bool = False,
     dead: bool = False,
+    under_way: bool = True,
 ) -> None:
     """End a call: updates first, then its one outcome, then what must be told.
 
-    `dead` calls ended for want of an answer and wait for an operator.
+    `dead` calls ended for want of an answer and wait for an operator. One that is `under_way` may wait for a slot, or
+    be asked for at an executor.
     """
     outcome = answered.outcome
     if outcome.outcome != "success" and not outcome.error:
@@ -393,6 +396,8 @@ def settle(
         builder.effects.append(
             Transmit(builder.last_sequence, "turn", told.kind, adapted.frames, call.request_sequence)
         )
+    if not under_way:
+        return
     told_off = canceled_data(builder.base, call, reason=tell_reason) if tell_reason and call.attempt > 0 else None
     builder.effects.append(Release(call.call_id, call.executor, told_off, call.key or call.call_id))
 
