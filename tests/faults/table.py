@@ -1,4 +1,7 @@
-"""Runs what `make test` leaves out, and writes the table in this folder's README from what the fault tests observed."""
+"""Runs what `make test` leaves out, and writes the table in this folder's README from what the fault tests observed.
+
+A run of all of it also writes anew how many tests and seconds the list in tests/README.md names.
+"""
 
 import argparse
 import json
@@ -16,7 +19,9 @@ from tests.pace import QUIET
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PAGE = HERE / "README.md"
+LIST = HERE.parent / "README.md"
 FIGURES = ROOT / ".cache" / "faults.json"
+TIMED = ROOT / ".cache" / "timed.json"
 
 _TOP = """\
 <!-- Written by `make faults`; the words are in table.py. -->
@@ -126,6 +131,21 @@ def page_of(lines: Mapping[str, str]) -> str:
     return "\n".join([_TOP, *_HEAD, *sorted(lines.values(), key=place), ""])
 
 
+def list_of(page: str, files: Iterable[tuple[str, tuple[int, float]]]) -> str:
+    """Write a page's list of what is moved with the tests and seconds that were counted; other rows stay."""
+    found: dict[str, tuple[int, float]] = {}
+    for file, (tests, seconds) in files:
+        name = "tests/faults/" if file.startswith("tests/faults/") else file
+        so_far = found.get(name, (0, 0.0))
+        found[name] = so_far[0] + tests, so_far[1] + seconds
+
+    def row(old: re.Match[str]) -> str:
+        tests, seconds = found.get(old[1], (0, 0.0))
+        return f"| `{old[1]}` | {tests} | {max(1, round(seconds))} |" if tests else old[0]
+
+    return re.sub(r"(?m)^\| `(tests/\S+)` \| \d+ \| \d+ \|$", row, page)
+
+
 def main() -> int:
     """Run the tests, and write down also what is wrong; returns 1 where a test failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -133,9 +153,13 @@ def main() -> int:
     parser.add_argument("tests", nargs="*", help="only these tests; other rows stay as they are")
     given = parser.parse_args()
     code = 0 if given.keep else _run(given.tests)
-    rows = {row.fault: row.line() for row in rows_of(json.loads(FIGURES.read_text()))}
+    figures = json.loads(FIGURES.read_text())
+    rows = {row.fault: row.line() for row in rows_of(figures["faults"])}
     before = lines_of(PAGE.read_text()) if given.tests and PAGE.exists() else {}
     PAGE.write_text(page_of(before | rows))
+    if not given.tests:
+        timed = json.loads(TIMED.read_text())
+        LIST.write_text(list_of(LIST.read_text(), [*timed["files"].items(), *figures["files"].items()]))
     return code
 
 
@@ -147,10 +171,10 @@ def _run(tests: list[str]) -> int:
         return 0 if code == 5 and tests else code
 
     # What is measured runs alone.
-    timing = pytest("-m", "timing", **{QUIET: "1"})
-    collect = ["-p", "tests.faults.plugin", "--faults", str(FIGURES)]
+    collect = ["-p", "tests.faults.plugin", "--faults"]
+    timing = pytest("-m", "timing", *collect, str(TIMED), **{QUIET: "1"})
     others = ["-m", "(faults or slow) and not timing", "-n", "2", "--dist", "worksteal", "--durations", "5"]
-    return pytest(*others, *collect) or timing
+    return pytest(*others, *collect, str(FIGURES)) or timing
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
-from tests.faults.table import PAGE, fault_of, lines_of, page_of, rows_of
+from tests.faults.table import PAGE, fault_of, lines_of, list_of, page_of, rows_of
 
 FOLDER = Path(__file__).parent
 
@@ -60,3 +60,15 @@ def test_rows_of_other_runs_are_kept() -> None:
     fire = "| [Fire](test_a.py) | SQLite | 1 | 0 | 0 |  | 0 |  |"
     frost = "| [Frost](test_points.py) | SQLite | 1 | 0 | 0 |  | 0 |  |"
     assert list(lines_of(page_of({"Fire": fire, "Frost": frost})).values()) == [frost, fire]
+
+
+def test_the_list_of_what_is_moved_names_what_was_counted() -> None:
+    page = "| moved | tests | seconds |\n|---|--:|--:|\n| `tests/faults/` | 1 | 2 |\n| `tests/a/test_b.py` | 3 | 4 |\n"
+    counted = [
+        ("tests/faults/test_x.py", (2, 10.4)),
+        ("tests/faults/test_y.py", (1, 0.2)),
+        ("tests/faults/test_x.py", (1, 1.0)),
+    ]
+    assert list_of(page, counted) == page.replace("| 1 | 2 |", "| 4 | 12 |")
+    # What could not run here says nothing.
+    assert list_of(page, [("tests/a/test_b.py", (0, 0.1))]) == page
