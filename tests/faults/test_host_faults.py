@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from gateway.events import QuestionAsked, ToolRequested
 from gateway.runtime.tuning import Tuning
 from gateway.store.step import RUNTIME
-from tests.faults.host_faults import ENGINE_METHODS, Host, Unforeseen, configuration, host, made
+from tests.faults.host_faults import ENGINE_METHODS, Host, Unforeseen, host, made
 from tests.pace import within
 from tests.scenarios.environment import until
 from tests.scenarios.hooks import SECRET
@@ -314,24 +313,7 @@ async def test_a_fault_is_in_the_log_and_the_metrics_within_a_second(running: Ho
     await running.is_well()
 
 
-# Reloading, and what is taken
-
-
-@pytest.mark.parametrize("place", ["engine.open_session", "adapter.connector", "adapter.codec", "executor.enter"])
-async def test_what_a_reload_could_not_finish_the_next_one_does_and_says_so(running: Host, place: str) -> None:
-    settings = configuration()
-    settings["runtimes"]["finn"]["session"] = "room-other"
-    settings["executors"]["echo"]["result"] = 2
-    running.config.write_text(yaml.safe_dump(settings))
-    running.traps.set(place)
-    await running.post("/v1/reload", status=500)
-    await running.others_go_on()
-    changed = (await running.post("/v1/reload", status=200))["changed"]
-    assert {"runtimes.finn", "executors.echo"} <= set(changed)
-    assert (await running.post("/v1/reload", status=200))["changed"] == []
-    sessions = (await running.get("/v1/sessions"))["data"]
-    assert "room-other" in {one["native_id"] for one in sessions}
-    assert running.finn.open == 3
+# What is taken
 
 
 async def test_a_decision_that_fails_gives_its_slot_back_and_is_on_record(tmp_path: Path) -> None:
