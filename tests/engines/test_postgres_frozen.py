@@ -150,8 +150,10 @@ async def test_only_transactions_on_our_tables_that_nobody_brings_to_an_end_are_
             stuck(dsn, f'TABLE "{schema}".sessions') as reading,
             stuck(dsn, lock_of(schema, BOB)) as writing,
         ):
+            # Only who stands still for that long is ended.
             await asyncio.sleep(3.5)
             await engine.take_over(A, runtimes={"finn"}, limit=5)
+            # Nobody tells those who were not ended.
             await asyncio.sleep(0.2)
             # Rows that are loaded come one by one, for as long as their source takes.
             sending.set()

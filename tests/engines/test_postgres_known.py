@@ -92,6 +92,7 @@ async def test_a_server_that_said_nothing_for_a_while_is_asked_before_it_commits
         for text in ("prepared", "known"):
             await engine.commit(Step(ALICE, (said(text),)))
         monkeypatch.setattr(postgres_commits, "FRESH", 0.05)
+        # So long nothing was said.
         await asyncio.sleep(0.1)
         begun = proxy.turns
         await engine.commit(Step(ALICE, (said("later"),)))
