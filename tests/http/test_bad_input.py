@@ -79,6 +79,21 @@ def test_a_wide_value_beside_a_deep_one_is_still_too_deep() -> None:
         parse_json(b"[" + b"[]," * 100 + b"[" * 64 + b"]" * 64 + b"]")
 
 
+async def test_of_a_member_that_is_given_twice_the_last_one_counts_everywhere(
+    api: httpx.AsyncClient, environment: Environment, session_id: str
+) -> None:
+    raw = b'{"kind": "opaque", "channel": "c", "kind": "turn.steered", "text": "left", "text": "right"}'
+    path, headers = f"/v1/sessions/{session_id}/events", {**JSON, "idempotency-key": "k"}
+    refused = await api.post(path, content=raw, headers=headers)
+    assert problem(refused, 400, "invalid-event")["pointer"] == "/channel"
+    raw = raw.replace(b'"channel": "c", ', b"")
+    assert (await api.post(path, content=raw, headers=headers)).status_code == 202
+    # A repeat that gives only the last ones is the same request.
+    again = await api.post(path, json={"kind": "turn.steered", "text": "right"}, headers=headers)
+    assert again.headers["idempotency-replayed"] == "true"
+    assert [one.event.kind for one in await environment.journal(session_id)][2:] == ["turn.steered"]
+
+
 @pytest.mark.parametrize(
     ("kind", "charset"),
     [
@@ -244,6 +259,9 @@ WORDED: list[tuple[str, dict[str, Any], str]] = [
         "/since: must be a time with its zone, such as 2026-11-20T12:00:00Z",
     ),
     ("/v1/dead-letters/redrive", {"limit": 0}, "/limit: must be at least 1"),
+    ("/v1/dead-letters/redrive", {"limit": "10"}, "/limit: must be a whole number"),
+    ("/v1/dead-letters/redrive", {"dry_run": "true"}, "/dry_run: must be true or false"),
+    ("/v1/sessions", {"runtime": 5, "native_id": 7}, "/runtime: must be a string"),
 ]
 
 
