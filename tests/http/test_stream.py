@@ -42,7 +42,9 @@ class Reader:
 
     async def event(self) -> dict[str, str]:
         """Read one event as its fields, without the `retry` that stands in the first one."""
-        fields = dict(line.split(": ", 1) for line in await self.frame())
+        # Heartbeats alone are none, however long they come.
+        async with asyncio.timeout(10):
+            fields = dict(line.split(": ", 1) for line in await self.frame())
         fields.pop("retry", None)
         return fields
 
