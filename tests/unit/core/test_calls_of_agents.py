@@ -263,6 +263,8 @@ def test_attempts_end_and_the_last_reason_is_told():
     harness.decide(lambda builder: calls.claim(builder, harness.id_of("tc-1")))
     harness.answer(NeverSent("no connection"), attempt=2)
     assert harness.sent[0]["error"] == "no connection (after 2 attempts)"
+    # It is over by itself.
+    assert harness.released == []
 
 
 def test_a_success_of_an_earlier_attempt_wins_and_its_failure_does_not_count():
@@ -274,6 +276,8 @@ def test_a_success_of_an_earlier_attempt_wins_and_its_failure_does_not_count():
     assert harness.step.events == ()
     harness.answer(DONE, attempt=1)
     assert harness.sent[0]["outcome"] == "success"
+    # The later one is under way still.
+    assert [release.stop for release in harness.released] == [True]
 
 
 def test_an_accepted_call_waits_for_its_callback():
