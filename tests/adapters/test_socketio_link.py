@@ -11,6 +11,7 @@ from aiohttp import WSMsgType, web
 
 from gateway.adapter.port import Frame
 from gateway.errors import LinkLost, LinkRefused
+from gateway.guard import FAULTS
 from gateway.links.socketio.client import MAX_MESSAGE, Target, open_link, shared_session
 from gateway.links.socketio.refusal import find_code
 from gateway.testing.conformance.link import Collector, enter, within
@@ -236,6 +237,66 @@ async def test_a_ping_is_answered_while_events_flow() -> None:
     async with scripted(ping) as (target, session), open_link(target, collector, session=session):
         await collector.wait_for(1)
         await within(answered.wait())
+
+
+async def test_a_server_that_falls_silent_without_a_word_is_lost() -> None:
+    async def fall_silent(socket: web.WebSocketResponse) -> None:
+        await socket.send_str('0{"sid":"s","upgrades":[],"pingInterval":200,"pingTimeout":100}')
+        await socket.receive()
+        await socket.send_str('40{"sid":"x"}')
+        for _ in range(3):
+            await asyncio.sleep(0.2)
+            await socket.send_str("2")
+        pinged.set()
+        await listen(socket)
+
+    pinged = asyncio.Event()
+    async with (
+        scripted(fall_silent) as (target, session),
+        open_link(target, Collector(), session=session) as link,
+    ):
+        assert await within(link.wait_closed()) == "nothing came from the server for 0.3 s"
+        assert pinged.is_set()
+
+
+async def test_who_leaves_says_goodbye_and_leaves_nothing_running() -> None:
+    said: list[str] = []
+
+    async def hear(socket: web.WebSocketResponse) -> None:
+        await let_in(socket)
+        said.extend([message.data async for message in socket])
+        left.set()
+
+    left = asyncio.Event()
+    async with scripted(hear) as (target, session):
+        before = asyncio.all_tasks()
+        async with open_link(target, Collector(), session=session):
+            # The server's task, and the one that reads.
+            ours = [task for task in asyncio.all_tasks() - before if task.get_name().startswith("dragoman-")]
+            assert len(ours) == 1
+            assert not any("engineio" in repr(task) for task in asyncio.all_tasks())
+        assert ours[0].done()
+        await within(left.wait())
+    assert said == ["41", "1"]
+
+
+async def test_a_receiver_that_raises_costs_the_link_and_is_counted() -> None:
+    class Failing(Collector):
+        def frame(self, frame: Frame, cursor: str | None = None) -> None:
+            raise ZeroDivisionError(frame, cursor)
+
+    async def speak(socket: web.WebSocketResponse) -> None:
+        await let_in(socket)
+        await entered.wait()
+        await socket.send_str('42["event",1]')
+        await listen(socket)
+
+    entered = asyncio.Event()
+    faults = FAULTS.total["link"]
+    async with scripted(speak) as (target, session), open_link(target, Failing(), session=session) as link:
+        entered.set()
+        assert await within(link.wait_closed()) == "the link failed inside the gateway (ZeroDivisionError)"
+    assert FAULTS.total["link"] == faults + 1
 
 
 @pytest.mark.requirement("A40")

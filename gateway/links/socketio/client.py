@@ -1,8 +1,9 @@
-"""One Socket.IO link: python-socketio connects and keeps alive, frames go in and out in the order of the wire.
+"""One Socket.IO link: python-socketio shakes hands, frames go in and out in the order of the wire.
 
 The library runs every packet as a task of its own and keeps an unbounded queue of outgoing ones. Both are
 bypassed by standing between Engine.IO and aiohttp: event packets are handed to the receiver as they are read
-from the websocket, and sent straight to it, so that its own back-pressure holds.
+from the websocket, and sent straight to it, so that its own back-pressure holds. Once it has let us in, it is let go
+of with its tasks and queues, and one task of ours reads on.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ import aiohttp
 
 from gateway.adapter.port import Frame, Receipt, Receiver
 from gateway.errors import LinkLost, LinkRefused
+from gateway.guard import Tasks, guard, is_fault
 from gateway.links import json
 from gateway.links.addresses import REDIRECTS, AddressRefused, guarded_socket, refused_address, refused_redirect
 from gateway.links.begun import begun
@@ -41,6 +43,10 @@ CLOSING = timedelta(seconds=2)
 """How long a goodbye may take before the connection is simply dropped."""
 REFUSAL_CHANNELS = frozenset({"error", "event"})
 _SENT = Receipt("sent")
+_CONTROL = frozenset({"0", "1", "3", "4"})
+"""Socket.IO packets that are none of events: CONNECT, DISCONNECT, ACK, CONNECT_ERROR."""
+_GOODBYE = ("41", "1")
+"""Ends the Socket.IO session, and then that of Engine.IO."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +128,18 @@ async def open_link(
         LinkRefused: the peer turned us away.
         LinkLost: the peer cannot be reached or does not answer.
     """
-    link = SocketLink(target, receiver, session)
-    try:
-        failure = await link.connect()
-        # Raised here and not where it was seen: an exception chained to it would quote the URL with its key.
-        if failure is not None:
-            raise failure
-        yield link
-    finally:
-        await link.close()
+    async with Tasks() as tasks:
+        link = SocketLink(target, receiver, session)
+        try:
+            failure = await link.connect()
+            # Raised here and not where it was seen: an exception chained to it would quote the URL with its key.
+            if failure is not None:
+                raise failure
+            guard("link", link.read, tasks, again=False)
+            yield link
+        finally:
+            await link.close()
+            await tasks.close(within=CLOSING.total_seconds())
 
 
 class SocketLink:
@@ -146,6 +155,8 @@ class SocketLink:
         self._hung_up = False
         self._heard = Once()
         self._entered = False
+        self._patience = 0.0
+        """Seconds without a word from the server, which pings us, after which the connection is over."""
         self._last: Frame | None = None
         self._refusal: LinkRefused | None = None
         self._acks = Acks(target.ack_timeout) if target.ack_timeout is not None else None
@@ -208,7 +219,32 @@ class SocketLink:
             return LinkLost(self._mask(self._door.trouble or lost)[:300])
         if self._over.done():
             return LinkRefused("DISCONNECTED", self._reason) if self._hung_up else LinkLost(self._reason)
+        await self._let_go_of_library()
         return None
+
+    async def _let_go_of_library(self) -> None:
+        """Nothing of what it keeps is needed any more once it has let us in."""
+        eio, self._client = self._client.eio, None
+        self._patience = eio.ping_interval + eio.ping_timeout
+        # It must not take the end of its tasks for the end of the connection.
+        eio.state = "disconnected"
+        await _ended(eio)
+
+    async def read(self) -> None:
+        """Read until the connection is over."""
+        socket, patience = self._door.socket, self._patience
+        try:
+            while socket is not None and not self._over.done():
+                async with asyncio.timeout(patience):
+                    await socket.receive()
+        except TimeoutError:
+            self.end(f"nothing came from the server for {patience:g} s")
+        except (aiohttp.ClientError, OSError) as exc:
+            self.end(f"{type(exc).__name__}: {exc}")
+        except BaseException as exc:
+            if is_fault(exc):
+                self.end(f"the link failed inside the gateway ({type(exc).__name__})")
+            raise
 
     async def _listen_for_refusal(self) -> None:
         """Wait for the first frame or the hang-up, as some servers let everybody in and then say no."""
@@ -345,24 +381,31 @@ class SocketLink:
 
     async def close(self) -> None:
         """Say goodbye, within bounds, and let go of everything."""
+        stood = not self._over.done()
         self.end("closed by us")
-        eio = self._client.eio
         try:
             # TypeError: the library awaits a read loop that it has not started yet.
             with suppress(TimeoutError, aiohttp.ClientError, OSError, TypeError):
                 async with asyncio.timeout(CLOSING.total_seconds()):
-                    if eio.state == "connected":
+                    if self._client is not None and self._client.eio.state == "connected":
                         await self._client.disconnect()
+                    elif self._client is None and self._door.socket is not None and stood:
+                        await self._door.socket.say_goodbye()
         finally:
             await self._door.drop()
-            running = [task for task in (eio.read_loop_task, eio.write_loop_task) if task is not None]
-            for task in running:
-                task.cancel()
-            if running:
-                await asyncio.wait(running, timeout=CLOSING.total_seconds())
-            # The library keeps a list of all its clients, and forgets to clear it where a goodbye fails.
-            if eio in _connected_clients:
-                _connected_clients.remove(eio)
+            if self._client is not None:
+                await _ended(self._client.eio)
+
+
+async def _ended(eio: Any) -> None:
+    """End what runs for a client of the library, which keeps a list of them all, and forgets to clear it at times."""
+    running = [task for task in (eio.read_loop_task, eio.write_loop_task) if task is not None]
+    for task in running:
+        task.cancel()
+    if running:
+        await asyncio.wait(running, timeout=CLOSING.total_seconds())
+    if eio in _connected_clients:
+        _connected_clients.remove(eio)
 
 
 class _Door:
@@ -425,7 +468,8 @@ class _Socket:
         self._link = link
         self._pings = 0
         self._answered = 0
-        self._pong = asyncio.Event()
+        self._pong: asyncio.Event | None = None
+        """Where somebody waits for an answer to a ping."""
 
     async def prove(self) -> None:
         """Send a ping and wait for its answer."""
@@ -433,7 +477,7 @@ class _Socket:
         mine = self._pings
         await self._inner.ping(str(mine).encode())
         while self._answered < mine:
-            self._pong.clear()
+            self._pong = self._pong or asyncio.Event()
             await self._pong.wait()
             if self._link.ended is not None:
                 raise ConnectionResetError(self._link.ended)
@@ -444,13 +488,17 @@ class _Socket:
             match message.type:
                 case aiohttp.WSMsgType.TEXT:
                     packet: str = message.data
-                    if packet.startswith(("42", "45", "46")):
+                    if packet.startswith("4") and packet[1:2] not in _CONTROL:
                         arrival = read_event(packet[1:])
                         self._link.take(arrival)
                         if arrival.ack is not None:
                             # By hand, so that nothing overtakes a packet that wants an acknowledgement.
                             await self._inner.send_str(f"43{arrival.ack}[]")
                         continue
+                    if packet.startswith("2"):
+                        await self._inner.send_str(f"3{packet[1:]}")
+                        # To the library it is a packet that means nothing.
+                        return message._replace(data="6")
                     self._watch(packet)
                 case aiohttp.WSMsgType.BINARY:
                     self._link.take(read_event(message.data))
@@ -471,11 +519,17 @@ class _Socket:
         # A peer may also send one unasked, with whatever it likes in it.
         if said.isdigit() and len(said) < 20 and self._answered < int(said) <= self._pings:
             self._answered = int(said)
-            self._pong.set()
+            self.end()
 
     def end(self) -> None:
-        """Nothing comes any more."""
-        self._pong.set()
+        """Let whoever waits for an answer look: one has come, or nothing comes any more."""
+        if self._pong is not None:
+            self._pong.set()
+            self._pong = None
+
+    async def say_goodbye(self) -> None:
+        for packet in _GOODBYE:
+            await self._inner.send_str(packet)
 
     def _watch(self, packet: str) -> None:
         if packet.startswith("0"):

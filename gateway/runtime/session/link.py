@@ -1,7 +1,7 @@
 """Keeps the link of one session: connects, waits, tries again with backoff and jitter."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -134,7 +134,8 @@ class Supervisor:
             return await self._until_ended(link)
 
     async def _until_ended(self, link: Link) -> str:
-        lost, dropped = awaited("link", _closed(link), self._tasks), self._dropped.future()
+        closed, dropped = link.wait_closed(), self._dropped.future()
+        lost = closed if isinstance(closed, asyncio.Future) else awaited("link", _closed(closed), self._tasks)
         try:
             await asyncio.wait({lost, dropped, self._worker.closed.future()}, return_when=asyncio.FIRST_COMPLETED)
             if lost.done():
@@ -180,5 +181,5 @@ class Supervisor:
             return
 
 
-async def _closed(link: Link) -> str:
-    return await link.wait_closed()
+async def _closed(closed: Awaitable[str]) -> str:
+    return await closed

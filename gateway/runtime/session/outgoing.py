@@ -183,7 +183,7 @@ class Outgoing:
         """What is believed to be delivered, and not on record as that."""
         self._portion: set[int] = set()
         """What was said again, and is not on record as delivered."""
-        self._believed: deque[_Sent] = deque(maxlen=PORTION)
+        self._believed: list[_Sent] = []
         """What was said again last, and believed; a fault may still be about it."""
         self._faults: dict[int, int] = {}
         """How often the events that made a link fail have done so."""
@@ -417,7 +417,7 @@ class Outgoing:
                 else:
                     ripe.setdefault(sent.note, []).append(sent.sequence)
                 if sent.repeats:
-                    self._believed.append(sent)
+                    self._believed = [*self._believed[-PORTION:], sent]
             else:
                 kept.append(sent)
         self._unconfirmed = kept or None

@@ -107,7 +107,7 @@ class SessionWorker:
         self._steps = StepMaker(shared, self.inbox, self._outbox, self._timer, drop_link)
         self._effects = EffectRunner(shared, self.inbox, self._outbox, self.feed, log=self.log, is_open=self._is_open)
         self._busy = False
-        self._kept = deque(kept)
+        self._kept = list(kept)
         self._under_way: Sequence[s.Signal] = ()
         self._written = False
         """Whether the step of what is under way is surely on record."""
@@ -320,7 +320,7 @@ class SessionWorker:
                 self.log.error("the engine is unavailable", reason=str(exc))  # noqa: TRY400
                 await asyncio.sleep(RETRY_AFTER)
                 continue
-            self._kept.popleft()
+            del self._kept[0]
         self._busy = False
 
     async def _carry(self, batch: Sequence[s.Signal]) -> None:
