@@ -11,7 +11,7 @@ from typing import Protocol
 
 import orjson
 
-from gateway.errors import Fenced, NotFound, Repeated, Stale
+from gateway.errors import Fenced, InvalidRequest, NotFound, Repeated, Stale
 from gateway.events import CallId, Direction, Envelope, SessionId
 from gateway.events.frozen import replace
 from gateway.store.call import Call, Open, changed, sequence_of
@@ -45,6 +45,7 @@ CLOSED = "closed"
 DEAD_STATES: frozenset[str] = frozenset({"refused", "unknown", "dead"})
 """Outbound rows that wait for an operator."""
 
+_MOST = 2**63
 _NO_CALLS: tuple[dict[CallId, Call], list[CallId]] = ({}, [])
 DedupeKey = tuple[SessionId, Direction, str]
 
@@ -104,6 +105,8 @@ def decide(step: Step, events: Sequence[EventRecord], *, now: int, known: Known,
     answers = [_answer(keep, session_id, numbers) for keep in step.keeps]
     for change in step.send_changes:
         micros_or_none(change.due_at)
+        _check_numbers(change.sequence, change.attempt)
+    _check_numbers(step.keep_from or 0)
     size = head.size
     sequence = head.last_seq
     envelopes: list[Envelope] = []
@@ -132,7 +135,8 @@ def decide(step: Step, events: Sequence[EventRecord], *, now: int, known: Known,
         writes.opened += opened
     writes.sends += sends
     writes.interactions += interactions
-    writes.send_changes += [(session_id, change) for change in step.send_changes]
+    # Of an event that is not there yet nothing has been sent, whatever comes to be written under its number.
+    writes.send_changes += [(session_id, change) for change in step.send_changes if change.sequence <= sequence]
     writes.answers += answers
     return Committed(tuple(envelopes), sequence)
 
@@ -192,14 +196,22 @@ def _change_calls(
             opened.append(call_id)
         elif after.session_id != head.session_id:
             raise Stale(f"call {call_id!r} is another session's")
-        _check_times(after)
+        _check_kept(after)
         calls[call_id] = after
     return calls, opened
 
 
-def _check_times(call: Call) -> None:
+def _check_kept(call: Call) -> None:
     for time in (call.deadline_at, call.due_at, call.canceling_until):
         micros_or_none(time)
+    _check_numbers(call.n, call.attempt, call.request_sequence, call.progressed)
+
+
+def _check_numbers(*numbers: int) -> None:
+    """Refuse what no column holds, while the step can still be refused."""
+    for number in numbers:
+        if not -_MOST <= number < _MOST:
+            raise InvalidRequest(f"the step cannot be kept: {number} is too large")
 
 
 def _answer(keep: Keep, session_id: SessionId, numbers: Sequence[int]) -> AnswerRecord:
@@ -226,6 +238,7 @@ def _interactions(
     records: list[InteractionRecord | InteractionMove] = []
     for change in changes:
         expires_at = micros_or_none(change.expires_at)
+        _check_numbers(change.request_sequence or 0)
         if change.request_sequence is None:
             records.append(
                 InteractionMove(change.state, expires_at, change.answered_by, change.interaction_id, session_id)

@@ -86,10 +86,9 @@ NOT EXISTS (
     WHERE e.target = o.target AND e.state = 'pending' AND e.session_id = o.session_id AND e.seq < o.seq{and_held}
 )
 """
-_NEXT_SEND_DUE = f"""
-SELECT min(coalesce(o.due_at, o.created_at)) FROM @outbound o
-WHERE o.target = $1 AND o.state = 'pending' AND {_FIRST_OF_ITS_SESSION.format(and_held="")}
-"""
+_NEXT_SEND_DUE = "SELECT min(coalesce(o.due_at, o.created_at)) FROM @outbound o"
+
+_APART = "o.session_id NOT IN (SELECT value FROM json_each({0}))"
 
 # Only sessions that can lose something, and no more of them than the budget can touch.
 _SHELVES = """
@@ -313,10 +312,13 @@ def calls(which: CallFilter, page: Page) -> Question[tuple[list[Call], str | Non
 
 
 def pending_sends(
-    session_id: SessionId | None, target: str, due_before: datetime | None, limit: int
+    session_id: SessionId | None, target: str, due_before: datetime | None, limit: int, *, apart: str | None = None
 ) -> Question[list[Send]]:
+    """Ask for pending rows; of sessions that are not in a JSON list, where SQLite is given one."""
     where = _Where()
     where.add("o.state = 'pending' AND o.target = {0}", target)
+    if apart is not None:
+        where.add(_APART, apart)
     if session_id is not None:
         where.add("o.session_id = {0}", session_id)
     if due_before is not None:
@@ -328,8 +330,24 @@ def pending_sends(
     return _all(text, values, _send)
 
 
-def next_send_due(target: str) -> Question[datetime | None]:
-    return Question(_NEXT_SEND_DUE, (target,), lambda rows: None if rows[0][0] is None else moment(rows[0][0]))
+def next_send_due(target: str, *, apart: str | None = None) -> Question[datetime | None]:
+    """Ask when the next pending row is due; of sessions that are not in a JSON list, where SQLite is given one."""
+    where = _Where()
+    where.add("o.target = {0} AND o.state = 'pending'", target)
+    if apart is not None:
+        where.add(_APART, apart)
+    where.add(_FIRST_OF_ITS_SESSION.format(and_held=""))
+    text = f"{_NEXT_SEND_DUE} {where.text()}"
+    return Question(text, where.values, lambda rows: None if rows[0][0] is None else moment(rows[0][0]))
+
+
+def pending_of(sessions: str, target: str, limit: int) -> Question[list[Send]]:
+    """Ask SQLite for the pending rows of the sessions in a JSON list."""
+    text = f"""
+    {_SENDS} WHERE o.state = 'pending' AND o.target = $1 AND o.session_id IN (SELECT value FROM json_each($2))
+    ORDER BY o.session_id, o.seq LIMIT $3
+    """
+    return _all(text, (target, sessions, limit), _send)
 
 
 def sends_of(session_id: SessionId, sequence: int) -> Question[list[Send]]:

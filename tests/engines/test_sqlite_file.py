@@ -36,6 +36,7 @@ from gateway.testing.conformance.engine_words import (
     said,
     texts,
 )
+from tests.engines.sqlite_looker import all_of
 
 HERE = Path(__file__).parent
 
@@ -58,12 +59,11 @@ async def test_an_acknowledged_step_is_in_the_file_for_everybody(path: Path) -> 
     async with SqliteEngine(path, FakeClock()) as engine:
         await open_session(engine)
         await engine.commit(Step(ALICE, (said("x"),)))
-        with sqlite3.connect(path) as other:
+        with all_of(path) as other:
             assert other.execute("SELECT seq, kind FROM events ORDER BY seq").fetchall() == [
                 (1, "session.opened"),
                 (2, "message.posted"),
             ]
-        other.close()
 
 
 async def test_an_erased_text_is_in_none_of_the_files(path: Path) -> None:
@@ -240,7 +240,7 @@ async def test_a_newer_schema_that_this_release_can_read_is_worked_on(path: Path
         await open_session(engine)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("ALTER TABLE sessions ADD COLUMN mood TEXT NOT NULL DEFAULT 'calm'")
-        other.execute("INSERT INTO schema_version VALUES (?, ?)", (newer, len(MIGRATIONS)))
+        other.execute("INSERT INTO schema_version (n, readable_from) VALUES (?, ?)", (newer, len(MIGRATIONS)))
         other.execute(f"PRAGMA user_version = {newer}")
     async with SqliteEngine(path, FakeClock()) as engine:
         await open_session(engine, BOB)

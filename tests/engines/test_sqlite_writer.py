@@ -145,7 +145,7 @@ async def test_nothing_that_a_batch_asks_for_is_looked_for_in_all_of_a_table(pat
     def explain(turn: Turn) -> list[str]:
         connection = turn.store.connection
         connection.set_trace_callback(None)
-        questions = {one for one in asked_for if "SELECT" in one}
+        questions = {one for one in asked_for if one.lstrip().startswith(("SELECT", "WITH"))}
         return [row[-1] for one in questions for row in connection.execute(f"EXPLAIN QUERY PLAN {one}")]
 
     async with SqliteEngine(path, FakeClock()) as engine:

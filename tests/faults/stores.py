@@ -14,7 +14,9 @@ from gateway.runtime.system_clock import SystemClock
 from gateway.store.port import Engine
 from gateway.store.postgres import PostgresEngine
 from gateway.store.sqlite import SqliteEngine
+from gateway.store.sqlite.backup import settle
 from tests.engines import postgres_server
+from tests.engines.sqlite_looker import all_of
 from tests.faults.proxy import Proxy
 
 
@@ -55,19 +57,13 @@ class SqliteFile:
         return {"type": "sqlite", "path": str(self.path)}
 
     async def pending(self) -> int:
-        connection = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, timeout=5)
-        try:
-            return int(connection.execute("SELECT count(*) FROM outbound WHERE state = 'pending'").fetchone()[0])
-        finally:
-            connection.close()
+        with all_of(self.path) as copy:
+            return int(copy.execute("SELECT count(*) FROM outbound WHERE state = 'pending'").fetchone()[0])
 
     async def has(self, native_call_id: str) -> bool:
-        connection = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, timeout=5)
-        try:
+        with all_of(self.path) as copy:
             query = "SELECT count(*) FROM calls WHERE native_call_id = ?"
-            return bool(connection.execute(query, (native_call_id,)).fetchone()[0])
-        finally:
-            connection.close()
+            return bool(copy.execute(query, (native_call_id,)).fetchone()[0])
 
     async def committed(self) -> set[str]:
         copy = self._folder / "copy"
@@ -76,8 +72,9 @@ class SqliteFile:
             source = self.path.with_name(self.path.name + suffix)
             if source.exists():
                 shutil.copy(source, copy / source.name)
-        connection = sqlite3.connect(copy / self.path.name)
+        connection = sqlite3.connect(copy / self.path.name, isolation_level=None)
         try:
+            settle(connection)
             return {row[0] for row in connection.execute("SELECT native_call_id FROM calls")}
         finally:
             connection.close()

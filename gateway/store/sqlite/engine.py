@@ -16,13 +16,14 @@ from gateway.clock import Clock
 from gateway.errors import EngineUnavailable, InvalidRequest, NotFound
 from gateway.events import CallId, Envelope, SessionId
 from gateway.store.encoding import encode_event
-from gateway.store.questions import AnswersQuestions, Question, T
+from gateway.store.questions import Question, T
 from gateway.store.records import micros, whole_micros
 from gateway.store.retention import add_up, portions
 from gateway.store.roster import Roster
 from gateway.store.rows import EngineHealth, Instance, Regained, RetentionPolicy, SessionRow, StoredAnswer, Swept
 from gateway.store.shared_probe import SharedProbe
 from gateway.store.sqlite import leases, upkeep
+from gateway.store.sqlite.beside import OWNED, AnswersBeside, Beside, TablesNeeded, answer_beside
 from gateway.store.sqlite.dialect import answer
 from gateway.store.sqlite.lock import FileLock, check_place, locate
 from gateway.store.sqlite.place import FilePlace
@@ -37,7 +38,7 @@ _LOG_TRIES, _LOG_PAUSE = 100, 0.1
 _SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 
 
-class SqliteEngine(AnswersQuestions):
+class SqliteEngine(AnswersBeside):
     """Keep everything in the file at `path`; its folder must exist and be on a local disk."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
@@ -99,7 +100,22 @@ class SqliteEngine(AnswersQuestions):
         return self._open[2]
 
     async def _answer(self, question: Question[T]) -> T:
+        await self._catch_up()
+        return await self._look(question)
+
+    async def _look(self, question: Question[T]) -> T:
         return await self._read.ask(answer, question)
+
+    async def _beside(self, wanted: Beside[T]) -> T:
+        try:
+            return await self._read.ask(answer_beside, wanted, self._write.behind)
+        except TablesNeeded:
+            return await self._answer(wanted.question)
+
+    async def _catch_up(self) -> None:
+        """Let the tables have all that was committed before."""
+        if self._write.behind.entries:
+            await self._write.run(upkeep.nothing)
 
     def _now(self) -> int:
         return micros(self._clock.now())
@@ -206,7 +222,7 @@ class SqliteEngine(AnswersQuestions):
         return next((one for one in await self.instances() if one.alive and one.instance_id == owner), None)
 
     async def instances(self) -> Sequence[Instance]:
-        return self._roster.show(await self._read.ask(leases.count_owned))
+        return self._roster.show(await self._beside(OWNED))
 
     async def hold(self, instance: str, name: str) -> bool:
         return self._roster.hold(instance, name)

@@ -6,9 +6,11 @@ never changed once released; `PRAGMA user_version` says which of them a file has
 """
 
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 from gateway.errors import EngineUnusable, SchemaTooNew
+from gateway.store.sqlite.log import replay
 
 # "Drgm", so that `file` and we can tell our databases from others.
 APPLICATION = 0x4472676D
@@ -174,13 +176,29 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE calls ADD COLUMN late INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE calls ADD COLUMN progressed INTEGER NOT NULL DEFAULT 0",
     ),
+    (
+        # What commits append to, and what is spread over the other tables later.
+        "CREATE TABLE steps (id INTEGER PRIMARY KEY, part BLOB NOT NULL) STRICT",
+        # What `readable_from` is once the log is empty again; NULL where it is so now.
+        "ALTER TABLE schema_version ADD COLUMN settled INTEGER",
+    ),
 )
+
+_VERSION = """
+INSERT INTO schema_version (n, readable_from, settled)
+SELECT ?, CASE WHEN waits THEN ? ELSE ? END, CASE WHEN waits THEN ? END
+FROM (SELECT EXISTS (SELECT 1 FROM steps) AS waits)
+"""
+"""No earlier release may read what waits in the log, also where one was killed over it before this one migrates."""
 
 _CHECKPOINT_BYTES = 16 * 1024 * 1024
 
 
-def open_writer(path: Path) -> sqlite3.Connection:
+def open_writer(path: Path, *, replayed: Callable[[int], object] = lambda _: None) -> sqlite3.Connection:
     """Open the one connection that writes: WAL, each commit on disk before it returns, tables up to date.
+
+    Steps that a process left in the log when it ended go into the tables before anything else is done with them;
+    `replayed` is told how many.
 
     Raises:
         EngineUnusable: the file is not a database of ours, or cannot be opened or written.
@@ -190,8 +208,8 @@ def open_writer(path: Path) -> sqlite3.Connection:
     try:
         connection = _connect(path)
         _check_ours(connection, path)
-        # Only a new file takes it: half as many pages to sum up, write and check-point for the same events.
-        connection.execute("PRAGMA page_size = 8192")
+        # Only a new file takes it: what a commit appends is small, and a page is the least that it writes.
+        connection.execute("PRAGMA page_size = 4096")
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise EngineUnusable(f"the file system of {str(path)!r} cannot hold a write-ahead log: use a local disk")
@@ -203,6 +221,9 @@ def open_writer(path: Path) -> sqlite3.Connection:
         connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_BYTES // page_size}")
         connection.execute("PRAGMA journal_size_limit = 67108864")
         _migrate(connection)
+        steps = replay(connection)
+        if steps:
+            replayed(steps)
     except sqlite3.Error as exc:
         if connection is not None:
             connection.close()
@@ -275,7 +296,7 @@ def _migrate(connection: sqlite3.Connection) -> None:
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {number}")
             if number == len(MIGRATIONS):
-                connection.execute("INSERT INTO schema_version VALUES (?, ?)", (number, READABLE_FROM))
+                connection.execute(_VERSION, (number, number, READABLE_FROM, READABLE_FROM))
             connection.execute("COMMIT")
         finally:
             if connection.in_transaction:

@@ -1,51 +1,24 @@
-"""The writer's side of the SQLite tables: what a batch must know before it decides, and how its rows are written.
+"""The writer's side of the SQLite tables: what a batch must know before it decides, and where its rows go.
 
 The file belongs to this process alone, so heads of sessions and open calls are kept in memory; everything
-else a batch asks about is fetched with one statement per table.
+else a batch asks about is fetched with one statement per table, and what is held is laid over it.
 """
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from operator import itemgetter
 from typing import Any
 
 from gateway.events import CallId, SessionId
 from gateway.store.apply import DedupeKey, Writes
 from gateway.store.call import Call
-from gateway.store.records import (
-    CALL_COLUMNS,
-    SEND_COLUMNS,
-    EventRecord,
-    Head,
-    InteractionMove,
-    InteractionRecord,
-    call_from,
-    call_row,
-    send_change_row,
-    send_row,
-)
+from gateway.store.records import CALL_COLUMNS, Head
+from gateway.store.sqlite.held import Held
+from gateway.store.sqlite.log import Behind, Log
+from gateway.store.sqlite.statements import select, write
 from gateway.store.step import CallOpen, Step
 
 _HEADS_KEPT = 20_000
 _SIZES = (1, 4, 16, 64, 256)
-_ROWS = (16, 8, 4, 2, 1)
-"""Rows that one statement writes. sqlite3 gives the GIL away for every statement, and the loop is slow to return it."""
-
-
-def select(columns: Sequence[str], rest: str) -> str:
-    """Write a SELECT of a record's columns, in its order."""
-    return " ".join(("SELECT", ", ".join(columns), rest))
-
-
-def insert(table: str, columns: Sequence[str], rest: str = "") -> str:
-    """Write an INSERT of a record's columns, in its order."""
-    marks = ", ".join("?" * len(columns))
-    return " ".join(("INSERT INTO", table, "(", ", ".join(columns), ") VALUES (", marks, ")", rest))
-
-
-def _in_rows(table: str, columns: Sequence[str]) -> dict[int, str]:
-    more = ", (" + ", ".join("?" * len(columns)) + ")"
-    return {size: insert(table, columns, more * (size - 1)) for size in _ROWS}
 
 
 def _in_sizes(columns: Sequence[str], rest: str) -> dict[int, str]:
@@ -65,55 +38,16 @@ _KEYS = {
     for size in _SIZES
 }
 
-_ADD_EVENTS = _in_rows("events", EventRecord._fields)
-_ADD_CALLS = _in_rows("calls", CALL_COLUMNS)
-_ADD_SENDS = _in_rows("outbound", SEND_COLUMNS)
-_CHANGING = (
-    "state", "attempt", "deadline_at", "due_at", "canceling_until", "outcome_seq", "outcome_sha", "unknown", "error",
-    "finished_at", "dead", "late", "progressed",
-)  # fmt: skip
-_MOVE_CALL = " ".join(("UPDATE calls SET", ", ".join(f"{name} = ?" for name in _CHANGING), "WHERE call_id = ?"))
-_CHANGED = itemgetter(*map(CALL_COLUMNS.index, (*_CHANGING, "call_id")))
-_MOVE_SEND = """
-UPDATE outbound SET state = ?, attempt = ?, due_at = ?, reason = ? WHERE session_id = ? AND seq = ? AND target = ?
-"""
-_ADD_INTERACTION = insert(
-    "interactions",
-    InteractionRecord._fields,
-    """
-    ON CONFLICT (interaction_id) DO UPDATE SET
-        state = excluded.state,
-        expires_at = coalesce(excluded.expires_at, expires_at),
-        answered_by = coalesce(excluded.answered_by, answered_by)
-    WHERE session_id = excluded.session_id
-    """,
-)
-_MOVE_INTERACTION = """
-UPDATE interactions SET state = ?, expires_at = coalesce(?, expires_at), answered_by = coalesce(?, answered_by)
-WHERE interaction_id = ? AND session_id = ?
-"""
-_MOVE_SESSION = """
-UPDATE sessions SET last_seq = ?, size = ?, updated_at = ?, cursor = coalesce(?, cursor) WHERE session_id = ?
-"""
-_CHANGE_STATE = "UPDATE sessions SET state = ? WHERE session_id = ?"
-"""By itself, since most steps change none and an index depends on it."""
-_KEEP_ANSWER = """
-INSERT INTO idempotency (scope, key, request_sha, response, expires_at) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT (scope, key) DO UPDATE SET
-    request_sha = excluded.request_sha, response = excluded.response, expires_at = excluded.expires_at
-WHERE idempotency.expires_at <= ?
-"""
-_KEEP_SNAPSHOT = """
-INSERT INTO snapshots (session_id, snapshot, keep_from) VALUES (?, ?, ?)
-ON CONFLICT (session_id) DO UPDATE SET snapshot = excluded.snapshot, keep_from = excluded.keep_from
-"""
-
 
 class Store:
     """What the writer knows of the tables; `decide` reads it as its `Known`."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, behind: Behind, schema: int) -> None:
         self.connection = connection
+        self.log = Log(connection, behind, schema)
+        self._behind = behind
+        self._held = behind.rows
+        """What is held while the transaction lasts; nothing once it was spread."""
         self._heads: dict[SessionId, Head] = {}
         self._open_calls: dict[CallId, Call] = {}
         self._fetched: dict[CallId, Call] = {}
@@ -126,15 +60,21 @@ class Store:
         return self._open_calls.get(call_id) or self._fetched.get(call_id)
 
     def seen(self, key: DedupeKey) -> bool:
-        return key in self._seen
+        return key in self._seen or key in self._held.keys
 
     def begin(self) -> None:
         """Start a batch: its transaction, and a fresh look at what memory does not hold."""
+        self._held = self._behind.rows
         self._fetched = {}
         self._seen = set()
         if len(self._heads) > _HEADS_KEPT:
             self._heads.clear()
         self.connection.execute("BEGIN IMMEDIATE")
+
+    def spread(self) -> None:
+        """Write what is held into the tables, in the batch's own transaction."""
+        self.log.spread()
+        self._held = Held()
 
     def fetch(self, steps: Iterable[Step]) -> None:
         """Read what deciding these steps needs and memory does not hold."""
@@ -143,25 +83,33 @@ class Store:
         keys: set[DedupeKey] = set()
         for step in steps:
             sessions.add(step.session_id)
-            calls.update([change.call_id for change in step.calls])
+            for change in step.calls:
+                calls.add(change.call_id)
             for expectation in step.expects:
                 if isinstance(expectation, CallOpen):
                     calls.add(expectation.call_id)
             for new in step.events:
                 if new.dedupe_key is not None:
                     keys.add((step.session_id, new.direction, new.dedupe_key))
-        for row in self._find(_HEADS, sessions - self._heads.keys()):
-            self._heads[row[0]] = Head._make(row)
-        for row in self._find(_CALLS, calls - self._open_calls.keys()):
-            self._fetched[row[0]] = call_from(row)
-        for row in self._find(_KEYS, keys):
-            self._seen.add(row)
+        sessions -= self._heads.keys()
+        calls -= self._open_calls.keys()
+        if sessions:
+            for row in self._find(_HEADS, sessions):
+                self._heads[row[0]] = self._held.head(Head._make(row))
+        if calls:
+            kept = {row[0]: row for row in self._find(_CALLS, calls)}
+            for call_id in calls:
+                call = self._held.call(call_id, kept.get(call_id))
+                if call is not None:
+                    self._fetched[call_id] = call
+        if keys:
+            self._seen.update(self._find(_KEYS, keys))
 
     def fetch_head(self, session_id: SessionId) -> None:
         """Read one session's head, where memory does not hold it."""
         if session_id not in self._heads:
             for row in self._find(_HEADS, (session_id,)):
-                self._heads[session_id] = Head._make(row)
+                self._heads[session_id] = self._held.head(Head._make(row))
 
     def _find(self, statements: dict[int, str], wanted: Iterable[str | DedupeKey]) -> Iterator[Any]:
         waiting = list(wanted)
@@ -172,57 +120,19 @@ class Store:
             values = part if isinstance(part[0], str) else [value for key in part for value in key]
             yield from self.connection.execute(statements[size], values)
 
-    def write(self, writes: Writes, now: int) -> None:
-        """Write a batch's rows; the transaction is the caller's."""
-        many = self.connection.executemany
-        if writes.events:
-            self._write_rows(_ADD_EVENTS, writes.events)
-        if writes.calls:
-            new = writes.opened
-            self._write_rows(_ADD_CALLS, [call_row(writes.calls[call_id]) for call_id in new])
-            fresh = set(new)
-            many(
-                _MOVE_CALL, [_CHANGED(call_row(call)) for call_id, call in writes.calls.items() if call_id not in fresh]
-            )
-        if writes.sends:
-            self._write_rows(_ADD_SENDS, [send_row(send) for send in writes.sends])
-        if writes.send_changes:
-            many(_MOVE_SEND, [send_change_row(*change) for change in writes.send_changes])
-        for change in writes.interactions:
-            self.connection.execute(
-                _MOVE_INTERACTION if isinstance(change, InteractionMove) else _ADD_INTERACTION, change
-            )
-        if writes.answers:
-            many(_KEEP_ANSWER, [(*answer, now) for answer in writes.answers])
-        if writes.snapshots:
-            many(_KEEP_SNAPSHOT, writes.snapshots.values())
-        cursors = writes.cursors
-        many(
-            _MOVE_SESSION,
-            [
-                (head.last_seq, head.size, now, cursors.get(session_id), session_id)
-                for session_id, head in writes.heads.items()
-            ],
-        )
-        many(
-            _CHANGE_STATE,
-            [
-                (head.state, session_id)
-                for session_id, head in writes.heads.items()
-                if (before := self._heads.get(session_id)) is None or before.state != head.state
-            ],
-        )
-
-    def _write_rows(self, statements: dict[int, str], rows: Sequence[tuple[object, ...]]) -> None:
-        start = 0
-        for size, statement in statements.items():
-            while len(rows) - start >= size:
-                part = rows[start : start + size]
-                self.connection.execute(statement, [value for row in part for value in row])
-                start += size
-
-    def take_over(self, writes: Writes) -> None:
-        """Remember what has now been committed."""
+    def keep(self, writes: Writes, now: int, *, steps: int, lazily: bool) -> None:
+        """Commit what a batch writes: as an entry of the log, or into the tables where what was held is there too."""
+        rows = Held()
+        rows.take(writes, now, self._heads.get)
+        # Where every step was refused there is nothing to append.
+        entry = self.log.append(rows, steps) if lazily and writes.heads else None
+        if not lazily:
+            write(self.connection, rows)
+        self.connection.execute("COMMIT")
+        if entry is not None:
+            self.log.appended(entry)
+        if not lazily:
+            self._behind.clear()
         self._heads.update(writes.heads)
         for call_id, call in writes.calls.items():
             if call.is_open:
@@ -235,6 +145,6 @@ class Store:
         self._heads.pop(session_id, None)
 
     def forget(self) -> None:
-        """Trust memory no more; the tables are asked again."""
+        """Trust memory no more; the tables are asked again, and what is held."""
         self._heads.clear()
         self._open_calls.clear()

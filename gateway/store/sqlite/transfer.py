@@ -9,7 +9,7 @@ from gateway.errors import EngineUnavailable, EngineUnusable
 from gateway.store.copy import NEWER, PAGE, Row, Table
 from gateway.store.sqlite.backup import alone, schema_of
 from gateway.store.sqlite.schema import MIGRATIONS, open_writer
-from gateway.store.sqlite.store import insert, select
+from gateway.store.sqlite.statements import insert, select
 
 
 class SqliteSide:

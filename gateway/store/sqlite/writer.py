@@ -1,6 +1,7 @@
 """The one thread that writes to SQLite, in batches that share a disk sync.
 
-A batch is whatever queued while the one before it was committing. Futures resolve after COMMIT has
+A batch is whatever queued while the one before it was committing. What steps write is appended to a log, which is
+spread over the tables from time to time; a task finds the tables up to date. Futures resolve after COMMIT has
 returned, with one wake-up of the event loop per batch. If SQL fails, the batch is rolled back and each of
 its jobs is tried in a transaction of its own, so that only the one at fault fails.
 """
@@ -14,7 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import Any, Literal
+
+import structlog
 
 from gateway.clock import Clock
 from gateway.errors import DragomanError, EngineUnavailable, InvalidRequest, OperatorError
@@ -23,16 +27,21 @@ from gateway.guard import FAULTS, guard_call
 from gateway.store.apply import Writes, decide
 from gateway.store.byte_room import ByteRoom
 from gateway.store.records import EventRecord, micros
+from gateway.store.sqlite.log import Behind
 from gateway.store.sqlite.place import FilePlace
-from gateway.store.sqlite.schema import open_writer
+from gateway.store.sqlite.schema import MIGRATIONS, open_writer
 from gateway.store.sqlite.store import Store
 from gateway.store.step import Committed, Step
+
+log = structlog.get_logger(__name__)
 
 BATCH = 256
 WAITING = 1_024
 """Jobs that may wait for the writer; who comes later waits for room."""
 WAITING_BYTES = 64 * 1024 * 1024
 """What the events of waiting steps may take; who comes later waits for room."""
+_PAUSE = 1.0
+"""Seconds until the tables are tried again that could not be written."""
 _LEAST = WAITING_BYTES // WAITING
 """What a job takes of that room however small it is, so that it is full by count as well."""
 
@@ -99,6 +108,10 @@ class Writer:
         self._path = path
         self._clock = clock
         self._place = place
+        self.behind = Behind()
+        self._spread_again_at = 0.0
+        self._told = False
+        """Whether it was said that the tables cannot be brought up to date."""
         self._queue: SimpleQueue[list[Job] | None] = SimpleQueue()
         self._tick: list[Job] = []
         self._room = ByteRoom(WAITING_BYTES)
@@ -192,17 +205,31 @@ class Writer:
                     waiting.extendleft(reversed(batch))
                     raise
                 self._tell(self._resolve, verdicts)
+                if self._spread_in() == 0.0:
+                    self._spread()
+            self._finish()
         finally:
             # Also when this thread fails: nobody may wait for ever.
             self._closing = True
             self._close()
             self._tell(self._abandon, list(waiting))
 
+    def _spread_in(self) -> float | None:
+        due = self.behind.due_in
+        return None if due is None else max(due, self._spread_again_at - monotonic(), 0.0)
+
+    def _finish(self) -> None:
+        """Leave a database behind that every release can read that could before."""
+        try:
+            self._ready().log.spread_and_close()
+        except (OperatorError, EngineUnavailable, sqlite3.Error, MemoryError) as exc:
+            self._put_off(exc)
+
     def _gather(self, waiting: deque[Job]) -> bool:
-        """Move queued jobs over; wait only where there are none. False ends the thread."""
+        """Move queued jobs over; wait only where there are none, until what is held is due. False ends the thread."""
         try:
             while True:
-                jobs = self._queue.get_nowait() if waiting else self._queue.get()
+                jobs = self._queue.get_nowait() if waiting else self._queue.get(timeout=self._spread_in())
                 if jobs is None:
                     return False
                 waiting.extend(jobs)
@@ -213,6 +240,7 @@ class Writer:
         try:
             return self._attempt(batch) if batch else []
         except (OperatorError, EngineUnavailable) as exc:
+            self._recover()
             return [(job, None, _caused(EngineUnavailable(str(exc)), exc)) for job in batch]
         except (sqlite3.Error, ValueError, TypeError, OverflowError, MemoryError) as exc:
             self._recover()
@@ -228,12 +256,7 @@ class Writer:
         return [verdict for job in batch for verdict in self._process([job])]
 
     def _attempt(self, batch: Sequence[Job]) -> list[Verdict]:
-        try:
-            self._place.check()
-        except EngineUnavailable:
-            self._save()
-            raise
-        store = self._store or self._open()
+        store = self._ready()
         now = micros(self._clock.now())
         writes = Writes()
         turn = Turn(store, writes, now)
@@ -241,8 +264,13 @@ class Writer:
         first = batch[0]
         if isinstance(first, Task) and first.how == "outside":
             return [(first, first.run(turn), None)]
+        steps = [job.step for job in batch if isinstance(job, StepJob)]
+        # Tasks look at the tables and change them; where those are too far behind, steps wait until they are not.
+        lazily = len(steps) == len(batch) and not self.behind.is_full
         store.begin()
-        store.fetch(job.step for job in batch if isinstance(job, StepJob))
+        if not lazily:
+            self._spread_in_transaction(store)
+        store.fetch(steps)
         for job in batch:
             try:
                 if isinstance(job, StepJob):
@@ -252,10 +280,52 @@ class Writer:
                 verdicts.append((job, value, None))
             except DragomanError as exc:
                 verdicts.append((job, None, exc))
-        store.write(writes, now)
-        store.connection.execute("COMMIT")
-        store.take_over(writes)
+        store.keep(writes, now, steps=len(steps), lazily=lazily)
         return verdicts
+
+    def _spread_in_transaction(self, store: Store) -> None:
+        try:
+            store.spread()
+        except (sqlite3.Error, MemoryError) as exc:
+            # Whatever it is: what is asked for now is not at fault.
+            text = f"the tables of {str(self._path)!r} cannot take what was committed before: {exc}"
+            raise EngineUnavailable(text) from exc
+
+    def _ready(self) -> Store:
+        """Give out the store where it may be written.
+
+        Raises:
+            EngineUnavailable: what was written now would be gone with the process.
+        """
+        try:
+            self._place.check()
+        except EngineUnavailable:
+            self._save()
+            raise
+        return self._store or self._open()
+
+    def _spread(self) -> None:
+        """Bring the tables up to date."""
+        try:
+            store = self._ready()
+            store.begin()
+            store.spread()
+            store.keep(Writes(), 0, steps=0, lazily=False)
+            self._told = False
+        except (OperatorError, EngineUnavailable, sqlite3.Error, MemoryError) as exc:
+            self._put_off(exc)
+        # The thread goes on, whatever it is: steps are still taken until the tables are too far behind.
+        except Exception as exc:  # noqa: BLE001
+            FAULTS.note("sqlite writer", exc)
+            self._put_off(exc)
+
+    def _put_off(self, exc: Exception) -> None:
+        self._recover()
+        self._spread_again_at = monotonic() + _PAUSE
+        if not self._told:
+            self._told = True
+            text = "what was committed is in the database, and not in its tables yet"
+            log.warning(text, path=str(self._path), reason=str(exc), entries=self.behind.entries)
 
     def _recover(self) -> None:
         """Roll back after a failure; where even that fails, open the file anew at the next try."""
@@ -271,14 +341,18 @@ class Writer:
 
     def _open(self) -> Store:
         self._place.refuse_another()
-        connection = open_writer(self._path)
+        connection = open_writer(self._path, replayed=self._tell_replayed)
         try:
             self._place.remember()
         except EngineUnavailable:
             connection.close()
             raise
-        self._store = Store(connection)
+        self.behind.clear()
+        self._store = Store(connection, self.behind, len(MIGRATIONS))
         return self._store
+
+    def _tell_replayed(self, steps: int) -> None:
+        log.info("steps that were committed are put into the tables now", path=str(self._path), steps=steps)
 
     def _save(self) -> None:
         """Move what the log holds into the database, wherever that is by now: one of them may come back alone."""

@@ -1,0 +1,337 @@
+"""Steps that are on disk and not in their tables yet: nothing of them is lost, hidden or told otherwise."""
+
+import asyncio
+import shutil
+import sqlite3
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, closing
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.errors import EngineUnavailable, EngineUnusable
+from gateway.events import CallId
+from gateway.store.copy import TABLES
+from gateway.store.rows import CallFilter, Page
+from gateway.store.sqlite import SqliteEngine, log
+from gateway.store.sqlite.backup import back_up, bump_fences, migrate, restore, schema_of
+from gateway.store.sqlite.held import FORMAT
+from gateway.store.sqlite.schema import MIGRATIONS, READABLE_FROM
+from gateway.store.sqlite.transfer import sqlite_source
+from gateway.store.step import RUNTIME, Enqueue, SendChange, Step
+from gateway.testing.conformance.engine_words import (
+    ALICE,
+    BOB,
+    FakeClock,
+    answered,
+    open_call,
+    open_session,
+    row_of,
+    said,
+    settled,
+    texts,
+)
+from tests.engines.sqlite_held import held, wait_for_ever
+
+HERE = Path(__file__).parent
+CALL = CallId("call-1")
+COPIES = "destination:log"
+
+
+@pytest.fixture(autouse=True)
+def never_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave to each test when tables are brought up to date."""
+    monkeypatch.setattr(log, "SPREAD_AFTER", 3_600.0)
+    monkeypatch.setattr(log, "MOST_SECONDS", 7_200.0)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "dragoman.db"
+
+
+def rows_in(path: Path, table: str) -> int:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as file:
+        return file.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608 - a name of the schema
+
+
+def readable_from(path: Path) -> int:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as file:
+        return file.execute("SELECT readable_from FROM schema_version ORDER BY n DESC LIMIT 1").fetchone()[0]
+
+
+async def write(engine: SqliteEngine) -> None:
+    """Open two sessions, and leave a call with its outcome, two sends and some words in the log."""
+    await open_session(engine)
+    await open_session(engine, BOB)
+    await open_call(engine)
+    sends = (Enqueue(0, RUNTIME), Enqueue(0, COPIES))
+    await engine.commit(Step(ALICE, (answered(),), calls=(settled(),), sends=sends, cursor="7"))
+    await engine.commit(Step(ALICE, send_changes=(SendChange(3, RUNTIME, "delivered", 1),)))
+    await engine.commit(Step(BOB, (said("one"), said("two")), state="running", snapshot=b"folded"))
+
+
+async def is_all_there(engine: SqliteEngine) -> None:
+    call = await engine.call(CALL)
+    assert call is not None
+    assert (call.state, call.request_sequence, call.outcome_sequence) == ("succeeded", 2, 3)
+    assert {send.target: send.state for send in await engine.sends_of(ALICE, 3)} == {
+        RUNTIME: "delivered",
+        COPIES: "pending",
+    }
+    alice, bob = await row_of(engine), await row_of(engine, BOB)
+    assert (alice.last_sequence, alice.cursor) == (3, "7")
+    assert (bob.last_sequence, bob.state, bob.snapshot) == (3, "running", b"folded")
+    assert [one.sequence for one in await engine.read(ALICE)] == [1, 2, 3]
+    assert await texts(engine, BOB) == ["one", "two"]
+
+
+@asynccontextmanager
+async def killed(path: Path) -> AsyncGenerator[Path]:
+    """Leave what a process leaves that is killed over unsettled steps."""
+    victim = path.with_name("victim.db")
+    async with SqliteEngine(victim, FakeClock()) as engine:
+        await write(engine)
+        for side in ("", "-wal"):
+            shutil.copy(victim.with_name(victim.name + side), path.with_name(path.name + side))
+    yield path
+
+
+async def test_a_commit_touches_no_table_but_the_log(path: Path) -> None:
+    async with SqliteEngine(path, FakeClock()) as engine:
+        await write(engine)
+        assert [rows_in(path, table) for table in ("events", "calls", "outbound", "snapshots")] == [2, 0, 0, 0]
+        await is_all_there(engine)
+        await engine.set_note("a", "task")
+        assert [rows_in(path, table) for table in ("events", "calls", "outbound", "snapshots")] == [6, 1, 2, 1]
+        await is_all_there(engine)
+
+
+async def test_tables_follow_by_themselves(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "SPREAD_AFTER", 0.05)
+    async with SqliteEngine(path, FakeClock()) as engine:
+        await write(engine)
+        async with asyncio.timeout(10):
+            while rows_in(path, "events") < 6:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+    monkeypatch.setattr(log, "SPREAD_AFTER", 3_600.0)
+    monkeypatch.setattr(log, "SPREAD_BYTES", 1)
+    async with SqliteEngine(path, FakeClock()) as engine:
+        await engine.commit(Step(BOB, (said("three"),)))
+        async with asyncio.timeout(10):
+            while rows_in(path, "events") < 7:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+
+
+async def test_frequent_questions_are_answered_while_nothing_can_be_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_for_ever(monkeypatch)
+    async with SqliteEngine(path, FakeClock()) as engine:
+        await write(engine)
+        with held(path):
+            listing = asyncio.ensure_future(engine.calls(CallFilter(), Page()))
+            async with asyncio.timeout(10):
+                assert [one.sequence for one in await engine.read(ALICE, after=1)] == [2, 3]
+                assert (await row_of(engine, BOB)).last_sequence == 3
+                assert [one.sequence for one in await engine.pending_sends(target=COPIES)] == [3]
+                assert await engine.pending_sends(target=RUNTIME, session_id=ALICE) == []
+                assert await engine.next_send_due(COPIES) is not None
+                assert await engine.next_send_due(RUNTIME) is None
+                call = await engine.call(CALL)
+                assert call is not None
+                assert call.state == "succeeded"
+                assert await engine.note("none") is None
+            assert not listing.done()
+            assert rows_in(path, "calls") == 0
+        # A list settles first, as soon as it can.
+        found, _ = await asyncio.wait_for(listing, 30)
+        assert [one.state for one in found] == ["succeeded"]
+        assert rows_in(path, "calls") == 1
+
+
+# Crashes, stops, and what else is done with the file
+
+
+async def test_what_a_killed_process_left_is_put_in_and_told(path: Path) -> None:
+    async with killed(path):
+        assert rows_in(path, "calls") == 0
+        with capture_logs() as logs:
+            async with SqliteEngine(path, FakeClock()) as engine:
+                assert rows_in(path, "calls") == 1
+                await is_all_there(engine)
+                await engine.commit(Step(BOB, (said("three"),)))
+        assert [line["steps"] for line in logs if line["event"].startswith("steps that were committed")] == [4]
+        async with SqliteEngine(path, FakeClock()) as engine:
+            assert await texts(engine, BOB) == ["one", "two", "three"]
+
+
+async def test_slots_that_are_written_over_are_not_read_again(path: Path) -> None:
+    async with SqliteEngine(path, FakeClock()) as engine:
+        await open_session(engine)
+        # A long entry first, then fewer and shorter ones over its slots.
+        await engine.commit(Step(ALICE, tuple(said("x" * 9_000) for _ in range(5))))
+        await engine.set_note("a", "task")
+        await engine.commit(Step(ALICE, (said("short"),)))
+        await engine.commit(Step(ALICE, (said("y" * 5_000),)))
+        copy = path.with_name("copy.db")
+        for side in ("", "-wal"):
+            shutil.copy(path.with_name(path.name + side), copy.with_name(copy.name + side))
+        before = await texts(engine)
+    with capture_logs() as logs:
+        async with SqliteEngine(copy, FakeClock()) as engine:
+            assert await texts(engine) == before
+            assert [one.sequence for one in await engine.read(ALICE)] == [*range(1, 9)]
+    assert [line["steps"] for line in logs if "steps" in line] == [2]
+
+
+async def test_an_older_release_reads_a_file_only_while_nothing_waits_in_it(path: Path, tmp_path: Path) -> None:
+    async with SqliteEngine(path, FakeClock()) as engine:
+        assert readable_from(path) == READABLE_FROM
+        await write(engine)
+        assert readable_from(path) == len(MIGRATIONS)
+        await engine.set_note("a", "task")
+        # It would have to be written twice in each second otherwise.
+        assert readable_from(path) == len(MIGRATIONS)
+        await asyncio.to_thread(back_up, path, tmp_path / "copy.db", force=False)
+        assert (readable_from(tmp_path / "copy.db"), rows_in(tmp_path / "copy.db", "steps")) == (READABLE_FROM, 0)
+    assert (readable_from(path), rows_in(path, "steps")) == (READABLE_FROM, 0)
+    async with killed(tmp_path / "killed.db") as left:
+        assert readable_from(left) == len(MIGRATIONS)
+        assert migrate(left) == (len(MIGRATIONS), len(MIGRATIONS))
+        assert (readable_from(left), rows_in(left, "steps"), rows_in(left, "calls")) == (READABLE_FROM, 0, 1)
+
+
+async def test_a_backup_of_a_busy_gateway_has_what_was_committed_before(path: Path, tmp_path: Path) -> None:
+    async with SqliteEngine(path, FakeClock()) as engine:
+        await write(engine)
+        made = await asyncio.to_thread(back_up, path, tmp_path / "copy.db", force=False)
+        assert (made.sessions, made.events) == (2, 6)
+        assert rows_in(path, "calls") == 0
+    async with SqliteEngine(tmp_path / "copy.db", FakeClock()) as engine:
+        await is_all_there(engine)
+
+
+async def test_what_is_done_with_the_file_of_a_killed_process_has_all_of_it(path: Path, tmp_path: Path) -> None:
+    async with killed(path) as left:
+        restore(tmp_path / "restored.db", left)
+        async with SqliteEngine(tmp_path / "restored.db", FakeClock()) as engine:
+            await is_all_there(engine)
+            assert (await row_of(engine)).fence > 0
+        back_up(left, tmp_path / "copy.db", force=False)
+        async with SqliteEngine(tmp_path / "copy.db", FakeClock()) as engine:
+            await is_all_there(engine)
+        # Looking at it has moved all of it out of SQLite's own log.
+        shutil.copy(left, tmp_path / "moved.db")
+        async with sqlite_source(tmp_path / "moved.db") as source:
+            counted = {table.name: await source.count(table) for table in TABLES}
+        assert (counted["calls"], counted["events"], counted["outbound"], counted["snapshots"]) == (1, 6, 2, 1)
+        assert bump_fences(left) == 2
+        async with SqliteEngine(left, FakeClock()) as engine:
+            await is_all_there(engine)
+
+
+async def test_steps_that_this_release_has_left_are_read_by_every_later_one(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as file:
+        file.executescript((HERE / "unsettled_sqlite.sql").read_text(encoding="utf-8"))
+    assert rows_in(path, "calls") == 0
+    async with SqliteEngine(path, FakeClock()) as engine:
+        await is_all_there(engine)
+
+
+async def test_steps_of_a_format_that_is_not_known_are_refused_and_left_alone(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.store.sqlite.log.FORMAT", FORMAT + 1)
+    async with killed(path) as left:
+        monkeypatch.setattr("gateway.store.sqlite.log.FORMAT", FORMAT)
+        with pytest.raises(EngineUnusable, match=f"format {FORMAT + 1} wait in the database"):
+            async with SqliteEngine(left, FakeClock()):
+                pass
+        assert schema_of(left) == len(MIGRATIONS)
+        assert rows_in(left, "steps") > 1
+
+
+# Tables that cannot be written
+
+
+def refuse(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("CREATE TRIGGER full BEFORE INSERT ON events BEGIN SELECT RAISE(ABORT, 'no room'); END")
+
+
+def allow(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("DROP TRIGGER full")
+
+
+async def test_what_tables_do_not_take_waits_and_too_much_of_it_is_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(log, "SPREAD_BYTES", 20_000)
+    async with SqliteEngine(path, FakeClock()) as engine:
+        await write(engine)
+        refuse(path)
+        taken = 0
+        with pytest.raises(EngineUnavailable, match="cannot take what was committed before: no room"):  # noqa: PT012
+            while taken < 100:
+                await engine.commit(Step(BOB, (said("x" * 1_000),)))
+                taken += 1
+        assert 10 < taken < 30
+        health = await engine.health()
+        assert not health.writable
+        assert "no room" in health.detail
+        # What is on record is read all the same, and no list is told without it.
+        assert len(await texts(engine, BOB)) == 2 + taken
+        with pytest.raises(EngineUnavailable):
+            await engine.calls(CallFilter(), Page())
+        allow(path)
+        await engine.commit(Step(BOB, (said("more"),)))
+        assert (await engine.health()).writable
+        await is_all_there_but_words(engine)
+        assert len(await texts(engine, BOB)) == 3 + taken
+
+
+async def is_all_there_but_words(engine: SqliteEngine) -> None:
+    assert [one.state for one in (await engine.calls(CallFilter(), Page()))[0]] == ["succeeded"]
+    assert [one.sequence for one in await engine.pending_sends(target=COPIES)] == [3]
+
+
+async def test_an_engine_that_cannot_bring_its_tables_up_to_date_leaves_the_steps_behind(path: Path) -> None:
+    async with SqliteEngine(path, FakeClock()) as engine:
+        await write(engine)
+        refuse(path)
+    assert readable_from(path) == len(MIGRATIONS)
+    with pytest.raises(EngineUnusable, match="no room"):
+        async with SqliteEngine(path, FakeClock()):
+            pass
+    allow(path)
+    async with SqliteEngine(path, FakeClock()) as engine:
+        await is_all_there(engine)
+
+
+async def test_tables_that_are_ten_seconds_behind_hold_steps_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "MOST_SECONDS", 0.05)
+    async with SqliteEngine(path, FakeClock()) as engine:
+        await write(engine)
+        await asyncio.sleep(0.1)
+        before = rows_in(path, "events")
+        await engine.commit(Step(BOB, (said("three"),)))
+        # It went into the tables, together with all that waited.
+        assert (before, rows_in(path, "events")) == (2, 7)
+
+
+async def test_what_a_step_expects_is_asked_of_what_is_held(path: Path) -> None:
+    async with SqliteEngine(path, FakeClock()) as engine:
+        await write(engine)
+        before = await engine.next_send_due(COPIES)
+        assert before is not None
+        later = before + timedelta(hours=1)
+        await engine.commit(Step(ALICE, send_changes=(SendChange(3, COPIES, "pending", 1, later, "again"),)))
+        assert await engine.next_send_due(COPIES) == later
+        assert await engine.pending_sends(target=COPIES, due_before=before) == []
+        [send] = await engine.pending_sends(target=COPIES, due_before=later)
+        assert (send.attempt, send.reason, send.envelope.event.kind) == (1, "again", "tool.finished")
