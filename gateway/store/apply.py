@@ -7,6 +7,7 @@ Every engine asks here, so that they agree. An engine gives `Known` (what is alr
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC
 from typing import Protocol
 
 import orjson
@@ -94,36 +95,28 @@ def decide(step: Step, events: Sequence[EventRecord], *, now: int, known: Known,
     if head is None:
         raise NotFound(f"no session {session_id!r}")
     _expect(step, head, known=known, writes=writes)
-    keys = _keys(step, known=known, writes=writes)
-    numbers = range(head.last_seq + 1, head.last_seq + 1 + len(events))
-    given = [event.sequence for event in step.events]
-    if any(given) and given != [*numbers]:
-        raise Stale(f"session {session_id!r} is at sequence {head.last_seq}, and the events are numbered otherwise")
-    # Most steps have only some of these, and this is the writer's busiest path.
+    sequence = head.last_seq + len(events)
+    numbers = range(head.last_seq + 1, sequence + 1)
+    # Most steps have only some of what follows, and this is the writer's busiest path.
+    keys = _keys(step, known=known, writes=writes) if events else ()
+    envelopes, records = _number(step, events, numbers) if events else ((), ())
     calls, opened = _change_calls(step, head, numbers, now=now, known=known, writes=writes) if step.calls else _NO_CALLS
     interactions = _interactions(step.interactions, session_id) if step.interactions else ()
-    answers = [_answer(keep, session_id, numbers) for keep in step.keeps]
+    answers = [_answer(keep, session_id, numbers) for keep in step.keeps] if step.keeps else ()
     for change in step.send_changes:
         micros_or_none(change.due_at)
         _check_numbers(change.sequence, change.attempt)
-    _check_numbers(step.keep_from or 0)
-    size = head.size
-    sequence = head.last_seq
-    envelopes: list[Envelope] = []
-    records: list[EventRecord] = []
-    for event, record in zip(step.events, events, strict=True):
-        sequence += 1
-        size += record.size
-        numbered = event.sequence == sequence
-        records.append(record if numbered else record._replace(session_id=session_id, seq=sequence))
-        envelopes.append(event if numbered else replace(event, session_id=session_id, sequence=sequence))
+    if step.keep_from is not None:
+        _check_numbers(step.keep_from)
     sends = _sends(step.sends, envelopes, numbers, now=now) if step.sends else ()
 
     # From here on nothing fails.
+    size = head.size
+    for record in records:
+        size += record.size
     writes.events += records
-    writes.heads[session_id] = Head(
-        session_id, head.runtime, step.state or head.state, sequence, head.min_seq, head.fence, size
-    )
+    state = step.state or head.state
+    writes.heads[session_id] = Head(session_id, head.runtime, state, sequence, head.min_seq, head.fence, size)
     if step.cursor is not None:
         writes.cursors[session_id] = step.cursor
     if step.snapshot is not None:
@@ -138,7 +131,22 @@ def decide(step: Step, events: Sequence[EventRecord], *, now: int, known: Known,
     # Of an event that is not there yet nothing has been sent, whatever comes to be written under its number.
     writes.send_changes += [(session_id, change) for change in step.send_changes if change.sequence <= sequence]
     writes.answers += answers
-    return Committed(tuple(envelopes), sequence)
+    return Committed(envelopes, sequence)
+
+
+def _number(
+    step: Step, records: Sequence[EventRecord], numbers: Sequence[int]
+) -> tuple[tuple[Envelope, ...], Sequence[EventRecord]]:
+    given = [event.sequence for event in step.events]
+    if given == [*numbers]:
+        return step.events, records
+    if any(given):
+        raise Stale(f"session {step.session_id!r} is at sequence {numbers[0] - 1}, and the events say otherwise")
+    session_id = step.session_id
+    fresh = zip(step.events, numbers, strict=True)
+    envelopes = [replace(event, session_id=session_id, sequence=number) for event, number in fresh]
+    kept = zip(records, numbers, strict=True)
+    return tuple(envelopes), [record._replace(session_id=session_id, seq=number) for record, number in kept]
 
 
 def begin(first: Envelope, session_id: SessionId, state: str) -> Step:
@@ -203,7 +211,9 @@ def _change_calls(
 
 def _check_kept(call: Call) -> None:
     for time in (call.deadline_at, call.due_at, call.canceling_until):
-        micros_or_none(time)
+        # Of another zone or of none, which is refused.
+        if time is not None and time.tzinfo is not UTC:
+            micros(time)
     _check_numbers(call.n, call.attempt, call.request_sequence, call.progressed)
 
 
