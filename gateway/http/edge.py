@@ -132,7 +132,7 @@ class _Exchange:
             if self.deadline is not None:
                 self.deadline.reschedule(None)
             headers = [*message.get("headers", ()), *_HEADERS, self._scope["headers"][-1]]
-            if not any(name == b"cache-control" for name, _ in headers):
+            if b"cache-control" not in dict(headers):
                 headers.append(_NO_STORE)
             message = {**message, "headers": headers}
         elif self._scope["state"]["head"] and message["type"] == "http.response.body":

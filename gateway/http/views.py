@@ -17,7 +17,8 @@ from gateway.store.rows import InteractionRow, Send
 def show(shape: type[answers.Shape], row: object, **more: Any) -> dict[str, Any]:
     """Show a row as a model says; `more` are the members that the row does not have."""
     names, read = _members(shape, tuple(more))
-    return {**dict(zip(names, read(row), strict=True)), **more}
+    shown = dict(zip(names, read(row), strict=True))
+    return {**shown, **more} if more else shown
 
 
 @cache
