@@ -55,8 +55,8 @@ def read_strictly(text: str | bytes, *, max_depth: int = MAX_DEPTH) -> Any:
     return value
 
 
-def is_plain(text: str | bytes, value: object) -> bool:
-    r"""Say whether `find_fault` surely minds nothing in a value that was read strictly from this text.
+def is_plain(text: str | bytes, value: object, *, max_depth: int = MAX_DEPTH) -> bool:
+    r"""Say whether `find_fault` surely minds nothing in a value that was read strictly, with this depth, from a text.
 
     False means only that somebody must look closer: keys may be written with escapes, those of ASCII with `\u00`.
     """
@@ -65,7 +65,7 @@ def is_plain(text: str | bytes, value: object) -> bool:
     raw = text.encode() if isinstance(text, str) else text
     if holds_forbidden_key(raw) or (b"\\" in raw and b"\\u00" in raw):
         return False
-    return count_brackets(raw) <= MAX_DEPTH or not nests_deeper(value, MAX_DEPTH)
+    return max_depth <= MAX_DEPTH or count_brackets(raw) <= MAX_DEPTH or not nests_deeper(value, MAX_DEPTH)
 
 
 def _bounded(digits: str) -> int:

@@ -127,7 +127,7 @@ class Huma01Codec(HumaCodec):
             case ContextUpdated():
                 return _write_context(event)
             case ToolFinished():
-                return self._check_size(_write_result(event))
+                return self._check_size(_write_result(event, plain=isinstance(item, Draft) and item.plain))
             case MessagePosted() if is_chat(event):
                 return _write_chat(event, item)
             case _:
@@ -204,7 +204,7 @@ def _write_context(event: ContextUpdated) -> Encoded:
     return say(wire.FROM_CLIENT, {"type": HUMA_EVENT, "content": content}, losses)
 
 
-def _write_result(event: ToolFinished) -> Encoded:
+def _write_result(event: ToolFinished, *, plain: bool) -> Encoded:
     # The tool's name is not told: 0.1 has no field for it, and the id says it all.
     check_id(event.native_call_id, "/native_call_id")
     losses = dropped(("unknown", event.unknown or None))
@@ -217,7 +217,8 @@ def _write_result(event: ToolFinished) -> Encoded:
     if event.outcome == "success":
         losses += dropped(("error", event.error))
         if event.result is not None:
-            check_json(event.result, "/result")
+            if not plain:
+                check_json(event.result, "/result")
             content["result"] = event.result
     else:
         losses += dropped(("result", event.result))

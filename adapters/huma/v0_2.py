@@ -107,7 +107,7 @@ class Huma02Codec(HumaCodec):
             case ContextUpdated():
                 return _write_context(event, item)
             case ToolFinished():
-                return _write_result(event)
+                return _write_result(event, plain=isinstance(item, Draft) and item.plain)
             case MessageConfirmed():
                 return _write_confirmation(event)
             case AddonAnswered():
@@ -203,7 +203,7 @@ def _write_context(event: ContextUpdated, item: Draft | Envelope) -> Encoded:
     return say(wire.FROM_CLIENT, update, losses)
 
 
-def _write_result(event: ToolFinished) -> Encoded:
+def _write_result(event: ToolFinished, *, plain: bool) -> Encoded:
     if not event.tool:
         raise CannotExpress("HUMA 0.2.0 wants the tool's name on its result", path="/tool")
     check_id(event.native_call_id, "/native_call_id")
@@ -218,7 +218,7 @@ def _write_result(event: ToolFinished) -> Encoded:
             if error is not None:
                 losses += dropped(("error", error))
             if event.result is not None:
-                _check_result(event.result)
+                _check_result(event.result, plain=plain)
                 answer["result"] = event.result
         case "failure" | "expired":
             losses += dropped(("result", event.result))
@@ -245,8 +245,9 @@ def _write_result(event: ToolFinished) -> Encoded:
     return say(wire.FROM_CLIENT, said, losses + narrowed)
 
 
-def _check_result(result: object) -> None:
-    check_json(result, "/result")
+def _check_result(result: object, *, plain: bool) -> None:
+    if not plain:
+        check_json(result, "/result")
     length = json_length(result)
     if length > RESULT_LENGTH:
         raise CannotExpress(

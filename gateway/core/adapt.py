@@ -187,15 +187,16 @@ def _describe(event: ContextUpdated) -> str:
     return "\n".join(part for part in (event.description or event.name, facts) if part)
 
 
-def expressible_outcome(finished: ToolFinished, codec: Codec) -> Adapted:
+def expressible_outcome(finished: ToolFinished, codec: Codec, *, plain: bool = False) -> Adapted:
     """Find a form of an outcome that the protocol can carry; there always is one.
 
     First as it is, then the result as bounded JSON text, then a short plain failure. Each step down is a Loss.
+    Whether the result is `plain` is for the codec.
     """
     if finished.error is not None and len(finished.error) > _ERROR_LIMIT:
         finished = finished.model_copy(update={"error": finished.error[:_ERROR_LIMIT] + " …"})
     try:
-        said = codec.encode(Draft(finished))
+        said = codec.encode(Draft(finished, plain=plain))
     except CannotExpress as exc:
         reason, path = exc.reason, exc.path
     else:

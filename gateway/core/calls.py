@@ -375,7 +375,7 @@ def settle(
         call_id=call.call_id,
         updates=inside,
     )
-    adapted = expressible_outcome(finished, runtime.codec)
+    adapted = expressible_outcome(finished, runtime.codec, plain=answered.plain)
     told = adapted.event
     assert isinstance(told, ToolFinished)
     builder.record(told, "to_runtime", caused_by=call.request_sequence, losses=(*losses, *adapted.losses))

@@ -1,5 +1,6 @@
 """An event with its identity: what a codec makes, what an engine makes, what followers get. Pure."""
 
+from dataclasses import field
 from datetime import datetime
 from typing import Any, Literal
 
@@ -40,6 +41,8 @@ class Draft:
     """True for what is only news: never numbered, stored or routed."""
     echo: bool = False
     """True where the frame may be our own message coming back."""
+    plain: bool = field(default=False, compare=False)
+    """For a codec: whether `find_fault` surely minds nothing in the result that the event holds."""
 
 
 @frozen

@@ -53,6 +53,8 @@ class Answered:
     """Members of the answer that nobody knows."""
     may_quote: bool = field(default=True, compare=False)
     """Whether it may tell something that was sent along; False only after a look through its text."""
+    plain: bool = field(default=False, compare=False)
+    """Whether `find_fault` surely minds nothing in the result, so that no codec need look through it again."""
 
 
 @frozen
@@ -155,12 +157,12 @@ _MOST_IGNORED = 20
 _MEMBERS, _UPDATE_MEMBERS = frozenset(OutcomeForm.model_fields), frozenset(ContextUpdate.model_fields)
 
 
-def outcome_from(body: Any, *, strict: bool = False, may_quote: bool = True) -> Answered:
+def outcome_from(body: Any, *, strict: bool = False, may_quote: bool = True, plain: bool = False) -> Answered:
     """Read an outcome out of a JSON body, as webhooks and callbacks send it (gateway/executors/README.md#answers).
 
     `{"outcome": "success", "result", "updates": [{"name", "context", "description"}], "wakes_agent"}` or
     `{"outcome": "failure" | "canceled", "error"}`. Members that nobody knows are ignored and named in the answer;
-    `strict` refuses them. `may_quote` is passed on.
+    `strict` refuses them. `may_quote` and `plain` are passed on.
 
     Raises:
         ValueError: with a text that names the member and what is allowed.
@@ -177,7 +179,7 @@ def outcome_from(body: Any, *, strict: bool = False, may_quote: bool = True) -> 
         place = "/".join(str(part) for part in first["loc"])
         raise ValueError(f"/{place}: {first['msg']}") from exc
     outcome = Outcome(outcome=form.outcome, result=form.result, error=form.error)
-    return Answered(outcome, tuple(form.updates), form.wakes_agent, ignored, may_quote)
+    return Answered(outcome, tuple(form.updates), form.wakes_agent, ignored, may_quote, plain)
 
 
 def _known(body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -76,8 +76,8 @@ def read(text: str) -> Any:
 def read_frame(text: str) -> tuple[Any, bool]:
     """Read JSON leniently, and say whether `find_fault` surely minds nothing in it."""
     value = loads(text)
-    if not isinstance(value, Malformed):
-        return value, is_plain(text, value)
+    if value.__class__ is not Malformed:
+        return value, is_plain(text, value, max_depth=MAX_DEPTH)
     salvaged = salvage(text)
     return value if isinstance(salvaged, Malformed) else salvaged, False
 

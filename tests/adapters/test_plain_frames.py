@@ -11,7 +11,9 @@ from adapters.herm import ADAPTER as HERM
 from adapters.huma import HUMA_0_1, HUMA_0_2
 from adapters.openhands import ADAPTER as OPENHANDS
 from gateway.adapter.port import Codec, Frame
-from gateway.errors import MalformedFrame
+from gateway.errors import CannotExpress, MalformedFrame
+from gateway.events import Draft, ToolFinished
+from gateway.json_reading import Unreadable, is_plain, read_strictly
 from gateway.links.json import read_frame
 from gateway.links.socketio.packet import read_event
 
@@ -72,6 +74,30 @@ def test_what_a_link_has_looked_at_reads_the_same(folder: str) -> None:
             text = json.dumps(payload, ensure_ascii=False)
             given, plain = read_frame(text)
             assert told(codec, Frame(channel, given, len(text), plain)) == told(codec, Frame(channel, given)), text
+
+
+def said(codec: Codec, result: Any, *, plain: bool) -> Any:
+    finished = ToolFinished(native_call_id="tc-1", tool="ask", outcome="success", result=result)
+    try:
+        return codec.encode(Draft(finished, plain=plain)).frames
+    except CannotExpress as exc:
+        return exc.reason, exc.path
+
+
+@pytest.mark.parametrize("folder", CODECS)
+def test_what_a_strict_reader_has_looked_at_is_said_the_same(folder: str) -> None:
+    codec = CODECS[folder]
+    results = [{"cards": [{"id": 1, "seen_by": None}]}, "x" * 70_000, None, *spoilt({"a": [1.5, {"b": None}]})]
+    looks: list[bool] = []
+    for result in results:
+        body = json.dumps({"outcome": "success", "result": result}, ensure_ascii=False)
+        try:
+            read = read_strictly(body)
+        except Unreadable:
+            continue
+        looks.append(is_plain(body, read))
+        assert said(codec, read["result"], plain=looks[-1]) == said(codec, read["result"], plain=False), body
+    assert {True, False} == set(looks)
 
 
 @pytest.mark.parametrize("folder", CODECS)

@@ -24,6 +24,7 @@ from gateway.executors.webhook.client import AddressForbidden, ConnectionBroken,
 from gateway.executors.webhook.hidden import NOTHING, Hidden
 from gateway.executors.webhook.json_body import read_json
 from gateway.executors.webhook.reader import HttpAnswer, Unread
+from gateway.json_reading import is_plain
 
 MAX_RETRY_AFTER = timedelta(hours=1)
 MAX_TEXT = 500
@@ -117,16 +118,17 @@ def _read_success(received: HttpAnswer, kind: str, *, raw: bool, hidden: Hidden)
         value = read_json(body)
         if not is_call:
             return _read_reply(value)
-        return _read_outcome(value, raw=raw, hidden=hidden, may_quote=hidden.may_be_in(body))
+        may_quote, plain = hidden.may_be_in(body), is_plain(body, value)
+        return _read_outcome(value, raw=raw, hidden=hidden, may_quote=may_quote, plain=plain)
     except ValueError as exc:
         return failure(clean(f"executor answered 200 OK with {_describe(received, body)} {exc}", hidden=hidden))
 
 
-def _read_outcome(value: Any, *, raw: bool, hidden: Hidden, may_quote: bool) -> Answered:
+def _read_outcome(value: Any, *, raw: bool, hidden: Hidden, may_quote: bool, plain: bool) -> Answered:
     if raw:
-        return Answered(Outcome(outcome="success", result=value), may_quote=may_quote)
+        return Answered(Outcome(outcome="success", result=value), may_quote=may_quote, plain=plain)
     try:
-        answered = outcome_from(value, may_quote=may_quote)
+        answered = outcome_from(value, may_quote=may_quote, plain=plain)
     except ValueError as exc:
         raise ValueError(f"that is no outcome: {exc}") from exc
     if answered.ignored:
