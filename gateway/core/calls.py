@@ -212,7 +212,7 @@ def late_outcome(builder: StepBuilder, row: Call, answered: Answered) -> None:
         size=None if small else size,
         sha256=None if small else outcome_digest(outcome),
     )
-    builder.record(ignored, "to_runtime", caused_by=row.request_sequence)
+    builder.apply(ignored, "to_runtime", caused_by=row.request_sequence)
     builder.change_call(CameLate(row.call_id), ended=builder.known.get(row.call_id, row))
 
 
@@ -230,7 +230,7 @@ def progressed(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, d
         raise TooLarge(f"one call may report {runtime.policy.progress} bytes of progress in all (limits.progress)")
     builder.change_call(Progressed(call_id, size))
     event = CallProgressed(native_call_id=call.native_call_id, call_id=call_id, data=data)
-    builder.record(event, "to_runtime", caused_by=call.request_sequence)
+    builder.apply(event, "to_runtime", caused_by=call.request_sequence)
     return True
 
 
@@ -295,7 +295,7 @@ def redrive(
     note = CallProgressed(
         native_call_id=row.native_call_id, call_id=row.call_id, data={"redriven_as": call_id, "new_key": new_key}
     )
-    builder.record(note, "to_runtime", caused_by=row.request_sequence)
+    builder.apply(note, "to_runtime", caused_by=row.request_sequence)
     if row.dead:
         builder.change_call(Redriven(row.call_id), ended=builder.known.get(row.call_id, row))
     call = Call(
@@ -336,7 +336,7 @@ def dismiss(builder: StepBuilder, row: Call, *, by: str) -> None:
     """
     if not builder.known.get(row.call_id, row).dead:
         raise Conflict(NO_LONGER_DEAD)
-    builder.record(dismissal(row, by=by), "to_runtime", caused_by=row.request_sequence)
+    builder.apply(dismissal(row, by=by), "to_runtime", caused_by=row.request_sequence)
     builder.change_call(Dismissed(row.call_id), ended=builder.known.get(row.call_id, row))
 
 
@@ -378,7 +378,7 @@ def settle(
     adapted = expressible_outcome(finished, runtime.codec, plain=answered.plain)
     told = adapted.event
     assert isinstance(told, ToolFinished)
-    builder.record(told, "to_runtime", caused_by=call.request_sequence, losses=(*losses, *adapted.losses))
+    builder.apply(told, "to_runtime", caused_by=call.request_sequence, losses=(*losses, *adapted.losses))
     index = len(builder.events) - 1
     builder.change_call(
         Settle(

@@ -7,7 +7,7 @@ from gateway.core.calls import OVERLOADED, failure
 from gateway.core.effects import Ask, ask_data
 from gateway.core.fold import fold
 from gateway.core.routing import Matched
-from gateway.core.session import RuntimeContext, StepBuilder, begin_turn, record, send
+from gateway.core.session import RuntimeContext, StepBuilder, apply_draft, begin_turn, send
 from gateway.core.state import MOST_CONFIRMATIONS, Confirmation
 from gateway.errors import CannotExpress, Conflict
 from gateway.events import ContextUpdated, Draft, Envelope, Event, EventId, Loss, MessageConfirmed, MessagePosted
@@ -27,7 +27,7 @@ def burst_message(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, e
             return
     begin_turn(runtime, builder)
     full = len(builder.memory.confirmations) >= MOST_CONFIRMATIONS - 1
-    new = record(runtime, builder, draft, event)
+    new = apply_draft(runtime, builder, draft, event)
     route = runtime.policy.routes.executor_for(runtime=runtime.name, kind=event.kind, labels=builder.memory.labels)
     waiting = builder.memory.confirmation(event.burst.call, event.burst.index)
     assert waiting is not None
@@ -111,13 +111,13 @@ def confirm(runtime: RuntimeContext, builder: StepBuilder, waiting: Confirmation
     if limit is None:
         note = "not sent: this protocol takes no confirmations"
         loss = Loss(how="dropped", path="", note=note)
-        builder.record(event, "to_runtime", caused_by=waiting.sequence, losses=(loss,))
+        builder.apply(event, "to_runtime", caused_by=waiting.sequence, losses=(loss,))
         return
     if builder.now - waiting.posted_at >= limit:
         # The runtime has gone on and believes the message delivered; only the true state can still be told.
         note = f"not sent: the runtime waits {limit.total_seconds():g} s at most"
         loss = Loss(how="dropped", path="", note=note)
-        builder.record(event, "to_runtime", caused_by=waiting.sequence, losses=(loss,))
+        builder.apply(event, "to_runtime", caused_by=waiting.sequence, losses=(loss,))
         correct(runtime, builder, caused_by=waiting.sequence)
         return
     if delivered:

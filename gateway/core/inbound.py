@@ -15,7 +15,7 @@ from gateway.core.effects import Dispatch, Queue, Resend, Tell
 from gateway.core.fold import ENDED, is_task, where
 from gateway.core.interactions import ask_again, close_gone, derive_approval, make_room, open_asked
 from gateway.core.routing import Matched, Unmatched
-from gateway.core.session import USUAL_RETRY, RuntimeContext, StepBuilder, begin_turn, origin_of, record
+from gateway.core.session import USUAL_RETRY, RuntimeContext, StepBuilder, apply_draft, begin_turn, origin_of
 from gateway.core.state import Start, Unechoed, said_unstarted, start_caught_up, start_told
 from gateway.errors import MalformedFrame
 from gateway.events import (
@@ -69,7 +69,7 @@ def take(
         rejected = FrameRejected(
             channel=frame.channel[:64], reason=exc.reason, path=exc.path, excerpt=repr(frame.payload)[:_EXCERPT]
         )
-        builder.record(rejected, "from_runtime", origin=Origin(runtime.adapter, runtime.protocol))
+        builder.apply(rejected, "from_runtime", origin=Origin(runtime.adapter, runtime.protocol))
         return
     for draft in drafts:
         _draft(runtime, builder, draft, overloaded=overloaded)
@@ -124,16 +124,16 @@ def _place(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, *, overl
         case SessionMoved():
             _moved(runtime, builder, draft, draft.event)
         case ApprovalAsked() | QuestionAsked() | SecretAsked():
-            record(runtime, builder, draft, draft.event)
+            apply_draft(runtime, builder, draft, draft.event)
             if builder.live:
                 open_asked(runtime, builder, builder.memory.asked[-1])
         case ThreadReceived():
-            record(runtime, builder, draft, draft.event)
+            apply_draft(runtime, builder, draft, draft.event)
             if builder.memory.running and builder.memory.state in ENDED and not builder.memory.delegating:
                 # What was said last was a delegate's end; the agent itself goes on, and says nothing of it.
-                builder.record(SessionMoved(state="running", reason="inferred: a delegate has ended"), "from_runtime")
+                builder.apply(SessionMoved(state="running", reason="inferred: a delegate has ended"), "from_runtime")
         case event:
-            record(runtime, builder, draft, event, direction="to_runtime" if draft.echo else "from_runtime")
+            apply_draft(runtime, builder, draft, event, direction="to_runtime" if draft.echo else "from_runtime")
 
 
 def _show(builder: StepBuilder, event: Event) -> None:
@@ -154,16 +154,16 @@ def _moved(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, event: S
     if _is_gone_by(builder, draft):
         note = "a state gone by: the runtime has said a newer one already"
         gone_by = Opaque(channel=event.kind, payload=event.model_dump(mode="json", exclude_none=True))
-        record(
+        apply_draft(
             runtime, builder, replace(draft, losses=(*draft.losses, Loss(how="narrowed", path="", note=note))), gone_by
         )
         return
     ends = runtime.capabilities.turns == "signalled" and event.state in ENDED
     if ends and builder.partial:
         cut = MessagePosted(author=Author(role="agent"), content=(Text(text=builder.partial),), complete=False)
-        builder.record(cut, "from_runtime", caused_by=builder.last_sequence or None)
+        builder.apply(cut, "from_runtime", caused_by=builder.last_sequence or None)
         builder.partial = ""
-    record(runtime, builder, draft, event)
+    apply_draft(runtime, builder, draft, event)
     if not ends or not builder.live or (builder.memory.delegates and builder.memory.delegating):
         return
     for call in [call for call in builder.calls.values() if call.redrive_of is None]:
@@ -177,7 +177,7 @@ def _runtime_acts(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, e
     known = builder.memory.action("", draft.correlation) if draft.correlation else None
     if known is not None and known.tool == event.tool and event.supersedes is None:
         event = event.model_copy(update={"supersedes": known.native_call_id})
-    record(runtime, builder, draft, event)
+    apply_draft(runtime, builder, draft, event)
 
 
 def _runtime_finished(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, event: ToolFinished) -> None:
@@ -187,14 +187,14 @@ def _runtime_finished(runtime: RuntimeContext, builder: StepBuilder, draft: Draf
     if action is not None:
         completed = {"native_call_id": event.native_call_id or action.native_call_id, "tool": event.tool or action.tool}
         event = event.model_copy(update=completed)
-    record(runtime, builder, draft, event, caused_by=action.sequence if action is not None else order)
+    apply_draft(runtime, builder, draft, event, caused_by=action.sequence if action is not None else order)
 
 
 def _answered_elsewhere(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, event: ToolFinished) -> None:
     """Another client has answered a host call: ours is over, and there is nothing left to tell."""
     call = _open_call(builder, event.native_call_id)
     known = {"call_id": call.call_id, "tool": call.tool} if call is not None else {}
-    record(runtime, builder, draft, event.model_copy(update=known), direction="to_runtime")
+    apply_draft(runtime, builder, draft, event.model_copy(update=known), direction="to_runtime")
     if call is not None:
         end_elsewhere(builder, call, event)
 
@@ -227,10 +227,10 @@ def _requested(
         return
     route = _route(runtime, builder, event)
     if not isinstance(route, Matched) and runtime.policy.routes.unrouted == "ignore" and event.problem is None:
-        record(runtime, builder, draft, event)
+        apply_draft(runtime, builder, draft, event)
         return
     begin_turn(runtime, builder)
-    new = record(runtime, builder, draft, event.model_copy(update={"call_id": named[0]}))
+    new = apply_draft(runtime, builder, draft, event.model_copy(update={"call_id": named[0]}))
     _start(runtime, builder, event, named, route, sequence=new.sequence, overloaded=overloaded)
 
 
@@ -243,7 +243,7 @@ def _is_new(builder: StepBuilder, event: ToolRequested, known: Call) -> bool:
     if known.is_open:
         if not same:
             reason = f"call {event.native_call_id[:100]!r} is still open and was sent again with other arguments"
-            builder.record(FrameRejected(channel="tool.requested", reason=reason), "from_runtime")
+            builder.apply(FrameRejected(channel="tool.requested", reason=reason), "from_runtime")
         return False
     if same:
         _again(builder, known)
@@ -335,7 +335,7 @@ def _again(builder: StepBuilder, settled: Call) -> None:
 def _canceled(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, event: ToolCanceled) -> None:
     call = _open_call(builder, event.native_call_id)
     known = {"call_id": call.call_id if call else None, "tool": call.tool if call else event.tool}
-    record(runtime, builder, draft, event.model_copy(update=known))
+    apply_draft(runtime, builder, draft, event.model_copy(update=known))
     if call is None:
         return
     reason = event.reason or "Canceled by the agent."
@@ -367,7 +367,7 @@ def confirm_echo(builder: StepBuilder, draft: Draft, origin: Origin) -> bool:
         return False
     native = str(draft.native_sequence) if draft.native_sequence is not None else draft.native_id
     reason = said_unstarted(builder.start, known.event)
-    builder.record(
+    builder.apply(
         DeliverySettled(sequence=known.sequence, target=RUNTIME, state="delivered", reason=reason, native_id=native),
         "to_runtime",
         origin=origin,

@@ -159,7 +159,7 @@ def _give_up(runtime: RuntimeContext, builder: StepBuilder, asked: Asked) -> Non
     try:
         send(runtime, builder, _for(asked, given), caused_by=asked.sequence, lane="turn")
     except CannotExpress:
-        builder.record(_for(asked, given), "to_runtime", caused_by=asked.sequence)
+        builder.apply(_for(asked, given), "to_runtime", caused_by=asked.sequence)
     builder.change_interaction(InteractionChange(id_of(builder.base.session_id, asked), "expired"))
 
 
@@ -234,6 +234,6 @@ def derive_approval(runtime: RuntimeContext, builder: StepBuilder) -> None:
         tool=pending.tool,
         arguments=dict(pending.arguments),
     )
-    builder.record(asked, "from_runtime", caused_by=pending.sequence)
+    builder.apply(asked, "from_runtime", caused_by=pending.sequence)
     if builder.live:
         open_asked(runtime, builder, builder.memory.asked[-1])

@@ -27,7 +27,7 @@ def hydrates(runtime: RuntimeContext, memory: Remembered) -> bool:
 
 def link(runtime: RuntimeContext, builder: StepBuilder, changed: LinkChanged, *, state_waits: bool = False) -> None:
     """Our connection changed; a fresh one is told the last context first, unless a state waits to be told anyway."""
-    builder.record(changed, "from_runtime")
+    builder.apply(changed, "from_runtime")
     builder.start = replace(builder.start, since=builder.now if changed.state == "up" else None)
     posted = [effect.state for effect in builder.effects if isinstance(effect, Transmit) and effect.state is not None]
     state_waits = state_waits or any(place_of(said.event) == "first" for said in posted)
@@ -48,12 +48,12 @@ def delivery(
     """An outbound row has met its fate; what is not plain success is put on record."""
     if fault:
         message = reason or "an event could not be sent"
-        builder.record(FaultReported(code=GATEWAY_FAULT, message=message), "from_runtime", caused_by=sequence)
+        builder.apply(FaultReported(code=GATEWAY_FAULT, message=message), "from_runtime", caused_by=sequence)
     builder.change_send(SendChange(sequence=sequence, target=target, state=state, reason=reason))
     match state:
         case "refused" | "moot" | "unknown" | "dead":
             settled = DeliverySettled(sequence=sequence, target=target, state=state, reason=reason)
-            builder.record(settled, "to_runtime", caused_by=sequence)
+            builder.apply(settled, "to_runtime", caused_by=sequence)
         case _:
             pass
 
@@ -71,7 +71,7 @@ def close(runtime: RuntimeContext, builder: StepBuilder, *, reason: str | None) 
     for call in list(builder.calls.values()):
         text = "The session was closed."
         settle(runtime, builder, call, Answered(Outcome(outcome="canceled", error=text)), tell_reason=text, moot=True)
-    builder.record(SessionClosed(reason=reason), "to_runtime")
+    builder.apply(SessionClosed(reason=reason), "to_runtime")
 
 
 def tick(runtime: RuntimeContext, builder: StepBuilder) -> None:
@@ -95,7 +95,7 @@ def tick(runtime: RuntimeContext, builder: StepBuilder) -> None:
         builder.start = replace(builder.start, state="overdue")
     due = turn_end_due(builder.view, quiet=runtime.options.turn_quiet, timeout=runtime.options.turn_timeout)
     if due is not None and due <= now and runtime.capabilities.turns == "inferred":
-        builder.record(SessionMoved(state="idle", reason="inferred: nothing more happened"), "from_runtime")
+        builder.apply(SessionMoved(state="idle", reason="inferred: nothing more happened"), "from_runtime")
 
 
 def next_due(runtime: RuntimeContext, view: SessionView) -> datetime | None:

@@ -60,7 +60,7 @@ def _pass_on(runtime: RuntimeContext, builder: StepBuilder, event: Event, *, lan
         # A hint is for the turn that runs, so it must not wait for its end.
         lane = "turn"
     if adapted.holds:
-        builder.record(event, "to_runtime", losses=adapted.losses)
+        builder.apply(event, "to_runtime", losses=adapted.losses)
         return builder.last_sequence
     if getattr(adapted.event, "wakes_agent", False):
         begin_turn(runtime, builder)
@@ -68,7 +68,7 @@ def _pass_on(runtime: RuntimeContext, builder: StepBuilder, event: Event, *, lan
         return send(runtime, builder, adapted.event, caused_by=None, lane=lane, losses=adapted.losses)
     apart = isinstance(event, ContextUpdated) and isinstance(adapted.event, MessagePosted) and event.message is not None
     held = tuple(loss for loss in adapted.losses if loss.note == HELD)
-    builder.record(event, "to_runtime", losses=held)
+    builder.apply(event, "to_runtime", losses=held)
     sequence = builder.last_sequence
     if adapted.first is not None:
         send(runtime, builder, adapted.first, caused_by=sequence, lane="turn")

@@ -1,6 +1,6 @@
 """A decision in the making: what it rests on, and the step that collects what is written and what follows. Pure.
 
-The memory already shows what was recorded here, so that one step can carry many decisions in a row.
+The memory already shows what has happened here, so that one step can carry many decisions in a row.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -158,7 +158,7 @@ class StepBuilder:
         """What each change of a call replaced, for going back."""
         self._open_bytes: int | None = None
 
-    def record(
+    def apply(
         self,
         event: Event,
         direction: Direction,
@@ -168,7 +168,7 @@ class StepBuilder:
         losses: tuple[Loss, ...] = (),
         dedupe_key: str | None = None,
     ) -> Envelope:
-        """Put an event on record, with its copies; it gets the sequence `self.last_sequence`."""
+        """Let an event happen: it is written with the step, under the next sequence, and `memory` shows it at once."""
         new = Envelope(
             event_id=self._mint(),
             session_id=self.base.session_id,
@@ -372,7 +372,7 @@ def send(
         adapted = adapt(event, builder.memory, runtime.capabilities)
         event, losses = adapted.event, tuple(dict.fromkeys((*losses, *adapted.losses)))
     encoded = runtime.codec.encode(Draft(event))
-    new = builder.record(event, "to_runtime", caused_by=caused_by, losses=(*losses, *encoded.losses))
+    new = builder.apply(event, "to_runtime", caused_by=caused_by, losses=(*losses, *encoded.losses))
     if sends:
         builder.add_send(Enqueue(len(builder.events) - 1, RUNTIME, lane))
         said: Draft | Envelope = Draft(event)
@@ -401,7 +401,7 @@ def _carries_message(event: Event) -> bool:
 
 def begin_turn(runtime: RuntimeContext, builder: StepBuilder) -> None:
     if runtime.capabilities.turns == "inferred" and not builder.memory.running:
-        builder.record(SessionMoved(state="running", reason="inferred"), "from_runtime")
+        builder.apply(SessionMoved(state="running", reason="inferred"), "from_runtime")
 
 
 def origin_of(runtime: RuntimeContext, draft: Draft) -> Origin:
@@ -416,7 +416,7 @@ def origin_of(runtime: RuntimeContext, draft: Draft) -> Origin:
     )
 
 
-def record(
+def apply_draft(
     runtime: RuntimeContext,
     builder: StepBuilder,
     draft: Draft,
@@ -425,8 +425,8 @@ def record(
     direction: Direction = "from_runtime",
     caused_by: int | None = None,
 ) -> Envelope:
-    """Put a draft on record."""
-    return builder.record(
+    """Let what a frame says happen."""
+    return builder.apply(
         event,
         direction,
         origin=origin_of(runtime, draft),

@@ -58,21 +58,21 @@ class Forwarding:
                     if await self._gateway.forwarder.owner(session_id, until=until) is not None:
                         return _not_here(request, session_id)
                     continue
-                letter = ForwardedRequest(
+                forwarded = ForwardedRequest(
                     request.method, _target(request), self._headers(request), await request.body()
                 )
-                answered = await self.ask_owner(session_id, letter, until=until)
+                answered = await self.ask_owner(session_id, forwarded, until=until)
                 if answered is not None:
                     return _response(answered)
 
-    def letter(self, request: Request, path: str, body: bytes) -> ForwardedRequest:
+    def request_of(self, request: Request, path: str, body: bytes) -> ForwardedRequest:
         """Write another request in the name of whoever sent this one."""
         own = {"idempotency-key", "content-type"}
         headers = [(name, value) for name, value in self._headers(request) if name not in own]
         return ForwardedRequest("POST", path, [*headers, ("content-type", "application/json")], body)
 
     async def ask_owner(
-        self, session_id: SessionId, letter: ForwardedRequest, *, until: float
+        self, session_id: SessionId, forwarded: ForwardedRequest, *, until: float
     ) -> ForwardedAnswer | None:
         """Pass something on to whoever carries a session; None where that is decided here.
 
@@ -85,7 +85,7 @@ class Forwarding:
             if owner is None:
                 return None
             try:
-                answered = await forwarder.ask(owner, session_id, letter)
+                answered = await forwarder.ask(owner, session_id, forwarded)
             except Unreached:
                 await forwarder.pause(session_id, until=until)
                 continue

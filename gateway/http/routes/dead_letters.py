@@ -138,7 +138,7 @@ def _passing_on(request: ApiRequest, verb: str, body: bytes) -> Callable[[str, E
         nonlocal until
         until = until or face.gateway.forwarder.patience()
         path = f"/v1/dead-letters/{quote(letter, safe='')}/{verb}"
-        written = face.forwarding.letter(request, path, body)
+        written = face.forwarding.request_of(request, path, body)
         passed = await face.forwarding.ask_owner(SessionId(exc.session_id), written, until=until)
         if passed is None:
             raise exc

@@ -138,7 +138,7 @@ class Forwarder:
             Unreached: nothing was sent; another owner may be found soon.
             Elsewhere: it was sent, and no answer came.
         """
-        exchange = awaited("relay", self._exchange(owner, request), self._tasks)
+        exchange = awaited("forwarding", self._exchange(owner, request), self._tasks)
         try:
             while not (await asyncio.wait({exchange}, timeout=_WATCH))[0]:
                 now = await self._engine.owner(session_id)

@@ -80,8 +80,8 @@ class ClusterMember:
             stack.enter_context(running("handover", look, shared.tasks))
             if shared.keeper.shared:
                 watch = partial(watch_others, shared.engine, shared.interaction_feed, shared.tuning)
-                stack.enter_context(running("bulletin", watch, shared.tasks))
-                stack.enter_context(running("adoption", self.takeover.keep_looking, shared.tasks))
+                stack.enter_context(running("interaction feed", watch, shared.tasks))
+                stack.enter_context(running("takeover", self.takeover.keep_looking, shared.tasks))
             yield
 
     def _workers(self) -> dict[SessionId, SessionWorker]:

@@ -77,7 +77,7 @@ class Notifications:
         if self._timer is None and self._count:
             loop = asyncio.get_running_loop()
             wait = max(0.0, self._rung_at + _GATHER - loop.time())
-            self._timer = loop.call_later(wait, guard_call("rings", self._flush))
+            self._timer = loop.call_later(wait, guard_call("notifications", self._flush))
 
     def show(self, session_id: str, text: str) -> None:
         """Show a live item to those who follow a session elsewhere; what is too much for a notification is left out."""
@@ -88,7 +88,7 @@ class Notifications:
         if self._live_characters <= _MOST_LIVE:
             # Notifiers gather topics and sort them; the number keeps these in their order.
             self._live_number += 1
-            guard_call("rings", self._notifier.notify)(f"{LIVE}:{session_id}:{self._live_number:012d}:{text}")
+            guard_call("notifications", self._notifier.notify)(f"{LIVE}:{session_id}:{self._live_number:012d}:{text}")
 
     def _flush(self) -> None:
         self._timer = None
@@ -98,7 +98,7 @@ class Notifications:
             if self._count:
                 self._notifier.notify(self._next())
         if self._count:
-            self._timer = loop.call_later(_GATHER, guard_call("rings", self._flush))
+            self._timer = loop.call_later(_GATHER, guard_call("notifications", self._flush))
 
     def _next(self) -> str:
         """Take out as many names of one kind as fit into a notification."""
@@ -122,14 +122,14 @@ class Notifications:
 def _hear(listeners: Listeners, topic: str | None) -> None:
     if topic is None:
         for missed in listeners.missed:
-            guard_call("rings", missed)()
+            guard_call("notifications", missed)()
         return
     kind, _, names = topic.partition(":")
     if kind == LIVE:
         session_id, _, numbered = names.partition(":")
-        guard_call("rings", listeners.live)(session_id, numbered.partition(":")[2])
+        guard_call("notifications", listeners.live)(session_id, numbered.partition(":")[2])
         return
     # A newer release may say what this one does not know.
     hear = listeners.named.get(cast("Kind", kind))
     if hear is not None and names:
-        guard_call("rings", hear)(names.split(","))
+        guard_call("notifications", hear)(names.split(","))

@@ -113,7 +113,7 @@ class Takeover:
                 except EngineUnavailable:
                     raise
                 except Exception as exc:  # noqa: BLE001 - noted: one session must not keep those behind it
-                    FAULTS.note("adoption", exc, session_id=session_id)
+                    FAULTS.note("takeover", exc, session_id=session_id)
                     row, self._doubt = None, True
                 del self._named[session_id]
                 if row is not None and self._sessions.carried(session_id) is None:

@@ -179,4 +179,4 @@ class StepMaker:
                 return
             case _:
                 event = FaultReported(code=GATEWAY_FAULT, message=f"{type(signal).__name__}: {reason}")
-        builder.record(event, "from_runtime")
+        builder.apply(event, "from_runtime")

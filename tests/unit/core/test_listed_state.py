@@ -60,8 +60,8 @@ def test_states_that_come_in_one_step_leave_the_last():
     harness = Harness(HUMA_0_2)
 
     def both(builder: Any) -> None:
-        builder.record(SessionMoved(state="running"), "from_runtime")
-        builder.record(SessionMoved(state="idle"), "from_runtime")
+        builder.apply(SessionMoved(state="running"), "from_runtime")
+        builder.apply(SessionMoved(state="idle"), "from_runtime")
 
     harness.view, harness.listed = replace(harness.view, listed="starting"), "starting"
     harness.decide(both)

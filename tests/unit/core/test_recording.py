@@ -48,7 +48,7 @@ def test_record_moves_the_number_and_the_memory_and_nothing_else(event: Event) -
 
     def move(builder: StepBuilder) -> None:
         before = {name: copy(value) for name, value in vars(builder).items()}
-        new = builder.record(event, "from_runtime", dedupe_key="n-1")
+        new = builder.apply(event, "from_runtime", dedupe_key="n-1")
         assert {name for name, value in vars(builder).items() if value != before[name]} <= TOLD
         assert new.sequence == builder.last_sequence == before["last_sequence"] + 1
         assert builder.memory == fold(before["memory"], new, new.sequence)
