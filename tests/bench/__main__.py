@@ -92,7 +92,7 @@ async def _load(running: Bench, report: Report, names: Sequence[str]) -> None:
     for workload in dict.fromkeys(row.workload for row in rows):
         own = [row for row in rows if row.workload == workload]
         wanted = {name for row in own for name in row.subjects}
-        if len(names) == len(NAMES):
+        if own == [row for row in ROWS if row.workload == workload]:
             wanted |= {*BESIDE.get(workload, ())}
         if running.old is not None:
             wanted |= {OLD[name] for name in wanted if name in OLD}

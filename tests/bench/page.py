@@ -11,7 +11,7 @@ from tests.bench.report import Judged, Report, describe
 
 PAGE = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- Written by `make bench`, from here -->", "<!-- to here -->"
-GOALS = ("#", "of what", "must", "stretch", "is (least to most)", "met")
+GOALS = ("#", "of what", "must", "stretch", "is (least to most)", "turns", "met")
 LOADS = ("workload", "who", "CPU per call, µs", "calls/s", "p50, ms", "p99, ms", "bytes written", "pages written")
 OTHERS = ("#", "of what", "value (least to most)")
 _TEXT = {"#", "of what", "met", "workload", "who"}
@@ -85,7 +85,7 @@ def _place(row: Cells) -> tuple[int, str]:
 
 def _goal(row: Judged) -> Cells:
     bounds = (row.goal.say(row.goal.must), row.goal.say(row.goal.stretch)) if row.goal is not None else ("", "")
-    return (row.name, row.what, *bounds, str(row.value), row.met)
+    return (row.name, row.what, *bounds, str(row.value), str(row.turns), row.met)
 
 
 def _load(said: dict[str, Any]) -> Cells:

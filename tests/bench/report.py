@@ -10,6 +10,8 @@ from tests.bench.figures import Series, Spread, digits
 from tests.bench.table import Table, show
 from tests.bench.targets import OLD, OTHER_GOALS, Goal, Row
 
+_BUSY = 1.0
+"""Load of the machine, before the benchmark begins, that says that others are at work."""
 _TEXT = frozenset({"#", "of what", "", "workload", "subject", "what", "met"})
 
 
@@ -146,8 +148,13 @@ class Report:
 def describe(machine: dict[str, Any]) -> str:
     """Say in a sentence on what machine it was measured."""
     pinned = "subject and peers pinned apart" if machine["pinned"] else "nothing pinned"
+    busy = (
+        " The machine was busy, which swells the figures and most of all those of time."
+        if machine["load_before"] > _BUSY
+        else ""
+    )
     return (
         f"{machine['cores']} cores, {pinned}; Python {machine['python']}, SQLite {machine['sqlite']};"
         f" fdatasync p50 {machine['fdatasync_p50_ms']:.3f} ms before and"
-        f" {machine['fdatasync_p50_ms_after']:.3f} ms after; load before {machine['load_before']:g}."
+        f" {machine['fdatasync_p50_ms_after']:.3f} ms after; load before {machine['load_before']:g}.{busy}"
     )

@@ -59,7 +59,7 @@ BESIDE: Mapping[Workload, tuple[str, ...]] = {
     STORES_C1: (SOME,),
     STORES_C64: (SOME,),
 }
-"""Who is run as well when everything is measured: for the pictures, and to see how fast the peers can be."""
+"""Who is run as well when all rows of a workload are: for the pictures, and to see how fast the peers can be."""
 
 
 @dataclass(frozen=True, slots=True)

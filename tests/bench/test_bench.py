@@ -284,7 +284,8 @@ def test_the_page_is_of_the_form_that_the_benchmark_writes() -> None:
     goals = {(row.name, row.what): (row.goal, row.judges) for row in ROWS}
     goals |= {(name, what): (goal, True) for (name, _), (what, goal) in OTHER_GOALS.items()}
     assert sorted(row[:2] for row in rows) == sorted(goals)
-    for name, what, must, stretch, value, met in rows:
+    for name, what, must, stretch, value, turns, met in rows:
+        assert int(turns) >= 1
         goal, judges = goals[name, what]
         if goal is None:
             assert (must, stretch, met) == ("", "", "")
