@@ -12,11 +12,7 @@ from gateway.errors import InvalidRequest
 from gateway.events import Direction, Envelope, EventId, InteractionId, SessionId
 from gateway.store.call import Call
 from gateway.store.rows import InteractionRow, Send
-from gateway.store.step import NEWER, InteractionState, SendChange
-
-LISTED = f"state NOT IN ('pending', 'delivered', 'moot') OR (state = 'pending' AND reason = '{NEWER}')"
-"""Which outbound rows wait for an operator, in SQL: those whose fate is not good, and those that only a newer release
-can go on with. Word for word as the index on them, so that it is used."""
+from gateway.store.step import InteractionState, SendChange
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from gateway.errors import EngineLocked, EngineUnavailable, EngineUnusable
 from gateway.events import SessionId
-from gateway.store.questions import session
+from gateway.store.questions.sessions import session
 from gateway.store.sqlite import SqliteEngine, lock as sqlite_lock
 from gateway.store.sqlite.dialect import answer
 from gateway.store.sqlite.place import FilePlace

@@ -26,10 +26,11 @@ from gateway.store.postgres.notifier import PostgresNotifier
 from gateway.store.postgres.once import FIRST_PAUSE, LONGEST_PAUSE, ExactlyOnce, Line
 from gateway.store.postgres.pool import Pool
 from gateway.store.postgres.schema import check, migrate
-from gateway.store.questions import AnswersQuestions, Question, T
-from gateway.store.records import micros, whole_micros
-from gateway.store.retention import add_up, portions
-from gateway.store.rows import EngineHealth, Instance, Regained, RetentionPolicy, SessionRow, StoredAnswer, Swept
+from gateway.store.questions.answers import AnswersQuestions
+from gateway.store.questions.question import Question, T
+from gateway.store.records import micros
+from gateway.store.retention import RemovedRows
+from gateway.store.rows import EngineHealth, Instance, Regained, SessionRow, StoredAnswer
 from gateway.store.shared_probe import SharedProbe
 from gateway.store.step import Committed, Step
 
@@ -260,15 +261,11 @@ class PostgresEngine(AnswersQuestions):
 
     # Upkeep
 
-    async def sweep(self, policy: RetentionPolicy, *, budget: int = 2_000) -> Swept:
-        now = self._now()
-        cuts, more = await self._choose(policy, now, budget)
-        copies_from = now - whole_micros(policy.copy_age)
-        gone = [await self._pool.transact(upkeep.cut(portion, copies_from)) for portion in portions(cuts)]
-        events, copies = add_up(gone)
-        before = now - whole_micros(policy.call_age)
-        calls = await self._pool.transact(upkeep.drop_calls(before, budget - events, now))
-        return Swept(events=events, calls=calls, more=more or events + calls >= budget, copies=copies)
+    async def _cut(self, firsts: Mapping[SessionId, int], copies_from: int) -> RemovedRows:
+        return await self._pool.transact(upkeep.cut(firsts, copies_from))
+
+    async def _drop_calls(self, before: int, budget: int) -> int:
+        return await self._pool.transact(upkeep.drop_calls(before, budget, self._now()))
 
     async def health(self) -> EngineHealth:
         return await self._probing.ask()

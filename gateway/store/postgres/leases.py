@@ -14,7 +14,7 @@ from gateway.events import SessionId
 from gateway.store.postgres.once import Transaction, Work
 from gateway.store.postgres.pool import Pool
 from gateway.store.postgres.store import lock
-from gateway.store.questions import SESSION, session_row
+from gateway.store.questions.sessions import SESSION, session_row
 from gateway.store.roster import room_for
 from gateway.store.rows import Instance, Regained, SessionRow
 

@@ -155,7 +155,7 @@ RETURNING 1
 
 
 REMEMBERED = 4_096
-"""Sessions of which a connection remembers what it wrote last."""
+"""Sessions of which a connection remembers at most what it wrote last."""
 
 
 class KnownRows:
@@ -226,7 +226,8 @@ class KnownRows:
             else:
                 self._calls.pop(call_id, None)
         if len(self._heads) > REMEMBERED:
-            self.forget([*islice(self._heads, len(self._heads) - REMEMBERED)])
+            # A good part at once: it takes a look through all open calls.
+            self.forget([*islice(self._heads, len(self._heads) - REMEMBERED * 3 // 4)])
 
     def forget(self, sessions: Iterable[SessionId]) -> None:
         """Know nothing of these sessions any more."""

@@ -10,7 +10,10 @@ from gateway.store.encoding import strip_about
 from gateway.store.postgres.once import Transaction, Work
 from gateway.store.postgres.schema import check
 from gateway.store.postgres.store import KEEP_ANSWERS, KnownRows, write
-from gateway.store.questions import DISMISS, DROP_CALLS, FLOOR, REVIVE, SET_NOTE, UNDELIVERED
+from gateway.store.questions.calls import DROP_CALLS
+from gateway.store.questions.kept import SET_NOTE
+from gateway.store.questions.retention import FLOOR
+from gateway.store.questions.sends import DISMISS, REVIVE, UNDELIVERED
 from gateway.store.records import EventRecord, Head, micros
 from gateway.store.retention import PORTION, RemovedRows, add_up
 from gateway.store.rows import StoredAnswer

@@ -23,7 +23,8 @@ from gateway.store import questions
 from gateway.store.apply import CLOSED
 from gateway.store.call import Call
 from gateway.store.encoding import decode_envelope
-from gateway.store.questions import AnswersQuestions, Question
+from gateway.store.questions.answers import AnswersQuestions
+from gateway.store.questions.question import Question
 from gateway.store.records import (
     SEND_COLUMNS,
     EventRecord,
@@ -113,10 +114,10 @@ class AnswersBeside(AnswersQuestions):
         return await self._beside(_call(call_id))
 
     async def latest_call(self, session_id: SessionId, native_call_id: str) -> Call | None:
-        return await self._beside(_of_session(questions.latest_call(session_id, native_call_id), session_id))
+        return await self._beside(_of_session(questions.calls.latest_call(session_id, native_call_id), session_id))
 
     async def open_calls(self, session_id: SessionId) -> Sequence[Call]:
-        return await self._beside(_of_session(questions.open_calls(session_id), session_id))
+        return await self._beside(_of_session(questions.calls.open_calls(session_id), session_id))
 
     async def pending_sends(
         self,
@@ -132,17 +133,19 @@ class AnswersBeside(AnswersQuestions):
         return await self._beside(_next_send_due(target))
 
     async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[Send]:
-        return await self._beside(_of_session(questions.sends_of(session_id, sequence), session_id))
+        return await self._beside(_of_session(questions.sends.sends_of(session_id, sequence), session_id))
 
     async def interaction(self, interaction_id: InteractionId) -> InteractionRow | None:
-        return await self._beside(Beside(questions.interaction(interaction_id), lambda held: held.interactions or None))
+        return await self._beside(
+            Beside(questions.kept.interaction(interaction_id), lambda held: held.interactions or None)
+        )
 
     async def recall(self, *, key: str, scope: str) -> StoredAnswer | None:
-        question = questions.answer(key, scope, self._now())
+        question = questions.kept.answer(key, scope, self._now())
         return await self._beside(Beside(question, lambda held: held.answers or None))
 
     async def note(self, name: str) -> str | None:
-        return await self._look(questions.note(name))
+        return await self._look(questions.kept.note(name))
 
 
 def _of_session(question: Question[T], session_id: SessionId) -> Beside[T]:
@@ -150,7 +153,7 @@ def _of_session(question: Question[T], session_id: SessionId) -> Beside[T]:
 
 
 def _events(session_id: SessionId, after: int, limit: int) -> Beside[list[Envelope]]:
-    question = questions.events(session_id, after, limit)
+    question = questions.sessions.events(session_id, after, limit)
 
     def concerns(held: Held) -> Any:
         if session_id not in held.sessions:
@@ -185,7 +188,7 @@ def _as_it_is(kept: SessionRow, touched: _Touched) -> SessionRow:
 
 
 def _session(session_id: SessionId) -> Beside[SessionRow | None]:
-    question = questions.session(session_id)
+    question = questions.sessions.session(session_id)
 
     def concerns(held: Held) -> _Touched | None:
         row = held.sessions.get(session_id)
@@ -206,7 +209,7 @@ def _session(session_id: SessionId) -> Beside[SessionRow | None]:
 
 
 def _sessions(page: Page, runtime: str | None, open_only: bool) -> Beside[tuple[list[SessionRow], str | None]]:
-    question = questions.sessions(page, runtime=runtime, open_only=open_only)
+    question = questions.sessions.sessions(page, runtime=runtime, open_only=open_only)
 
     def concerns(held: Held) -> _Touched | None:
         return (dict(held.sessions), dict(held.states), dict(held.snapshots)) if held.sessions else None
@@ -231,7 +234,7 @@ def _opened_or_closed(
 
 
 def _call(call_id: CallId) -> Beside[Call | None]:
-    question = questions.call(call_id)
+    question = questions.calls.call(call_id)
 
     def concerns(held: Held) -> Any:
         found = held.opened.get(call_id), held.moved.get(call_id)
@@ -287,7 +290,7 @@ def _of_target(target: str, session_id: SessionId | None) -> Callable[[Held], _H
 
 def _together(connection: sqlite3.Connection, target: str, part: _HeldSends) -> list[_Pending]:
     """List all pending sends to a target of the sessions of which something is held, in order."""
-    kept = answer(connection, questions.pending_of(part.sessions, target, _MOST_SENDS))
+    kept = answer(connection, questions.sends.pending_of(part.sessions, target, _MOST_SENDS))
     changes = dict(part.changes)
     found: list[_Pending] = []
     for send in kept:
@@ -325,12 +328,14 @@ def _pending_sends(
             elif one.place[0] not in waiting:
                 found.append(one)
         if session_id is None:
-            apart = questions.pending_sends(None, target, due_before, limit, apart=part.sessions)
+            apart = questions.sends.pending_sends(None, target, due_before, limit, apart=part.sessions)
             found += map(_of_send, answer(connection, apart))
             found.sort(key=lambda one: one.place)
         return [one.tell() for one in found[: max(limit, 0)]]
 
-    return Beside(questions.pending_sends(session_id, target, due_before, limit), _of_target(target, session_id), ask)
+    return Beside(
+        questions.sends.pending_sends(session_id, target, due_before, limit), _of_target(target, session_id), ask
+    )
 
 
 def _next_send_due(target: str) -> Beside[datetime | None]:
@@ -338,10 +343,10 @@ def _next_send_due(target: str) -> Beside[datetime | None]:
         first: dict[SessionId, datetime] = {}
         for one in _together(connection, target, part):
             first.setdefault(one.place[0], one.due_at or one.created_at)
-        other = answer(connection, questions.next_send_due(target, apart=part.sessions))
+        other = answer(connection, questions.sends.next_send_due(target, apart=part.sessions))
         return min([*first.values(), *([] if other is None else [other])], default=None)
 
-    return Beside(questions.next_send_due(target), _of_target(target, None), ask)
+    return Beside(questions.sends.next_send_due(target), _of_target(target, None), ask)
 
 
 def _owned(connection: sqlite3.Connection, states: Mapping[SessionId, str]) -> dict[str | None, int]:

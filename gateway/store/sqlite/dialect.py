@@ -4,7 +4,7 @@ import sqlite3
 from functools import lru_cache
 from typing import TypeVar
 
-from gateway.store.questions import Question
+from gateway.store.questions.question import Question
 
 T = TypeVar("T")
 

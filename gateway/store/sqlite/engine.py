@@ -16,11 +16,11 @@ from gateway.clock import Clock
 from gateway.errors import EngineUnavailable, InvalidRequest, NotFound
 from gateway.events import CallId, Envelope, SessionId
 from gateway.store.encoding import encode_event
-from gateway.store.questions import Question, T
-from gateway.store.records import micros, whole_micros
-from gateway.store.retention import add_up, portions
+from gateway.store.questions.question import Question, T
+from gateway.store.records import micros
+from gateway.store.retention import RemovedRows
 from gateway.store.roster import Roster
-from gateway.store.rows import EngineHealth, Instance, Regained, RetentionPolicy, SessionRow, StoredAnswer, Swept
+from gateway.store.rows import EngineHealth, Instance, Regained, SessionRow, StoredAnswer
 from gateway.store.shared_probe import SharedProbe
 from gateway.store.sqlite import leases, upkeep
 from gateway.store.sqlite.beside import OWNED, AnswersBeside, Beside, TablesNeeded, answer_beside
@@ -242,15 +242,11 @@ class SqliteEngine(AnswersBeside):
 
     # Upkeep
 
-    async def sweep(self, policy: RetentionPolicy, *, budget: int = 2_000) -> Swept:
-        now = self._now()
-        cuts, more = await self._choose(policy, now, budget)
-        copies_from = now - whole_micros(policy.copy_age)
-        gone = [await self._write.run(upkeep.cut(portion, copies_from), how="alone") for portion in portions(cuts)]
-        events, copies = add_up(gone)
-        before = now - whole_micros(policy.call_age)
-        calls: int = await self._write.run(upkeep.drop_calls(before, budget - events), how="alone")
-        return Swept(events=events, calls=calls, more=more or events + calls >= budget, copies=copies)
+    async def _cut(self, firsts: Mapping[SessionId, int], copies_from: int) -> RemovedRows:
+        return await self._write.run(upkeep.cut(firsts, copies_from), how="alone")
+
+    async def _drop_calls(self, before: int, budget: int) -> int:
+        return await self._write.run(upkeep.drop_calls(before, budget), how="alone")
 
     async def health(self) -> EngineHealth:
         return await self._probing.ask()

@@ -10,7 +10,7 @@ import orjson
 
 from gateway.events import SessionId
 from gateway.store.apply import CLOSED
-from gateway.store.questions import session
+from gateway.store.questions.sessions import session
 from gateway.store.roster import Roster, room_for
 from gateway.store.rows import Regained, SessionRow
 from gateway.store.sqlite.dialect import answer

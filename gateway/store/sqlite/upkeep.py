@@ -8,7 +8,10 @@ from gateway.errors import Conflict, NotFound
 from gateway.events import Envelope, SessionId
 from gateway.store.apply import CLOSED, begin, decide
 from gateway.store.encoding import strip_about
-from gateway.store.questions import DISMISS, DROP_CALLS, FLOOR, REVIVE, SET_NOTE, UNDELIVERED
+from gateway.store.questions.calls import DROP_CALLS
+from gateway.store.questions.kept import SET_NOTE
+from gateway.store.questions.retention import FLOOR
+from gateway.store.questions.sends import DISMISS, REVIVE, UNDELIVERED
 from gateway.store.records import EventRecord, Head, micros
 from gateway.store.retention import PORTION, RemovedRows, add_up
 from gateway.store.rows import StoredAnswer

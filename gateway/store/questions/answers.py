@@ -1,0 +1,122 @@
+"""What an engine over a database can say and do once it can answer a question."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from gateway.events import CallId, Envelope, InteractionId, SessionId
+from gateway.store.call import Call
+from gateway.store.questions import calls, kept, retention, sends, sessions
+from gateway.store.questions.question import Question, T
+from gateway.store.records import whole_micros
+from gateway.store.retention import Chosen, Item, RemovedRows, add_up, consider, portions
+from gateway.store.rows import (
+    ANY_DEAD,
+    CallFilter,
+    DeadFilter,
+    InteractionRow,
+    Page,
+    RetentionPolicy,
+    Send,
+    SessionRow,
+    StoredAnswer,
+    Swept,
+)
+from gateway.store.step import InteractionState
+
+
+class AnswersQuestions(ABC):
+    """What an engine over a database can say once it can answer a `Question`, and how its sweep goes."""
+
+    @abstractmethod
+    async def _answer(self, question: Question[T]) -> T:
+        """Ask the database."""
+
+    @abstractmethod
+    async def _cut(self, firsts: Mapping[SessionId, int], copies_from: int) -> RemovedRows:
+        """Move the beginnings of sessions forward, but never past what is still needed."""
+
+    @abstractmethod
+    async def _drop_calls(self, before: int, budget: int) -> int:
+        """Remove calls that ended before a time and whose outcome waits for no one, and what has expired."""
+
+    @abstractmethod
+    def _now(self) -> int:
+        """Say what time it is, in microseconds."""
+
+    async def read(self, session_id: SessionId, *, after: int = 0, limit: int = 500) -> Sequence[Envelope]:
+        return await self._answer(sessions.events(session_id, after, limit))
+
+    async def session(self, session_id: SessionId) -> SessionRow | None:
+        return await self._answer(sessions.session(session_id))
+
+    async def sessions(
+        self, page: Page, *, runtime: str | None = None, open_only: bool = False
+    ) -> tuple[Sequence[SessionRow], str | None]:
+        return await self._answer(sessions.sessions(page, runtime=runtime, open_only=open_only))
+
+    async def call(self, call_id: CallId) -> Call | None:
+        return await self._answer(calls.call(call_id))
+
+    async def latest_call(self, session_id: SessionId, native_call_id: str) -> Call | None:
+        return await self._answer(calls.latest_call(session_id, native_call_id))
+
+    async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[Call], str | None]:
+        return await self._answer(calls.calls(which, page))
+
+    async def open_calls(self, session_id: SessionId) -> Sequence[Call]:
+        return await self._answer(calls.open_calls(session_id))
+
+    async def pending_sends(
+        self,
+        *,
+        session_id: SessionId | None = None,
+        target: str,
+        due_before: datetime | None = None,
+        limit: int = 500,
+    ) -> Sequence[Send]:
+        return await self._answer(sends.pending_sends(session_id, target, due_before, limit))
+
+    async def next_send_due(self, target: str) -> datetime | None:
+        return await self._answer(sends.next_send_due(target))
+
+    async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[Send]:
+        return await self._answer(sends.sends_of(session_id, sequence))
+
+    async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[Send], str | None]:
+        return await self._answer(sends.dead_sends(page, which))
+
+    async def interactions(
+        self, page: Page, *, session_id: SessionId | None = None, state: InteractionState | None = None
+    ) -> tuple[Sequence[InteractionRow], str | None]:
+        return await self._answer(kept.interactions(page, session_id=session_id, state=state))
+
+    async def interaction(self, interaction_id: InteractionId) -> InteractionRow | None:
+        return await self._answer(kept.interaction(interaction_id))
+
+    async def recall(self, *, key: str, scope: str) -> StoredAnswer | None:
+        return await self._answer(kept.answer(key, scope, self._now()))
+
+    async def note(self, name: str) -> str | None:
+        return await self._answer(kept.note(name))
+
+    async def sweep(self, policy: RetentionPolicy, *, budget: int = 2_000) -> Swept:
+        now = self._now()
+        cuts, more = await self._choose(policy, now, budget)
+        copies_from = now - whole_micros(policy.copy_age)
+        events, copies = add_up([await self._cut(portion, copies_from) for portion in portions(cuts)])
+        calls = await self._drop_calls(now - whole_micros(policy.call_age), budget - events)
+        return Swept(events=events, calls=calls, more=more or events + calls >= budget, copies=copies)
+
+    async def _choose(self, policy: RetentionPolicy, now: int, budget: int) -> Chosen:
+        """Look for events that may go; who removes them looks again."""
+        total = await self._answer(retention.total_size())
+        found = await self._answer(retention.shelves(policy, now=now, total=total, budget=budget))
+        choosing = consider(found, policy, now=now, total=total, budget=budget)
+        wanted: list[Item] | None = None
+        while True:
+            try:
+                place = next(choosing) if wanted is None else choosing.send(wanted)
+            except StopIteration as end:
+                return end.value
+            wanted = await self._answer(retention.items(*place))

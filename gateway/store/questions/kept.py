@@ -1,0 +1,44 @@
+"""Questions about what is asked of people, and about answers and notes that are kept. Pure."""
+
+from gateway.events import InteractionId, SessionId
+from gateway.store.encoding import read_cursor
+from gateway.store.questions.question import Question, Row, Where, columns, last, one, page_of
+from gateway.store.records import InteractionRecord, interaction_row, moment
+from gateway.store.rows import InteractionRow, Page, StoredAnswer
+from gateway.store.step import InteractionState
+
+_INTERACTION = columns(InteractionRecord._fields)
+_LIST = f"SELECT {_INTERACTION}, id FROM @interactions"
+_BY_ID = f"SELECT {_INTERACTION} FROM @interactions WHERE interaction_id = $1"
+_ANSWER = """
+SELECT request_sha, response, expires_at FROM @idempotency WHERE scope = $1 AND key = $2 AND expires_at > $3
+"""
+
+SET_NOTE = """
+INSERT INTO @notes (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value
+"""
+
+
+def interactions(
+    page: Page, *, session_id: SessionId | None, state: InteractionState | None
+) -> Question[tuple[list[InteractionRow], str | None]]:
+    where = Where()
+    where.add("id > {0}", read_cursor(page.after, int)[0] if page.after else 0)
+    where.equal(session_id=session_id, state=state)
+    return page_of(page, _LIST, where, "id", _interaction, last)
+
+
+def interaction(interaction_id: InteractionId) -> Question[InteractionRow | None]:
+    return one(_BY_ID, (interaction_id,), _interaction)
+
+
+def _interaction(row: Row) -> InteractionRow:
+    return interaction_row(InteractionRecord._make(row[: len(InteractionRecord._fields)]))
+
+
+def answer(key: str, scope: str, now: int) -> Question[StoredAnswer | None]:
+    return one(_ANSWER, (scope, key, now), lambda row: StoredAnswer(row[0], row[1], moment(row[2])))
+
+
+def note(name: str) -> Question[str | None]:
+    return one("SELECT value FROM @notes WHERE name = $1", (name,), lambda row: row[0])

@@ -1,0 +1,80 @@
+"""Questions about what may go, since it is old and needed no more. Pure."""
+
+from gateway.events import SessionId
+from gateway.store.apply import CLOSED
+from gateway.store.questions.question import Question, each
+from gateway.store.records import whole_micros
+from gateway.store.retention import Item, Shelf
+from gateway.store.rows import RetentionPolicy
+from gateway.store.states import NEWER_CALL, NEWER_INTERACTION, NEWER_SEND, OPEN_CALL, PENDING, WAITING
+from gateway.store.step import RUNTIME
+
+
+def _needed(copies_from: str, *, of: str = "") -> str:
+    """Say which events must stay, of all sessions or of one; copies made before a time are waited for no more."""
+    pending = f"{PENDING} AND (target = '{RUNTIME}' OR created_at >= CAST({copies_from} AS bigint))"
+    # One condition a SELECT: each has a small index of its own.
+    rows = (
+        ("request_seq", "calls", OPEN_CALL),
+        ("seq", "outbound", pending),
+        ("request_seq", "interactions", WAITING),
+        ("request_seq", "interactions", NEWER_INTERACTION),
+        ("request_seq", "calls", NEWER_CALL),
+        ("seq", "outbound", NEWER_SEND),
+        ("keep_from", "snapshots", "keep_from IS NOT NULL"),
+    )
+    which = f"session_id = {of} AND " if of else ""
+    return " UNION ALL ".join(
+        f"SELECT session_id, {seq} AS seq FROM @{table} WHERE {which}{holds}" for seq, table, holds in rows
+    )
+
+
+# Only sessions that can lose something, and no more of them than the budget can touch.
+_SHELVES = f"""
+WITH needed AS (
+    {_needed("$6")}
+), floors AS (
+    SELECT session_id, min(seq) AS floor FROM needed GROUP BY session_id
+)
+SELECT s.session_id, s.state = '{CLOSED}', s.min_seq, s.last_seq, coalesce(f.floor, s.last_seq + 1), e.recorded_at
+FROM @sessions s JOIN @events e ON e.session_id = s.session_id AND e.seq = s.min_seq
+LEFT JOIN floors f ON f.session_id = s.session_id
+WHERE coalesce(f.floor, s.last_seq + 1) > s.min_seq AND (
+    CAST($1 AS bigint) = 1
+    OR e.recorded_at < CASE s.state WHEN '{CLOSED}' THEN CAST($2 AS bigint) ELSE CAST($3 AS bigint) END
+    OR (s.state <> '{CLOSED}' AND s.min_seq <= s.last_seq - CAST($4 AS bigint))
+)
+ORDER BY e.recorded_at, s.session_id LIMIT $5
+"""
+_ITEMS = """
+SELECT seq, recorded_at, coalesce(length(body), 0) + coalesce(length(about), 0)
+FROM @events WHERE session_id = $1 AND seq >= $2 ORDER BY seq LIMIT $3
+"""
+
+
+FLOOR = f"SELECT min(seq) FROM ({_needed('$2', of='$1')}) AS needed"
+"""The first event of a session that must stay."""
+
+
+def total_size() -> Question[int]:
+    """Ask how many bytes of events there are."""
+    text = "SELECT CAST(coalesce(sum(size), 0) AS bigint) FROM @sessions"
+    return Question(text, (), lambda rows: rows[0][0])
+
+
+def shelves(policy: RetentionPolicy, *, now: int, total: int, budget: int) -> Question[list[Shelf]]:
+    """Look for sessions that may lose events; who removes them looks again."""
+    values = (
+        int(total > policy.max_bytes),
+        now - whole_micros(policy.closed_age),
+        now - whole_micros(policy.open_age),
+        policy.open_events,
+        max(budget, 0) + 1,
+        now - whole_micros(policy.copy_age),
+    )
+    return each(_SHELVES, values, lambda row: Shelf(row[0], bool(row[1]), *row[2:]))
+
+
+def items(session_id: SessionId, seq: int, n: int) -> Question[list[Item]]:
+    """Look at some events of a session, as a sweep sees them."""
+    return each(_ITEMS, (session_id, seq, n), Item._make)

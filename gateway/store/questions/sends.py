@@ -1,0 +1,106 @@
+"""Questions about what is to be sent. Pure."""
+
+from datetime import datetime
+
+from gateway.events import SessionId
+from gateway.store.encoding import decode_envelope, read_cursor
+from gateway.store.questions.question import Question, Row, Where, columns, each, page_of
+from gateway.store.records import SEND_COLUMNS, EventRecord, micros, moment, send_from
+from gateway.store.rows import DeadFilter, Page, Send
+from gateway.store.states import DEAD_SEND, LISTED, PENDING
+
+_SENDS = f"""
+SELECT {columns(SEND_COLUMNS, "o.")}, {columns(EventRecord._fields, "e.")}
+FROM @outbound o JOIN @events e ON e.session_id = o.session_id AND e.seq = o.seq
+"""
+_SENDS_OF = f"{_SENDS}WHERE o.session_id = $1 AND o.seq = $2 ORDER BY o.target"
+_FIRST_OF_ITS_SESSION = f"""
+NOT EXISTS (
+    SELECT 1 FROM @outbound e
+    WHERE e.target = o.target AND e.{PENDING} AND e.session_id = o.session_id AND e.seq < o.seq{{and_held}}
+)
+"""
+_NEXT_SEND_DUE = "SELECT min(coalesce(o.due_at, o.created_at)) FROM @outbound o"
+_APART = "o.session_id NOT IN (SELECT value FROM json_each({0}))"
+_PENDING_OF = f"""
+{_SENDS} WHERE o.{PENDING} AND o.target = $1 AND o.session_id IN (SELECT value FROM json_each($2))
+ORDER BY o.session_id, o.seq LIMIT $3
+"""
+UNDELIVERED = f"""
+SELECT target, count(*) FROM @outbound WHERE session_id = $1 AND seq < $2 AND {PENDING} GROUP BY target
+"""
+REVIVE = f"""
+UPDATE @outbound SET state = 'pending', attempt = 0, due_at = $4, reason = NULL
+WHERE session_id = $1 AND seq = $2 AND target = $3 AND {DEAD_SEND} RETURNING 1
+"""
+DISMISS = f"""
+UPDATE @outbound SET state = 'moot', due_at = NULL, reason = $4
+WHERE session_id = $1 AND seq = $2 AND target = $3 AND ({LISTED}) RETURNING 1
+"""
+
+
+def pending_sends(
+    session_id: SessionId | None, target: str, due_before: datetime | None, limit: int, *, apart: str | None = None
+) -> Question[list[Send]]:
+    """Ask for pending rows; of sessions that are not in a JSON list, where SQLite is given one."""
+    where = _pending(target, apart)
+    if session_id is not None:
+        where.add("o.session_id = {0}", session_id)
+    if due_before is not None:
+        due = micros(due_before)
+        where.add("(o.due_at IS NULL OR o.due_at <= {0})", due)
+        where.add(_FIRST_OF_ITS_SESSION.format(and_held=" AND e.due_at > {0}"), due)
+    values = [*where.values, max(limit, 0)]
+    text = f"{_SENDS} {where.text()} ORDER BY o.session_id, o.seq LIMIT ${len(values)}"
+    return each(text, values, _send)
+
+
+def next_send_due(target: str, *, apart: str | None = None) -> Question[datetime | None]:
+    """Ask when the next pending row is due; of sessions that are not in a JSON list, where SQLite is given one."""
+    where = _pending(target, apart)
+    where.add(_FIRST_OF_ITS_SESSION.format(and_held=""))
+    text = f"{_NEXT_SEND_DUE} {where.text()}"
+    return Question(text, where.values, lambda rows: None if rows[0][0] is None else moment(rows[0][0]))
+
+
+def _pending(target: str, apart: str | None) -> Where:
+    where = Where()
+    where.add(f"o.{PENDING} AND o.target = {{0}}", target)
+    if apart is not None:
+        where.add(_APART, apart)
+    return where
+
+
+def pending_of(sessions: str, target: str, limit: int) -> Question[list[Send]]:
+    """Ask SQLite for the pending rows of the sessions in a JSON list."""
+    return each(_PENDING_OF, (target, sessions, limit), _send)
+
+
+def sends_of(session_id: SessionId, sequence: int) -> Question[list[Send]]:
+    return each(_SENDS_OF, (session_id, sequence), _send)
+
+
+def dead_sends(page: Page, which: DeadFilter) -> Question[tuple[list[Send], str | None]]:
+    where = Where()
+    where.add(f"({LISTED})")
+    if page.after:
+        place = read_cursor(page.after, int, str, int, str)
+        where.add("(o.created_at, o.session_id, o.seq, o.target) < ({0}, {1}, {2}, {3})", *place)
+    if which.runtime is not None:
+        of_runtime = "SELECT 1 FROM @sessions s WHERE s.session_id = o.session_id AND s.runtime = {0}"
+        where.add(f"EXISTS ({of_runtime})", which.runtime)
+    if which.target is not None:
+        where.add("o.target = {0}", which.target)
+    if which.since is not None:
+        where.add("o.created_at >= {0}", micros(which.since))
+    order = "o.created_at DESC, o.session_id DESC, o.seq DESC, o.target DESC"
+    return page_of(page, _SENDS, where, order, _send, _send_place)
+
+
+def _send(row: Row) -> Send:
+    return send_from(row, decode_envelope(EventRecord._make(row[len(SEND_COLUMNS) :])))
+
+
+def _send_place(row: Row) -> Row:
+    session_id, sequence, target, *_, created_at = row[: len(SEND_COLUMNS)]
+    return created_at, session_id, sequence, target

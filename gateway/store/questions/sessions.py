@@ -1,0 +1,82 @@
+"""Questions about sessions and their journals. Pure."""
+
+from collections.abc import Sequence
+
+import orjson
+
+from gateway.errors import NotFound, Truncated
+from gateway.events import Envelope, SessionId
+from gateway.store.apply import CLOSED
+from gateway.store.encoding import decode_envelope, read_cursor
+from gateway.store.questions.question import Question, Row, Where, columns, last, one, page_of
+from gateway.store.records import EventRecord, moment
+from gateway.store.rows import Page, SessionRow
+
+SESSION = """
+SELECT s.session_id, s.runtime, s.protocol, s.native_id, s.state, s.labels, s.last_seq, s.min_seq, s.opened_at,
+    s.updated_at, s.fence, s.owner, s.cursor, p.snapshot, s.id
+FROM @sessions s LEFT JOIN @snapshots p ON p.session_id = s.session_id
+"""
+"""A session with its snapshot, as `session_row` reads it."""
+_BY_ID = f"{SESSION}WHERE s.session_id = $1"
+
+_EVENTS = f"""
+SELECT s.min_seq, {columns(EventRecord._fields, "e.")}
+FROM @sessions s LEFT JOIN (
+    SELECT * FROM @events WHERE session_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
+) e ON true
+WHERE s.session_id = $1 ORDER BY e.seq
+"""
+# SQLite would copy all of the inner table first, and PostgreSQL would sort all of the outer one.
+_EVENTS_OF_SQLITE = f"""
+SELECT s.min_seq, {columns(EventRecord._fields, "e.")}
+FROM @sessions s LEFT JOIN @events e ON e.session_id = s.session_id AND e.seq > $2 AND $3 > 0
+WHERE s.session_id = $1 ORDER BY e.seq LIMIT max($3, 1)
+"""
+
+
+def events(session_id: SessionId, after: int, limit: int) -> Question[list[Envelope]]:
+    """Read events behind a sequence, out of one state of the store."""
+
+    def read(rows: Sequence[Row]) -> list[Envelope]:
+        if not rows:
+            raise NotFound(f"no session {session_id!r}")
+        if after + 1 < rows[0][0]:
+            raise Truncated(rows[0][0])
+        return [decode_envelope(EventRecord._make(row[1:])) for row in rows if row[2] is not None]
+
+    return Question(_EVENTS, (session_id, after, max(limit, 0)), read, sqlite=_EVENTS_OF_SQLITE)
+
+
+def session_row(row: Row) -> SessionRow:
+    """Read a row of `SESSION`."""
+    return SessionRow(
+        session_id=row[0],
+        runtime=row[1],
+        protocol=row[2],
+        native_id=row[3],
+        state=row[4],
+        labels=orjson.loads(row[5]),
+        last_sequence=row[6],
+        first_sequence=row[7],
+        opened_at=moment(row[8]),
+        updated_at=moment(row[9]),
+        fence=row[10],
+        owner=row[11],
+        cursor=row[12],
+        snapshot=row[13],
+    )
+
+
+def session(session_id: SessionId) -> Question[SessionRow | None]:
+    return one(_BY_ID, (session_id,), session_row)
+
+
+def sessions(page: Page, *, runtime: str | None, open_only: bool) -> Question[tuple[list[SessionRow], str | None]]:
+    where = Where()
+    where.add("s.id > {0}", read_cursor(page.after, int)[0] if page.after else 0)
+    if runtime is not None:
+        where.add("s.runtime = {0}", runtime)
+    if open_only:
+        where.add("s.state <> {0}", CLOSED)
+    return page_of(page, SESSION, where, "s.id", session_row, last)

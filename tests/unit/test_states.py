@@ -1,0 +1,22 @@
+"""The groups of states that SQL asks for are those of the tables, word for word as the indexes on them."""
+
+import pytest
+
+from gateway.store import states
+from gateway.store.call import ENDED_STATES, OPEN_STATES
+from gateway.store.postgres import tables as postgres
+from gateway.store.sqlite import schema as sqlite
+
+INDEXED = ("OPEN_CALL", "NEWER_CALL", "PENDING", "LISTED", "WAITING", "NEWER_INTERACTION")
+
+
+@pytest.mark.parametrize("migrations", [sqlite.MIGRATIONS, postgres.MIGRATIONS], ids=["sqlite", "postgres"])
+@pytest.mark.parametrize("name", INDEXED)
+def test_each_group_that_is_asked_for_has_an_index(name: str, migrations: tuple[tuple[str, ...], ...]) -> None:
+    indexes = [" ".join(text.split()) for one in migrations for text in one if "CREATE INDEX" in text]
+    assert any(text.endswith(f"WHERE {getattr(states, name)}") for text in indexes)
+
+
+def test_every_state_of_a_call_is_in_one_group() -> None:
+    assert f"state IN {OPEN_STATES}" == states.OPEN_CALL
+    assert f"state NOT IN {OPEN_STATES + ENDED_STATES}" == states.NEWER_CALL
