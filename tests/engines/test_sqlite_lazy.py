@@ -317,6 +317,7 @@ async def test_tables_that_are_ten_seconds_behind_hold_steps_up(path: Path, monk
     monkeypatch.setattr(log, "MOST_SECONDS", 0.05)
     async with SqliteEngine(path, FakeClock()) as engine:
         await write(engine)
+        # Only tables that are behind for so long hold a step up.
         await asyncio.sleep(0.1)
         before = rows_in(path, "events")
         await engine.commit(Step(BOB, (said("three"),)))

@@ -3,7 +3,6 @@
 import pytest
 
 from gateway.events import Live, TypingChanged
-from gateway.runtime.feeds import feed as module
 from gateway.runtime.feeds.feed import Feed
 
 
@@ -17,9 +16,8 @@ def numbers(feed: Feed, place: int) -> tuple[list[int], int, bool]:
 
 
 @pytest.fixture
-def feed(monkeypatch: pytest.MonkeyPatch) -> Feed:
-    monkeypatch.setattr(module, "TAIL", 3)
-    return Feed(0)
+def feed() -> Feed:
+    return Feed(0, tail=3)
 
 
 def test_a_follower_reads_what_came_since_its_place(feed: Feed) -> None:

@@ -19,7 +19,9 @@ TAIL_BYTES = 4 * 1024 * 1024
 class Feed:
     """Keeps the tail of one session in memory and wakes who waits for more."""
 
-    def __init__(self, last_sequence: int) -> None:
+    def __init__(self, last_sequence: int, *, tail: int = TAIL) -> None:
+        """Start without followers; `tail` is how many items are kept at most."""
+        self._tail = tail
         self.last_sequence = last_sequence
         self.closed = False
         # Made for the first follower, since most sessions have none.
@@ -120,6 +122,6 @@ class Feed:
         self._items.append((item, size))
         self._count += 1
         self._bytes += size
-        while len(self._items) > TAIL or self._bytes > TAIL_BYTES:
+        while len(self._items) > self._tail or self._bytes > TAIL_BYTES:
             self._bytes -= self._items.popleft()[1]
         self._wakeup.wake()

@@ -34,14 +34,16 @@ from gateway.store.step import Committed, Step
 
 PROBE_SECONDS = 5.0
 """How long the disk may take until it counts as one that takes no writes."""
-_LOG_TRIES, _LOG_PAUSE = 100, 0.1
+_LOG_PAUSE = 0.1
 _SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 
 
 class SqliteEngine(AnswersBeside):
     """Keep everything in the file at `path`; its folder must exist and be on a local disk."""
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    def __init__(self, path: Path, clock: Clock, *, log_tries: int = 100) -> None:
+        """Prepare; `log_tries` is how often an erasure tries to empty the log before it gives up."""
+        self._log_tries = log_tries
         self._path = locate(path)
         self._clock = clock
         self._lock = FileLock(self._path)
@@ -166,7 +168,7 @@ class SqliteEngine(AnswersBeside):
         tries = 0
         while not await self._write.run(upkeep.empty_log, how="outside"):
             tries += 1
-            if tries == _LOG_TRIES:
+            if tries == self._log_tries:
                 raise EngineUnavailable(
                     f"another process reads {str(self._path)!r} (a backup?), so that its log still holds "
                     "what was erased: erase it again later"
