@@ -1,13 +1,13 @@
 """That an outcome was delivered is on record with the session's next step, or soon with one of its own."""
 
-import sqlite3
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gateway.adapter.port import Capabilities, Frame, Receipt
 from gateway.events import ToolRequested
+from tests.engines.sqlite_looker import all_of
 from tests.scenarios.environment import Running, until
 from tests.scenarios.hooks import PATIENCE
 from tests.scenarios.plain_runtime import PlainRuntime, plain_gateway
@@ -67,7 +67,7 @@ async def running(folder: Path, *, window: str) -> AsyncGenerator[tuple[Running,
 def states(folder: Path) -> list[str]:
     """List the states of the outcomes that were sent, in their order."""
     rows = "SELECT state FROM outbound JOIN events USING (session_id, seq) WHERE kind = 'tool.finished' ORDER BY seq"
-    with closing(sqlite3.connect(folder / "plain.db")) as store:
+    with all_of(folder / "plain.db") as store:
         return [state for (state,) in store.execute(rows)]
 
 
