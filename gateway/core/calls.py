@@ -158,7 +158,7 @@ def answered(
     is_current = call.attempt == attempt and call.state == "dispatched"
     if isinstance(answer, Answered):
         if is_current or answer.outcome.outcome == "success":
-            settle(runtime, builder, call, answer)
+            settle(runtime, builder, call, answer, under_way=not is_current)
         return True
     if not is_current:
         return True

@@ -263,8 +263,11 @@ def test_attempts_end_and_the_last_reason_is_told():
     harness.decide(lambda builder: calls.claim(builder, harness.id_of("tc-1")))
     harness.answer(NeverSent("no connection"), attempt=2)
     assert harness.sent[0]["error"] == "no connection (after 2 attempts)"
-    # It is over by itself.
+    # It is over by itself, and so is one with an answer.
     assert harness.released == []
+    harness.call("tc-2")
+    harness.answer(DONE, native="tc-2")
+    assert (harness.sent[0]["outcome"], harness.released) == ("success", [])
 
 
 def test_a_success_of_an_earlier_attempt_wins_and_its_failure_does_not_count():
