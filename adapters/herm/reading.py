@@ -48,18 +48,21 @@ def read_envelope(payload: dict[str, Any], *, plain: bool) -> tuple[Draft, ...]:
         if not plain and (fault := find_fault(payload, forbid_keys=False)):
             raise MalformedFrame(fault.reason, path=fault.path)
         drafts = _read(payload, inside)
-    metadata, found = _metadata(payload, plain=plain)
-    if isinstance(drafts[0].event, Opaque):
+    said, *more = drafts
+    event_id, sequence, created_at, found = _metadata(payload, plain=plain)
+    if isinstance(said.event, Opaque):
         # It is kept whole, so nothing of the envelope is lost.
-        return (replace(metadata, event=drafts[0].event, echo=drafts[0].echo),)
-    first = replace(
-        metadata,
-        event=drafts[0].event,
-        losses=losses + found + drafts[0].losses,
-        live=drafts[0].live,
-        echo=drafts[0].echo,
+        return (Draft(said.event, event_id, sequence, created_at, echo=said.echo),)
+    first = Draft(
+        said.event,
+        event_id,
+        sequence,
+        created_at,
+        losses=losses + found + said.losses,
+        live=said.live,
+        echo=said.echo,
     )
-    return (first, *(_follow(first, draft) for draft in drafts[1:]))
+    return (first, *(_follow(first, draft) for draft in more)) if more else (first,)
 
 
 def _follow(first: Draft, draft: Draft) -> Draft:
@@ -86,7 +89,7 @@ def _inside(payload: dict[str, Any]) -> tuple[dict[str, Any], tuple[Loss, ...]]:
     return members, (Loss(how="dropped", path="/type", note="it is not the type of the payload, which counts"),)
 
 
-def _metadata(payload: dict[str, Any], *, plain: bool) -> tuple[Draft, tuple[Loss, ...]]:
+def _metadata(payload: dict[str, Any], *, plain: bool) -> tuple[str | None, int | None, str | None, tuple[Loss, ...]]:
     """Read the wrapper; an unusable member of it must not cost the event."""
     event_id, sequence, created_at = (
         wire.event_id_of(payload),
@@ -105,8 +108,7 @@ def _metadata(payload: dict[str, Any], *, plain: bool) -> tuple[Draft, tuple[Los
     if payload.get("status") not in (None, wire.COMPLETE):
         losses += (Loss(how="dropped", path="/status", note="an undocumented processing status"),)
     losses += unknown_fields({name: None for name in payload if name not in wire.METADATA})
-    draft = Draft(Opaque(channel=wire.STREAM), native_id=event_id, native_sequence=sequence, native_time=created_at)
-    return draft, losses
+    return event_id, sequence, created_at, losses
 
 
 def _read(payload: dict[str, Any], inside: dict[str, Any]) -> tuple[Draft, ...]:

@@ -279,21 +279,23 @@ def without_secrets(payload: Any) -> Any:
 
     In a `user.*` event of a type that nobody knows, that is what is secret by its name.
     """
+    kinds = {kind for kind in _types_of(payload) if isinstance(kind, str) and kind.startswith(USER)}
+    if not kinds:
+        return payload
+    if kinds & SECRETS:
+        return _blacked_out(payload)
+    return _without_secret_members(payload) if kinds - USER_TYPES else payload
+
+
+def _types_of(payload: Any) -> tuple[object, ...]:
+    """Name the types of an envelope and of its insides."""
     match payload:
-        case {"type": str(kind)} if kind in SECRETS:
-            return _blacked_out(payload)
-        case {"payload": {"type": str(kind)}} if kind in SECRETS:
-            return _blacked_out(payload)
-        case {"type": str(kind)} if _is_strange(kind):
-            return _without_secret_members(payload)
-        case {"payload": {"type": str(kind)}} if _is_strange(kind):
-            return _without_secret_members(payload)
+        case {"payload": {"type": inner}}:
+            return payload.get("type"), inner
+        case {"type": outer}:
+            return (outer,)
         case _:
-            return payload
-
-
-def _is_strange(kind: str) -> bool:
-    return kind.startswith(USER) and kind not in USER_TYPES
+            return ()
 
 
 def _without_secret_members(payload: Any) -> Any:
