@@ -100,16 +100,16 @@ def tick(runtime: RuntimeContext, builder: StepBuilder) -> None:
 
 def next_due(runtime: RuntimeContext, view: SessionView) -> datetime | None:
     """Say when `tick` has something to do."""
-    times = [call.deadline_at for call in view.calls.values()]
-    times += [call.canceling_until for call in view.calls.values() if call.canceling_until is not None]
-    times += [waiting.posted_at + runtime.options.confirm_timeout for waiting in view.memory.confirmations]
-    times += [asked.asked_at + runtime.policy.interaction_timeout for asked in view.memory.asked]
-    overdue = overdue_at(view.start, runtime.options.start_wait) if runtime.capabilities.starts_deaf else None
-    times += [overdue] if overdue is not None else []
-    if runtime.capabilities.turns == "inferred":
-        due = turn_end_due(view, quiet=runtime.options.turn_quiet, timeout=runtime.options.turn_timeout)
-        times += [due] if due is not None else []
-    return min(times, default=None)
+    memory, able, times = view.memory, runtime.capabilities, list[datetime | None]()
+    for call in view.calls.values():
+        times += (call.deadline_at, call.canceling_until)
+    times += [waiting.posted_at + runtime.options.confirm_timeout for waiting in memory.confirmations]
+    times += [asked.asked_at + runtime.policy.interaction_timeout for asked in memory.asked]
+    if able.starts_deaf:
+        times.append(overdue_at(view.start, runtime.options.start_wait))
+    if able.turns == "inferred" and not view.calls:
+        times.append(turn_end_due(view, quiet=runtime.options.turn_quiet, timeout=runtime.options.turn_timeout))
+    return min([time for time in times if time is not None], default=None)
 
 
 def recover(runtime: RuntimeContext, builder: StepBuilder, messages: Sequence[Envelope] = ()) -> None:

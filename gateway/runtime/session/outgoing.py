@@ -214,7 +214,8 @@ class Outgoing:
 
     def all_held(self, view: SessionView) -> bool:
         """Whether nothing can leave right now."""
-        return not self.linked or all(self._is_held(item, view) for item in self._lanes)
+        able = self.runtime.capabilities
+        return not self.linked or all(is_held(item, view.start, able) for item in self._lanes)
 
     def add(self, item: Transmit, view: SessionView, *, now: float) -> Sequence[Signal]:
         """Take an event that is now on record; kept by the ledger alone while no link stands."""
@@ -226,7 +227,8 @@ class Outgoing:
             self._first = item
             return ()
         signals: list[Signal] = []
-        if self.runtime.capabilities.starts_deaf and (not self.linked or self._is_held(item, view)):
+        able = self.runtime.capabilities
+        if able.starts_deaf and (not self.linked or is_held(item, view.start, able)):
             signals += self._mark_unsent([item])
         if self.linked and not self._more and item.lane not in self._aside and self._has_room_for(item):
             self._queued.add(item.sequence)
@@ -332,11 +334,10 @@ class Outgoing:
         return item
 
     def _leaves_now(self, item: Transmit, view: SessionView) -> bool:
-        begun = self.begun and item.lane == "new_work"
-        return not begun and may_leave(item, view.memory, self.runtime.capabilities) and not self._is_held(item, view)
-
-    def _is_held(self, item: Transmit, view: SessionView) -> bool:
-        return is_held(item, view.start, self.runtime.capabilities)
+        if self.begun and item.lane == "new_work":
+            return False
+        able = self.runtime.capabilities
+        return may_leave(item, view.memory, able) and not (able.starts_deaf and is_held(item, view.start, able))
 
     def in_newest_form(self, item: Transmit, view: SessionView) -> Transmit:
         """Write what an event says of a state anew where that is older than what the runtime was last told.
@@ -361,23 +362,20 @@ class Outgoing:
             self._lanes.add(item)
             return ()
         if meaning.state is None:
-            self._await_silence(item, now)
+            # It is on its way, until nothing was said against it for long enough.
+            if self._unconfirmed is None:
+                self._unconfirmed = deque()
+            note = RENEWED if item.renewed else None
+            rides = item.kind == "tool.finished" and not item.repeats
+            self._unconfirmed.append(_Sent(item.sequence, now, note, item.repeats, rides))
+            if item.repeats:
+                self._portion.add(item.sequence)
             return ()
         if item.lane == "new_work" and meaning.state in {"refused", "moot", "dead"}:
             self.begun = False
         return (Delivered((item.sequence,), RUNTIME, meaning.state, meaning.reason),)
 
     # What silence means ----------------------------------------------------------------------------------
-
-    def _await_silence(self, item: Transmit, now: float) -> None:
-        """Count what has left as on its way, until nothing was said against it for long enough."""
-        if self._unconfirmed is None:
-            self._unconfirmed = deque()
-        note = RENEWED if item.renewed else None
-        rides = item.kind == "tool.finished" and not item.repeats
-        self._unconfirmed.append(_Sent(item.sequence, now, note, item.repeats, rides))
-        if item.repeats:
-            self._portion.add(item.sequence)
 
     @property
     def window(self) -> float:
@@ -514,7 +512,8 @@ class Outgoing:
         for plan in plans:
             self._queued.add(plan.row.sequence)
             self._place(plan, signals, wanted=plan.row.sequence in reading.again)
-        signals += self._mark_unsent(item for item in self._lanes if self._is_held(item, view))
+        able = self.runtime.capabilities
+        signals += self._mark_unsent(item for item in self._lanes if is_held(item, view.start, able))
         self._fresh = self._fresh and self._more
         return signals
 
