@@ -373,7 +373,7 @@ class MemoryEngine:
         listeners = self._opened.listeners
         for place, (engine, _) in listeners.items():
             if engine is not self:
-                asyncio.get_running_loop().call_soon(guard_call("bell", _wake), listeners, place, topic)
+                asyncio.get_running_loop().call_soon(guard_call("notifications", _wake), listeners, place, topic)
 
     def listen(self, heard: Callable[[str | None], None]) -> Callable[[], None]:
         listeners, place = self._open.listeners, object()

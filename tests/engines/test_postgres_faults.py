@@ -508,7 +508,7 @@ async def test_live_items_give_way_where_a_payload_has_no_room_for_all(schema: s
 
 
 async def test_a_bell_whose_listener_raises_tells_the_others_and_goes_on(schema: str) -> None:
-    before = FAULTS.total["postgres bell"]
+    before = FAULTS.total["postgres notifier"]
 
     def fail(topic: str | None) -> None:
         raise KeyError(topic)
@@ -521,11 +521,11 @@ async def test_a_bell_whose_listener_raises_tells_the_others_and_goes_on(schema:
             assert await heard.get() is None
             one.notify("session:alice")
             assert await heard.get() == "session:alice"
-    assert FAULTS.total["postgres bell"] - before == 2
+    assert FAULTS.total["postgres notifier"] - before == 2
 
 
 async def test_a_bell_that_failed_is_begun_again(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, connect, faults = FAULTS.total["postgres bell"], postgres_bell.connect, [KeyError("unforeseen")]
+    before, connect, faults = FAULTS.total["postgres notifier"], postgres_bell.connect, [KeyError("unforeseen")]
 
     async def connect_or_fail(address: postgres_bell.Address) -> postgres_bell.Connection:
         if faults:
@@ -538,7 +538,7 @@ async def test_a_bell_that_failed_is_begun_again(schema: str, monkeypatch: pytes
         engine.listen(heard.put_nowait)
         async with asyncio.timeout(30):
             assert await heard.get() is None
-    assert FAULTS.total["postgres bell"] - before == 1
+    assert FAULTS.total["postgres notifier"] - before == 1
 
 
 @pytest.mark.parametrize("how", ["nothing gets through", "only rings are lost", "only rings are lost, and it rings"])

@@ -66,10 +66,10 @@ class RemoteFeeds:
             if found is None:
                 found = Feed(row.last_sequence), asyncio.Event()
                 self._remote_feeds[session_id] = found
-                task = guard("mirror", partial(self._read, session_id, *found), self._tasks, session_id=session_id)
+                task = guard("remote feed", partial(self._read, session_id, *found), self._tasks, session_id=session_id)
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
-                task.add_done_callback(guard_call("mirror", partial(self._forget, session_id, found[0])))
+                task.add_done_callback(guard_call("remote feed", partial(self._forget, session_id, found[0])))
         return found[0]
 
     def _forget(self, session_id: SessionId, feed: Feed, _ended: "asyncio.Task[None]") -> None:

@@ -47,7 +47,7 @@ async def woken(*wakeups: Wakeup, within: float) -> bool:
     """
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[bool] = loop.create_future()
-    alarm = loop.call_later(within, guard_call("bell", _give_up), waiter)
+    alarm = loop.call_later(within, guard_call("notifications", _give_up), waiter)
     for wakeup in wakeups:
         wakeup.waiting.add(waiter)
     try:

@@ -70,7 +70,9 @@ class StepMaker:
             failed = batch[len(answers)]
             self._note(failed, exc, view)
             builder = self._builder(view, runtime, known=known, repeats=repeats)
-            answers = [(one, self._decide_apart(runtime, builder, one, 1 if one is failed else 0)) for one in batch]
+            answers = [
+                (one, self._decide_apart(runtime, builder, one, exc if one is failed else None)) for one in batch
+            ]
         for signal, answer in answers:
             if isinstance(signal, s.SlotFree):
                 if not answer or isinstance(answer, BaseException):
@@ -125,23 +127,28 @@ class StepMaker:
         while len(self._taken) > kept:
             self._shared.slots.release(self._taken.pop(), self._inbox)
 
-    def _decide_apart(self, runtime: RuntimeContext, builder: StepBuilder, signal: s.Signal, tried: int) -> Any:
-        """Decide so that a failure, of which there were so many, leaves nothing behind."""
+    def _decide_apart(
+        self, runtime: RuntimeContext, builder: StepBuilder, signal: s.Signal, fault: BaseException | None
+    ) -> Any:
+        """Decide so that a failure leaves nothing behind; `fault` is what the decision has failed with already."""
         outgoing, jitter = self._outbox.outgoing, self._shared.jitter
-        for tries in count(tried + 1):
-            mark, kept = builder.mark(), len(self._taken)
-            try:
-                return decide(runtime, builder, signal, outgoing=outgoing, jitter=jitter)
-            except BaseException as exc:
-                if not is_fault(exc):
-                    raise
-                builder.back_to(mark)
-                self._release(kept)
-                if tries == 1:
-                    self._note(signal, exc, builder.base)
-                if reply_of(signal) is not None or tries >= FAULTS_AN_INPUT:
-                    self._failed(builder, signal, exc)
-                    return exc
+        for tries in count(1):
+            if fault is None:
+                mark, kept = builder.mark(), len(self._taken)
+                try:
+                    return decide(runtime, builder, signal, outgoing=outgoing, jitter=jitter)
+                except BaseException as exc:
+                    if not is_fault(exc):
+                        raise
+                    builder.back_to(mark)
+                    self._release(kept)
+                    if tries == 1:
+                        self._note(signal, exc, builder.base)
+                    fault = exc
+            if reply_of(signal) is not None or tries >= FAULTS_AN_INPUT:
+                self._failed(builder, signal, fault)
+                return fault
+            fault = None
         raise AssertionError("unreachable")
 
     def _note(self, signal: s.Signal, exc: BaseException, view: SessionView) -> None:

@@ -52,7 +52,7 @@ class PostgresNotifier:
 
     def start(self) -> None:
         self._tasks = Tasks()
-        guard("postgres bell", self._run, self._tasks)
+        guard("postgres notifier", self._run, self._tasks)
 
     async def stop(self) -> None:
         """End; what was sent last may be lost, as any notification may."""
@@ -67,7 +67,7 @@ class PostgresNotifier:
 
     def listen(self, heard: Heard) -> Callable[[], None]:
         key = object()
-        self._listeners[key] = guard_call("postgres bell", heard)
+        self._listeners[key] = guard_call("postgres notifier", heard)
         return lambda: self._forget(key)
 
     def _forget(self, key: object) -> None:
