@@ -97,7 +97,7 @@ def test_what_is_plain_has_no_fault(text: str) -> None:
     if fault is not None:
         return
     assert (find_fault(value) is not None) == has_fault(value, MAX_DEPTH)
-    assert not (is_plain(text, value) and has_fault(value, MAX_DEPTH))
+    assert not (is_plain(text, value, max_depth=256) and has_fault(value, MAX_DEPTH))
 
 
 def test_ordinary_values_of_any_size_are_plain() -> None:

@@ -37,7 +37,7 @@ from gateway.store.records import (
 from gateway.store.rows import InteractionRow, Page, Send, SessionRow, StoredAnswer
 from gateway.store.sqlite import leases
 from gateway.store.sqlite.dialect import answer, in_sqlite
-from gateway.store.sqlite.held import Held, Place, Row, after_move
+from gateway.store.sqlite.held import HeldRows, Place, Row, after_move
 from gateway.store.sqlite.log import Behind
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class Beside(Generic[T]):
 
     question: Question[T]
     """What the tables alone are asked."""
-    concerns: Callable[[Held], Any]
+    concerns: Callable[[HeldRows], Any]
     """Copies what is held that concerns it; None where nothing does."""
     ask: Callable[[sqlite3.Connection, Any], T] | None = None
     """Puts the tables and that copy together."""
@@ -155,7 +155,7 @@ def _of_session(question: Question[T], session_id: SessionId) -> Beside[T]:
 def _events(session_id: SessionId, after: int, limit: int) -> Beside[list[Envelope]]:
     question = questions.sessions.events(session_id, after, limit)
 
-    def concerns(held: Held) -> Any:
+    def concerns(held: HeldRows) -> Any:
         if session_id not in held.sessions:
             return None
         return [one for (name, seq), one in held.events.items() if name == session_id and seq > after] or None
@@ -190,7 +190,7 @@ def _as_it_is(kept: SessionRow, touched: _Touched) -> SessionRow:
 def _session(session_id: SessionId) -> Beside[SessionRow | None]:
     question = questions.sessions.session(session_id)
 
-    def concerns(held: Held) -> _Touched | None:
+    def concerns(held: HeldRows) -> _Touched | None:
         row = held.sessions.get(session_id)
         if row is None:
             return None
@@ -211,7 +211,7 @@ def _session(session_id: SessionId) -> Beside[SessionRow | None]:
 def _sessions(page: Page, runtime: str | None, open_only: bool) -> Beside[tuple[list[SessionRow], str | None]]:
     question = questions.sessions.sessions(page, runtime=runtime, open_only=open_only)
 
-    def concerns(held: Held) -> _Touched | None:
+    def concerns(held: HeldRows) -> _Touched | None:
         return (dict(held.sessions), dict(held.states), dict(held.snapshots)) if held.sessions else None
 
     def ask(connection: sqlite3.Connection, touched: _Touched) -> tuple[list[SessionRow], str | None]:
@@ -236,7 +236,7 @@ def _opened_or_closed(
 def _call(call_id: CallId) -> Beside[Call | None]:
     question = questions.calls.call(call_id)
 
-    def concerns(held: Held) -> Any:
+    def concerns(held: HeldRows) -> Any:
         found = held.opened.get(call_id), held.moved.get(call_id)
         return None if found == (None, None) else found
 
@@ -274,8 +274,8 @@ class _Pending:
     tell: Callable[[], Send]
 
 
-def _of_target(target: str, session_id: SessionId | None) -> Callable[[Held], _HeldSends | None]:
-    def concerns(held: Held) -> _HeldSends | None:
+def _of_target(target: str, session_id: SessionId | None) -> Callable[[HeldRows], _HeldSends | None]:
+    def concerns(held: HeldRows) -> _HeldSends | None:
         sends, changes = held.sends.get(target, {}), held.changes.get(target, {})
         pending = [
             (row, held.events[place])

@@ -46,7 +46,7 @@ _STATE, _CREATED = SEND_COLUMNS.index("state"), SEND_COLUMNS.index("created_at")
 _BODY = EventRecord._fields.index("body")
 
 
-class Held:
+class HeldRows:
     """What steps write, each row once; empty to begin with."""
 
     __slots__ = (
@@ -96,7 +96,7 @@ class Held:
             if known is None or known.state != head.state:
                 self.states[session_id] = head.state
 
-    def add(self, later: "Held") -> None:
+    def add(self, later: "HeldRows") -> None:
         """Merge what a later batch writes."""
         self.events |= later.events
         self.keys |= later.keys
@@ -157,7 +157,7 @@ def after_change(row: Row, change: Row) -> Row:
     return (*row[:_STATE], *change[:4], *row[_CREATED:])
 
 
-def encode(rows: Held, steps: int) -> tuple[bytes, bytes]:
+def encode(rows: HeldRows, steps: int) -> tuple[bytes, bytes]:
     """Write down the rows of so many steps: as JSON, and apart from it what is bytes already."""
     blobs: list[bytes] = []
 
@@ -183,7 +183,7 @@ def encode(rows: Held, steps: int) -> tuple[bytes, bytes]:
     return orjson.dumps({name: value for name, value in told.items() if value}), b"".join(blobs)
 
 
-def decode(number: int, said: bytes, apart: bytes) -> tuple[Held, int]:
+def decode(number: int, said: bytes, apart: bytes) -> tuple[HeldRows, int]:
     """Read the rows of some steps, and how many steps they are of.
 
     Raises:
@@ -204,7 +204,7 @@ def decode(number: int, said: bytes, apart: bytes) -> tuple[Held, int]:
         at += size
         return apart[at - size : at]
 
-    rows = Held()
+    rows = HeldRows()
     for event in told.get("events", ()):
         record = EventRecord._make((*event[:_BODY], blob(event[_BODY]), blob(event[_BODY + 1])))
         rows.events[record.session_id, record.seq] = record

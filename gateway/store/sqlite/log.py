@@ -13,7 +13,7 @@ from threading import Lock
 from time import monotonic
 from typing import NamedTuple, TypeVar
 
-from gateway.store.sqlite.held import FORMAT, Held, decode, encode
+from gateway.store.sqlite.held import FORMAT, HeldRows, decode, encode
 from gateway.store.sqlite.statements import write
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ _BLANK = "UPDATE steps SET part = zeroblob(length(part)) WHERE id > 0"
 class Entry(NamedTuple):
     """One commit as it was appended."""
 
-    rows: Held
+    rows: HeldRows
     size: int
     slots: int
 
@@ -55,7 +55,7 @@ class Behind:
     """What the tables do not have yet: changed by the writer's thread alone, between two transactions."""
 
     def __init__(self) -> None:
-        self.rows = Held()
+        self.rows = HeldRows()
         self.spread_to = 0
         """The number of the last entry that the tables have; grows for as long as the engine is open."""
         self.entries = 0
@@ -78,7 +78,7 @@ class Behind:
         """Let go of all of it: the tables have it."""
         with self._lock:
             self.spread_to += self.entries
-            self.rows, self.entries, self.slots_taken, self._size = Held(), 0, 0, 0
+            self.rows, self.entries, self.slots_taken, self._size = HeldRows(), 0, 0, 0
 
     @property
     def due_in(self) -> float | None:
@@ -92,7 +92,7 @@ class Behind:
         """Whether the tables are too far behind for another step."""
         return bool(self.entries) and (self._size >= MOST_BYTES or monotonic() - self._since >= MOST_SECONDS)
 
-    def look(self, connection: sqlite3.Connection, extract: Callable[[Held], T]) -> tuple[T | None, bool]:
+    def look(self, connection: sqlite3.Connection, extract: Callable[[HeldRows], T]) -> tuple[T | None, bool]:
         """Copy what is held that the tables of an open transaction do not have; False where it has to begin anew.
 
         None where they have all of it.
@@ -119,7 +119,7 @@ class Log:
         self._slots = 0
         """How many there are; none where nothing was appended yet."""
 
-    def append(self, rows: Held, steps: int) -> Entry:
+    def append(self, rows: HeldRows, steps: int) -> Entry:
         """Write down the rows of so many steps; the transaction is the caller's."""
         behind, many = self._behind, self._connection.executemany
         if not self._slots:
@@ -174,7 +174,7 @@ def replay(connection: sqlite3.Connection) -> int:
     found = connection.execute(_SPREAD).fetchone()
     if found is None:
         return 0
-    rows, steps = Held(), 0
+    rows, steps = HeldRows(), 0
     parts = (row[0] for row in connection.execute(_ALL))
     for number, slots in groupby(parts, key=lambda part: part[: _SLOT.size]):
         if number > found[0]:
@@ -188,7 +188,7 @@ def replay(connection: sqlite3.Connection) -> int:
     return steps
 
 
-def _finish(connection: sqlite3.Connection, rows: Held) -> None:
+def _finish(connection: sqlite3.Connection, rows: HeldRows) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         write(connection, rows)

@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from gateway.store.records import CALL_COLUMNS, SEND_COLUMNS, EventRecord, InteractionMove, InteractionRecord
-from gateway.store.sqlite.held import CHANGING, Held
+from gateway.store.sqlite.held import CHANGING, HeldRows
 
 _ROWS = (16, 8, 4, 2, 1)
 """Rows that one statement writes. sqlite3 gives the GIL away for every statement, and the loop is slow to return it."""
@@ -65,7 +65,7 @@ ON CONFLICT (session_id) DO UPDATE SET snapshot = excluded.snapshot, keep_from =
 """
 
 
-def write(connection: sqlite3.Connection, rows: Held) -> None:
+def write(connection: sqlite3.Connection, rows: HeldRows) -> None:
     """Write rows into their tables; the transaction is the caller's."""
     many = connection.executemany
     _add(connection, _ADD_EVENTS, [*rows.events.values()])

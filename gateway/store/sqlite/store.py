@@ -12,7 +12,7 @@ from gateway.events import CallId, SessionId
 from gateway.store.apply import DedupeKey, Writes
 from gateway.store.call import Call
 from gateway.store.records import CALL_COLUMNS, Head
-from gateway.store.sqlite.held import Held
+from gateway.store.sqlite.held import HeldRows
 from gateway.store.sqlite.log import Behind, Log
 from gateway.store.sqlite.statements import select, write
 from gateway.store.step import CallOpen, Step
@@ -74,7 +74,7 @@ class Store:
     def spread(self) -> None:
         """Write what is held into the tables, in the batch's own transaction."""
         self.log.spread()
-        self._held = Held()
+        self._held = HeldRows()
 
     def fetch(self, steps: Iterable[Step]) -> None:
         """Read what deciding these steps needs and memory does not hold."""
@@ -122,7 +122,7 @@ class Store:
 
     def keep(self, writes: Writes, now: int, *, steps: int, lazily: bool) -> None:
         """Commit what a batch writes: as an entry of the log, or into the tables where what was held is there too."""
-        rows = Held()
+        rows = HeldRows()
         rows.take(writes, now, self._heads.get)
         # Where every step was refused there is nothing to append.
         entry = self.log.append(rows, steps) if lazily and writes.heads else None
