@@ -3,7 +3,7 @@
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Annotated, Any, cast
 
-from fastapi import Path
+from fastapi import Depends, Path
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, PlainValidator
@@ -41,7 +41,7 @@ class Face:
 
 
 class ApiRequest(JsonRequest):
-    """What the functions of all routes are given: a dependency for each of these would cost more than the rest."""
+    """A request to the API."""
 
     @property
     def query_params(self) -> QueryParams:
@@ -57,16 +57,6 @@ class ApiRequest(JsonRequest):
     def face(self) -> Face:
         """What all routes share."""
         return cast(Face, self.app.state.face)
-
-    @property
-    def gateway(self) -> Gateway:
-        """The gateway behind the API."""
-        return self.face.gateway
-
-    @property
-    def caller(self) -> Caller:
-        """Who has sent it."""
-        return cast(Caller, self.state.caller)
 
 
 class Route(APIRoute):
@@ -110,6 +100,20 @@ class Route(APIRoute):
             return await face.forwarding.run(request, checked)
 
         return admitted
+
+
+async def _gateway_of(request: ApiRequest) -> Gateway:
+    return request.face.gateway
+
+
+async def _caller_of(request: ApiRequest) -> Caller:
+    return cast(Caller, request.state.caller)
+
+
+GatewayDep = Annotated[Gateway, Depends(_gateway_of)]
+"""The gateway behind the API."""
+CallerDep = Annotated[Caller, Depends(_caller_of)]
+"""Who has sent the request, admitted before a byte of its body was read."""
 
 
 def read_sequence(text: object) -> int:

@@ -15,7 +15,7 @@ from gateway.http.auth import CALLBACK, Caller
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, listing
 from gateway.http.requests import CallsQuery, CancelCall, RedriveCall
-from gateway.http.route import ApiRequest, CallPath, Route
+from gateway.http.route import ApiRequest, CallerDep, CallPath, GatewayDep, Route
 from gateway.http.views import show, show_story
 from gateway.store.rows import CallFilter, Page
 
@@ -31,7 +31,7 @@ OutcomeBody = Annotated[dict[str, Any], PlainValidator(_unread, json_schema_inpu
 
 
 @router.get("/v1/calls", response_model=answers.Listing[answers.Call], response_description="One page.")
-async def list_calls(request: ApiRequest, query: Annotated[CallsQuery, Query()]) -> Response:
+async def list_calls(gateway: GatewayDep, query: Annotated[CallsQuery, Query()]) -> Response:
     """List calls.
 
     Calls that agents asked for, newest first; all filters must match.
@@ -43,7 +43,7 @@ async def list_calls(request: ApiRequest, query: Annotated[CallsQuery, Query()])
         states=frozenset(query.state),
         unknown=query.unknown,
     )
-    rows, after = await request.gateway.calls(which, Page(query.limit, query.after))
+    rows, after = await gateway.calls(which, Page(query.limit, query.after))
     return listing([show(answers.Call, row) for row in rows], after)
 
 
@@ -53,12 +53,12 @@ async def list_calls(request: ApiRequest, query: Annotated[CallsQuery, Query()])
     response_description="The story.",
     responses=problems("not-found"),
 )
-async def get_call(request: ApiRequest, call_id: CallPath) -> Response:
+async def get_call(gateway: GatewayDep, call_id: CallPath) -> Response:
     """Read the whole story of a call.
 
     The call, every event about it from the request on, and how its outcome was delivered.
     """
-    return Reply(show_story(await request.gateway.call_story(call_id)))
+    return Reply(show_story(await gateway.call_story(call_id)))
 
 
 @router.post(
@@ -69,6 +69,8 @@ async def get_call(request: ApiRequest, call_id: CallPath) -> Response:
 )
 async def settle_call(
     request: ApiRequest,
+    gateway: GatewayDep,
+    caller: CallerDep,
     call_id: CallPath,
     outcome: Annotated[OutcomeBody, Body(openapi_examples=examples.SETTLE_CALL)],
 ) -> Response:
@@ -80,8 +82,8 @@ async def settle_call(
     """
     # At a callback address an outcome is read as an executor's answer is; a client's typing errors show.
     answered = _answered(outcome, strict="token" not in request.query_params)
-    with _over_where_gone(request.caller):
-        row = await request.gateway.settle(call_id, answered, size=len(await request.body()))
+    with _over_where_gone(caller):
+        row = await gateway.settle(call_id, answered, size=len(await request.body()))
     return Reply(show(answers.Call, row))
 
 
@@ -94,6 +96,8 @@ async def settle_call(
 )
 async def progress_call(
     request: ApiRequest,
+    gateway: GatewayDep,
+    caller: CallerDep,
     call_id: CallPath,
     progress: Annotated[dict[str, Any], Body(openapi_examples=examples.PROGRESS_CALL)],
 ) -> Response:
@@ -101,8 +105,8 @@ async def progress_call(
 
     Any JSON object; it is recorded as `call.progressed` and followers see it.
     """
-    with _over_where_gone(request.caller):
-        await request.gateway.progress(call_id, progress, size=len(await request.body()))
+    with _over_where_gone(caller):
+        await gateway.progress(call_id, progress, size=len(await request.body()))
     return Reply({"call_id": call_id}, 202)
 
 
@@ -115,7 +119,7 @@ async def progress_call(
     responses=problems("elsewhere", "not-found", "conflict"),
 )
 async def cancel_call(
-    request: ApiRequest,
+    gateway: GatewayDep,
     call_id: CallPath,
     wanted: Annotated[CancelCall, Body(default_factory=CancelCall, openapi_examples=examples.CANCEL_CALL)],
 ) -> Response:
@@ -124,7 +128,7 @@ async def cancel_call(
     Ask the executor to stop. For a short grace its answer still counts; then the call is canceled and the agent is
     told so.
     """
-    return Reply(show(answers.Call, await request.gateway.cancel(call_id, reason=wanted.reason)), 202)
+    return Reply(show(answers.Call, await gateway.cancel(call_id, reason=wanted.reason)), 202)
 
 
 @router.post(
@@ -136,7 +140,7 @@ async def cancel_call(
     responses=problems("elsewhere", "not-found", "conflict", "gone"),
 )
 async def redrive_call(
-    request: ApiRequest,
+    gateway: GatewayDep,
     call_id: CallPath,
     wanted: Annotated[RedriveCall, Body(default_factory=RedriveCall, openapi_examples=examples.REDRIVE)],
 ) -> Response:
@@ -145,7 +149,7 @@ async def redrive_call(
     Make a new call of the same request, by default with the same idempotency key and without telling the runtime the
     outcome.
     """
-    row = await request.gateway.redrive(call_id, new_key=wanted.new_key, deliver=wanted.deliver)
+    row = await gateway.redrive(call_id, new_key=wanted.new_key, deliver=wanted.deliver)
     return Reply(show(answers.Call, row), 202)
 
 

@@ -13,7 +13,7 @@ from gateway.http import answers, examples
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, dump, listing
 from gateway.http.requests import DeadLettersQuery, DismissMany, RedriveCall, RedriveMany
-from gateway.http.route import ApiRequest, LetterPath, Route
+from gateway.http.route import ApiRequest, CallerDep, GatewayDep, LetterPath, Route
 from gateway.http.views import show, show_dead_letter, show_redriven
 from gateway.runtime.calls.dead_letters import Done
 from gateway.store.rows import Page
@@ -22,14 +22,14 @@ router = APIRouter(route_class=Route, tags=["operating"])
 
 
 @router.get("/v1/dead-letters", response_model=answers.DeadLetters, response_description="One page.")
-async def list_dead_letters(request: ApiRequest, query: Annotated[DeadLettersQuery, Query()]) -> Response:
+async def list_dead_letters(gateway: GatewayDep, query: Annotated[DeadLettersQuery, Query()]) -> Response:
     """List what did not get through.
 
     Calls that ended without an answer of their executor (with `unknown`: they may have been done), then deliveries
     that were refused, given up, or of which nobody knows whether they arrived, or that wait for the newer release that
     wrote them (`pending`); each kind newest first, with what an operator should do. All filters must match.
     """
-    rows, after = await request.gateway.dead_letters.list(query.which(), Page(query.limit, query.after))
+    rows, after = await gateway.dead_letters.list(query.which(), Page(query.limit, query.after))
     return listing([show_dead_letter(row) for row in rows], after)
 
 
@@ -39,12 +39,12 @@ async def list_dead_letters(request: ApiRequest, query: Annotated[DeadLettersQue
     response_description="The letter.",
     responses=problems("not-found"),
 )
-async def get_dead_letter(request: ApiRequest, letter: LetterPath) -> Response:
+async def get_dead_letter(gateway: GatewayDep, letter: LetterPath) -> Response:
     """Show one dead letter.
 
     A call comes with its whole story. One that was redriven or dismissed is not found.
     """
-    return Reply(show_dead_letter(await request.gateway.dead_letters.show(letter)))
+    return Reply(show_dead_letter(await gateway.dead_letters.show(letter)))
 
 
 @router.post(
@@ -55,7 +55,7 @@ async def get_dead_letter(request: ApiRequest, letter: LetterPath) -> Response:
     responses=problems("not-found", "conflict", "gone"),
 )
 async def redrive_dead_letter(
-    request: ApiRequest,
+    gateway: GatewayDep,
     letter: LetterPath,
     wanted: Annotated[RedriveCall, Body(default_factory=RedriveCall, openapi_examples=examples.REDRIVE)],
 ) -> Response:
@@ -64,7 +64,7 @@ async def redrive_dead_letter(
     A call is made anew, by default with the same idempotency key and without telling the runtime the outcome; a
     delivery is due again at once.
     """
-    row = await request.gateway.dead_letters.redrive(letter, new_key=wanted.new_key, deliver=wanted.deliver)
+    row = await gateway.dead_letters.redrive(letter, new_key=wanted.new_key, deliver=wanted.deliver)
     return Reply(show_redriven(row), 202)
 
 
@@ -73,6 +73,7 @@ async def redrive_dead_letter(
 )
 async def redrive_dead_letters(
     request: ApiRequest,
+    gateway: GatewayDep,
     wanted: Annotated[RedriveMany, Body(default_factory=RedriveMany, openapi_examples=examples.REDRIVE_MANY)],
 ) -> Response:
     """Try many dead letters again.
@@ -80,7 +81,7 @@ async def redrive_dead_letters(
     At most `limit` of those that the filters match, as the list shows them. What cannot be tried again is counted with
     its reason and stays listed. `dry_run` only says what would be tried.
     """
-    letters = request.gateway.dead_letters
+    letters = gateway.dead_letters
     done = await letters.each(
         wanted.which(),
         limit=wanted.limit,
@@ -97,14 +98,14 @@ async def redrive_dead_letters(
     response_description="The call, or the delivery.",
     responses=problems("not-found", "conflict"),
 )
-async def dismiss_dead_letter(request: ApiRequest, letter: LetterPath) -> Response:
+async def dismiss_dead_letter(gateway: GatewayDep, caller: CallerDep, letter: LetterPath) -> Response:
     """Leave one dead letter as it is.
 
     It leaves the list and the gauge for good; what is on record of it stays. A call's story says who dismissed it and
     when, in a `call.progressed` with `dismissed_by`; a delivery says so in its `reason`, and is moot. Should it be
     wanted after all: redrive the call, or redeliver the event.
     """
-    return Reply(show_redriven(await request.gateway.dead_letters.dismiss(letter, by=request.caller.name)))
+    return Reply(show_redriven(await gateway.dead_letters.dismiss(letter, by=caller.name)))
 
 
 @router.post(
@@ -112,6 +113,8 @@ async def dismiss_dead_letter(request: ApiRequest, letter: LetterPath) -> Respon
 )
 async def dismiss_dead_letters(
     request: ApiRequest,
+    gateway: GatewayDep,
+    caller: CallerDep,
     wanted: Annotated[DismissMany, Body(default_factory=DismissMany, openapi_examples=examples.DISMISS_MANY)],
 ) -> Response:
     """Leave many dead letters as they are.
@@ -119,12 +122,12 @@ async def dismiss_dead_letters(
     At most `limit` of those that the filters match, as the list shows them. What cannot be dismissed is counted with
     its reason and stays listed. `dry_run` only says what would be dismissed.
     """
-    letters = request.gateway.dead_letters
+    letters = gateway.dead_letters
     done = await letters.each(
         wanted.which(),
         limit=wanted.limit,
         dry_run=wanted.dry_run,
-        deal_with=lambda letter: letters.dismiss(letter, by=request.caller.name),
+        deal_with=lambda letter: letters.dismiss(letter, by=caller.name),
         pass_on=_passing_on(request, "dismiss", b""),
     )
     return Reply({"dismissed": done.done, **_counted(done, dry_run=wanted.dry_run)})

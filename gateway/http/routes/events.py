@@ -14,7 +14,7 @@ from gateway.http.idempotency import IdempotencyKey
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, dump, listing
 from gateway.http.requests import EventsQuery, Redeliver, StreamQuery
-from gateway.http.route import ApiRequest, Route, SequencePath, SessionPath, read_sequence
+from gateway.http.route import ApiRequest, CallerDep, GatewayDep, Route, SequencePath, SessionPath, read_sequence
 from gateway.http.sse import EventStream
 from gateway.store.step import Keep
 
@@ -39,6 +39,8 @@ router = APIRouter(route_class=Route, tags=["events"])
 )
 async def post_events(
     request: ApiRequest,
+    gateway: GatewayDep,
+    caller: CallerDep,
     session_id: SessionPath,
     events: Annotated[PostedEvents, Body(openapi_examples=examples.POST_EVENTS)],
     idempotency_key: IdempotencyKey = None,
@@ -50,11 +52,11 @@ async def post_events(
     """
 
     async def act(keep: Keep | None = None) -> Reply:
-        return _written(await request.gateway.post(session_id, events, by=request.caller.name, keep=keep))
+        return _written(await gateway.post(session_id, events, by=caller.name, keep=keep))
 
     async def again(sequences: Sequence[int]) -> Reply:
         first, last = min(sequences), max(sequences)
-        found = await request.gateway.read(session_id, after=first - 1, limit=last - first + 1)
+        found = await gateway.read(session_id, after=first - 1, limit=last - first + 1)
         return _written([envelope for envelope in found if envelope.sequence in sequences])
 
     if idempotency_key is None:
@@ -70,13 +72,13 @@ async def post_events(
     response_description="One page.",
     responses=problems("not-found", "gone"),
 )
-async def list_events(request: ApiRequest, session_id: SessionPath, query: Annotated[EventsQuery, Query()]) -> Response:
+async def list_events(gateway: GatewayDep, session_id: SessionPath, query: Annotated[EventsQuery, Query()]) -> Response:
     """Read the history of a session.
 
     Events behind a sequence, in order; `next` is the sequence to go on `after`.
     """
     try:
-        envelopes = await request.gateway.read(session_id, after=query.after, limit=query.limit)
+        envelopes = await gateway.read(session_id, after=query.after, limit=query.limit)
     except Truncated as exc:
         raise Gone(str(exc), first_sequence=exc.first_sequence) from exc
     after = envelopes[-1].sequence if len(envelopes) == query.limit else None
@@ -91,6 +93,7 @@ async def list_events(request: ApiRequest, session_id: SessionPath, query: Annot
 )
 async def stream_events(
     request: ApiRequest,
+    gateway: GatewayDep,
     session_id: SessionPath,
     query: Annotated[StreamQuery, Query()],
     last_event_id: Annotated[
@@ -108,17 +111,17 @@ async def stream_events(
     """
     # A browser that reconnects keeps its old URL, so the header is the fresher of the two.
     after = query.after if last_event_id is None else last_event_id
-    await request.gateway.session(session_id)
+    await gateway.session(session_id)
     followers = request.face.followers
-    api, limits = request.gateway.settings.api, request.gateway.settings.limits
+    api, limits = gateway.settings.api, gateway.settings.limits
     memory = int(api.followers_memory)
     followers.admit(session_id, most=limits.followers, most_each=limits.session_followers, memory=memory)
     return EventStream(
-        request.gateway.follow(session_id, after=after),
+        gateway.follow(session_id, after=after),
         followers,
         about=session_id,
         buffer=int(api.follower_buffer),
-        again=lambda after: request.gateway.follow(session_id, after=after),
+        again=lambda after: gateway.follow(session_id, after=after),
     )
 
 
@@ -131,7 +134,7 @@ async def stream_events(
     responses=problems("elsewhere", "not-found", "conflict"),
 )
 async def redeliver_event(
-    request: ApiRequest,
+    gateway: GatewayDep,
     session_id: SessionPath,
     sequence: SequencePath,
     wanted: Annotated[Redeliver, Body(openapi_examples=examples.REDELIVER)],
@@ -140,7 +143,7 @@ async def redeliver_event(
 
     Try a dead delivery again: an event copy to a destination, or an event to the runtime.
     """
-    await request.gateway.redeliver(session_id, sequence, wanted.target)
+    await gateway.redeliver(session_id, sequence, wanted.target)
     return Reply({"session_id": session_id, "sequence": sequence, "target": wanted.target}, 202)
 
 

@@ -9,7 +9,7 @@ from gateway.http import answers, examples
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, listing
 from gateway.http.requests import AnswerInteraction, InteractionsQuery
-from gateway.http.route import ApiRequest, InteractionPath, Route
+from gateway.http.route import ApiRequest, CallerDep, GatewayDep, InteractionPath, Route
 from gateway.http.sse import EventStream
 from gateway.http.views import show, show_interaction
 from gateway.store.rows import Page
@@ -18,12 +18,12 @@ router = APIRouter(route_class=Route, tags=["interactions"])
 
 
 @router.get("/v1/interactions", response_model=answers.Listing[answers.Interaction], response_description="One page.")
-async def list_interactions(request: ApiRequest, query: Annotated[InteractionsQuery, Query()]) -> Response:
+async def list_interactions(gateway: GatewayDep, query: Annotated[InteractionsQuery, Query()]) -> Response:
     """List questions to a person.
 
     Approvals, questions and secrets that agents asked for; `event` is the one that asked.
     """
-    rows, after = await request.gateway.interactions(
+    rows, after = await gateway.interactions(
         Page(query.limit, query.after),
         session_id=None if query.session_id is None else SessionId(query.session_id),
         state=query.state,
@@ -32,7 +32,7 @@ async def list_interactions(request: ApiRequest, query: Annotated[InteractionsQu
 
 
 @router.get("/v1/interactions/stream", response_class=EventStream, response_description="The stream.")
-async def stream_interactions(request: ApiRequest) -> Response:
+async def stream_interactions(request: ApiRequest, gateway: GatewayDep) -> Response:
     """Follow the questions to a person (server-sent events).
 
     Begins with all that wait; then each event `interaction` is one that was asked, answered, has expired or become
@@ -41,12 +41,12 @@ async def stream_interactions(request: ApiRequest) -> Response:
     """
     followers, most, api = (
         request.face.followers,
-        request.gateway.settings.limits.followers,
-        request.gateway.settings.api,
+        gateway.settings.limits.followers,
+        gateway.settings.api,
     )
     followers.admit("interactions", most=most, most_each=most, memory=int(api.followers_memory))
     buffer = int(api.follower_buffer)
-    return EventStream(request.gateway.follow_interactions(), followers, about="interactions", buffer=buffer)
+    return EventStream(gateway.follow_interactions(), followers, about="interactions", buffer=buffer)
 
 
 @router.post(
@@ -56,7 +56,8 @@ async def stream_interactions(request: ApiRequest) -> Response:
     responses=problems("elsewhere", "not-found", "conflict", "inexpressible"),
 )
 async def answer_interaction(
-    request: ApiRequest,
+    gateway: GatewayDep,
+    caller: CallerDep,
     interaction_id: InteractionPath,
     answer: Annotated[AnswerInteraction, Body(openapi_examples=examples.ANSWER_INTERACTION)],
 ) -> Response:
@@ -65,5 +66,5 @@ async def answer_interaction(
     `decision` (and `scope`) for an approval, `answer` for a question (empty skips it), `value` for a secret, which is
     passed on and never stored. A second answer is a conflict.
     """
-    row = await request.gateway.answer(interaction_id, answer.as_mapping(), by=request.caller.name)
+    row = await gateway.answer(interaction_id, answer.as_mapping(), by=caller.name)
     return Reply(show(answers.Interaction, row))

@@ -5,7 +5,7 @@ from fastapi import APIRouter, Response
 from gateway.http import answers
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, listing
-from gateway.http.route import ApiRequest, NamePath, Route
+from gateway.http.route import GatewayDep, NamePath, Route
 from gateway.http.views import show, show_capabilities, show_runtime
 
 router = APIRouter(route_class=Route, tags=["operating"])
@@ -17,12 +17,12 @@ router = APIRouter(route_class=Route, tags=["operating"])
     response_description="It is on.",
     responses=problems("not-found"),
 )
-async def enable_destination(request: ApiRequest, name: NamePath) -> Response:
+async def enable_destination(gateway: GatewayDep, name: NamePath) -> Response:
     """Switch a destination on again.
 
     A destination that answered 410 gets no more copies until it is switched on again.
     """
-    await request.gateway.enable_destination(name)
+    await gateway.enable_destination(name)
     return Reply({"name": name, "enabled": True})
 
 
@@ -32,39 +32,39 @@ async def enable_destination(request: ApiRequest, name: NamePath) -> Response:
     response_description="What has changed.",
     responses=problems("invalid-configuration"),
 )
-async def reload_configuration(request: ApiRequest) -> Response:
+async def reload_configuration(gateway: GatewayDep) -> Response:
     """Read the configuration file again.
 
     As SIGHUP does. A file with errors changes nothing.
     """
-    return Reply({"changed": (await request.gateway.reload()).changed})
+    return Reply({"changed": (await gateway.reload()).changed})
 
 
 @router.get("/v1/instances", response_model=answers.Listing[answers.Instance], response_description="All of them.")
-async def list_instances(request: ApiRequest) -> Response:
+async def list_instances(gateway: GatewayDep) -> Response:
     """List the processes on this store.
 
     Those that live, and those that own sessions though they have died: the others take these over when the lease has
     run out.
     """
-    return listing([show(answers.Instance, one) for one in await request.gateway.instances()], None)
+    return listing([show(answers.Instance, one) for one in await gateway.instances()], None)
 
 
 @router.get("/v1/runtimes", response_model=answers.Listing[answers.Runtime], response_description="All of them.")
-async def list_runtimes(request: ApiRequest) -> Response:
+async def list_runtimes(gateway: GatewayDep) -> Response:
     """List runtimes and their links.
 
     The runtimes of the configuration, and the state of the connection of each session that this instance carries.
     """
-    return listing([show_runtime(status) for status in request.gateway.runtimes()], None)
+    return listing([show_runtime(status) for status in gateway.runtimes()], None)
 
 
 @router.get(
     "/v1/capabilities", response_model=answers.Listing[answers.RuntimeCapabilities], response_description="All of them."
 )
-async def list_capabilities(request: ApiRequest) -> Response:
+async def list_capabilities(gateway: GatewayDep) -> Response:
     """List what each runtime can do.
 
     Which kinds each runtime accepts and emits, and the limits of its protocol.
     """
-    return listing([show_capabilities(status) for status in request.gateway.runtimes()], None)
+    return listing([show_capabilities(status) for status in gateway.runtimes()], None)

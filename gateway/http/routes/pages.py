@@ -10,7 +10,7 @@ from gateway.http import answers
 from gateway.http.errors import PROBLEMS
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, dump, listing
-from gateway.http.route import ApiRequest, NamePath, Route
+from gateway.http.route import ApiRequest, GatewayDep, NamePath, Route
 from gateway.http.views import show
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -36,33 +36,33 @@ async def get_health() -> Response:
     responses={503: {"model": answers.Ready, "description": "Not ready."}},
 )
 @router.get("/ready", include_in_schema=False)
-async def get_readiness(request: ApiRequest) -> Response:
+async def get_readiness(gateway: GatewayDep) -> Response:
     """Should it get traffic?
 
     Whether the store takes writes, the configuration is loaded and, among several on one store, the lease runs; and
     how many sessions this instance carries. A runtime that is away does not make the gateway unready. Also at
     `/ready`.
     """
-    readiness = await request.gateway.ready()
+    readiness = await gateway.ready()
     return Reply(show(answers.Ready, readiness), 200 if readiness.ready else 503)
 
 
 @router.get("/metrics", response_class=PlainTextResponse, response_description="The metrics.")
-async def get_metrics(request: ApiRequest) -> Response:
+async def get_metrics(gateway: GatewayDep) -> Response:
     """Metrics for Prometheus.
 
     All metrics in the Prometheus text format.
     """
-    return Response(request.gateway.render_metrics(), headers={"content-type": _METRICS_TYPE})
+    return Response(gateway.render_metrics(), headers={"content-type": _METRICS_TYPE})
 
 
 @router.get("/version", response_model=answers.Version, response_description="The version.")
-async def get_version(request: ApiRequest) -> Response:
+async def get_version(gateway: GatewayDep) -> Response:
     """Which release is this?
 
     Name and version of the running release.
     """
-    return Reply({"name": "dragoman", "version": request.gateway.version})
+    return Reply({"name": "dragoman", "version": gateway.version})
 
 
 @router.get("/openapi.json", response_model=dict[str, Any], response_description="The document.")

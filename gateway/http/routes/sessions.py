@@ -10,7 +10,7 @@ from gateway.http.idempotency import IdempotencyKey
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, dump, listing
 from gateway.http.requests import CloseQuery, OpenSession, SessionsQuery
-from gateway.http.route import ApiRequest, Route, SessionPath
+from gateway.http.route import ApiRequest, GatewayDep, Route, SessionPath
 from gateway.http.views import show
 from gateway.store.rows import Page
 
@@ -37,6 +37,7 @@ router = APIRouter(route_class=Route, tags=["sessions"])
 )
 async def open_session(
     request: ApiRequest,
+    gateway: GatewayDep,
     wanted: Annotated[OpenSession, Body(openapi_examples=examples.OPEN_SESSION)],
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
@@ -47,9 +48,7 @@ async def open_session(
     """
 
     async def act() -> Reply:
-        row, is_new = await request.gateway.open_session(
-            wanted.runtime, native_id=wanted.native_id, labels=wanted.labels
-        )
+        row, is_new = await gateway.open_session(wanted.runtime, native_id=wanted.native_id, labels=wanted.labels)
         headers = {"location": f"/v1/sessions/{row.session_id}"}
         return Reply(show(answers.Session, row), 201 if is_new else 200, headers)
 
@@ -58,12 +57,12 @@ async def open_session(
 
 
 @router.get("/v1/sessions", response_model=answers.Listing[answers.Session], response_description="One page.")
-async def list_sessions(request: ApiRequest, query: Annotated[SessionsQuery, Query()]) -> Response:
+async def list_sessions(gateway: GatewayDep, query: Annotated[SessionsQuery, Query()]) -> Response:
     """List sessions.
 
     All sessions, oldest first, also closed ones that retention has kept.
     """
-    rows, after = await request.gateway.sessions(Page(query.limit, query.after), runtime=query.runtime)
+    rows, after = await gateway.sessions(Page(query.limit, query.after), runtime=query.runtime)
     return listing([show(answers.Session, row) for row in rows], after)
 
 
@@ -73,12 +72,12 @@ async def list_sessions(request: ApiRequest, query: Annotated[SessionsQuery, Que
     response_description="The session.",
     responses=problems("not-found"),
 )
-async def get_session(request: ApiRequest, session_id: SessionPath) -> Response:
+async def get_session(gateway: GatewayDep, session_id: SessionPath) -> Response:
     """Read a session.
 
     The session and where it stands.
     """
-    return Reply(show(answers.Session, await request.gateway.session(session_id)))
+    return Reply(show(answers.Session, await gateway.session(session_id)))
 
 
 @router.delete(
@@ -88,7 +87,7 @@ async def get_session(request: ApiRequest, session_id: SessionPath) -> Response:
     responses=problems("elsewhere", "not-found", "conflict"),
 )
 async def close_session(
-    request: ApiRequest, session_id: SessionPath, query: Annotated[CloseQuery, Query()]
+    request: ApiRequest, gateway: GatewayDep, session_id: SessionPath, query: Annotated[CloseQuery, Query()]
 ) -> Response:
     """Close a session.
 
@@ -97,5 +96,5 @@ async def close_session(
     """
     if query.erase:
         require(request, "eraseSession")
-    await request.gateway.close_session(session_id, erase=query.erase)
+    await gateway.close_session(session_id, erase=query.erase)
     return Response(status_code=204)
