@@ -1,15 +1,18 @@
 """What all tests share: an end to what hangs, choosing tests by protocol rule, free ports, patience with a machine."""
 
 import faulthandler
+import logging
 import signal
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import NoReturn, cast
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
+from gateway.runtime import log
 from tests.requirements import REQUIREMENTS
 
 # Wall-clock limits say more about the machine than about the code.
@@ -101,6 +104,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
+
+
+@pytest.fixture(autouse=True)
+def _logging_restored() -> Iterator[None]:
+    """A gateway sets up logging for its whole process."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    if structlog.is_configured():
+        log.configure()
+        root.setLevel(level)
+        root.handlers[:] = handlers
+        structlog.reset_defaults()
 
 
 @pytest.fixture

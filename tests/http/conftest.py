@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import re
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, MutableMapping
@@ -18,7 +17,6 @@ from structlog.testing import capture_logs
 
 from gateway.http.app import build_app, describe
 from gateway.http.server import Server, make_server
-from gateway.runtime import log
 from gateway.runtime.app import Gateway
 from tests.http.environment import VERSION, Environment, environment_of
 
@@ -43,18 +41,6 @@ async def serving(gateway: Gateway) -> AsyncGenerator[tuple[Server, str]]:
         server.should_exit = True
         async with asyncio.timeout(5):
             await running
-
-
-@pytest.fixture(autouse=True)
-def _logging_restored() -> Iterator[None]:
-    """A gateway sets up logging for its whole process."""
-    root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
-    yield
-    log.configure()
-    root.setLevel(level)
-    root.handlers[:] = handlers
-    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -1,28 +1,13 @@
 """Fixtures of the scenarios: a scene in each dialect, and logging put back as it was."""
 
-import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import structlog
 
-from gateway.runtime import log
 from gateway.runtime.tuning import Tuning
 from gateway.testing.runtimes.huma.rules import Dialect
 from tests.scenarios.environment import Scene, scene
-
-
-@pytest.fixture(autouse=True)
-def _logging_restored() -> Iterator[None]:
-    """A gateway sets up logging for its whole process."""
-    root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
-    yield
-    log.configure()
-    root.setLevel(level)
-    root.handlers[:] = handlers
-    structlog.reset_defaults()
 
 
 @pytest.fixture(params=["0.1", "0.2"])

@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -21,17 +21,10 @@ log.register_secret(CANARY)
 
 
 @pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
+def _levels_forgotten() -> None:
     for name in ("engineio.client", "socketio.client"):
         # A client that an earlier test made has set its own logger's level.
         logging.getLogger(name).setLevel(logging.NOTSET)
-    yield
-    log.configure()
-    root.setLevel(level)
-    root.handlers[:] = handlers
-    structlog.reset_defaults()
 
 
 @pytest.fixture
