@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml tests/requirements.txt
 demo: $(STAMP) ## Play a scripted game through a real gateway, in every dialect
 	$(BIN)/dragoman demo
 
-test: $(STAMP) ## Static checks and tests, in five minutes on two cores
+test: $(STAMP) ## Static checks and tests, in six to eight minutes on two cores
 	@$(MAKE) --no-print-directory -j 2 check unit
 
 check: $(STAMP) lint types imports ## The static checks only
@@ -61,13 +61,14 @@ schema: $(STAMP) ## Write config/gateway.schema.json and config/openapi.json ane
 
 COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -q
 
-lock: ## Compile the five requirements files anew (needs uv)
-	$(COMPILE) pyproject.toml --extra postgres -o config/requirements.txt
+lock: ## Compile the six requirements files anew (needs uv)
+	$(COMPILE) pyproject.toml --extra postgres --extra mcp -o config/requirements.txt
 	$(COMPILE) pyproject.toml --extra demo --constraint config/requirements.txt -o config/demo-requirements.txt
 	$(COMPILE) pyproject.toml --all-extras --constraint config/requirements.txt -o tests/requirements.txt
 	echo 'hatchling>=1.27,<2' | $(COMPILE) - --no-annotate --constraint tests/requirements.txt -o config/build-requirements.txt
 	printf '%s\n' 'datamodel-code-generator>=0.89,<1' 'openapi-python-client>=0.29,<1' | \
 	  $(COMPILE) - --no-annotate -o tests/clients/requirements.txt
+	echo 'mcp>=1.30,<2' | $(COMPILE) - --no-annotate -o tests/clients/mcp/requirements.txt
 
 clean: ## Remove the virtual environment and all caches
 	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage*

@@ -12,6 +12,9 @@ DragomanError
 │   ├── CallOver             the call ended too long ago for its callback address (410)
 │   ├── Gone                 history below the retained part (410)
 │   ├── TooLarge             a body or a value over its limit (413)
+│   ├── UnknownTool          no such tool, or nobody answers it here (404)
+│   ├── InvalidArguments     they do not fit the tool's schema (422)
+│   ├── CallDiffers          a caller's key was used for another request (409)
 │   └── Inexpressible        understood, but this runtime cannot be told so (422)
 ├── OperatorError            configuration or surroundings must be mended
 │   ├── InvalidConfiguration the YAML is wrong; carries every problem found
@@ -103,6 +106,18 @@ class TooLarge(PeerError):
     """A body or value is over its documented limit."""
 
 
+class UnknownTool(PeerError):
+    """The catalog has no such tool, or no route of the session leads to somebody who answers it."""
+
+
+class InvalidArguments(PeerError):
+    """A caller's arguments do not fit the schema of the tool; the text is what an agent would be told."""
+
+
+class CallDiffers(PeerError):
+    """A caller uses the key of an earlier call for another tool or other arguments."""
+
+
 class Inexpressible(PeerError):
     """The request is well-formed but the session's runtime has no way to be told."""
 
@@ -154,11 +169,13 @@ class LinkLost(DownstreamError):
     """A connection to a runtime broke, or could not be made.
 
     `unsent` means that what was being sent has certainly not been taken, so that it may be said again.
+    `status` is that of an HTTP answer that says so.
     """
 
-    def __init__(self, reason: str = "", *, unsent: bool = False) -> None:
+    def __init__(self, reason: str = "", *, unsent: bool = False, status: int | None = None) -> None:
         super().__init__(reason)
         self.unsent = unsent
+        self.status = status
 
 
 class LinkRefused(DownstreamError):

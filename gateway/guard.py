@@ -11,8 +11,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager, suppress
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from random import random
+from sys import intern
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
@@ -86,9 +88,13 @@ class Tasks:
     Left regularly, it waits for them; left by an error or `close`, it cancels them first.
     """
 
+    __slots__ = ("_closed", "_running", "context")
+
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
+        self.context = copy_context()
+        """What nobody waits for logs what was known here: a session outlives the request that has opened it."""
 
     async def __aenter__(self) -> "Tasks":
         return self
@@ -115,9 +121,9 @@ class Tasks:
         while left := self._running - {asyncio.current_task()}:
             await asyncio.wait(left)
 
-    def add(self, work: Coroutine[Any, Any, T], name: str) -> "asyncio.Task[T]":
+    def add(self, work: Coroutine[Any, Any, T], name: str, context: Context | None = None) -> "asyncio.Task[T]":
         """Run a coroutine as one of these; for `guard` and `awaited`, which everybody else uses."""
-        task = asyncio.get_running_loop().create_task(work, name=f"dragoman-{name}")
+        task = asyncio.get_running_loop().create_task(work, name=intern(f"dragoman-{name}"), context=context)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         if self._closed:
@@ -140,7 +146,7 @@ def guard(
     and what `make` makes then runs in its place, after 0.1-30 s. The task ends without `again`, or when it has failed
     so many `times`. `name` is a word of ours, never a peer's.
     """
-    return tasks.add(_guarded(name, make, times if again else 1, about), name)
+    return tasks.add(_guarded(name, make, times if again else 1, about), name, tasks.context.copy())
 
 
 async def _guarded(
@@ -198,6 +204,11 @@ def awaited(name: str, work: Awaitable[T], tasks: Tasks) -> "asyncio.Task[T]":
     return tasks.add(_awaited(work), name)
 
 
+def as_future(name: str, work: Awaitable[T], tasks: Tasks) -> "asyncio.Future[T]":
+    """Await something for whoever gets what it raises; only what is no future already needs a task."""
+    return work if isinstance(work, asyncio.Future) else awaited(name, work, tasks)
+
+
 async def _awaited(work: Awaitable[T]) -> T:
     try:
         return await work
@@ -219,7 +230,8 @@ async def tried(name: str, work: Awaitable[object], **about: str) -> None:
 def guard_call(name: str, call: Callable[P, object]) -> Callable[P, None]:
     """Wrap what a loop calls by itself (timers, callbacks): what it raises is logged and counted."""
 
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+    # In quotes, since these two take longer to look up than the rest takes together.
+    def guarded(*args: "P.args", **kwargs: "P.kwargs") -> None:
         try:
             call(*args, **kwargs)
         except _ENDS_ALL:

@@ -3,6 +3,8 @@
 One number for the process, as one event loop does the work for all.
 """
 
+from gateway.events.weight import count_most
+
 MOST = 20_000
 _SHORTEST = 2
 """Bytes that a member takes at least: a digit and its comma."""
@@ -21,8 +23,7 @@ class Members:
         if len(text) <= _SHORTEST * self.most:
             return None
         raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
-        # Each member but the first of its object or array has a comma before it; texts may hold more of them.
-        if raw.count(b",") + raw.count(b"{") + raw.count(b"[") <= self.most or not self._has_more(raw):
+        if count_most(raw) <= self.most or not self._has_more(raw):
             return None
         return f"more than {self.most} members in all (limits.members)"
 

@@ -27,7 +27,10 @@ _PORTS_1 = (
     "it is made for ports 1, this gateway has ports 2: write "
     + ", ".join(f"`{new}` for `{old}`" for old, new in _MOVED.items())
     + ", `def connector(self, options)` for `def connector(self, options, tools)`, and"
-    " `async def create(self, order)` for `async def create(self, labels)`: the order has `labels` and `tools`"
+    " `async def create(self, order)` for `async def create(self, labels)`: the order has `labels`, `tools`, `name`,"
+    " `instructions` and `mcp`, and what it answers says in `told` and `losses` what became of them; add"
+    " `async def declared(self, native_id)`, which answers None where the runtime cannot be asked for its tools, and"
+    " `takes_tools` to the capabilities"
 )
 
 APART = "give Dragoman an environment of its own (python -m venv), or use its image"

@@ -84,6 +84,7 @@ async def serve(
     connections = most_connections(settings.limits.followers)
     _allow_files(connections + _OWN_FILES, settings.limits.sessions)
     listener = _listen(host or DEFAULT_HOST, DEFAULT_PORT if port is None else port, guarded=bool(settings.api.keys))
+    _tune_the_interpreter()
     with listener:
         url = own_url(settings, listener)
         async with (
@@ -94,7 +95,7 @@ async def serve(
         ):
             server = make_server(build_app(gateway), drain=settings.limits.drain, connections=connections)
             stop = _handle_signals(gateway, tasks)
-            _tune_the_interpreter()
+            _leave_out_of_collections()
             serving = awaited("server", server.serve(sockets=[listener]), tasks)
             where, at = listener.getsockname()[:2]
             log.info("listening", url=f"http://{f'[{where}]' if ':' in where else where}:{at}", pid=os.getpid())
@@ -209,16 +210,22 @@ def own_url(settings: Settings, listener: socket.socket) -> str:
 
 
 def _tune_the_interpreter() -> None:
-    """Fit the interpreter to one busy loop beside one thread that writes.
+    """Fit the interpreter to one busy loop beside threads that read and write.
 
-    Classes and configuration live as long as the process; walking them over and over is a tenth of the
-    CPU of a busy gateway and most of its slowest calls. And the writer must not wait 5 ms for its turn
-    each time it comes back from the disk.
+    None of them must wait 5 ms for its turn each time it comes back from the disk.
+    """
+    gc.set_threshold(20_000, 20, 20)
+    sys.setswitchinterval(0.0003)
+
+
+def _leave_out_of_collections() -> None:
+    """Let the collector walk no more what is there by now.
+
+    Classes and configuration live as long as the process; walking them over and over is a tenth of the CPU of a busy
+    gateway and most of its slowest calls.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
-    sys.setswitchinterval(0.0003)
 
 
 def _handle_signals(gateway: Gateway, tasks: Tasks) -> asyncio.Event:

@@ -41,5 +41,6 @@ CAPABILITIES = Capabilities(
     names_awaited=True,
     approvals="by_id",
     creates_sessions=True,
+    takes_tools="agent",
     limits={"blocks": wire.BLOCKS, "text_utf16": wire.TEXT_LENGTH, "arguments_depth": MAX_DEPTH},
 )

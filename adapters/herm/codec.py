@@ -17,7 +17,7 @@ class HermCodec:
         payload = payload_of(frame)
         match frame.channel:
             case wire.STREAM:
-                return read_envelope(read_object(payload), plain=frame.plain)
+                return read_envelope(read_object(payload), plain=frame.written is not None)
             case wire.EVENTS:
                 return (read_user_event(read_typed(payload)) or keep(frame, hide=wire.without_secrets),)
             case _:

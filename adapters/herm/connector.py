@@ -7,9 +7,10 @@ from urllib.parse import quote
 from adapters.herm import wire
 from adapters.herm.link import open_link
 from adapters.herm.options import HermOptions
-from gateway.adapter.port import Created, Link, Order, Receiver
+from gateway.adapter.port import Created, Link, Order, Receiver, Tool
 from gateway.errors import LinkLost, LinkRefused
 from gateway.events import Loss
+from gateway.json_values import pointer
 from gateway.links.masking import Mask
 from gateway.links.rest_client import RestClient, refusal
 
@@ -40,7 +41,8 @@ class HermConnector:
         options = self._options
         if options.agent_id is None:
             raise LinkRefused("NO_AGENT", "the options name no agent to open a session with", terminal=True)
-        body = wire.create_session(user_id=options.user_id, title=options.title, metadata=options.metadata)
+        title = options.title if order.name is None else order.name
+        body = wire.create_session(user_id=options.user_id, title=title, metadata=options.metadata)
         answer = await self._client.post(
             _fill(options.create_path, options.agent_id), body, within=options.connect_timeout
         )
@@ -49,10 +51,12 @@ class HermConnector:
         native_id = wire.session_id_of(answer.body)
         if native_id is None:
             raise LinkLost("the answer to opening a session has no id")
-        note = "Herm declares custom tools on the agent, not on the session"
-        return Created(
-            native_id, tuple(Loss(how="dropped", path=f"/tools/{tool.name}", note=note) for tool in order.tools)
-        )
+        return Created(native_id, _untold(order))
+
+    async def declared(self, native_id: str) -> tuple[Tool, ...] | None:
+        """Say nothing: no published page of Herm reads an agent's tools."""
+        del native_id
+        return None
 
     def connect(
         self, native_id: str, receiver: Receiver, *, resume_after: str | None = None
@@ -62,6 +66,15 @@ class HermConnector:
         paths = (_fill(options.events_path, native_id), _fill(options.stream_path, native_id))
         after = int(resume_after) if resume_after is not None and resume_after.isdecimal() else None
         return open_link(self._client, receiver, paths=paths, options=options, after=after)
+
+
+def _untold(order: Order) -> tuple[Loss, ...]:
+    paths = [pointer("/tools", tool.name) for tool in order.tools]
+    note = "Herm declares custom tools on the agent, not on the session"
+    losses = [Loss(how="dropped", path=path, note=note) for path in paths]
+    if order.instructions is not None:
+        losses.append(Loss(how="dropped", path="/instructions", note="Herm keeps them on the agent"))
+    return tuple(losses)
 
 
 def _fill(path: str, native_id: str) -> str:

@@ -1,6 +1,5 @@
 """Turns lists of text blocks into canonical content and back, within Herm's limits. Pure."""
 
-from dataclasses import dataclass
 from typing import Any, cast
 
 import orjson
@@ -9,10 +8,14 @@ from adapters.herm import wire
 from gateway.adapter.checks import check_json, check_text
 from gateway.errors import CannotExpress, MalformedFrame
 from gateway.events import Content, Data, Image, Loss, Text
+from gateway.events.frozen import frozen
 from gateway.json_values import json_type, pointer, unknown_fields, utf16_length
 
+TEXT_MEMBERS = 2
+"""Of a text block: its type, and the text."""
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class ReadContent:
     """What a list of blocks says, and what of it has no canonical place."""
 
@@ -20,7 +23,7 @@ class ReadContent:
     losses: tuple[Loss, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WrittenContent:
     """A list of blocks, and what it leaves out."""
 
@@ -39,14 +42,16 @@ def read_blocks(blocks: list[Any], path: str, *, strict: bool) -> ReadContent:
     content: list[Content] = []
     losses: list[Loss] = []
     for place, block in enumerate(blocks):
-        where = pointer(path, place)
+        where = f"{path}/{place}"
         match block:
-            case {"type": "text", "text": str(text), **rest}:
+            case {"type": "text", "text": str(text)}:
                 # The documents say characters; whoever checks for others counts the lenient way.
                 if strict and len(text) > wire.TEXT_LENGTH:
                     raise MalformedFrame(f"is longer than {wire.TEXT_LENGTH} characters", path=f"{where}/text")
                 content.append(Text(text=text))
-                losses.extend(unknown_fields(rest, where))
+                if len(block) > TEXT_MEMBERS:
+                    rest = {name: None for name in block if name not in {"type", "text"}}
+                    losses.extend(unknown_fields(rest, where))
             case {"type": "text"}:
                 raise MalformedFrame("a text block needs a text", path=f"{where}/text")
             case {"type": str()} if not strict:

@@ -25,7 +25,7 @@ class Event:
     place: wire.Place
     size: int = 0
     """Bytes of its text, where it came alone."""
-    plain: bool = False
+    written: bytes | None = None
     """As for a frame."""
 
 

@@ -162,7 +162,9 @@ class HermLink:
                 self._durable = max(self._durable, place.sequence)
                 cursor = str(self._durable)
         payload = wire.without_secrets(event.payload)
-        self._receiver.frame(Frame(wire.STREAM, payload, event.size, event.plain), cursor)
+        # What a secret was taken out of is not what was written.
+        written = event.written if payload is event.payload else None
+        self._receiver.frame(Frame(wire.STREAM, payload, event.size, written), cursor)
 
     def _remember(self, event_id: str) -> None:
         self._ids[event_id] = None
@@ -233,7 +235,7 @@ def _understand(text: str) -> Event | None:
     if text.strip() in _IGNORED:
         return None
     # A call with one unspeakable argument keeps its id and can be answered.
-    payload, plain = json.read_frame(text)
+    payload, written = json.read_frame(text)
     if isinstance(payload, Malformed) and any(word in text for word in wire.SECRET_WORDS):
         payload = Malformed(payload.reason)
-    return Event(payload, wire.place_of(payload), len(text), plain) if payload != {} else None
+    return Event(payload, wire.place_of(payload), len(text), written) if payload != {} else None

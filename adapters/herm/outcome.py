@@ -1,12 +1,11 @@
 """Says the outcome of a call as the text that Herm shows to the model. Pure."""
 
-from dataclasses import dataclass
-
 import orjson
 
 from adapters.herm.wrapping import dropped
 from gateway.adapter.checks import check_json, check_text
 from gateway.events import ContextUpdate, Loss, ToolFinished
+from gateway.events.frozen import frozen
 
 NOTHING = "The tool finished without a result."
 _WITHOUT_WORDS = {
@@ -16,7 +15,7 @@ _WITHOUT_WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OutcomeText:
     """An outcome in words, and where in the event they stand."""
 
@@ -26,21 +25,27 @@ class OutcomeText:
     losses: tuple[Loss, ...]
 
 
-def outcome_text(event: ToolFinished) -> OutcomeText:
+def outcome_text(event: ToolFinished, written: bytes | None) -> OutcomeText:
     """Say a result as it is where it is text, otherwise as compact JSON; anything but a success as an error.
+
+    `written` is the result's JSON, where somebody has looked through it already.
 
     Raises:
         CannotExpress: the result is not JSON, or a text holds a lone surrogate.
     """
-    losses = dropped(("context", event.context), ("unknown", event.unknown or None))
+    losses: tuple[Loss, ...] = ()
+    if event.context is not None or event.unknown:
+        losses = dropped(("context", event.context), ("unknown", event.unknown or None))
     if event.outcome == "success":
-        losses += dropped(("error", event.error))
+        if event.error is not None:
+            losses += dropped(("error", event.error))
         if event.result is None or event.result == "":
             # At least one block is needed, and an empty text may not be allowed.
             losses += (Loss(how="invented", path="/result", note="a result has a text"),)
             return OutcomeText(NOTHING, failed=False, path="/result", losses=losses)
-        check_json(event.result, "/result", forbid_keys=False)
-        text = event.result if isinstance(event.result, str) else orjson.dumps(event.result).decode()
+        if written is None:
+            check_json(event.result, "/result", forbid_keys=False)
+        text = event.result if isinstance(event.result, str) else (written or orjson.dumps(event.result)).decode()
         return OutcomeText(text, failed=False, path="/result", losses=losses)
     losses += dropped(("result", event.result))
     if event.outcome != "failure":

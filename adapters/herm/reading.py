@@ -1,9 +1,10 @@
 """Reads envelopes, as lists and streams show them. Pure."""
 
+from collections.abc import Callable
 from typing import Any, cast
 
 from adapters.herm import wire
-from adapters.herm.content import join_texts, read_blocks
+from adapters.herm.content import TEXT_MEMBERS, join_texts, read_blocks
 from adapters.herm.reading_tools import read_custom_use, read_tool_result, read_tool_use
 from adapters.herm.reading_user import read_user_event
 from gateway.errors import MalformedFrame
@@ -42,14 +43,15 @@ def read_envelope(payload: dict[str, Any], *, plain: bool) -> tuple[Draft, ...]:
             return (_error_body(payload, code, message),)
         case _:
             inside, losses = _inside(payload)
+    fault = None if plain else find_fault(payload, forbid_keys=False)
     if inside["type"] == wire.CUSTOM_TOOL_USE:
-        drafts = (read_custom_use(inside, INSIDE, plain=plain),)
+        drafts = (read_custom_use(inside, INSIDE, plain=fault is None),)
+    elif fault is not None:
+        raise MalformedFrame(fault.reason, path=fault.path)
     else:
-        if not plain and (fault := find_fault(payload, forbid_keys=False)):
-            raise MalformedFrame(fault.reason, path=fault.path)
         drafts = _read(payload, inside)
     said, *more = drafts
-    event_id, sequence, created_at, found = _metadata(payload, plain=plain)
+    event_id, sequence, created_at, found = _metadata(payload, plain=fault is None)
     if isinstance(said.event, Opaque):
         # It is kept whole, so nothing of the envelope is lost.
         return (Draft(said.event, event_id, sequence, created_at, echo=said.echo),)
@@ -61,6 +63,7 @@ def read_envelope(payload: dict[str, Any], *, plain: bool) -> tuple[Draft, ...]:
         losses=losses + found + said.losses,
         live=said.live,
         echo=said.echo,
+        written=said.written,
     )
     return (first, *(_follow(first, draft) for draft in more)) if more else (first,)
 
@@ -96,87 +99,95 @@ def _metadata(payload: dict[str, Any], *, plain: bool) -> tuple[str | None, int 
         wire.sequence_of(payload),
         wire.created_at_of(payload),
     )
-    if not plain and find_fault(event_id):
-        event_id = None
-    if not plain and find_fault(created_at):
-        created_at = None
-    losses = tuple(
-        Loss(how="dropped", path=f"/{name}", note="unusable")
-        for name, read in (("id", event_id), ("sequence", sequence), ("createdAt", created_at))
-        if payload.get(name) is not None and read is None
-    )
+    if not plain:
+        event_id = None if find_fault(event_id) else event_id
+        created_at = None if find_fault(created_at) else created_at
+    losses: tuple[Loss, ...] = ()
+    if event_id is None or sequence is None or created_at is None:
+        losses = tuple(
+            Loss(how="dropped", path=f"/{name}", note="unusable")
+            for name, read in (("id", event_id), ("sequence", sequence), ("createdAt", created_at))
+            if payload.get(name) is not None and read is None
+        )
     if payload.get("status") not in (None, wire.COMPLETE):
         losses += (Loss(how="dropped", path="/status", note="an undocumented processing status"),)
-    losses += unknown_fields({name: None for name in payload if name not in wire.METADATA})
+    if not payload.keys() <= wire.METADATA:
+        losses += unknown_fields({name: None for name in payload if name not in wire.METADATA})
     return event_id, sequence, created_at, losses
 
 
 def _read(payload: dict[str, Any], inside: dict[str, Any]) -> tuple[Draft, ...]:
-    match inside["type"]:
-        case wire.TOOL_USE | wire.MCP_TOOL_USE:
-            return read_tool_use(read_model(wire.ToolUse, inside, INSIDE), INSIDE)
-        case wire.TOOL_RESULT | wire.MCP_TOOL_RESULT:
-            return (read_tool_result(read_model(wire.ToolResult, inside, INSIDE), INSIDE),)
-        case str(kind) if kind.startswith(wire.USER):
-            draft = read_user_event(inside, INSIDE, strict=False)
-            return (replace(draft or _keep(wire.without_secrets(payload)), echo=True),)
-        case wire.IDLE:
-            return _idle(read_model(wire.Idle, inside, INSIDE))
-        case _:
-            return (_read_other(inside) or _keep(payload),)
+    kind: str = inside["type"]
+    if (read := _READERS.get(kind)) is not None:
+        return read(inside)
+    if kind.startswith(wire.USER):
+        draft = read_user_event(inside, INSIDE, strict=False)
+        return (replace(draft or _keep(wire.without_secrets(payload)), echo=True),)
+    return (_keep(payload),)
 
 
 def _keep(payload: dict[str, Any]) -> Draft:
     return Draft(Opaque(channel=wire.STREAM, payload=payload))
 
 
-def _read_other(inside: dict[str, Any]) -> Draft | None:
-    match inside["type"]:
-        case wire.AGENT_MESSAGE:
-            return _message(read_model(wire.Message, inside, INSIDE))
-        case wire.THINKING:
-            thought = read_model(wire.Message, inside, INSIDE)
-            text, losses = _one_text(thought.content)
-            losses += unknown_fields(thought.model_extra, INSIDE)
-            return Draft(ThoughtShared(text=text), losses=losses, live=thought.delta is True)
-        case wire.CLARIFY_REQUEST:
-            return _question(read_model(wire.ClarifyRequest, inside, INSIDE))
-        case wire.SUDO_REQUEST | wire.SECRET_REQUEST:
-            return _secret(read_model(wire.SecretRequest, inside, INSIDE))
-        case wire.THREAD_SENT | wire.THREAD_RECEIVED:
-            thread = read_model(wire.ThreadMessage, inside, INSIDE)
-            read = read_blocks(thread.content, f"{INSIDE}/content", strict=False)
-            kind = ThreadSent if thread.type == wire.THREAD_SENT else ThreadReceived
-            return Draft(
-                kind(thread_id=thread.thread_id, content=read.content),
-                losses=read.losses + unknown_fields(thread.model_extra, INSIDE),
-            )
-        case wire.RUNNING:
-            extra = {name: None for name in inside if name != "type"}
-            return Draft(SessionMoved(state="running"), losses=unknown_fields(extra, INSIDE))
-        case wire.TITLE:
-            title = read_model(wire.Title, inside, INSIDE)
-            return Draft(SessionTitled(title=title.title), losses=unknown_fields(title.model_extra, INSIDE), live=True)
-        case _:
-            return None
+def _tool_use(inside: dict[str, Any]) -> tuple[Draft, ...]:
+    return read_tool_use(read_model(wire.ToolUse, inside, INSIDE), INSIDE)
+
+
+def _tool_result(inside: dict[str, Any]) -> tuple[Draft, ...]:
+    return (read_tool_result(read_model(wire.ToolResult, inside, INSIDE), INSIDE),)
+
+
+def _thought(inside: dict[str, Any]) -> tuple[Draft, ...]:
+    thought = read_model(wire.Message, inside, INSIDE)
+    text, losses = _one_text(thought.content)
+    losses += unknown_fields(thought.model_extra, INSIDE)
+    return (Draft(ThoughtShared(text=text), losses=losses, live=thought.delta is True),)
+
+
+def _thread(inside: dict[str, Any]) -> tuple[Draft, ...]:
+    thread = read_model(wire.ThreadMessage, inside, INSIDE)
+    read = read_blocks(thread.content, f"{INSIDE}/content", strict=False)
+    kind = ThreadSent if thread.type == wire.THREAD_SENT else ThreadReceived
+    event = kind(thread_id=thread.thread_id, content=read.content)
+    return (Draft(event, losses=read.losses + unknown_fields(thread.model_extra, INSIDE)),)
+
+
+def _running(inside: dict[str, Any]) -> tuple[Draft, ...]:
+    extra = {name: None for name in inside if name != "type"}
+    return (Draft(SessionMoved(state="running"), losses=unknown_fields(extra, INSIDE)),)
+
+
+def _title(inside: dict[str, Any]) -> tuple[Draft, ...]:
+    title = read_model(wire.Title, inside, INSIDE)
+    losses = unknown_fields(title.model_extra, INSIDE)
+    return (Draft(SessionTitled(title=title.title), losses=losses, live=True),)
 
 
 def _one_text(content: list[Any]) -> tuple[str, tuple[Loss, ...]]:
+    match content:
+        case [{"type": "text", "text": str(text)} as block] if len(block) == TEXT_MEMBERS:
+            # Nearly every piece: there is nothing to join, and nothing that would be lost.
+            return text, ()
+        case _:
+            pass
     return join_texts(read_blocks(content, f"{INSIDE}/content", strict=False), f"{INSIDE}/content", between="")
 
 
-def _message(said: wire.Message) -> Draft:
+def _message(inside: dict[str, Any]) -> tuple[Draft, ...]:
+    said = read_model(wire.Message, inside, INSIDE)
     extra = unknown_fields(said.model_extra, INSIDE)
     if said.delta is True:
         text, losses = _one_text(said.content)
-        return Draft(MessageStreamed(text=text), losses=losses + extra, live=True)
+        return (Draft(MessageStreamed(text=text), losses=losses + extra, live=True),)
     if said.delta is None:
         extra += (Loss(how="defaulted", path=f"{INSIDE}/delta", note="missing, taken as complete"),)
     read = read_blocks(said.content, f"{INSIDE}/content", strict=False)
-    return Draft(MessagePosted(author=Author(role="agent"), content=read.content), losses=read.losses + extra)
+    return (Draft(MessagePosted(author=Author(role="agent"), content=read.content), losses=read.losses + extra),)
 
 
-def _question(asked: wire.ClarifyRequest) -> Draft:
+def _question(inside: dict[str, Any]) -> tuple[Draft, ...]:
+    asked = read_model(wire.ClarifyRequest, inside, INSIDE)
     losses = unknown_fields(asked.model_extra, INSIDE)
     choices: list[str] = []
     for place, choice in enumerate(asked.choices or []):
@@ -185,20 +196,22 @@ def _question(asked: wire.ClarifyRequest) -> Draft:
         else:
             # The agent is blocked until somebody answers, so the question itself must get through.
             losses += (Loss(how="dropped", path=f"{INSIDE}/choices/{place}", note="a choice that is not text"),)
-    return Draft(QuestionAsked(id=asked.request_id, text=asked.question, choices=tuple(choices)), losses=losses)
+    return (Draft(QuestionAsked(id=asked.request_id, text=asked.question, choices=tuple(choices)), losses=losses),)
 
 
-def _secret(asked: wire.SecretRequest) -> Draft:
+def _secret(inside: dict[str, Any]) -> tuple[Draft, ...]:
+    asked = read_model(wire.SecretRequest, inside, INSIDE)
     event = SecretAsked(
         id=asked.request_id,
         purpose="sudo" if asked.type == wire.SUDO_REQUEST else "secret",
         prompt=asked.prompt,
         name=asked.env_var,
     )
-    return Draft(event, losses=unknown_fields(asked.model_extra, INSIDE))
+    return (Draft(event, losses=unknown_fields(asked.model_extra, INSIDE)),)
 
 
-def _idle(said: wire.Idle) -> tuple[Draft, ...]:
+def _idle(inside: dict[str, Any]) -> tuple[Draft, ...]:
+    said = read_model(wire.Idle, inside, INSIDE)
     losses = unknown_fields(said.model_extra, INSIDE)
     where = f"{INSIDE}/stop_reason"
     if said.stop_reason is None:
@@ -239,6 +252,25 @@ def _event_ids(given: object, where: str) -> tuple[tuple[str, ...], tuple[Loss, 
         if not isinstance(one, str)
     )
     return tuple(one for one in ids if isinstance(one, str)), losses
+
+
+_READERS: dict[str, Callable[[dict[str, Any]], tuple[Draft, ...]]] = {
+    wire.TOOL_USE: _tool_use,
+    wire.MCP_TOOL_USE: _tool_use,
+    wire.TOOL_RESULT: _tool_result,
+    wire.MCP_TOOL_RESULT: _tool_result,
+    wire.AGENT_MESSAGE: _message,
+    wire.THINKING: _thought,
+    wire.CLARIFY_REQUEST: _question,
+    wire.SUDO_REQUEST: _secret,
+    wire.SECRET_REQUEST: _secret,
+    wire.THREAD_SENT: _thread,
+    wire.THREAD_RECEIVED: _thread,
+    wire.RUNNING: _running,
+    wire.IDLE: _idle,
+    wire.TITLE: _title,
+}
+"""What an agent says of itself; calls for the host are read apart, since one with an id always gets an answer."""
 
 
 def _error_body(payload: dict[str, Any], code: str, message: str) -> Draft:

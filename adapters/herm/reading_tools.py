@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import orjson
+
 from adapters.herm import wire
 from adapters.herm.content import join_texts, read_blocks
 from adapters.herm.reading_user import finished
@@ -42,7 +44,7 @@ def read_custom_use(inside: dict[str, Any], path: str, *, plain: bool) -> Draft:
     if problem is not None:
         losses += (Loss(how="dropped", path=where, note="unusable"),)
     event = ToolRequested(native_call_id=call.id, tool=call.tool, arguments=arguments, runs_in="host", problem=problem)
-    return Draft(event, losses=losses)
+    return Draft(event, losses=losses, written=orjson.dumps(arguments) if plain else None)
 
 
 def read_tool_use(use: wire.ToolUse, path: str) -> tuple[Draft, ...]:

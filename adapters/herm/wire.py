@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.adapter.checks import ID_LENGTH
 from gateway.events import SessionState
+from gateway.events.frozen import frozen
 
 STREAM = "stream"
 EVENTS = "events"
@@ -207,7 +208,7 @@ def state_of(stop_reason: str) -> SessionState | None:
     return _STATES.get(stop_reason)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """Where an event stands in its session, as far as its envelope says."""
 
@@ -220,46 +221,37 @@ class Place:
 
 def place_of(payload: object) -> Place:
     """Read the place of whatever came over the wire; it never raises."""
-    delta = event_type_of(payload) in {AGENT_MESSAGE, THINKING} and _has_delta(payload)
-    live = delta or event_type_of(payload) == TITLE
-    return Place(event_id_of(payload), sequence_of(payload), live, delta)
+    if not isinstance(payload, dict):
+        return Place(None, None, is_live=False, is_delta=False)
+    envelope = cast("dict[str, Any]", payload)
+    kind = event_type_of(envelope)
+    delta = kind in {AGENT_MESSAGE, THINKING} and _has_delta(envelope)
+    return Place(event_id_of(envelope), sequence_of(envelope), delta or kind == TITLE, delta)
 
 
-def _has_delta(payload: object) -> bool:
-    match payload:
-        case {"payload": {"delta": True}}:
-            return True
-        case _:
-            return False
+def _has_delta(envelope: dict[str, Any]) -> bool:
+    inside = envelope.get("payload")
+    return isinstance(inside, dict) and cast("dict[str, Any]", inside).get("delta") is True
 
 
-def event_id_of(payload: object) -> str | None:
+def event_id_of(envelope: dict[str, Any]) -> str | None:
     """Read an envelope's own id."""
-    match payload:
-        case {"id": str(given)} if 1 <= len(given) <= ID_LENGTH:
-            return given
-        case _:
-            return None
+    given = envelope.get("id")
+    return given if isinstance(given, str) and 1 <= len(given) <= ID_LENGTH else None
 
 
-def sequence_of(payload: object) -> int | None:
+def sequence_of(envelope: dict[str, Any]) -> int | None:
     """Read an envelope's sequence number; other languages write whole numbers as floats."""
-    match payload:
-        case {"sequence": bool()}:
-            return None
-        case {"sequence": int(number) | float(number)} if 0 <= number < 2**63 and number == int(number):
-            return int(number)
-        case _:
-            return None
+    number = envelope.get("sequence")
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        return None
+    return int(number) if 0 <= number < 2**63 and number == int(number) else None
 
 
-def created_at_of(payload: object) -> str | None:
+def created_at_of(envelope: dict[str, Any]) -> str | None:
     """Read an envelope's time of creation."""
-    match payload:
-        case {"createdAt": str(given)} if given and len(given) <= ID_LENGTH:
-            return given
-        case _:
-            return None
+    given = envelope.get("createdAt")
+    return given if isinstance(given, str) and 1 <= len(given) <= ID_LENGTH else None
 
 
 METADATA = frozenset({"id", "type", "sessionId", "sequence", "status", "payload", "processedAt", "createdAt"})
@@ -267,11 +259,13 @@ METADATA = frozenset({"id", "type", "sessionId", "sequence", "status", "payload"
 
 def event_type_of(payload: object) -> str | None:
     """Read the type of an envelope's insides, or of a bare event."""
-    match payload:
-        case {"payload": {"type": str(kind)}} | {"type": str(kind)}:
-            return kind
-        case _:
-            return None
+    if not isinstance(payload, dict):
+        return None
+    members = cast("dict[str, Any]", payload)
+    inside = members.get("payload")
+    inner = cast("dict[str, Any]", inside).get("type") if isinstance(inside, dict) else None
+    kind = inner if isinstance(inner, str) else members.get("type")
+    return kind if isinstance(kind, str) else None
 
 
 def without_secrets(payload: Any) -> Any:
@@ -405,7 +399,7 @@ def read_page(answer: object) -> Page | None:
     cursor = next((str(members[name]) for name in _CURSORS if isinstance(members.get(name), str | int)), "")
     if more is True and not cursor and events:
         # Some of the family take the last event's id as the cursor of the next page.
-        cursor = next((known for event in reversed(events) if (known := event_id_of(event))), "")
+        cursor = next((known for event in reversed(events) if (known := place_of(event).event_id)), "")
     return Page(events, None if more is False else cursor or None)
 
 

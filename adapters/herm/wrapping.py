@@ -1,6 +1,5 @@
 """Decides on which channel an event travels, and puts the wrapper of lists and streams around it. Pure."""
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -9,11 +8,12 @@ from adapters.herm import wire
 from gateway.adapter.checks import dropped as dropped_members
 from gateway.adapter.port import Encoded, Frame
 from gateway.events import Draft, Envelope, Loss
+from gateway.events.frozen import frozen
 
 dropped = partial(dropped_members, note="Herm has no place for it")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Said:
     """One event in native words, without its wrapper, and what it leaves out."""
 

@@ -7,7 +7,7 @@ from adapters.herm.content import write_content, write_text
 from adapters.herm.reading import FAULT_KEY
 from adapters.herm.wrapping import Said, comes_from_runtime, dropped, wrap
 from adapters.herm.writing_tools import write_tool_finished, write_tool_requested
-from adapters.herm.writing_user import write_user_event
+from adapters.herm.writing_user import write_custom_result, write_user_event
 from gateway.adapter.checks import check_id, check_json, check_text
 from gateway.adapter.port import Encoded, Frame
 from gateway.errors import CannotExpress
@@ -50,9 +50,9 @@ def write_event(item: Draft | Envelope) -> Encoded:
         case MessagePosted() if event.author.role != "agent" and event.burst is None:
             return wrap(item, write_user_event(event))
         case ToolFinished() if not comes_from_runtime(item):
-            return wrap(item, write_user_event(event))
+            return wrap(item, write_custom_result(event, item.written))
         case ToolFinished():
-            return wrap(item, write_tool_finished(event))
+            return wrap(item, write_tool_finished(event, item.written))
         case ToolRequested():
             return wrap(item, write_tool_requested(event))
         case ApprovalAsked(native_call_id=None):

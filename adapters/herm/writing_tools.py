@@ -36,7 +36,7 @@ def write_tool_requested(event: ToolRequested) -> Said:
     return Said(payload, losses)
 
 
-def write_tool_finished(event: ToolFinished) -> Said:
+def write_tool_finished(event: ToolFinished, written: bytes | None) -> Said:
     """Write the result of a call that the runtime carried out itself.
 
     Raises:
@@ -47,15 +47,15 @@ def write_tool_finished(event: ToolFinished) -> Said:
     losses = dropped(("updates", event.updates or None))
     if not event.wakes_agent:
         losses += (Loss(how="narrowed", path="/wakes_agent", note="in Herm every result continues the turn"),)
-    said = outcome_text(event)
-    written = write_text(said.text, said.path)
-    check_count(written.blocks, said.path)
+    said = outcome_text(event, written)
+    answer = write_text(said.text, said.path)
+    check_count(answer.blocks, said.path)
     payload = wire.event(
         wire.MCP_TOOL_RESULT if (event.tool or "").startswith(wire.MCP_PREFIX) else wire.TOOL_RESULT,
         tool_use_id=event.native_call_id,
         tool=event.tool,
         status="failed" if said.failed else "completed",
-        content=written.blocks,
+        content=answer.blocks,
         is_error=said.failed,
     )
-    return Said(payload, losses + said.losses + written.losses)
+    return Said(payload, losses + said.losses + answer.losses)

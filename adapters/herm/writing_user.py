@@ -20,13 +20,11 @@ from gateway.events import (
 )
 from gateway.json_values import find_fault
 
-UserEvent = (
-    MessagePosted | ToolFinished | ApprovalGiven | QuestionAnswered | SecretSupplied | TurnSteered | TurnInterrupted
-)
+UserEvent = MessagePosted | ApprovalGiven | QuestionAnswered | SecretSupplied | TurnSteered | TurnInterrupted
 
 
 def write_user_event(event: UserEvent) -> Said:
-    """Write one event as a client says it.
+    """Write one event as a client says it; the outcome of a call has a function of its own.
 
     Raises:
         CannotExpress: a value breaks a limit of Herm.
@@ -34,8 +32,6 @@ def write_user_event(event: UserEvent) -> Said:
     match event:
         case MessagePosted():
             return _message(event)
-        case ToolFinished():
-            return _custom_result(event)
         case ApprovalGiven():
             return _confirmation(event)
         case QuestionAnswered():
@@ -71,12 +67,17 @@ def _message(event: MessagePosted) -> Said:
     return Said(wire.event(wire.USER_MESSAGE, content=written.blocks), losses + written.losses)
 
 
-def _custom_result(event: ToolFinished) -> Said:
+def write_custom_result(event: ToolFinished, written: bytes | None) -> Said:
+    """Write the outcome of a call; `written` is its result's JSON, where somebody has looked through it already.
+
+    Raises:
+        CannotExpress: the id or the result cannot be said, or is too long.
+    """
     check_id(event.native_call_id, "/native_call_id")
     losses: tuple[Loss, ...] = ()
     if not event.wakes_agent:
         losses += (Loss(how="narrowed", path="/wakes_agent", note="in Herm every result continues the turn"),)
-    said = outcome_text(event)
+    said = outcome_text(event, written)
     answer = write_text(said.text, said.path)
     losses += said.losses + answer.losses
     blocks = answer.blocks

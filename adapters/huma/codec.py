@@ -36,7 +36,7 @@ class HumaCodec(ABC):
             case wire.FROM_CLIENT:
                 draft = self.read_client_message(read_typed(payload))
             case wire.FROM_SERVER | wire.ERRORS:
-                draft = read_server_message(read_typed(payload), plain=frame.plain)
+                draft = read_server_message(read_typed(payload), written=frame.written)
             case _:
                 draft = None
         return (draft or keep(frame),)

@@ -12,9 +12,11 @@ from gateway.adapter.port import Created, Link, Order, Receiver, Tool
 from gateway.errors import LinkLost, LinkRefused
 from gateway.events import Loss
 from gateway.links.flat_tools import flatten
+from gateway.links.http_session import shared_session
 from gateway.links.masking import Mask
 from gateway.links.rest import post_json
-from gateway.links.socketio.client import Target, open_link, shared_session
+from gateway.links.socketio.client import open_link
+from gateway.links.socketio.target import Target
 
 
 @asynccontextmanager
@@ -22,6 +24,9 @@ async def open_connector(options: AnyHumaOptions) -> AsyncGenerator["HumaConnect
     """Open the HTTP session that all links of one runtime share."""
     async with shared_session() as session:
         yield HumaConnector(options, session)
+
+
+_MIRRORED = frozenset({wire.FROM_SERVER, wire.ERRORS})
 
 
 class HumaConnector:
@@ -36,7 +41,7 @@ class HumaConnector:
         options = self._options
         if options.agent is None:
             raise LinkRefused("NO_AGENT", "the options name no agent to create", terminal=True)
-        body, losses = _describe(options.agent, order.tools)
+        body, losses = _describe(options.agent, order)
         key = options.api_key.get_secret_value()
         answer = await post_json(
             self._session,
@@ -48,9 +53,14 @@ class HumaConnector:
         )
         match answer.get("id"):
             case str(agent_id) if agent_id:
-                return Created(agent_id, losses)
+                return Created(agent_id, losses, told=tuple(tool.name for tool in order.tools))
             case _:
                 raise LinkLost("the answer to creating an agent has no id")
+
+    async def declared(self, native_id: str) -> tuple[Tool, ...] | None:
+        """Say nothing: no published page of HUMA reads an agent's tools."""
+        del native_id
+        return None
 
     def connect(
         self, native_id: str, receiver: Receiver, *, resume_after: str | None = None
@@ -67,19 +77,20 @@ class HumaConnector:
             connect_timeout=options.connect_timeout,
             refusal_grace=options.refusal_grace,
             terminal_codes=wire.TERMINAL_CODES,
-            mirrored=frozenset({wire.FROM_SERVER, wire.ERRORS}),
+            mirrored=_MIRRORED,
             secrets=(key,),
         )
         return open_link(target, receiver, session=self._session)
 
 
-def _describe(agent: AgentOptions, tools: tuple[Tool, ...]) -> tuple[dict[str, object], tuple[Loss, ...]]:
-    flat = [flatten(tool) for tool in tools]
+def _describe(agent: AgentOptions, order: Order) -> tuple[dict[str, object], tuple[Loss, ...]]:
+    flat = [flatten(tool) for tool in order.tools]
+    instructions = agent.instructions if order.instructions is None else order.instructions
     body = wire.create_agent(
-        name=agent.name,
+        name=agent.name if order.name is None else order.name,
         agent_type=agent.agent_type,
         metadata=agent.metadata,
-        described=(agent.class_name, agent.personality, agent.instructions),
+        described=(agent.class_name, agent.personality, instructions),
         tools=[tool.form for tool in flat],
         router_type=agent.router_type,
         addons=agent.addons,

@@ -19,16 +19,16 @@ from gateway.events import (
     ToolRequested,
     TypingChanged,
 )
-from gateway.json_values import find_fault, json_type, read_model, unknown_fields
+from gateway.json_values import cut_member, find_fault, json_type, read_model, unknown_fields
 
 
-def read_server_message(payload: dict[str, Any], *, plain: bool) -> Draft | None:
+def read_server_message(payload: dict[str, Any], *, written: bytes | None) -> Draft | None:
     """Read what the server sends on `event` or `error`; None for a type that HUMA does not have."""
     if payload["type"] == wire.TOOL_CALL:
-        return _tool_call(payload, plain=plain)
+        return _tool_call(payload, written)
     if payload["type"] not in wire.SERVER_TYPES:
         return None
-    if not plain:
+    if written is None:
         refuse_unsayable(payload, forbid_keys=False)
     match payload["type"]:
         case wire.CANCEL_TOOL_CALL:
@@ -72,17 +72,19 @@ def settle(
     return result, error, losses
 
 
-def _tool_call(payload: dict[str, Any], *, plain: bool) -> Draft:
+def _tool_call(payload: dict[str, Any], written: bytes | None) -> Draft:
     match payload:
         case {"toolCallId": str(call_id), "toolName": str(tool), "arguments": dict()} if (
             len(payload) == 4
             and 1 <= len(call_id) <= ID_LENGTH
             and 1 <= len(tool) <= ID_LENGTH
-            and (plain or not find_fault(payload))
+            and (written is not None or not find_fault(payload))
         ):
             # Nearly every call: just its fields, and nothing wrong with any of them.
             arguments = payload["arguments"]
-            return Draft(ToolRequested(native_call_id=call_id, tool=tool, arguments=arguments, runs_in="host"))
+            inside = None if written is None else cut_member(written, payload, "arguments")
+            event = ToolRequested(native_call_id=call_id, tool=tool, arguments=arguments, runs_in="host")
+            return Draft(event, written=inside)
         case _:
             return _odd_tool_call(payload)
 

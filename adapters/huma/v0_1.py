@@ -39,6 +39,7 @@ CAPABILITIES = Capabilities(
     hydrates=False,
     answers_cancel=True,
     creates_sessions=True,
+    takes_tools="create",
     limits={
         "name": wire.NAME_LENGTH,
         "frame_bytes": MAX_FRAME,
@@ -127,7 +128,7 @@ class Huma01Codec(HumaCodec):
             case ContextUpdated():
                 return _write_context(event)
             case ToolFinished():
-                return self._check_size(_write_result(event, plain=isinstance(item, Draft) and item.plain))
+                return self._check_size(_write_result(event, plain=item.written is not None))
             case MessagePosted() if is_chat(event):
                 return _write_chat(event, item)
             case _:

@@ -41,6 +41,7 @@ CAPABILITIES = Capabilities(
     confirms_messages=timedelta(seconds=CONFIRMATION_SECONDS),
     answers_cancel=True,
     creates_sessions=True,
+    takes_tools="create",
     limits={
         "name": wire.NAME_LENGTH,
         "result_utf16": RESULT_LENGTH,
@@ -107,7 +108,7 @@ class Huma02Codec(HumaCodec):
             case ContextUpdated():
                 return _write_context(event, item)
             case ToolFinished():
-                return _write_result(event, plain=isinstance(item, Draft) and item.plain)
+                return _write_result(event, item.written)
             case MessageConfirmed():
                 return _write_confirmation(event)
             case AddonAnswered():
@@ -203,7 +204,7 @@ def _write_context(event: ContextUpdated, item: Draft | Envelope) -> Encoded:
     return say(wire.FROM_CLIENT, update, losses)
 
 
-def _write_result(event: ToolFinished, *, plain: bool) -> Encoded:
+def _write_result(event: ToolFinished, written: bytes | None) -> Encoded:
     if not event.tool:
         raise CannotExpress("HUMA 0.2.0 wants the tool's name on its result", path="/tool")
     check_id(event.native_call_id, "/native_call_id")
@@ -218,7 +219,7 @@ def _write_result(event: ToolFinished, *, plain: bool) -> Encoded:
             if error is not None:
                 losses += dropped(("error", error))
             if event.result is not None:
-                _check_result(event.result, plain=plain)
+                _check_result(event.result, written)
                 answer["result"] = event.result
         case "failure" | "expired":
             losses += dropped(("result", event.result))
@@ -242,13 +243,13 @@ def _write_result(event: ToolFinished, *, plain: bool) -> Encoded:
         "outcome": "failure" if event.outcome == "expired" else event.outcome,
         **answer,
     }
-    return say(wire.FROM_CLIENT, said, losses + narrowed)
+    return say(wire.FROM_CLIENT, said, losses + narrowed, result=written if "result" in answer else None)
 
 
-def _check_result(result: object, *, plain: bool) -> None:
-    if not plain:
+def _check_result(result: object, written: bytes | None) -> None:
+    if written is None:
         check_json(result, "/result")
-    length = json_length(result)
+    length = json_length(result, written)
     if length > RESULT_LENGTH:
         raise CannotExpress(
             f"a result has at most {RESULT_LENGTH} characters as JSON, this one has {length}", path="/result"

@@ -3,6 +3,8 @@
 from functools import partial
 from typing import Any
 
+import orjson
+
 from adapters.huma import wire
 from gateway.adapter.checks import check_id, check_json, check_text, dropped as dropped_members
 from gateway.adapter.port import Encoded, Frame
@@ -26,9 +28,12 @@ from gateway.json_values import utf16_length
 dropped = partial(dropped_members, note="HUMA has no place for it")
 
 
-def say(channel: str, payload: dict[str, Any], losses: tuple[Loss, ...] = ()) -> Encoded:
-    """Say an event in one frame."""
-    return Encoded((Frame(channel, payload),), losses)
+def say(
+    channel: str, payload: dict[str, Any], losses: tuple[Loss, ...] = (), *, result: bytes | None = None
+) -> Encoded:
+    """Say an event in one frame; `result` is the payload's member of that name as it is written already."""
+    written = None if result is None else orjson.dumps({**payload, "result": orjson.Fragment(result)})
+    return Encoded((Frame(channel, payload, written=written),), losses)
 
 
 def write_server_message(event: Event, *, faults_on: str) -> Encoded | None:

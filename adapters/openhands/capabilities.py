@@ -1,7 +1,9 @@
 """What OpenHands can do, as data. Pure."""
 
+from datetime import timedelta
+
 from adapters.openhands import wire
-from gateway.adapter.port import Capabilities
+from gateway.adapter.port import Capabilities, McpAction
 from gateway.json_values import MAX_DEPTH
 
 CAPABILITIES = Capabilities(
@@ -32,5 +34,10 @@ CAPABILITIES = Capabilities(
     # OH40: what is said while the agent loads is acknowledged and never worked on.
     starts_deaf=True,
     creates_sessions=True,
+    takes_tools="mcp",
+    mcp_action=McpAction("call_tool_mcp", tool="name", arguments="arguments"),
+    # Its client gives up after 30 s, whatever the `timeout` that it is told.
+    mcp_hold=timedelta(seconds=25),
+    mcp_session_header="X-OpenHands-ServerConversation-ID",
     limits={"message_bytes": wire.MESSAGE_BYTES, "arguments_depth": MAX_DEPTH},
 )

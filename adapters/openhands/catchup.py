@@ -5,7 +5,7 @@ back and handed on by their numbers: what the store fills in takes its own place
 """
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
@@ -149,6 +149,17 @@ async def fill(
     if resume is not None and since > 0 and max(newest, tracker.newest) < resume:
         # What we stood at is gone: the conversation was begun anew under the same name.
         await _read_on(tracker, ask, 0)
+
+
+def newest_state(payloads: Iterable[object]) -> str | None:
+    """Find the agent's state that is told first among these events, the newest of which come first."""
+    for payload in payloads:
+        match payload:
+            case {"extras": {"agent_state": str(state)}} if wire.is_state(payload):
+                return state
+            case _:
+                pass
+    return None
 
 
 async def _read_on(tracker: Tracker, ask: Callable[[int], Awaitable[HistoryPage]], start: int) -> int:

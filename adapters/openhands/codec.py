@@ -1,5 +1,7 @@
 """Says OpenHands messages in canonical words and back; both directions, no memory. Pure."""
 
+import orjson
+
 from adapters.openhands import wire
 from adapters.openhands.reading import read_client_action, read_event
 from adapters.openhands.writing import (
@@ -26,21 +28,26 @@ class OpenHandsCodec:
         payload = payload_of(frame)
         match frame.channel:
             case wire.EVENTS:
-                draft = read_event(read_object(payload), keep_prompt=self._keep_prompt, plain=frame.plain)
+                draft = read_event(read_object(payload), keep_prompt=self._keep_prompt, plain=frame.written is not None)
             case wire.ACTIONS | wire.OLD_ACTIONS:
-                draft = read_client_action(read_object(payload), plain=frame.plain)
+                draft = read_client_action(read_object(payload), plain=frame.written is not None)
             case _:
                 draft = None
         return (draft or keep(frame),)
 
     def encode(self, item: Draft | Envelope) -> Encoded:
-        """Say an event in native words; what does not come back when they are read again is listed as lost."""
+        """Say an event in native words.
+
+        Of a server's, what does not come back when they are read again is listed as lost.
+        """
         if isinstance(item.event, Opaque):
             return self._opaque(item.event)
         if speaks_as_client(item):
-            frame = Frame(self._action_event, write_client_action(item.event))
-        else:
-            frame = Frame(wire.EVENTS, write_server_message(item))
+            message, losses = write_client_action(item.event)
+            return Encoded((Frame(self._action_event, message),), losses)
+        message = write_server_message(item)
+        # Nothing in what was just written is unsayable.
+        frame = Frame(wire.EVENTS, message, written=orjson.dumps(message))
         try:
             (heard,) = self.decode(frame)
         except MalformedFrame as exc:

@@ -9,14 +9,17 @@ from urllib.parse import quote
 import aiohttp
 
 from adapters.openhands import wire
-from adapters.openhands.catchup import HistoryPage, Tracker, fill
+from adapters.openhands.catchup import HistoryPage, Tracker, fill, newest_state
 from adapters.openhands.options import OpenHandsOptions, is_conversation_id
+from adapters.openhands.tools import find_tools, with_server
 from gateway.adapter.port import Created, Frame, Link, Order, Receipt, Receiver, RestTimes, Tool
 from gateway.errors import LinkCrowded, LinkLost, LinkRefused
 from gateway.events import Loss
+from gateway.links.http_session import shared_session
 from gateway.links.masking import Mask
 from gateway.links.rest import get_json, post_json
-from gateway.links.socketio.client import SocketLink, Target, open_link, shared_session
+from gateway.links.socketio.client import SocketLink, open_link
+from gateway.links.socketio.target import Target
 
 MOST_BYTES = 64 * 1024 * 1024
 """Largest page of events taken; a screenshot alone may have megabytes."""
@@ -61,18 +64,26 @@ class OpenHandsConnector:
         self._mask = Mask((options.key or "",))
 
     async def create(self, order: Order) -> Created:
-        """Create a conversation as the options say; labels stay with the gateway, and so do its tools."""
+        """Create a conversation as the options say; labels stay with the gateway."""
         options = self._options
         if options.conversation is None:
             raise LinkRefused("NO_CONVERSATION", "the options name no conversation to create", terminal=True)
+        body = options.conversation.model_dump(exclude_none=True)
+        if order.instructions is not None:
+            body["conversation_instructions"] = order.instructions
+        secrets = [options.key or ""]
+        if order.mcp is not None:
+            body["mcp_config"] = with_server(body.get("mcp_config", {}), order.mcp)
+            secrets.append(order.mcp.ticket.get_secret_value())
         try:
             answer = await post_json(
                 self._session,
                 options.rest_base + wire.CONVERSATIONS_PATH,
-                body=options.conversation.model_dump(exclude_none=True),
+                body=body,
                 headers=self._headers(),
                 within=options.wait_timeout,
-                mask=self._mask,
+                # What the server says of bad input may quote all of it.
+                mask=Mask(secrets),
             )
         except LinkRefused as exc:
             if exc.code != wire.SETTINGS_MISSING:
@@ -80,9 +91,13 @@ class OpenHandsConnector:
             raise LinkRefused(exc.code, wire.SETTINGS_MEND, terminal=True) from exc
         match answer.get("conversation_id"):
             case str(name) if is_conversation_id(name):
-                return Created(name, _untold(order.tools))
+                return Created(name, _untold(order), () if order.mcp is None else tuple(t.name for t in order.tools))
             case _:
                 raise LinkLost("the answer to creating a conversation has no usable conversation_id")
+
+    async def declared(self, native_id: str) -> tuple[Tool, ...] | None:
+        """Read the system prompt, which the server stores when the agent begins, and which does not begin it anew."""
+        return find_tools((await self._ask(native_id, 0)).events)
 
     @asynccontextmanager
     async def connect(
@@ -144,9 +159,13 @@ class OpenHandsConnector:
 
     async def is_stopped(self, native_id: str) -> bool:
         """Ask by REST, since joining the socket would begin an agent anew."""
-        return await self._status(native_id) in wire.ENDED
+        status = await self._status(native_id)
+        if status is not None:
+            return status in wire.ENDED
+        # Whatever ends an agent loop in order leaves this state behind (OH21, OH65).
+        return newest_state((await self._ask(native_id, 0, newest_first=True)).events) == wire.STOPPED
 
-    async def _status(self, native_id: str) -> str | None:
+    async def _status(self, native_id: str, *, again: bool = True) -> str | None:
         """Ask how a conversation's agent loop stands, in the server's word; None where the server does not say."""
         try:
             answer = await get_json(
@@ -162,16 +181,22 @@ class OpenHandsConnector:
             if exc.code not in {"HTTP_404", "HTTP_405"}:
                 raise
             return None
+        except LinkLost as exc:
+            # It fails now and then at a file that is just being written, and always where it should have Docker,
+            # though it uses none, and has not (OH61).
+            if exc.status != wire.FAILED:
+                raise
+            return await self._status(native_id, again=False) if again else None
         if not answer:
             return wire.UNKNOWN
         status = answer.get("status")
         return status if isinstance(status, str) else None
 
-    async def _ask(self, native_id: str, start: int) -> HistoryPage:
+    async def _ask(self, native_id: str, start: int, *, newest_first: bool = False) -> HistoryPage:
         answer = await get_json(
             self._session,
             f"{self._options.rest_base}{wire.CONVERSATIONS_PATH}/{quote(native_id, safe='')}/events",
-            params={"start_id": str(start), "limit": str(wire.PAGE)},
+            params={"start_id": str(start), "limit": str(wire.PAGE), **({"reverse": "true"} if newest_first else {})},
             headers=self._headers(),
             within=self._options.connect_timeout,
             mask=self._mask,
@@ -188,11 +213,14 @@ class OpenHandsConnector:
         return {wire.KEY_HEADER: key} if key else {}
 
 
-def _untold(tools: tuple[Tool, ...]) -> tuple[Loss, ...]:
-    if not tools:
-        return ()
-    note = f"OpenHands has tools of its own; {len(tools)} declared ones were not told"
-    return (Loss(how="dropped", path="/tools", note=note),)
+def _untold(order: Order) -> tuple[Loss, ...]:
+    losses: list[Loss] = []
+    if order.tools and order.mcp is None:
+        note = f"{len(order.tools)} tools were not told: nobody knows where OpenHands reaches this gateway"
+        losses.append(Loss(how="dropped", path="/tools", note=note))
+    if order.name is not None:
+        losses.append(Loss(how="dropped", path="/name", note="OpenHands names its conversations itself"))
+    return tuple(losses)
 
 
 def _read_cursor(cursor: str | None) -> int | None:

@@ -9,6 +9,14 @@ from gateway.adapter.duration import Duration
 from gateway.adapter.options import RestUrl, SocketPath, base_url, is_sendable, rest_base
 from gateway.adapter.port import RuntimeOptions
 
+OWN_TOOLS = frozenset(
+    {
+        *("browser", "delegate_to_browsing_agent", "edit_file", "execute_bash", "execute_ipython_cell", "finish"),
+        *("request_condensation", "str_replace_editor", "task_tracker", "think"),
+    }
+)
+"""The functions that an agent of OpenHands may have of its own; most depend on its configuration."""
+
 
 class ConversationOptions(BaseModel):
     """The conversation to create, where none exists yet; every part is optional."""
@@ -37,6 +45,11 @@ class OpenHandsOptions(RuntimeOptions):
     )
     conversation_id: str | None = Field(default=None, description="Attach to this conversation.")
     conversation: ConversationOptions | None = Field(default=None, description="Create a conversation like this.")
+    mcp_url: str | None = Field(
+        default=None,
+        description="Where the server reaches this gateway, as its conversations call the tools there; by default"
+        " `public_url`.",
+    )
     providers_set: tuple[str, ...] = Field(
         default=(), max_length=16, description="Git providers of the user; the server refuses unknown ones in silence."
     )
@@ -71,6 +84,9 @@ class OpenHandsOptions(RuntimeOptions):
     _are_base_urls = field_validator("url", "rest_url")(
         base_url("http", "https", "ws", "wss", example="http://openhands:3000", key="session_api_key")
     )
+    _is_a_base_url = field_validator("mcp_url")(
+        base_url("http", "https", example="https://dragoman.example.com", key="session_api_key")
+    )
 
     @property
     def native_id(self) -> str | None:
@@ -81,6 +97,21 @@ class OpenHandsOptions(RuntimeOptions):
     def creates(self) -> bool:
         """Whether a conversation is to be created."""
         return self.conversation is not None
+
+    @property
+    def takes_mcp(self) -> bool:
+        """Whether a conversation is to be created, which is told where the tools are."""
+        return self.creates
+
+    @property
+    def own_tools(self) -> frozenset[str]:
+        """The functions that the agent's model has anyway."""
+        return OWN_TOOLS
+
+    @property
+    def mcp_base(self) -> str | None:
+        """Where the server reaches this gateway."""
+        return self.mcp_url
 
     @property
     def key(self) -> str | None:

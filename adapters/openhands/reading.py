@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -98,12 +97,12 @@ def _event(payload: dict[str, Any], correlation: str | None, plain: bool) -> Dra
         payload = {**payload, "extras": {}}
         unusable = (Loss(how="dropped", path="/extras", note=f"{fault.path} {fault.reason}"[:300]),)
     said = read_model(wire.ServerEvent, _said(payload, plain))
-    losses = unusable + unknown_fields(said.model_extra)
+    losses = unusable + unknown_fields(said.model_extra) if unusable or said.model_extra else ()
     if said.action is not None:
-        losses += _unread(said, ("observation", "content", "extras", "success"))
+        losses += _unread(payload, _OF_OBSERVATIONS)
         event, more = _action(said, correlation)
     else:
-        losses += _unread(said, ("args",))
+        losses += _unread(payload, _OF_ACTIONS)
         event, more = read_observation(said, correlation)
     if event is None and correlation is not None:
         payload = {**payload, "tool_call_metadata": {"tool_call_id": correlation}}
@@ -141,9 +140,14 @@ def _without_prompt(draft: Draft) -> Draft:
     return replace(draft, event=Opaque(channel=draft.event.channel, payload=kept), losses=losses)
 
 
-def _unread(said: wire.ServerEvent, names: Sequence[str]) -> tuple[Loss, ...]:
-    given = said.model_fields_set
-    return tuple(Loss(how="dropped", path=f"/{name}", note="not part of it") for name in names if name in given)
+_OF_ACTIONS = ("args",)
+_OF_OBSERVATIONS = ("observation", "content", "extras", "success")
+
+
+def _unread(payload: dict[str, Any], names: tuple[str, ...]) -> tuple[Loss, ...]:
+    if payload.keys().isdisjoint(names):
+        return ()
+    return tuple(Loss(how="dropped", path=f"/{name}", note="not part of it") for name in names if name in payload)
 
 
 def _action(said: wire.ServerEvent, correlation: str | None) -> tuple[Event | None, tuple[Loss, ...]]:

@@ -26,6 +26,9 @@ PAGE = 100
 
 UNKNOWN = "UNKNOWN"
 """Ours, for a conversation that the server does not know: it answers `null`."""
+USUAL_MCP_TIMEOUT, LONGEST_MCP_TIMEOUT = 60, 3_600
+"""Seconds that a call of an MCP server's tool takes at most, where nothing else is told, and the most that may be."""
+
 CONVERSATIONS_PATH = "/api/conversations"
 KEY_HEADER = "X-Session-API-Key"
 
@@ -81,7 +84,7 @@ RATE_LIMITED = "rate_limited"
 ERROR_PREFIX = "ERROR:\n"
 FINISHED_TEXT = "All done! What's next on the agenda?"
 
-IGNORED = ("timeout", "llm_metrics", "tool_call_metadata")
+IGNORED = frozenset({"timeout", "llm_metrics", "tool_call_metadata"})
 """Random (OH23), about money (OH26), and the bulk of the traffic (OH25); of the last only the id is read."""
 
 _STATES: dict[str, SessionState] = {
@@ -242,14 +245,18 @@ class DelegateExtras(Wire):
     outputs: dict[str, Any] | None = None
 
 
-def trimmed(payload: Mapping[str, Any]) -> dict[str, Any]:
+def trimmed(payload: dict[str, Any]) -> dict[str, Any]:
     """Leave out what is never kept: a random field, the bill and the model's whole answer."""
-    return {key: value for key, value in payload.items() if key not in IGNORED}
+    return (
+        payload if IGNORED.isdisjoint(payload) else {key: value for key, value in payload.items() if key not in IGNORED}
+    )
 
 
 def correlation_of(payload: Mapping[str, Any]) -> str | None:
     """Find the id that ties an action to its observation where `cause` does not (OH25)."""
     match payload.get("tool_call_metadata"):
+        case None:
+            return None
         case {"tool_call_id": str(name)} if 0 < len(name) <= ID_LENGTH and not _has_surrogate(name):
             return name
         case _:
@@ -341,6 +348,8 @@ CROWDED = (
 )
 ENDED = frozenset({"STOPPED", "ARCHIVED", UNKNOWN})
 """What REST says of a conversation that runs no agent; whoever joins its socket begins one (OH12, OH21)."""
+FAILED = 500
+"""What REST answers where the server fails inside."""
 SETTINGS_MISSING = "CONFIGURATION$SETTINGS_NOT_FOUND"
 SETTINGS_MEND = "store a model and its key in the OpenHands settings first (POST /api/settings)"
 SILENCE = (

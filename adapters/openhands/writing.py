@@ -7,6 +7,7 @@ import orjson
 
 from adapters.openhands import wire
 from adapters.openhands.orders import check_order, write_decision, write_interrupt
+from gateway.adapter.checks import dropped
 from gateway.errors import CannotExpress, MalformedFrame
 from gateway.events import (
     ActionOrdered,
@@ -35,6 +36,7 @@ from gateway.json_values import find_fault, pointer, read_model
 
 Source = Literal["agent", "user", "environment"]
 _SOURCES: dict[str, Source] = {"agent": "agent", "user": "user", "system": "environment"}
+NO_PLACE = "OpenHands has no place for it as it is"
 _FROM_CLIENT = ("message.posted", "approval.given", "turn.interrupted", "action.ordered")
 
 
@@ -49,43 +51,97 @@ def _is_agents(event: MessagePosted) -> bool:
     return event.author.role == "agent"
 
 
-def write_client_action(event: Event) -> dict[str, Any]:
-    """Write what a client says.
+def write_client_action(event: Event) -> tuple[dict[str, Any], tuple[Loss, ...]]:
+    """Write what a client says, and list what it leaves out.
 
     Raises:
         CannotExpress: the server would reject it in silence, or it would do harm.
     """
+    losses: tuple[Loss, ...] = ()
     match event:
         case MessagePosted():
-            message = wire.action_message("message", _client_message(event))
+            args, losses = _client_message(event)
+            message = wire.action_message("message", args)
+            if event.extra_args is None and not args["image_urls"] and args["content"].isascii():
+                # Nearly every message: a text alone, in which there is nothing to look for.
+                return _bounded(message), losses
         case ApprovalGiven():
             message = wire.action_message("change_agent_state", write_decision(event))
+            if event.scope not in (None, "once"):
+                # Every approval here is for one action; which one, is known by the agent's state (OH44).
+                losses = (_lost("dropped", "/scope"),)
         case TurnInterrupted():
             message = wire.action_message("change_agent_state", write_interrupt(event))
+            if event.reason == "":
+                losses = (_lost("dropped", "/reason"),)
         case ActionOrdered():
             check_order(event)
             message = wire.action_message(event.action, event.arguments)
         case _:
             raise CannotExpress(f"OpenHands has no words for {event.kind}")
     _check(message)
+    return _bounded(message), losses
+
+
+def _bounded(message: dict[str, Any]) -> dict[str, Any]:
     size = len(orjson.dumps(message))
     if size > wire.MESSAGE_BYTES - 1024:
         raise CannotExpress(f"OpenHands drops messages of over {wire.MESSAGE_BYTES} bytes; this one has {size}")
     return message
 
 
-def _client_message(event: MessagePosted) -> dict[str, Any]:
-    if not any(isinstance(block, Text | Image) for block in event.content):
-        raise CannotExpress("a message for OpenHands needs a text or an image", path="/content")
-    args = {"content": text_of(event.content), "image_urls": _images(event)}
-    given = event.extra_args or {}
+def _client_message(event: MessagePosted) -> tuple[dict[str, Any], tuple[Loss, ...]]:
+    losses: tuple[Loss, ...] = ()
+    match event.content:
+        case (Text(text=text),):
+            images: list[str] = []
+        case content:
+            if all(isinstance(block, Data) for block in content):
+                raise CannotExpress("a message for OpenHands needs a text or an image", path="/content")
+            text, images = text_of(content), _images(event)
+            if _content(text, images) != content:
+                losses = (_lost("narrowed", "/content"),)
+    author, args = event.author, {"content": text, "image_urls": images}
+    if author.id is not None or author.name is not None:
+        losses = dropped(("author/id", author.id), ("author/name", author.name), note=NO_PLACE) + losses
+    if author.role != "user":
+        losses = (_lost("narrowed", "/author/role"), *losses)
+    if event.message_id is not None:
+        losses += (_lost("dropped", "/message_id"),)
+    if not event.wakes_agent:
+        losses += (_lost("narrowed", "/wakes_agent"),)
+    if not event.complete:
+        losses += (_lost("narrowed", "/complete"),)
+    if event.burst is not None:
+        losses += (_lost("dropped", "/burst"),)
+    if event.extra_args is not None:
+        losses += _add_extra_args(args, event.extra_args)
+    if event.created_at is not None:
+        losses += (_lost("dropped", "/created_at"),)
+    return args, losses
+
+
+def _content(text: str, images: list[str]) -> tuple[Text | Image, ...]:
+    """Say as what a server hears a text with images."""
+    said = (Text(text=text),) if text or not images else ()
+    return (*said, *(Image(url=url) for url in images))
+
+
+def _add_extra_args(args: dict[str, Any], given: dict[str, Any]) -> tuple[Loss, ...]:
+    """Add what a message of OpenHands has beside a text and images, and list the rest."""
     rest = {name: given[name] for name in wire.MESSAGE_DEFAULTS if name in given}
     try:
         read_model(wire.MessageArgs, rest, "/extra_args")
     except MalformedFrame as exc:
         # A controller that gets anything else dies without a word (OH55).
         raise CannotExpress(f"{exc.path}: {exc.reason}", path=exc.path) from exc
-    return {**args, **rest}
+    args.update(rest)
+    unusual = {name: value for name, value in rest.items() if value != wire.MESSAGE_DEFAULTS[name]}
+    return tuple(_differing("", {"extra_args": given}, {"extra_args": unusual or None}))
+
+
+def _lost(how: Literal["dropped", "narrowed"], path: str) -> Loss:
+    return Loss(how=how, path=path, note=NO_PLACE)
 
 
 def _images(event: MessagePosted) -> list[str]:
@@ -312,19 +368,14 @@ def _delegate(event: ThreadSent) -> dict[str, Any]:
     return _action("agent", "delegate", work, f"I'm asking {work['agent']} for help with this task.")
 
 
-_KNOWN_BY_STATE = frozenset({"/id", "/native_call_id"})
-"""What an approval is about is the action the agent waits with (OH44)."""
-
-
 def differences(before: Event, after: Event) -> tuple[Loss, ...]:
     """List what of an event does not come back when its message is read again."""
     known = {"/call_id"}
     match before:
         case ApprovalGiven(scope="once"):
-            # Every approval here is for one action.
-            known = {"/scope", *_KNOWN_BY_STATE}
+            known = {"/scope", "/id", "/native_call_id"}
         case ApprovalGiven():
-            known = set(_KNOWN_BY_STATE)
+            known = {"/id", "/native_call_id"}
         case _:
             pass
     found = _differing("", before.model_dump(), after.model_dump())
@@ -343,7 +394,7 @@ def _differing(path: str, before: dict[str, Any], after: dict[str, Any]) -> list
                 found.extend(inner)
             case _ if value != other:
                 how = "dropped" if other in (None, "", (), [], {}) else "narrowed"
-                found.append(Loss(how=how, path=pointer(path, name), note="OpenHands has no place for it as it is"))
+                found.append(Loss(how=how, path=pointer(path, name), note=NO_PLACE))
             case _:
                 pass
     return found

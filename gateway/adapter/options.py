@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+from pydantic_core import PydanticCustomError
 
 NativeId = Annotated[str, Field(min_length=1, max_length=1024)]
 """The id of a native session, or of an agent to make one with."""
@@ -28,6 +29,31 @@ def _check_key(key: SecretStr) -> SecretStr:
 
 
 ApiKey = Annotated[SecretStr, AfterValidator(_check_key)]
+
+_SHORTEST_TOKEN = 16
+
+
+def _check_token(token: SecretStr) -> SecretStr:
+    text = token.get_secret_value()
+    if len(text) < _SHORTEST_TOKEN or not is_sendable(text):
+        # A type of its own says that this text quotes nothing and may be shown.
+        mend = "a token has at least {least} printable ASCII characters without spaces; `{make}` makes a good one"
+        raise PydanticCustomError("client_token", mend, {"least": _SHORTEST_TOKEN, "make": "openssl rand -hex 32"})
+    return token
+
+
+class McpClient(BaseModel):
+    """A client that comes to us, and calls the tools of a session of its own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="Who it is; its session's `native_id`, and in logs."
+    )
+    token: Annotated[SecretStr, AfterValidator(_check_token)] = Field(
+        description="What it sends as `Authorization: Bearer TOKEN`; at least 16 characters."
+    )
+    labels: dict[str, str] = Field(default={}, description="Labels given to its session, over those of the runtime.")
 
 
 def base_url(*schemes: str, example: str, key: str) -> Callable[[str | None], str | None]:

@@ -10,11 +10,13 @@ from dataclasses import field
 from datetime import timedelta
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from gateway.adapter.duration import Duration
+from gateway.adapter.options import McpClient
 from gateway.events import Draft, Envelope, Loss
 from gateway.events.frozen import frozen
+from gateway.json_values import pointer
 
 PORTS_VERSION = 2
 
@@ -27,8 +29,8 @@ class Frame:
     payload: Any
     size: int = field(default=0, compare=False)
     """Bytes of the text that it came in; 0 where the link does not tell."""
-    plain: bool = field(default=False, compare=False)
-    """Whether the link knows that `find_fault` minds nothing in the payload, so that nobody need look again."""
+    written: bytes | None = field(default=None, compare=False, repr=False)
+    """The payload as compact JSON, where `find_fault` surely minds nothing in it: nobody need look or write again."""
 
 
 @frozen
@@ -67,6 +69,15 @@ class Codec(Protocol):
 
 
 @frozen
+class McpAction:
+    """The action by which a runtime calls a tool of an MCP server, and the arguments that say which and with what."""
+
+    action: str
+    tool: str
+    arguments: str
+
+
+@frozen
 class Capabilities:
     """What a protocol can do, as data; the core branches on this and never on a name."""
 
@@ -100,12 +111,23 @@ class Capabilities:
     approvals: Literal["none", "by_id", "by_state"] = "none"
     silent_gates: frozenset[str] = frozenset()
     """Where approvals go by state: tools that may wait for one although their request does not say so."""
+    mcp_action: McpAction | None = None
+    """Where its agents call tools of MCP servers: ours may be among them, and then the action is linked to the call."""
     starts_deaf: bool = False
     """While its state is `starting` the runtime takes new work and never does it, so it is held back until then.
 
     Needs `resumes` and `echoes`: what was held when a process ended is sent by the next one, unless an echo is there.
     """
     creates_sessions: bool = False
+    takes_tools: Literal["none", "create", "agent", "mcp"] = "none"
+    """How the runtime comes to know tools: never, by `create`, on the agent that a session belongs to, which is its
+    owner's to do, or from the MCP server that `create` tells it of."""
+    mcp_hold: timedelta | None = None
+    """How long its MCP client surely waits for one answer, where it takes tools so; None: as long as it was told."""
+    mcp_session_header: str | None = None
+    """The header in which its MCP client may name the native session that asks."""
+    linked: bool = True
+    """We connect to it; the clients of one that is not linked come to us, and its connector is never asked for."""
     limits: Mapping[str, int] = field(default_factory=dict[str, int])
     """Documented numbers of the protocol, for `GET /v1/capabilities`."""
 
@@ -156,6 +178,26 @@ class RuntimeOptions(BaseModel):
         """Whether the options say how to create a native session."""
         return False
 
+    @property
+    def takes_mcp(self) -> bool:
+        """Whether a native session that is created is told an MCP server."""
+        return False
+
+    @property
+    def own_tools(self) -> frozenset[str]:
+        """Names of tools that the runtime's agents have themselves, and call rather than one that they are told of."""
+        return frozenset()
+
+    @property
+    def mcp_base(self) -> str | None:
+        """Where the runtime reaches this gateway, if it is not the `public_url`."""
+        return None
+
+    @property
+    def mcp_clients(self) -> "tuple[McpClient, ...] | None":
+        """Who comes to us with a token of its own, where the protocol is not linked."""
+        return None
+
 
 @frozen
 class Tool:
@@ -167,20 +209,51 @@ class Tool:
 
 
 @frozen
+class McpEndpoint:
+    """Where a runtime finds the tools as an MCP server."""
+
+    url: str
+    ticket: SecretStr
+    """The bearer token that opens it, for this one native session."""
+    timeout: timedelta
+    """The longest that a call of its tools may take."""
+
+
+@frozen
 class Order:
     """What a native session is to be made with, beside what the options say."""
 
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     tools: tuple[Tool, ...] = ()
-    """The tools of the YAML, for a runtime that is told them on creation."""
+    """The tools of the YAML."""
+    name: str | None = None
+    """What to call it, in place of what the options say."""
+    instructions: str | None = None
+    """What the agent is to do, in place of what the options say."""
+    mcp: McpEndpoint | None = None
+    """Where the tools are, for a runtime that takes them so; None where there is no address that it could reach."""
 
 
 @frozen
 class Created:
-    """A native session that was made; losses tell what of the order it could not be told."""
+    """A native session that was made.
+
+    Each tool of the order is `told`, or `dropped` by a loss at `/tools` or `/tools/<name>`; what else was given and
+    could not be told is a loss at its member.
+    """
 
     native_id: str
     losses: tuple[Loss, ...] = ()
+    told: tuple[str, ...] = ()
+    """Names of the tools that the runtime knows by this."""
+
+    def unaccounted(self, order: Order) -> tuple[str, ...]:
+        """Name the tools of the order of which it says neither."""
+        dropped = {loss.path for loss in self.losses if loss.how == "dropped"}
+        if "/tools" in dropped:
+            return ()
+        names = [tool.name for tool in order.tools if tool.name not in self.told]
+        return tuple(name for name in names if pointer("/tools", name) not in dropped)
 
 
 @frozen
@@ -227,8 +300,8 @@ class Link(Protocol):
         """
         ...
 
-    async def prove(self) -> None:
-        """Return once the peer has surely been reached by everything sent before; it need not have understood it.
+    def prove(self) -> Awaitable[None]:
+        """Answer once the peer has surely been reached by everything sent before; it need not have understood it.
 
         Asked where silence means delivery, before the silence is believed: a connection that is broken without a
         word is silent too. Where each send is answered there is nothing to add.
@@ -256,6 +329,14 @@ class Connector(Protocol):
         Raises:
             LinkRefused: the runtime said no, `terminal` if it would again.
             LinkLost: no answer; a session may exist.
+        """
+        ...
+
+    async def declared(self, native_id: str) -> tuple[Tool, ...] | None:
+        """Ask the runtime which tools it believes a session to have; None where it cannot be asked.
+
+        Raises:
+            LinkLost, LinkRefused: it did not say.
         """
         ...
 

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 from httpx_sse import EventSource, ServerSentEvent, SSEError
 
-from gateway.cli.faults import Refusal
+from gateway.cli.faults import Misused, Refusal
 from gateway.cli.lines import clean
 from gateway.http.errors import PROBLEMS
 
@@ -25,6 +25,9 @@ _STREAM_PATIENCE = httpx.Timeout(10.0, read=90.0)
 _PAGE = 500
 _MOST_PAGES = 200
 _LONGEST = 1_000
+_NAMES = "give its id or RUNTIME/NATIVE_ID, as `dragoman sessions` shows them"
+_OTHERS = 5
+"""How many sessions are named where another one was meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class StreamItem:
 class ApiClient:
     """One gateway; a context manager that owns its connections."""
 
-    def __init__(self, url: str, key: str | None) -> None:
+    def __init__(self, url: str, key: str | None, *, patience: float | None = None) -> None:
         self.url = url.rstrip("/")
         headers = {"accept": "application/json", "user-agent": "dragoman-cli"}
         if key:
@@ -49,7 +52,7 @@ class ApiClient:
         self._http = httpx.Client(
             base_url=self.url,
             headers=headers,
-            timeout=_PATIENCE,
+            timeout=patience or _PATIENCE,
             trust_env=not here,
             verify=self.url.lower().startswith("https:"),
         )
@@ -78,28 +81,51 @@ class ApiClient:
             raise Refusal("the text is not valid Unicode, so it cannot be sent") from exc
         return self._ask("POST", path, content=content, headers={"content-type": "application/json"})
 
-    def pages(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
-        """Read a list to its end."""
+    def pages(self, path: str, *, page: int = _PAGE, **query: Any) -> Iterator[dict[str, Any]]:
+        """Read a list to its end, so many rows at once."""
         after: dict[str, Any] = {}
         for _ in range(_MOST_PAGES):
-            page = self.get(path, limit=_PAGE, **query, **after)
-            yield from page["data"]
-            if page["next"] is None:
+            found = self.get(path, limit=page, **query, **after)
+            yield from found["data"]
+            if found["next"] is None:
                 return
-            after = {"after": page["next"]}
+            after = {"after": found["next"]}
 
     def session(self, given: str) -> dict[str, Any]:
-        """Find a session by its id, or by `runtime/native_id`; of several with one native id, the newest."""
+        """Find a session by its id, or by `runtime/native_id`."""
         runtime, slash, native = given.partition("/")
         if not slash:
-            return self.get(f"/v1/sessions/{quote(given, safe='')}")
-        known = list(self.pages("/v1/sessions", runtime=runtime))
-        found = [one for one in known if one["native_id"] == native]
+            if not given.strip("."):
+                # A path would take it for a folder.
+                raise Refusal(f"no session {given!r}", _NAMES)
+            try:
+                return self.get(f"/v1/sessions/{quote(given, safe='')}")
+            except Refusal as exc:
+                if exc.problem == "not-found":
+                    exc.mend = _NAMES
+                raise
+        if not (runtime and native):
+            raise Misused(f"{given!r} is not RUNTIME/NATIVE_ID")
+        found = self.get("/v1/sessions", runtime=runtime, native_id=native)["data"]
         if found:
-            return found[-1]
-        names = ", ".join(f"{runtime}/{one['native_id']}" for one in known[-5:])
-        mend = f"there are: {clean(names)}" if names else "GET /v1/sessions lists all; POST /v1/sessions opens one"
+            return found[0]
+        others = self.get("/v1/sessions", runtime=runtime, order="newest", limit=_OTHERS)["data"]
+        names = ", ".join(clean(name_of(one), 80) for one in others)
+        mend = f"there are: {names}" if names else "`dragoman sessions` lists all; POST /v1/sessions opens one"
         raise Refusal(f"no session {given!r}", mend)
+
+    def newest(self) -> dict[str, Any]:
+        """Find the session that was opened last, of those that are not closed.
+
+        Raises:
+            Refusal: there is none.
+        """
+        found = self.get("/v1/sessions", open="true", order="newest", limit=1)["data"]
+        if not found:
+            raise Refusal(
+                "no session is open", "POST /v1/sessions opens one; `dragoman sessions` lists the closed ones"
+            )
+        return found[0]
 
     def follow(self, path: str, *, after: int | None = None) -> Iterator[StreamItem]:
         """Read a stream until it ends."""
@@ -143,11 +169,16 @@ class ApiClient:
         pointer = told.get("pointer")
         if pointer and pointer not in text:
             text += f" (at {pointer})"
-        kind = PROBLEMS.get(told["type"].removeprefix("/problems/"))
+        name = told["type"].removeprefix("/problems/")
+        kind = PROBLEMS.get(name)
         mend = kind.mend if kind else ""
         if answer.status_code == HTTPStatus.UNAUTHORIZED:
             mend = "give a key of `api.keys` with --key, or in DRAGOMAN_KEY"
-        return Refusal(clean(text, _LONGEST), mend, passing=answer.status_code >= 500)
+        if name == "unknown-path" or (answer.request.method == "GET" and "unknown parameter" in text):
+            # What this release asks for is right for a gateway of this release.
+            text = f"{self.url} is a gateway of an older release, which does not know this ({text})"
+            mend = f"upgrade it, or use the command of its release: {self.url}/version says which it is"
+        return Refusal(clean(text, _LONGEST), mend, passing=answer.status_code >= 500, problem=name)
 
     def _stranger(self, answer: httpx.Response) -> Refusal:
         text = f"{self.url} answers like no Dragoman gateway ({answer.status_code} {answer.reason_phrase})"
@@ -166,6 +197,11 @@ class ApiClient:
             raise Refusal(f"the connection to {self.url} broke ({exc})", "try again", passing=True) from exc
         except (SSEError, httpx.DecodingError, ValueError) as exc:
             raise Refusal(f"{self.url} answers like no Dragoman gateway", "check --url, or DRAGOMAN_URL") from exc
+
+
+def name_of(session: dict[str, Any]) -> str:
+    """Name a session as commands take it."""
+    return f"{session['runtime']}/{session['native_id']}"
 
 
 def _item(event: ServerSentEvent) -> StreamItem:

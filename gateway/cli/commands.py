@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli import dead_letters, explain, storage, talking
+from gateway.cli import completing, dead_letters, explain, init, looking, storage, talking
 from gateway.cli.config_file import DEFAULT_FILES, SHOWN_DEFAULT, ConfigOption, choose
+from gateway.cli.env_file import read_env_file
 from gateway.cli.explained import RAW, explained
 from gateway.cli.findings import Format, as_annotations, as_report
-from gateway.cli.terminal import count_problems, plural, show_problems
+from gateway.cli.options import JsonOption, RowsOption
+from gateway.cli.terminal import count_problems, plural, say_json, show_problems
 
 if TYPE_CHECKING:
     from gateway.settings.load import Loaded
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="dragoman",
     help="A durable gateway between agent runtimes and the backend that serves them.",
-    epilog=f"{RAW}Examples:\n  dragoman demo\n  dragoman check config/gateway.yaml\n  dragoman serve",
+    epilog=f"{RAW}Examples:\n  dragoman demo\n  dragoman init cards\n  dragoman check\n  dragoman serve\n"
+    "  dragoman sessions\n  dragoman tail finn/agent-7\n\n"
+    "Exit code 0: done. 1: it failed, or was refused; stderr says why, and what to do. 2: wrong usage.\n130: Ctrl-C.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -38,6 +42,9 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line; the console script enters here."""
+    read_env_file()
+    if completing.COMPLETE_VARIABLE in os.environ:
+        completing.prepare()
     app(prog_name="dragoman")
 
 
@@ -96,6 +103,7 @@ def check(
     format: Annotated[  # noqa: A002 -- the name of the option
         Format, typer.Option("--format", help="text for people, json for programs, github for workflows.")
     ] = Format.TEXT,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Say what is wrong or doubtful in a configuration."""
     from gateway.errors import InvalidConfiguration
@@ -110,7 +118,7 @@ def check(
         except InvalidConfiguration as exc:
             problems = exc.problems
         failed = loaded is None or (strict and bool(problems))
-        match format:
+        match Format.JSON if as_json else format:
             case Format.JSON:
                 typer.echo(json.dumps(as_report(path, problems, ok=not failed), ensure_ascii=False))
             case Format.GITHUB:
@@ -131,8 +139,23 @@ def schema() -> None:
     from gateway.settings.schema import build_schema
 
     with explained():
-        built = build_schema(installed_adapters())
-    typer.echo(json.dumps(built, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(build_schema(installed_adapters()), indent=2, ensure_ascii=False))
+
+
+@app.command(
+    epilog=f"{RAW}Examples:\n  dragoman tools --from backend:tools\n"
+    "  dragoman tools --from backend:tools > tools.yaml     then take it over into gateway.yaml"
+)
+def tools(
+    source: Annotated[
+        str, typer.Option("--from", metavar="MODULE:NAME", help="Where the Tools of gateway.kit are, as for uvicorn.")
+    ],
+) -> None:
+    """Write the YAML's tools from a backend's models."""
+    from gateway.cli.declared import declared_by
+
+    with explained():
+        typer.echo(declared_by(source), nl=False)
 
 
 @app.command(epilog=f"{RAW}Example:\n  dragoman openapi > openapi.json     as the gateway serves it at /openapi.json")
@@ -141,45 +164,64 @@ def openapi() -> None:
     from gateway.http.app import describe
 
     with explained():
-        document = describe(_release()).openapi()
-    typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(describe(_release()).openapi(), indent=2, ensure_ascii=False))
 
 
 @app.command(epilog=f"{RAW}Examples:\n  dragoman doctor\n  dragoman doctor --config my.yaml")
-def doctor(*, config: ConfigOption = None) -> None:
+def doctor(*, config: ConfigOption = None, as_json: RowsOption = False) -> None:
     """Look for what is broken, from Python to network."""
     from gateway.cli.doctor import examine
 
-    found = config or next((path for path in DEFAULT_FILES if path.is_file()), None)
-    raise typer.Exit(0 if examine(found, env=os.environ) else 1)
+    with explained():
+        found = config or next((path for path in DEFAULT_FILES if path.is_file()), None)
+        well = examine(found, env=os.environ, as_json=as_json)
+    raise typer.Exit(0 if well else 1)
 
 
-@app.command(epilog=f"{RAW}Examples:\n  dragoman demo\n  dragoman demo --keep     stays up to be played with")
+@app.command(
+    epilog=f"{RAW}Examples:\n  dragoman demo\n  dragoman demo --keep                 stays up to be played with\n"
+    "  dragoman demo --keep --port 8090     on ports that stay the same"
+)
 def demo(
-    *, keep: Annotated[bool, typer.Option("--keep", help="Leave everything running until Ctrl-C.")] = False
+    *,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave everything running until Ctrl-C.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, with all that was sent.")] = False,
+    host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(
+            metavar="PORT", min=0, max=65_530, help="The gateway's port; the others follow. 0 takes free ones."
+        ),
+    ] = 0,
 ) -> None:
     """Play a scripted game through a real gateway."""
     with explained():
-        if not all(map(find_spec, ("standardwebhooks", "websockets"))):
+        if not all(map(find_spec, init.DEMO_LIBRARIES)):
             from gateway.errors import OperatorError
 
             raise OperatorError("the demo wants libraries that a gateway does not: pip install 'dragoman[demo]'")
         from gateway.testing.demo import game as scripted
 
-        code = int(scripted.main(keep))
+        code = int(scripted.main(keep, as_json=as_json, host=host, port=port))
     raise typer.Exit(code)
 
 
 @app.command(epilog=f"{RAW}Example:\n  dragoman version")
-def version() -> None:
+def version(*, as_json: JsonOption = False) -> None:
     """Show the version."""
-    typer.echo(_version())
+    if as_json:
+        say_json({"dragoman": _release(), "python": python_version()})
+    else:
+        typer.echo(_version())
 
 
+init.register(app)
+looking.register(app)
 talking.register(app)
 explain.register(app)
 storage.register(app)
 app.add_typer(dead_letters.group)
+completing.register(app)
 
 
 def _version() -> str:

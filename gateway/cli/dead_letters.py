@@ -9,14 +9,13 @@ from rich.console import Console
 
 from gateway.cli.explained import RAW, explained
 from gateway.cli.lines import clean
-from gateway.cli.talking import DEFAULT_URL, KeyOption, UrlOption
+from gateway.cli.options import DEFAULT_URL, KeyOption, RowsOption, RuntimeOption, UrlOption
 
 MOST = 500
 
 KindOption = Annotated[
     str | None, typer.Option("--kind", metavar="KIND", help="Only call, or only delivery.", show_default=False)
 ]
-RuntimeOption = Annotated[str | None, typer.Option("--runtime", metavar="NAME", help="Only of this runtime.")]
 ExecutorOption = Annotated[str | None, typer.Option("--executor", metavar="NAME", help="Only calls to this executor.")]
 TargetOption = Annotated[
     str | None,
@@ -26,7 +25,6 @@ SinceOption = Annotated[
     str | None,
     typer.Option("--since", metavar="TIME", help="Only later ones: a span such as 2h, or 2026-11-20T12:00:00Z."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON, one line a letter.")]
 
 group = typer.Typer(
     name="dead-letters",
@@ -52,7 +50,7 @@ def list_letters(
     target: TargetOption = None,
     since: SinceOption = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="How many to show at most.")] = 100,
-    as_json: JsonOption = False,
+    as_json: RowsOption = False,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = None,
 ) -> None:

@@ -3,16 +3,18 @@
 import fcntl
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 from gateway.adapter.port import PORTS_VERSION
 from gateway.cli.checks import Check
+from gateway.cli.findings import as_report
 from gateway.cli.probes import ProbeTarget, free_bytes, probe, target_of, write_bytes
-from gateway.cli.terminal import count_problems, show_check, show_heading, show_problems
-from gateway.errors import InvalidConfiguration, OperatorError
+from gateway.cli.terminal import count_problems, say_json, show_check, show_heading, show_problems
+from gateway.errors import InvalidConfiguration, OperatorError, Problem
 from gateway.plugins import ADAPTER_GROUP, APART, FoundAdapter, find_adapters, find_intruders
 from gateway.settings.load import Loaded, load
 from gateway.settings.model import PostgresStore, Settings, SqliteStore, WebhookSpec
@@ -24,35 +26,53 @@ LIBRARIES = (
 )  # fmt: skip
 LITTLE_ROOM = 1024**3
 _REINSTALL = "run `make test` in a clone, or `python -m pip install .` (with -e while developing)"
+Problems = tuple[str, Sequence[Problem]]
+"""A file, and what was found in it."""
 _SQLITE_HEADER = b"SQLite format 3\x00"
 
 
-def examine(config: Path | None, *, env: Mapping[str, str]) -> bool:
+def examine(config: Path | None, *, env: Mapping[str, str], as_json: bool) -> bool:
     """Print all checks and say whether nothing is broken."""
-    adapters = find_adapters()
-    well = _show("Installation", _installation())
-    well &= _show("Adapters", _adapters(adapters))
-    show_heading("Configuration")
-    loaded = _configuration(config, adapters, env)
-    if isinstance(loaded, Loaded):
-        well &= _show("Store", _store(loaded.settings))
-        well &= _show("Network", _network(loaded.settings))
+    adapters, report = find_adapters(), _Report(as_json=as_json)
+    report.show("Installation", _installation())
+    report.show("Adapters", _adapters(adapters))
+    loaded = _configuration(config, adapters, env, report)
+    if loaded is not None:
+        report.show("Store", _store(loaded.settings))
+        report.show("Network", _network(loaded.settings))
         # Its libraries are a part of what a start costs.
         from gateway.cli.doctor_links import look_at_links
 
-        well &= _show("Links", look_at_links(env))
-    well &= loaded is not False
-    show_heading("Everything needed is there." if well else "Something is broken: see the lines marked above.")
-    return well
+        report.show("Links", look_at_links(env))
+    if not as_json:
+        show_heading(
+            "Everything needed is there." if report.well else "Something is broken: see the lines marked above."
+        )
+    return report.well
 
 
-def _show(heading: str, checks: Iterator[Check]) -> bool:
-    show_heading(heading)
-    well = True
-    for check in checks:
-        show_check(check.state, check.text, check.mend)
-        well &= check.state != "broken"
-    return well
+class _Report:
+    """Prints checks under headings, or as JSON, and knows whether nothing was broken so far."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.well = True
+        self._as_json = as_json
+
+    def show(self, about: str, checks: Iterable[Check], problems: Problems | None = None) -> None:
+        """Print what was looked at about one thing, then the problems of a file."""
+        if not self._as_json:
+            show_heading(about)
+        for check in checks:
+            self.well &= check.state != "broken"
+            if self._as_json:
+                say_json({"about": about, **asdict(check)})
+            else:
+                show_check(check.state, check.text, check.mend)
+        if problems is not None and not self._as_json:
+            show_problems(*problems)
+        elif problems is not None:
+            for problem in as_report(Path(problems[0]), problems[1], ok=self.well)["problems"]:
+                say_json({"about": about, **problem})
 
 
 def _installed(name: str) -> str | None:
@@ -97,20 +117,23 @@ def _adapters(found: tuple[FoundAdapter, ...]) -> Iterator[Check]:
             yield Check("ok", f"{one.name} speaks {one.adapter.protocol}, ports {PORTS_VERSION}, {origin}")
 
 
-def _configuration(config: Path | None, found: tuple[FoundAdapter, ...], env: Mapping[str, str]) -> Loaded | bool:
+def _configuration(
+    config: Path | None, found: tuple[FoundAdapter, ...], env: Mapping[str, str], report: _Report
+) -> Loaded | None:
+    about = "Configuration"
     if config is None:
-        show_check("note", "no configuration was named or found", "dragoman doctor --config FILE")
-        return True
+        report.show(about, [Check("note", "no configuration was named or found", "dragoman doctor --config FILE")])
+        return None
     usable = {one.name: one.adapter for one in found if one.adapter is not None}
     try:
         loaded = load(config, adapters=usable, env=env)
     except InvalidConfiguration as exc:
-        show_check("broken", f"{config}: {count_problems(exc.problems)}", "see the lines below")
-        show_problems(exc.file, exc.problems)
-        return False
+        told = Check("broken", f"{config}: {count_problems(exc.problems)}", "see the lines below")
+        report.show(about, [told], (exc.file, exc.problems))
+        return None
     state = "warning" if loaded.problems else "ok"
-    show_check(state, f"{config}: can be used{', see the warnings below' if loaded.problems else ''}")
-    show_problems(str(config), loaded.problems)
+    told = Check(state, f"{config}: can be used{', see the warnings below' if loaded.problems else ''}")
+    report.show(about, [told], (str(config), loaded.problems))
     return loaded
 
 

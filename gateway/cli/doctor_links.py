@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from gateway.cli.checks import Check
 from gateway.cli.client import ApiClient, Refusal
 from gateway.cli.lines import clean
-from gateway.cli.talking import DEFAULT_URL
+from gateway.cli.options import DEFAULT_URL
 
 _MOST = 20
 
@@ -28,3 +28,8 @@ def look_at_links(env: Mapping[str, str]) -> Iterator[Check]:
         yield Check(state, f"{name}/{clean(link['native_id'])} is {link['state']}{why}")
     if len(unlinked) > _MOST:
         yield Check("note", f"and {len(unlinked) - _MOST} more", "GET /v1/runtimes lists all")
+    # A gateway of the release before says nothing of it.
+    lacking = [f"{name}/{clean(link['native_id'])}" for name, link in links if link.get("lacks_tools")]
+    if lacking:
+        text = f"without tools, which were not asked for within 60 s of their creation: {', '.join(lacking[:_MOST])}"
+        yield Check("warning", text, "can the runtime reach its `mcp_url`, else `public_url`? Create them anew then")

@@ -7,7 +7,8 @@ import typer
 from gateway.cli.config_file import ConfigOption, choose
 from gateway.cli.explained import RAW, explained
 from gateway.cli.faults import Misused
-from gateway.cli.terminal import show_reasons
+from gateway.cli.options import JsonOption
+from gateway.cli.terminal import say_json, show_reasons
 
 
 def register(app: typer.Typer) -> None:
@@ -35,9 +36,10 @@ def explain(
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A label of the session; may be repeated.")
     ] = None,
     running: Annotated[bool, typer.Option("--running", help="As if a turn were under way.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Say where a call or event would go, and what is lost."""
-    from gateway.cli.explaining import reasons_of
+    from gateway.cli.explaining import reasons_of, told_as_json
 
     with explained():
         if (tool is None) == (event is None):
@@ -47,6 +49,9 @@ def explain(
         reasons, mask = reasons_of(
             choose(config), runtime, tool=tool, arguments=arguments, event=event, labels=label or [], running=running
         )
-        show_reasons(reasons.parts, mask=mask)
+        if as_json:
+            say_json(told_as_json(reasons, mask))
+        else:
+            show_reasons(reasons.parts, mask=mask)
     if not reasons.goes_through:
         raise typer.Exit(1)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import typer
 
 from gateway.cli.faults import Misused, Refusal
-from gateway.cli.terminal import complain, show_problems
+from gateway.cli.terminal import complain, leave_quietly, show_problems
 from gateway.errors import DownstreamError, InvalidConfiguration, OperatorError
 
 # click wraps paragraphs; a line with only a backspace keeps the next one as it is.
@@ -26,6 +26,8 @@ def explained() -> Generator[None]:
         complain(str(exc))
     except Misused as exc:
         raise typer.BadParameter(str(exc)) from exc
+    except BrokenPipeError:
+        leave_quietly()
     except OSError as exc:
         complain(f"{exc.strerror or exc}{f': {exc.filename}' if exc.filename else ''}")
     else:

@@ -102,3 +102,12 @@ _OF_RUNTIMES: Mapping[str, type[ToolRequested | ApprovalAsked | QuestionAsked | 
     model.model_fields["kind"].default: model for model in (ToolRequested, ApprovalAsked, QuestionAsked, SecretAsked)
 }
 """What only a runtime says, and somebody answers."""
+
+
+def told_as_json(reasons: Reasons, mask: Mask) -> dict[str, Any]:
+    """Say all of it as one JSON object."""
+    parts = [
+        {"about": part.heading, "text": mask(part.text), "tone": part.tone, "block": mask(part.block)}
+        for part in reasons.parts
+    ]
+    return {"goes_through": reasons.goes_through, "parts": parts}

@@ -10,8 +10,10 @@ class Misused(Exception):
 class Refusal(OperatorError):
     """The gateway said no, or did not answer; `mend` says what to do about it."""
 
-    def __init__(self, text: str, mend: str = "", *, passing: bool = False) -> None:
+    def __init__(self, text: str, mend: str = "", *, passing: bool = False, problem: str = "") -> None:
         super().__init__(text)
         self.mend = mend
+        self.problem = problem
+        """The problem's name, where a gateway told it."""
         self.passing = passing
         """Whether trying again may help."""

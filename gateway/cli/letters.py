@@ -18,9 +18,13 @@ from gateway.adapter.duration import Duration
 from gateway.cli.client import ApiClient
 from gateway.cli.faults import Misused, Refusal
 from gateway.cli.lines import clean, event_line
+from gateway.cli.progress import Progress, count_of
+from gateway.cli.terminal import Output
 from gateway.errors import OperatorError
 
 _SPAN: TypeAdapter[timedelta] = TypeAdapter(Duration)
+_NO_USE = frozenset({"", "unavailable"})
+"""Where no gateway answers, or its store is away, the next letter fares no better."""
 _COLUMNS = ("id", "what", "state", "when", "tries", "why")
 
 
@@ -71,15 +75,36 @@ class Many:
 
     def order(self, api: ApiClient, how: dict[str, Any], *, confirmed: bool, as_json: bool) -> None:
         """Look, ask the person, do it, and say what became of it; exit code 1 where some could not be done."""
-        path, body = f"/v1/dead-letters/{self.verb}", {**self.which, "limit": self.limit}
-        done = api.post(path, {**body, "dry_run": True})
+        body = {**self.which, "limit": self.limit, "dry_run": True}
+        done = api.post(f"/v1/dead-letters/{self.verb}", body)
+        ended: BaseException | None = None
         if done["found"] and not self.dry_run:
             if not confirmed:
                 _confirm(done["found"], self.what, more=bool(done["more"]))
-            done = api.post(path, {**body, **how})
+            done |= {"dry_run": False, self.count: 0, "failed": []}
+            ended = self._each(api, done, how)
         _show_done(done, self.count, self.what, as_json=as_json)
+        if ended is not None:
+            raise ended
         if done["failed"]:
             raise typer.Exit(1)
+
+    def _each(self, api: ApiClient, done: dict[str, Any], how: dict[str, Any]) -> BaseException | None:
+        """Do it to those that were found, one by one, and count in `done`; says what ended it early."""
+        # Those and no others: what the filters match may have changed since somebody said yes.
+        with Progress(self.what, count_of("dead letters")) as progress:
+            for number, letter in enumerate(done["ids"]):
+                progress.tell(self.what, number, done["found"])
+                try:
+                    api.post(f"{path_of(letter)}/{self.verb}", how)
+                    done[self.count] += 1
+                except Refusal as exc:
+                    if exc.passing and exc.problem in _NO_USE:
+                        return exc
+                    done["failed"].append({"id": letter, "reason": str(exc)})
+                except KeyboardInterrupt as exc:
+                    return exc
+        return None
 
 
 def redrive_one(api: ApiClient, letter: str, how: dict[str, Any], *, as_json: bool) -> None:
@@ -138,7 +163,7 @@ def _row(letter: dict[str, Any]) -> tuple[str, ...]:
 
 def show_rows(letters: list[dict[str, Any]]) -> None:
     """Show a table in a terminal, and tabs between columns everywhere else."""
-    console = Console(highlight=False)
+    console = Output()
     rows = [_row(letter) for letter in letters]
     if not console.is_terminal:
         for row in rows:
@@ -155,12 +180,11 @@ def show_rows(letters: list[dict[str, Any]]) -> None:
 
 
 def show_one(letter: dict[str, Any]) -> None:
-    console = Console(highlight=False)
+    console = Output()
     for name, value in zip(_COLUMNS, _row(letter), strict=True):
         console.print(Text.assemble((f"{name:>8}  ", "dim"), value), soft_wrap=True)
     session = f"{clean(letter['session_id'])}, event {clean(letter.get('request_sequence') or letter.get('sequence'))}"
     console.print(Text.assemble((" session  ", "dim"), session), soft_wrap=True)
     console.print(Text.assemble(("  advice  ", "dim"), (clean(letter["advice"]), "yellow")), soft_wrap=True)
-    plain = not console.encoding.lower().startswith("utf")
     for envelope in letter.get("events") or [letter["envelope"]]:
-        console.print(event_line(envelope, plain=plain), soft_wrap=True)
+        console.print(event_line(envelope, plain=console.plain), soft_wrap=True)

@@ -14,7 +14,7 @@ _KIND_WIDTH = 18
 OURS = frozenset(
     {
         "session.opened", "session.closed", "link.changed", "frame.rejected", "outcome.ignored", "delivery.settled",
-        "call.progressed",
+        "call.progressed", "call.linked",
     }
 )  # fmt: skip
 """Kinds that the gateway says about itself."""
@@ -44,24 +44,31 @@ def compact(value: Any) -> str:
     return clean(json.dumps(value, ensure_ascii=False))
 
 
-def event_line(item: dict[str, Any], *, plain: bool) -> Text:
-    """Write an envelope, or something live, as the stream sends it; `plain` is for encodings without arrows."""
+def event_line(item: dict[str, Any], *, plain: bool, narrow: bool = False) -> Text:
+    """Write an envelope, or something live, as the stream sends it.
+
+    `plain` is for encodings without arrows, `narrow` for terminals where columns would leave no room for the facts.
+    """
     event = _members(item.get("event"))
     kind = str(event.get("kind", "?"))
     live = bool(item.get("live"))
     way = _way(item, kind)
+    number, clock = "" if live else clean(item.get("sequence", "")), _clock(item.get("recorded_at"))
     line = Text.assemble(
-        (_clock(item.get("recorded_at")), "dim"),
-        f" {'' if live else clean(item.get('sequence', '')):>6} ",
+        (clock.partition(".")[0] if narrow else clock, "dim"),
+        f" {number} " if narrow else f" {number:>6} ",
         (_ARROWS[way][plain], "bold"),
         " ",
-        (f"{clean(kind, 40):<{_KIND_WIDTH}}", _STYLES.get(kind.partition(".")[0], "")),
+        (clean(kind, 40) if narrow else f"{clean(kind, 40):<{_KIND_WIDTH}}", _STYLES.get(kind.partition(".")[0], "")),
         " ",
         facts_of(event),
     )
     for loss in map(_members, _elements(item.get("losses"))):
         line.append(f"  [{clean(loss.get('how'))}: {clean(loss.get('note') or loss.get('path'), 200)}]", "yellow")
-    if live:
+    linked = item.get("linked_to")
+    if linked:
+        line.append(f"  [is call {clean(linked, 80)}]")
+    if live or linked:
         line.stylize("dim")
     return line
 

@@ -91,9 +91,9 @@ def free_bytes(folder: Path) -> int | None:
         return None
 
 
-def write_bytes(number: int) -> str:
+def write_bytes(number: float) -> str:
     """Write a size as people read it."""
-    amount = float(number)
+    amount = number
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:
             return f"{amount:.0f} {unit}"

@@ -11,7 +11,6 @@ from gateway.adapter.port import Adapter, Codec, RuntimeOptions
 from gateway.core.adapt import adapt, expressible_outcome
 from gateway.core.effects import ask_data, call_data
 from gateway.core.inbound import refusal_of
-from gateway.core.routing import Matched
 from gateway.core.session import Policy, RuntimeContext
 from gateway.core.state import Remembered, SessionView
 from gateway.errors import CannotExpress
@@ -104,12 +103,16 @@ def reasons_for_call(case: Case, request: ToolRequested) -> Reasons:
     """Say what would become of a tool call."""
     reasons = Reasons()
     _say_runtime(reasons, case)
-    if request.runs_in == "runtime" or "tool.finished" not in case.adapter.capabilities.accepts:
+    linked = case.adapter.capabilities.linked
+    if linked and (request.runs_in == "runtime" or "tool.finished" not in case.adapter.capabilities.accepts):
         reasons.say("call", "the runtime carries its tools out itself; this is put on record, and nobody is asked")
         _say_copies(reasons, case, request.kind, request.tool)
         return reasons
     executor = _say_route(reasons, case, request.kind, request.tool)
     _say_copies(reasons, case, request.kind, request.tool)
+    if not linked and (executor is None or request.tool not in case.policy.declared):
+        reasons.say("refused", "it is not among the tools that this client is shown; it is told so", "bad")
+        return reasons
     if executor is None and case.policy.routes.unrouted == "ignore":
         reasons.say("call", "ignored (`unrouted: ignore`): another client of the runtime is to answer it", "doubtful")
         return reasons
@@ -117,12 +120,15 @@ def reasons_for_call(case: Case, request: ToolRequested) -> Reasons:
         reasons.say("tool", "is not declared under `tools`, so its arguments are not checked", "doubtful")
     refusal = refusal_of(case.runtime_context, request, executor)
     if refusal is not None:
-        reasons.say("refused", "nobody is asked; the agent is told", "bad", block=refusal)
+        who = "agent" if linked else "client"
+        reasons.say("refused", f"nobody is asked; the {who} is told", "bad", block=refusal)
+        if not linked:
+            return reasons
         failed = ToolFinished(
             native_call_id=request.native_call_id, tool=request.tool, outcome="failure", error=refusal
         )
-        told = expressible_outcome(failed, case.codec)
-        _say_frames(reasons, case, told.event, told.losses)
+        told, said = expressible_outcome(failed, case.codec)
+        _say_frames(reasons, case, told, said.losses)
         return reasons
     if request.tool in case.policy.declared:
         reasons.say("arguments", "fit the schema of the tool", "good")
@@ -155,7 +161,7 @@ def _say_runtime(reasons: Reasons, case: Case) -> None:
 
 def _say_route(reasons: Reasons, case: Case, kind: str, tool: str | None) -> str | None:
     found = case.policy.routes.executor_for(runtime=case.runtime, kind=kind, tool=tool, labels=case.labels)
-    if not isinstance(found, Matched):
+    if found is None:
         reasons.say("route", f"none takes {tool or kind}", "plain" if kind != "tool.requested" else "doubtful")
         return None
     line = line_of(("routes", found.index), case.lines)

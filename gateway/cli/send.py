@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
-from rich.console import Console
 from rich.text import Text
 
 from gateway.cli.faults import Misused
 from gateway.cli.lines import clean
 from gateway.cli.talking import WORDED
+from gateway.cli.terminal import Output, say_json
 from gateway.errors import OperatorError
 from gateway.events import CLIENT_KINDS
 from gateway.http.body import parse_json
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gateway.cli.client import ApiClient
 
 MOST_BYTES = 4 * 1024**2
+_LONGEST_NAME = 255
 
 
 def event_of(kind: str, text: str | None, *, author: str | None, context: str | None, name: str | None) -> Any:
@@ -29,7 +30,7 @@ def event_of(kind: str, text: str | None, *, author: str | None, context: str | 
         Misused: they do not fit the kind.
     """
     if kind not in WORDED:
-        known = "give it with --json" if kind in CLIENT_KINDS else f"there are {', '.join(sorted(CLIENT_KINDS))}"
+        known = "give it with --event" if kind in CLIENT_KINDS else f"there are {', '.join(sorted(CLIENT_KINDS))}"
         raise Misused(f"--kind {kind!r} cannot be said as a text; {known}")
     if author is not None and kind != "message.posted":
         raise Misused(f"--author belongs to a message, not to {kind}")
@@ -101,17 +102,32 @@ def object_of(text: str, option: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-def send(api: "ApiClient", session: str, body: Any) -> None:
+def check_is_text(given: str | None, said: str | None) -> None:
+    """Refuse a file's name, or an event, where a text should stand: `--json FILE` posted that file until release 0.2.
+
+    Raises:
+        Misused: it is one.
+    """
+    if given is not None and given != "-" and Path(given[:_LONGEST_NAME]).is_file():
+        raise Misused(f"{given!r} is a file: --event posts the event in it; --json prints what is on record")
+    if given == "-" and (said or "").lstrip().startswith(("{", "[")):
+        raise Misused("stdin holds JSON: --event - posts the event in it; --json prints what is on record")
+
+
+def send(api: "ApiClient", session: str, body: Any, *, as_json: bool) -> None:
     """Post, and print the sequence and kind of each event that is now on record.
 
     Raises:
         Refusal: nothing was recorded.
     """
-    session_id = session if "/" not in session else str(api.session(session)["session_id"])
-    posted = api.post(f"/v1/sessions/{quote(session_id, safe='')}/events", body)["data"]
-    out, err = Console(highlight=False), Console(stderr=True, highlight=False)
+    found = api.session(session)
+    posted = api.post(f"/v1/sessions/{quote(found['session_id'], safe='')}/events", body)["data"]
+    out, err = Output(), Output(stderr=True)
     for envelope in posted:
-        out.print(Text(f"{envelope['sequence']} {clean(envelope['event']['kind'])}"), soft_wrap=True)
+        if as_json:
+            say_json(envelope)
+            continue
+        out.say(f"{envelope['sequence']} {clean(envelope['event']['kind'])}")
         for loss in envelope["losses"]:
             told = clean(loss.get("note") or loss.get("path"))
-            err.print(Text(f"  {clean(loss['how'])}: {told}", "yellow"), soft_wrap=True)
+            err.say(Text(f"  {clean(loss['how'])}: {told}", "yellow"))

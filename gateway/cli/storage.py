@@ -7,6 +7,7 @@ import typer
 
 from gateway.cli.config_file import ConfigOption
 from gateway.cli.explained import RAW, explained
+from gateway.cli.options import JsonOption, RowsOption
 
 
 def register(app: typer.Typer) -> None:
@@ -38,12 +39,13 @@ def migrate(
     *,
     config: ConfigOption = None,
     check: Annotated[bool, typer.Option("--check", help="Change nothing; fail where migrations wait.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Bring the tables of the database up to date."""
     from gateway.cli import stores
 
     with explained():
-        waits = stores.migrate(config, check=check)
+        waits = stores.migrate(config, check=check, as_json=as_json)
     if waits:
         raise typer.Exit(1)
 
@@ -53,12 +55,13 @@ def backup(
     *,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE where it exists.")] = False,
     config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Copy the database to a file while the gateway runs."""
     from gateway.cli import stores
 
     with explained():
-        stores.backup(file, force=force, config=config)
+        stores.backup(file, force=force, config=config, as_json=as_json)
 
 
 def restore(
@@ -70,20 +73,23 @@ def restore(
         bool, typer.Option("--bump-fences", help="Only make the fences new, in a database restored by other means.")
     ] = False,
     config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Put a backup in the place of the database."""
     from gateway.cli import stores
 
     with explained():
-        stores.restore(file, bump_fences=bump_fences, config=config)
+        stores.restore(file, bump_fences=bump_fences, config=config, as_json=as_json)
 
 
 def copy(
     old: Annotated[Path, typer.Argument(metavar="OLD", help="The configuration whose database is copied.")],
     new: Annotated[Path, typer.Argument(metavar="NEW", help="The configuration whose database is empty.")],
+    *,
+    as_json: RowsOption = False,
 ) -> None:
     """Copy everything into another, empty database."""
     from gateway.cli import stores
 
     with explained():
-        stores.copy(old, new)
+        stores.copy(old, new, as_json=as_json)

@@ -3,23 +3,22 @@
 import asyncio
 import os
 from contextlib import AbstractAsyncContextManager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
-from rich.console import Console
-from rich.status import Status
-from rich.text import Text
 
 from gateway.cli.config_file import choose
 from gateway.cli.faults import Misused
 from gateway.cli.probes import write_bytes
-from gateway.cli.terminal import complain, plural
+from gateway.cli.progress import Progress, count_of
+from gateway.cli.terminal import complain, plural, say_json
 from gateway.errors import OperatorError
 from gateway.plugins import installed_adapters
 from gateway.settings.load import load
 from gateway.settings.model import MemoryStore, PostgresStore, SqliteStore, Store
-from gateway.store.copy import Moved, TransferSide, move
+from gateway.store.copy import Moved, Sum, TransferSide, move
 from gateway.store.sqlite import backup as sqlite
 from gateway.store.sqlite.lock import locate
 from gateway.store.sqlite.schema import MIGRATIONS as SQLITE_MIGRATIONS
@@ -29,9 +28,22 @@ if TYPE_CHECKING:
     from gateway.store.postgres.connection import Address
 
 
-def migrate(config: Path | None, *, check: bool) -> bool:
+def migrate(config: Path | None, *, check: bool, as_json: bool) -> bool:
     """Bring the tables up to date, or only say how they stand; returns whether migrations wait."""
-    match _store(config):
+    store = _store(config)
+    with Progress("looking" if check else "migrating"):
+        place, before, after = _migrate(store, check=check)
+    waits = check and before != after
+    if as_json:
+        say_json({"database": place, "before": before, "after": after, "waits": waits})
+    else:
+        typer.echo(f"{place}: {_moved(before, after, check=check)}")
+    return waits
+
+
+def _migrate(store: Store, *, check: bool) -> tuple[str, int, int]:
+    """Say which database it is, its schema, and the one that it has now, or would have."""
+    match store:
         case SqliteStore(path=path):
             place, newest = str(locate(path)), len(SQLITE_MIGRATIONS)
             if check:
@@ -52,18 +64,20 @@ def migrate(config: Path | None, *, check: bool) -> bool:
                 before, after = asyncio.run(postgres.bring_up_to_date(address))
         case MemoryStore():
             raise _nothing_to("migrate")
-    typer.echo(f"{place}: {_moved(before, after, check=check)}")
-    return check and before != after
+    return place, before, after
 
 
-def backup(file: Path, *, force: bool, config: Path | None) -> None:
+def backup(file: Path, *, force: bool, config: Path | None, as_json: bool) -> None:
     """Copy the database to a file."""
     match _store(config):
         case SqliteStore(path=path):
             path = locate(path)
-            with _patience(f"copying {path}"):
-                made = sqlite.back_up(path, file, force=force)
-            typer.echo(f"{file}: {_describe(made)}, copied from {path} and checked")
+            with Progress("opening") as progress:
+                made = sqlite.back_up(path, file, force=force, tell=progress.tell)
+            if as_json:
+                say_json({"file": str(file), "database": str(path), **asdict(made)})
+            else:
+                typer.echo(f"{file}: {_describe(made)}, copied from {path} and checked")
         case PostgresStore() as store:
             from gateway.store.postgres import operations as postgres
 
@@ -72,7 +86,7 @@ def backup(file: Path, *, force: bool, config: Path | None) -> None:
             raise _nothing_to("back up")
 
 
-def restore(file: Path | None, *, bump_fences: bool, config: Path | None) -> None:
+def restore(file: Path | None, *, bump_fences: bool, config: Path | None, as_json: bool) -> None:
     """Put a backup in the place of the database, or only make the fences new."""
     if (file is None) != bump_fences:
         raise Misused("give either FILE or --bump-fences")
@@ -80,57 +94,68 @@ def restore(file: Path | None, *, bump_fences: bool, config: Path | None) -> Non
         case SqliteStore(path=path):
             path = locate(path)
             if file is None:
-                _show_bumped(str(path), sqlite.bump_fences(path))
+                _show_bumped(str(path), sqlite.bump_fences(path), as_json=as_json)
             else:
-                _restore(path, file)
+                _restore(path, file, as_json=as_json)
         case PostgresStore() as store:
             from gateway.store.postgres import operations as postgres
 
             address = _address(store)
             if file is None:
-                _show_bumped(_name(address), asyncio.run(postgres.bump_fences(address)))
+                _show_bumped(_name(address), asyncio.run(postgres.bump_fences(address)), as_json=as_json)
             else:
                 _leave_to("pg_restore", postgres.restore_command(address, file))
         case MemoryStore():
             raise _nothing_to("restore")
 
 
-def copy(old: Path, new: Path) -> None:
+def copy(old: Path, new: Path, *, as_json: bool) -> None:
     """Copy everything into another, empty database."""
     source, target = _store(old), _store(new)
     if source == target:
         raise Misused("OLD and NEW name the same database")
     moved = asyncio.run(_copy(_side(source, filled=True), _side(target, filled=False)))
+    if as_json:
+        for one in moved:
+            both = {place: {"rows": found.rows, "sha256": found.digest} for place, found in _both(one)}
+            say_json({"table": one.table, **both})
+        return
     width = max(len(one.table) for one in moved)
     for one in moved:
-        for place, found in (("old", one.source), ("new", one.target)):
+        for place, found in _both(one):
             typer.echo(f"{one.table:<{width}}  {place}  {found.rows:>10} rows  sha256 {found.digest}")
     typer.echo(f"ok: {new} has everything that {old} has")
 
 
-def _restore(path: Path, file: Path) -> None:
-    with _patience(f"restoring {file}"):
-        made, aside = sqlite.restore(path, file)
+def _both(one: Moved) -> tuple[tuple[str, Sum], tuple[str, Sum]]:
+    return ("old", one.source), ("new", one.target)
+
+
+def _restore(path: Path, file: Path, *, as_json: bool) -> None:
+    with Progress("opening") as progress:
+        made, aside = sqlite.restore(path, file, tell=progress.tell)
+    if as_json:
+        before = None if aside is None else str(aside)
+        say_json({"database": str(path), "file": str(file), "before_restore": before, **asdict(made)})
+        return
     typer.echo(f"{path}: {_describe(made)}, restored from {file}, under new fences")
     if aside is not None:
         typer.echo(f"{aside}: the database as it was before")
 
 
-def _show_bumped(place: str, sessions: int) -> None:
+def _show_bumped(place: str, sessions: int, *, as_json: bool) -> None:
+    if as_json:
+        say_json({"database": place, "sessions": sessions})
+        return
     typer.echo(f"{place}: {plural(sessions, 'session') or 'no session'} under new fences, owned by nobody")
 
 
 async def _copy(
     source: AbstractAsyncContextManager[TransferSide], target: AbstractAsyncContextManager[TransferSide]
 ) -> list[Moved]:
-    status = _patience("opening both databases")
-
-    def tell(what: str, done: int, total: int) -> None:
-        status.update(f"{what}: {done} of {total} rows")
-
-    with status:
+    with Progress("opening both databases", count_of("rows")) as progress:
         async with source as old, target as new:
-            return await move(old, new, tell=tell)
+            return await move(old, new, tell=progress.tell)
 
 
 def _side(store: Store, *, filled: bool) -> AbstractAsyncContextManager[TransferSide]:
@@ -181,8 +206,3 @@ def _moved(before: int, after: int, *, check: bool) -> str:
 def _describe(made: sqlite.Contents) -> str:
     counts = (plural(made.sessions, "session"), plural(made.events, "event"))
     return f"{', '.join(filter(None, counts)) or 'empty'}, {write_bytes(made.size)}, schema {made.schema}"
-
-
-def _patience(text: str) -> Status:
-    # A terminal shows that something goes on; a log does not.
-    return Console(stderr=True).status(Text(text))

@@ -1,75 +1,69 @@
 """The commands that talk to a running gateway: tail, send, answer."""
 
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import typer
 
+from gateway.cli.completing import complete_interaction, complete_session
 from gateway.cli.explained import RAW, explained
 from gateway.cli.faults import Misused
+from gateway.cli.options import (
+    DEFAULT_URL,
+    SESSION_HELP,
+    JsonOption,
+    KeyOption,
+    SessionArgument,
+    UrlOption,
+)
 
-DEFAULT_URL = "http://127.0.0.1:8080"
 WORDED = ("message.posted", "turn.steered", "turn.interrupted", "context.updated")
 """Kinds that a text on the command line can say."""
-
-
-def _is_url(given: str) -> str:
-    try:
-        parts = urlsplit(given)
-        well = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        well = False
-    if not well:
-        raise typer.BadParameter("must be the address of a gateway, e.g. http://127.0.0.1:8080")
-    return given
-
-
-def _is_key(given: str | None) -> str | None:
-    # The key itself is never shown, not even a wrong one.
-    if given and not (given.isascii() and given.isprintable()):
-        raise typer.BadParameter("a key is printable ASCII on one line")
-    return given
-
-
-UrlOption = Annotated[
-    str, typer.Option("--url", metavar="URL", envvar="DRAGOMAN_URL", help="Where the gateway is.", callback=_is_url)
-]
-KeyOption = Annotated[
-    str | None,
-    typer.Option("--key", metavar="KEY", envvar="DRAGOMAN_KEY", help="An API key of it.", callback=_is_key),
-]
-SessionArgument = Annotated[
-    str, typer.Argument(metavar="SESSION", help="A session's id, or RUNTIME/NATIVE_ID, e.g. finn/agent-7.")
-]
+MOST_FOLLOWED = 200
+"""How many sessions `tail --all` looks at."""
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command(
-        epilog=f"{RAW}Examples:\n  dragoman tail finn/agent-7\n  dragoman tail finn/agent-7 --after 0 | grep tool\n"
+        epilog=f"{RAW}Examples:\n  dragoman tail                            the session that was opened last\n"
+        "  dragoman tail finn/agent-7 --after 0 | grep tool\n"
+        "  dragoman tail --all                      what happens in any of them\n"
         "  dragoman tail 0b5e6f7a-… --json | jq .event.kind\n\n"
         "← is from the runtime, → to it, · the gateway's own; dim lines are live only, never on record.\n"
-        "In a terminal each line is cut to its width; --json shows everything."
+        "In a terminal of 60 columns or more each line is cut to its width; --json shows everything.\n"
+        f"--all looks once a second at the {MOST_FOLLOWED} sessions that were opened last, and shows what is on "
+        "record.\nCtrl-C ends it, with exit code 0."
     )(tail)
     app.command(
         epilog=f"{RAW}Examples:\n  dragoman send finn/agent-7 'Do you have any sevens?' --author Victoria\n"
         "  dragoman send finn/agent-7 'Be quick.' --kind turn.steered\n"
         "  dragoman send finn/agent-7 --kind turn.interrupted\n"
         "  dragoman send finn/agent-7 'Cards were dealt.' --kind context.updated --context '{\"hand\": [\"7\"]}'\n"
-        "  dragoman send finn/agent-7 --json event.json\n\n"
+        "  dragoman send finn/agent-7 --event event.json\n\n"
         "Prints the sequence of each event that is now on record; `dragoman tail` shows what comes of it."
     )(send)
     app.command(
-        epilog=f"{RAW}Examples:\n  dragoman answer                          lists what waits\n"
-        "  dragoman answer b1d5781e-… --allow --scope session\n  dragoman answer b1d5781e-… --text 'the blue one'\n"
-        "  dragoman answer b1d5781e-… --secret      asks without showing it\n"
-        "  pass show db | dragoman answer b1d5781e-… --secret"
+        epilog=f"{RAW}Examples:\n  dragoman answer                          shows what waits, and asks\n"
+        "  dragoman answer b1d5781e --allow --scope session\n  dragoman answer b1d5781e --text 'the blue one'\n"
+        "  dragoman answer b1d5781e --secret        asks without showing it\n"
+        "  pass show db | dragoman answer b1d5781e --secret\n\n"
+        "`dragoman inbox` lists what waits. In a terminal what is not said is asked for.\n"
+        "Of an id the first letters will do, at least four, where they fit one only."
     )(answer)
 
 
 def tail(
-    session: SessionArgument,
+    session: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SESSION",
+            help=f"{SESSION_HELP} Default: the open one that was opened last.",
+            autocompletion=complete_session,
+            show_default=False,
+        ),
+    ] = None,
     *,
+    everything: Annotated[bool, typer.Option("--all", help="Follow all sessions, the newest and new ones.")] = False,
     after: Annotated[
         int | None,
         typer.Option(metavar="N", min=0, help="Begin behind sequence N; 0 begins at the beginning. Default: now."),
@@ -78,13 +72,21 @@ def tail(
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = None,
 ) -> None:
-    """Follow a session, one line an event."""
-    from gateway.cli import tail as tailing
+    """Follow a session, or all, one line an event."""
     from gateway.cli.client import ApiClient
 
     with explained(), ApiClient(url, key) as api:
+        if everything and (session is not None or after is not None):
+            raise Misused("--all stands alone: SESSION and --after are for one session")
         try:
-            tailing.tail(api, session, after=after, as_json=as_json)
+            if everything:
+                from gateway.cli.tail_all import tail_all
+
+                tail_all(api, most=MOST_FOLLOWED, as_json=as_json)
+            else:
+                from gateway.cli.tail import tail
+
+                tail(api, session, after=after, as_json=as_json)
         except KeyboardInterrupt:
             # The way to end it, so it is no failure.
             raise typer.Exit(0) from None
@@ -100,15 +102,18 @@ def send(
         str | None,
         typer.Option(metavar="KIND", help=f"One of {', '.join(WORDED)}. Default: message.posted."),
     ] = None,
-    json_file: Annotated[
+    event_file: Annotated[
         str | None,
-        typer.Option("--json", metavar="FILE", help="Post the event, or list of events, in a file; - is stdin."),
+        typer.Option("--event", metavar="FILE", help="Post the event, or list of events, in a file; - is stdin."),
     ] = None,
     author: Annotated[str | None, typer.Option(metavar="NAME", help="Who says the message.")] = None,
     context: Annotated[
         str | None, typer.Option(metavar="JSON", help="The complete state, for context.updated.")
     ] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="The update's name, for context.updated.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what is on record, one line of JSON an event.")
+    ] = False,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = None,
 ) -> None:
@@ -117,21 +122,28 @@ def send(
     from gateway.cli.client import ApiClient
 
     with explained():
-        if json_file is None:
+        if event_file is None:
             said = sending.read_text(text)
+            if as_json:
+                sending.check_is_text(text, said)
             body = sending.event_of(kind or "message.posted", said, author=author, context=context, name=name)
         elif any(given is not None for given in (text, kind, author, context, name)):
-            raise Misused("--json stands alone: the file says all of the event")
+            raise Misused("--event stands alone: the file says all of the event")
         else:
-            body = sending.read_json(json_file)
+            body = sending.read_json(event_file)
         with ApiClient(url, key) as api:
-            sending.send(api, session, body)
+            sending.send(api, session, body, as_json=as_json)
 
 
 def answer(
     interaction: Annotated[
         str | None,
-        typer.Argument(metavar="INTERACTION", help="Its id; without one, lists what waits.", show_default=False),
+        typer.Argument(
+            metavar="INTERACTION",
+            help="Its id, or the first letters of it; without one, asks which.",
+            autocompletion=complete_interaction,
+            show_default=False,
+        ),
     ] = None,
     *,
     allow: Annotated[bool, typer.Option("--allow", help="Allow what approval is asked for.")] = False,
@@ -145,21 +157,16 @@ def answer(
     secret: Annotated[
         bool, typer.Option("--secret", help="Supply a secret: asked for in a terminal, else a line of stdin.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="List as lines of JSON.")] = False,
+    as_json: JsonOption = False,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = None,
 ) -> None:
-    """Show the questions that wait for a person, or answer one."""
+    """Answer what an agent asks of a person."""
     from gateway.cli import answer as answering
     from gateway.cli.client import ApiClient
 
     with explained(), ApiClient(url, key) as api:
-        if interaction is None:
-            if allow or deny or secret or scope is not None or text is not None:
-                raise Misused("name the interaction to answer; `dragoman answer` lists those that wait")
-            answering.show_waiting(api, as_json=as_json)
-        elif as_json:
-            raise Misused("--json belongs to the list")
-        else:
-            body = answering.body_of(allow=allow, deny=deny, scope=scope, text=text, secret=secret)
-            answering.give(api, interaction, body)
+        if interaction is None and (allow or deny or secret or scope is not None or text is not None):
+            raise Misused("name the interaction to answer; `dragoman inbox` lists those that wait")
+        body = answering.body_of(allow=allow, deny=deny, scope=scope, text=text, secret=secret)
+        answering.answer(api, interaction, body, as_json=as_json)

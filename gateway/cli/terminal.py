@@ -1,8 +1,12 @@
 """Writes findings for people: `file:line: path: message`, coloured only in a terminal (and never with NO_COLOR)."""
 
+import json
+import os
+import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
+import typer
 from rich.console import Console
 from rich.text import Text
 
@@ -12,6 +16,35 @@ from gateway.errors import Problem
 if TYPE_CHECKING:
     from gateway.cli.reasons import Part
     from gateway.links.masking import Mask
+
+
+class Output(Console):
+    """Stdout, or stderr, in colour or plain; a reader that has gone away (`| head`) is the end, and no error."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(highlight=False, stderr=stderr)
+        self.plain = not self.encoding.lower().startswith("utf")
+        """Whether only ASCII is sure to be readable."""
+
+    def say(self, text: str | Text) -> None:
+        """Write a line as it is, however long."""
+        self.print(Text(text) if isinstance(text, str) else text, soft_wrap=True)
+
+    def on_broken_pipe(self) -> None:
+        leave_quietly()
+
+
+def say_json(value: Any) -> None:
+    """Write JSON on one line; in ASCII, so that no character in it can steer a terminal."""
+    typer.echo(json.dumps(value))
+
+
+def leave_quietly() -> NoReturn:
+    """End the command because nobody reads any more."""
+    # What is still in the buffer would be complained about when the interpreter ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(0)
+
 
 State = Literal["ok", "note", "warning", "broken"]
 
@@ -60,14 +93,14 @@ def plural(number: int, noun: str) -> str:
 
 def show_heading(text: str) -> None:
     """Begin a group of checks on stdout."""
-    Console(highlight=False).print(Text(f"\n{text}", "bold"), soft_wrap=True)
+    Output().say(Text(f"\n{text}", "bold"))
 
 
 def show_check(state: State, text: str, mend: str = "") -> None:
     """Write one check on stdout: what it found and, where something is wrong, what to do."""
-    console = Console(highlight=False)
+    console = Output()
     sign, plain, style = _MARKS[state]
-    mark = sign if console.encoding.lower().startswith("utf") else plain
+    mark = plain if console.plain else sign
     console.print(Text.assemble((f"  {mark} ", style), text), soft_wrap=True)
     for line in mend.splitlines():
         console.print(Text(f"      {line}", style if state != "ok" else ""), soft_wrap=True)
@@ -78,12 +111,17 @@ _TONES = {"plain": "", "good": "green", "doubtful": "yellow", "bad": "red"}
 
 def show_reasons(parts: "Sequence[Part]", *, mask: "Mask") -> None:
     """Write an explanation on stdout: a heading and a line each, with a block below where there is one."""
-    console = Console(highlight=False)
+    console = Output()
     for part in parts:
         text = clean(mask(part.text))
         console.print(Text.assemble((f"{part.heading:<10}", "bold"), (text, _TONES[part.tone])), soft_wrap=True)
         for line in mask(part.block).splitlines():
             console.print(Text(f"          {clean_line(line)}", "dim" if part.tone == "plain" else ""), soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """Say on stderr what goes on, or what more there is."""
+    _stderr().print(Text(f"· {text}", "dim"), soft_wrap=True)
 
 
 def _stderr() -> Console:

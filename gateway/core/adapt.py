@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from gateway.adapter.port import Capabilities, Codec, Frame
+from gateway.adapter.port import Capabilities, Codec, Encoded
 from gateway.core.effects import Place, Transmit
 from gateway.core.state import HELD, HISTORY_KEY, Remembered
 from gateway.errors import CannotExpress
@@ -45,8 +45,6 @@ class Adapted:
     losses: tuple[Loss, ...] = ()
     holds: bool = False
     """It is put on record only; the next message says it."""
-    frames: tuple[Frame, ...] = ()
-    """Its native form, where it had to be found out."""
     first: ContextUpdated | None = None
     """What is said before it."""
 
@@ -187,20 +185,20 @@ def _describe(event: ContextUpdated) -> str:
     return "\n".join(part for part in (event.description or event.name, facts) if part)
 
 
-def expressible_outcome(finished: ToolFinished, codec: Codec, *, plain: bool = False) -> Adapted:
-    """Find a form of an outcome that the protocol can carry; there always is one.
+def expressible_outcome(
+    finished: ToolFinished, codec: Codec, written: bytes | None = None
+) -> tuple[ToolFinished, Encoded]:
+    """Find a form of an outcome that the protocol can carry, and say it; there always is one.
 
     First as it is, then the result as bounded JSON text, then a short plain failure. Each step down is a Loss.
-    Whether the result is `plain` is for the codec.
+    The result as it is `written` is for the codec.
     """
     if finished.error is not None and len(finished.error) > _ERROR_LIMIT:
         finished = finished.model_copy(update={"error": finished.error[:_ERROR_LIMIT] + " …"})
     try:
-        said = codec.encode(Draft(finished, plain=plain))
+        return finished, codec.encode(Draft(finished, written=written))
     except CannotExpress as exc:
         reason, path = exc.reason, exc.path
-    else:
-        return Adapted(finished, said.losses, frames=said.frames)
     if finished.outcome == "success":
         cut = Loss(how="narrowed", path="/result", note=reason)
         text = finished.result if isinstance(finished.result, str) else orjson.dumps(finished.result).decode()
@@ -213,7 +211,7 @@ def expressible_outcome(finished: ToolFinished, codec: Codec, *, plain: bool = F
             except CannotExpress as exc:
                 reason, path = exc.reason, exc.path
             else:
-                return Adapted(bounded, (cut, *said.losses), frames=said.frames)
+                return bounded, Encoded(said.frames, (cut, *said.losses))
     short = finished.model_copy(
         update={
             "outcome": "failure",
@@ -224,7 +222,7 @@ def expressible_outcome(finished: ToolFinished, codec: Codec, *, plain: bool = F
         }
     )
     said = codec.encode(Draft(short))
-    return Adapted(short, (Loss(how="narrowed", path=path or "", note=reason), *said.losses), frames=said.frames)
+    return short, Encoded(said.frames, (Loss(how="narrowed", path=path or "", note=reason), *said.losses))
 
 
 def _bounded(text: str, limit: int) -> str:

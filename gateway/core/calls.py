@@ -7,9 +7,9 @@ from typing import Any
 
 import orjson
 
+from gateway.adapter.port import Encoded
 from gateway.core.adapt import expressible_outcome
 from gateway.core.effects import Dispatch, Queue, Release, Transmit, canceled_data
-from gateway.core.routing import Matched
 from gateway.core.session import USUAL_RETRY, RetryPolicy, RuntimeContext, StepBuilder, send
 from gateway.errors import CannotExpress, Conflict, Overloaded, TooLarge
 from gateway.events import (
@@ -28,6 +28,7 @@ from gateway.events.frozen import frozen
 from gateway.events.weight import weight
 from gateway.executors.port import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain
 from gateway.store.call import (
+    SETTLED,
     Accept,
     Call,
     CameLate,
@@ -39,7 +40,6 @@ from gateway.store.call import (
     Redriven,
     Requeue,
     Settle,
-    settled_state,
 )
 from gateway.store.step import RUNTIME, Enqueue
 
@@ -51,6 +51,8 @@ NO_LONGER_DEAD = "the call was redriven or dismissed meanwhile"
 OVERLOADED = "The gateway is overloaded; try again later."
 
 
+_UNSAID = Encoded(())
+"""What of an outcome is said to a runtime that is not told of it."""
 _SHORT = 32
 """Digits of a hash that are kept."""
 Unanswered = Replied | Accepted | NeverSent | NotProcessed | Uncertain
@@ -73,7 +75,12 @@ def outcome_digest(outcome: Outcome) -> str:
 
 
 def _digest(value: object) -> str:
-    return sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)).hexdigest()
+    try:
+        written = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:
+        # Keys that are no texts come from what is no JSON, and to allow for them takes half as long again.
+        written = orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+    return sha256(written).hexdigest()
 
 
 @frozen
@@ -104,7 +111,12 @@ class Wait:
 
 def failure(error: str, *, unknown: bool = False) -> Answered:
     """Make a failure that the agent can read."""
-    return Answered(outcome=Outcome(outcome="failure", error=error, unknown=unknown))
+    return Answered(outcome=Outcome(outcome="failure", error=error, unknown=unknown), synthetic=True)
+
+
+def cancellation(error: str) -> Answered:
+    """Make the outcome of a call that somebody else than its executor has ended."""
+    return Answered(outcome=Outcome(outcome="canceled", error=error), synthetic=True)
 
 
 def turned_away(reason: str, *, tried: bool = False, unsure: bool = False) -> Answered:
@@ -178,7 +190,7 @@ def answered(
         case Wait(deadline_at):
             builder.change_call(Accept(call_id, deadline_at))
         case Retry() if call.canceling_until is not None:
-            canceled = Answered(Outcome(outcome="canceled", error="Canceled by an operator."))
+            canceled = cancellation("Canceled by an operator.")
             settle(runtime, builder, call, canceled, under_way=False)
         case Retry(due_at, reason, unsure):
             builder.change_call(Requeue(call_id, due_at, reason, unsure=unsure))
@@ -259,7 +271,7 @@ def cancel(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, *, re
         return False
     text = reason or "Canceled by an operator."
     if call.state == "queued":
-        settle(runtime, builder, call, Answered(Outcome(outcome="canceled", error=text)), tell_reason=text)
+        settle(runtime, builder, call, cancellation(text), tell_reason=text)
     elif call.canceling_until is None:
         builder.change_call(MarkCanceling(call_id, builder.now + runtime.policy.cancel_grace))
         tell = canceled_data(builder.base, call, reason=text)
@@ -280,7 +292,7 @@ def redrive(
     route = runtime.policy.routes.executor_for(
         runtime=runtime.name, kind=request.kind, tool=row.tool, labels=builder.memory.labels
     )
-    if not isinstance(route, Matched):
+    if route is None:
         raise Conflict(f"no route takes the tool {row.tool!r} any more, so there is no executor to try again")
     call_id = name_call(
         runtime=runtime.name,
@@ -295,7 +307,7 @@ def redrive(
     note = CallProgressed(
         native_call_id=row.native_call_id, call_id=row.call_id, data={"redriven_as": call_id, "new_key": new_key}
     )
-    builder.apply(note, "to_runtime", caused_by=row.request_sequence)
+    builder.apply(note, "to_runtime", caused_by=row.request_sequence, synthetic=True)
     if row.dead:
         builder.change_call(Redriven(row.call_id), ended=builder.known.get(row.call_id, row))
     call = Call(
@@ -336,7 +348,7 @@ def dismiss(builder: StepBuilder, row: Call, *, by: str) -> None:
     """
     if not builder.known.get(row.call_id, row).dead:
         raise Conflict(NO_LONGER_DEAD)
-    builder.apply(dismissal(row, by=by), "to_runtime", caused_by=row.request_sequence)
+    builder.apply(dismissal(row, by=by), "to_runtime", caused_by=row.request_sequence, synthetic=True)
     builder.change_call(Dismissed(row.call_id), ended=builder.known.get(row.call_id, row))
 
 
@@ -359,9 +371,9 @@ def settle(
     outcome = answered.outcome
     if outcome.outcome != "success" and not outcome.error:
         outcome = outcome.model_copy(update={"error": "The tool failed and gave no reason."})
-    sends = call.deliver and not moot
+    outside, sends = call.answer_to == "caller", call.deliver and not moot
     inside, losses = answered.updates, list[Loss]()
-    if inside and "context.updated" in runtime.capabilities.accepts:
+    if inside and not outside and "context.updated" in runtime.capabilities.accepts:
         inside, losses = (), _tell_updates(runtime, builder, call, answered.updates, sends=sends)
     wakes = outcome.outcome != "canceled" if answered.wakes_agent is None else answered.wakes_agent
     finished = ToolFinished(
@@ -375,15 +387,22 @@ def settle(
         call_id=call.call_id,
         updates=inside,
     )
-    adapted = expressible_outcome(finished, runtime.codec, plain=answered.plain)
-    told = adapted.event
-    assert isinstance(told, ToolFinished)
-    builder.apply(told, "to_runtime", caused_by=call.request_sequence, losses=(*losses, *adapted.losses))
+    written = answered.written if finished.result is outcome.result else None
+    told, said = (finished, _UNSAID) if outside else expressible_outcome(finished, runtime.codec, written)
+    builder.apply(
+        told,
+        "to_runtime",
+        origin=call.origin,
+        caused_by=call.request_sequence,
+        losses=(*losses, *said.losses),
+        written=written if told.result is outcome.result else None,
+        synthetic=answered.synthetic,
+    )
     index = len(builder.events) - 1
     builder.change_call(
         Settle(
             call_id=call.call_id,
-            state=settled_state(outcome.outcome),
+            state=SETTLED[outcome.outcome],
             outcome_sha=outcome_fingerprint(outcome),
             outcome_index=index,
             unknown=outcome.unknown,
@@ -392,10 +411,8 @@ def settle(
         )
     )
     if sends:
-        builder.add_send(Enqueue(index, RUNTIME, "turn"))
-        builder.effects.append(
-            Transmit(builder.last_sequence, "turn", told.kind, adapted.frames, call.request_sequence)
-        )
+        builder.sends.append(Enqueue(index, RUNTIME, "turn"))
+        builder.effects.append(Transmit(builder.last_sequence, "turn", told.kind, said.frames, call.request_sequence))
     if not under_way:
         return
     told_off = canceled_data(builder.base, call, reason=tell_reason) if tell_reason and call.attempt > 0 else None
@@ -431,7 +448,7 @@ def end_elsewhere(builder: StepBuilder, call: Call, event: ToolFinished) -> None
     builder.change_call(
         Settle(
             call_id=call.call_id,
-            state=settled_state(outcome.outcome),
+            state=SETTLED[outcome.outcome],
             outcome_sha=outcome_fingerprint(outcome),
             outcome_index=len(builder.events) - 1,
             error=outcome.error,

@@ -6,8 +6,7 @@ from gateway.core.adapt import CORRECTION, full_context
 from gateway.core.calls import OVERLOADED, failure
 from gateway.core.effects import Ask, ask_data
 from gateway.core.fold import fold
-from gateway.core.routing import Matched
-from gateway.core.session import RuntimeContext, StepBuilder, apply_draft, begin_turn, send
+from gateway.core.session import RuntimeContext, StepBuilder, begin_turn, send
 from gateway.core.state import MOST_CONFIRMATIONS, Confirmation
 from gateway.errors import CannotExpress, Conflict
 from gateway.events import ContextUpdated, Draft, Envelope, Event, EventId, Loss, MessageConfirmed, MessagePosted
@@ -27,16 +26,16 @@ def burst_message(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, e
             return
     begin_turn(runtime, builder)
     full = len(builder.memory.confirmations) >= MOST_CONFIRMATIONS - 1
-    new = apply_draft(runtime, builder, draft, event)
+    new = builder.apply(event, "from_runtime", draft=draft)
     route = runtime.policy.routes.executor_for(runtime=runtime.name, kind=event.kind, labels=builder.memory.labels)
     waiting = builder.memory.confirmation(event.burst.call, event.burst.index)
     assert waiting is not None
     if full:
         confirm(runtime, builder, waiting, failure(OVERLOADED))
-    elif isinstance(route, Matched):
+    elif route is not None:
         _ask(runtime, builder, waiting, event, executor=route.executor, key=new.event_id)
     else:
-        confirm(runtime, builder, waiting, Replied({}))
+        confirm(runtime, builder, waiting, Replied({}), synthetic=True)
 
 
 def recover(runtime: RuntimeContext, builder: StepBuilder, waiting: Confirmation, message: Envelope | None) -> None:
@@ -44,8 +43,8 @@ def recover(runtime: RuntimeContext, builder: StepBuilder, waiting: Confirmation
     route = runtime.policy.routes.executor_for(
         runtime=runtime.name, kind="message.posted", labels=builder.memory.labels
     )
-    policy = runtime.policy.executors.get(route.executor) if isinstance(route, Matched) else None
-    if message is not None and isinstance(route, Matched) and policy is not None and policy.idempotent:
+    policy = runtime.policy.executors.get(route.executor) if route is not None else None
+    if message is not None and route is not None and policy is not None and policy.idempotent:
         _ask(runtime, builder, waiting, message.event, executor=route.executor, key=message.event_id)
     else:
         text = "unknown: the gateway restarted before the delivery was known"
@@ -66,7 +65,7 @@ def _confirm_again(runtime: RuntimeContext, builder: StepBuilder, event: Message
         error=error,
         context=full_context(builder.memory) if delivered else None,
     )
-    send(runtime, builder, again, caused_by=None, lane="turn", leave_before=builder.now + limit)
+    send(runtime, builder, again, caused_by=None, lane="turn", synthetic=True, leave_before=builder.now + limit)
 
 
 def replied(runtime: RuntimeContext, builder: StepBuilder, sequence: int, answer: Answer) -> None:
@@ -104,34 +103,47 @@ def _ask(
     )
 
 
-def confirm(runtime: RuntimeContext, builder: StepBuilder, waiting: Confirmation, answer: Answer) -> None:
+def confirm(
+    runtime: RuntimeContext, builder: StepBuilder, waiting: Confirmation, answer: Answer, *, synthetic: bool = False
+) -> None:
+    synthetic = synthetic or (isinstance(answer, Answered) and answer.synthetic)
     delivered, error, context = read_confirmation(answer)
     event = MessageConfirmed(native_call_id=waiting.call, index=waiting.index, delivered=delivered, error=error)
     limit = runtime.capabilities.confirms_messages
     if limit is None:
         note = "not sent: this protocol takes no confirmations"
         loss = Loss(how="dropped", path="", note=note)
-        builder.apply(event, "to_runtime", caused_by=waiting.sequence, losses=(loss,))
+        builder.apply(event, "to_runtime", caused_by=waiting.sequence, losses=(loss,), synthetic=synthetic)
         return
     if builder.now - waiting.posted_at >= limit:
         # The runtime has gone on and believes the message delivered; only the true state can still be told.
         note = f"not sent: the runtime waits {limit.total_seconds():g} s at most"
         loss = Loss(how="dropped", path="", note=note)
-        builder.apply(event, "to_runtime", caused_by=waiting.sequence, losses=(loss,))
+        builder.apply(event, "to_runtime", caused_by=waiting.sequence, losses=(loss,), synthetic=synthetic)
         correct(runtime, builder, caused_by=waiting.sequence)
         return
     if delivered:
         sequence = builder.last_sequence + 1
         said = Envelope(EventId(""), builder.base.session_id, sequence, builder.now, "to_runtime", event)
-        after = fold(builder.memory, said, sequence)
+        after = fold(builder.memory, said)
         event = event.model_copy(update={"context": context if context is not None else full_context(after)})
     until = waiting.posted_at + limit
     try:
-        send(runtime, builder, event, caused_by=waiting.sequence, lane="turn", leave_before=until)
+        send(runtime, builder, event, caused_by=waiting.sequence, lane="turn", synthetic=synthetic, leave_before=until)
     except CannotExpress as exc:
         bare = event.model_copy(update={"context": None, "error": event.error and event.error[:_EXCERPT]})
         loss = Loss(how="dropped", path="/context", note=exc.reason)
-        send(runtime, builder, bare, caused_by=waiting.sequence, lane="turn", losses=(loss,), leave_before=until)
+        losses = (loss,)
+        send(
+            runtime,
+            builder,
+            bare,
+            caused_by=waiting.sequence,
+            lane="turn",
+            losses=losses,
+            synthetic=synthetic,
+            leave_before=until,
+        )
 
 
 def correct(runtime: RuntimeContext, builder: StepBuilder, *, caused_by: int) -> None:
@@ -140,7 +152,7 @@ def correct(runtime: RuntimeContext, builder: StepBuilder, *, caused_by: int) ->
         words = "What was said so far; a message was confirmed too late."
         given = dict(builder.memory.context or {})
         correction = ContextUpdated(name=CORRECTION, context=given, description=words)
-        send(runtime, builder, correction, caused_by=caused_by, lane="turn")
+        send(runtime, builder, correction, caused_by=caused_by, lane="turn", synthetic=True)
 
 
 def read_confirmation(answer: Answer) -> tuple[bool, str | None, dict[str, Any] | None]:

@@ -3,6 +3,7 @@
 from gateway.adapter.port import Frame
 from gateway.core.calls import (
     OVERLOADED,
+    cancellation,
     end_elsewhere,
     failure,
     fingerprint,
@@ -12,11 +13,11 @@ from gateway.core.calls import (
 )
 from gateway.core.confirmations import burst_message
 from gateway.core.effects import Dispatch, Queue, Resend, Tell
-from gateway.core.fold import ENDED, is_task, where
+from gateway.core.fold import ENDED, is_task
 from gateway.core.interactions import ask_again, close_gone, derive_approval, make_room, open_asked
-from gateway.core.routing import Matched, Unmatched
-from gateway.core.session import USUAL_RETRY, RuntimeContext, StepBuilder, apply_draft, begin_turn, origin_of
-from gateway.core.state import Start, Unechoed, said_unstarted, start_caught_up, start_told
+from gateway.core.own_actions import WITHDRAWN, runtime_acts, runtime_finished, withdraw, withdraw_all
+from gateway.core.session import USUAL_RETRY, RuntimeContext, StepBuilder, begin_turn
+from gateway.core.state import QUESTIONS, Start, Unechoed, said_unstarted, start_caught_up, start_told, where
 from gateway.errors import MalformedFrame
 from gateway.events import (
     ActionOrdered,
@@ -33,7 +34,6 @@ from gateway.events import (
     MessageStreamed,
     Opaque,
     Origin,
-    Outcome,
     QuestionAnswered,
     QuestionAsked,
     SecretAsked,
@@ -49,11 +49,11 @@ from gateway.events import (
 )
 from gateway.events.frozen import replace
 from gateway.events.weight import weight
-from gateway.executors.port import Answered
-from gateway.store.call import Call, Open
+from gateway.store.call import CALLER, Call, Open
 from gateway.store.step import RUNTIME, SendChange
 
 _EXCERPT = 500
+_OUTSIDE = f"{CALLER}:"
 _PARTIAL = 65_536
 HAS_ANSWER = "the runtime's history has an answer to this call"
 
@@ -69,7 +69,7 @@ def take(
         rejected = FrameRejected(
             channel=frame.channel[:64], reason=exc.reason, path=exc.path, excerpt=repr(frame.payload)[:_EXCERPT]
         )
-        builder.apply(rejected, "from_runtime", origin=Origin(runtime.adapter, runtime.protocol))
+        builder.apply(rejected, "from_runtime", draft=Draft(rejected))
         return
     for draft in drafts:
         _draft(runtime, builder, draft, overloaded=overloaded)
@@ -83,17 +83,20 @@ def _draft(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, *, overl
     if draft.live:
         _show(builder, draft.event)
         return
-    if draft.echo and confirm_echo(builder, draft, origin_of(runtime, draft)):
-        return
-    if draft.echo and isinstance(draft.event, MessagePosted) and is_task(builder.memory, draft.event):
-        draft = _task(draft, draft.event)
-    if builder.live and isinstance(draft.event, ApprovalAsked | QuestionAsked | SecretAsked):
+    if draft.echo:
+        if confirm_echo(builder, draft):
+            return
+        if isinstance(draft.event, MessagePosted) and is_task(builder.memory, draft.event):
+            draft = _task(draft, draft.event)
+    # By its kind, since asking whether it is of a class that it is not of takes several times as long.
+    if builder.live and draft.event.kind in QUESTIONS:
         make_room(runtime, builder, draft.event)
     before = builder.memory.asked
-    if isinstance(draft.event, MessagePosted) and not draft.echo:
+    if draft.event.kind == "message.posted" and not draft.echo:
         builder.partial = ""
     _place(runtime, builder, draft, overloaded=overloaded)
-    derive_approval(runtime, builder)
+    if runtime.capabilities.approvals == "by_state":
+        derive_approval(runtime, builder)
     if builder.memory.asked is not before:
         close_gone(builder, before)
 
@@ -110,13 +113,13 @@ def _place(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, *, overl
     """Put a draft where its kind belongs."""
     match draft.event:
         case ToolRequested(runs_in="host") if builder.live:
-            _requested(runtime, builder, draft, draft.event, overloaded=overloaded)
+            _requested(runtime, builder, draft.event, draft=draft, overloaded=overloaded)
         case ToolRequested(runs_in="runtime"):
-            _runtime_acts(runtime, builder, draft, draft.event)
+            runtime_acts(runtime, builder, draft, draft.event)
         case ToolFinished() if draft.echo:
-            _answered_elsewhere(runtime, builder, draft, draft.event)
+            _answered_elsewhere(builder, draft, draft.event)
         case ToolFinished():
-            _runtime_finished(runtime, builder, draft, draft.event)
+            runtime_finished(runtime, builder, draft, draft.event)
         case ToolCanceled():
             _canceled(runtime, builder, draft, draft.event)
         case MessagePosted(burst=burst) if burst is not None:
@@ -124,16 +127,16 @@ def _place(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, *, overl
         case SessionMoved():
             _moved(runtime, builder, draft, draft.event)
         case ApprovalAsked() | QuestionAsked() | SecretAsked():
-            apply_draft(runtime, builder, draft, draft.event)
+            builder.apply(draft.event, "from_runtime", draft=draft)
             if builder.live:
                 open_asked(runtime, builder, builder.memory.asked[-1])
         case ThreadReceived():
-            apply_draft(runtime, builder, draft, draft.event)
+            builder.apply(draft.event, "from_runtime", draft=draft)
             if builder.memory.running and builder.memory.state in ENDED and not builder.memory.delegating:
                 # What was said last was a delegate's end; the agent itself goes on, and says nothing of it.
                 builder.apply(SessionMoved(state="running", reason="inferred: a delegate has ended"), "from_runtime")
         case event:
-            apply_draft(runtime, builder, draft, event, direction="to_runtime" if draft.echo else "from_runtime")
+            builder.apply(event, "to_runtime" if draft.echo else "from_runtime", draft=draft)
 
 
 def _show(builder: StepBuilder, event: Event) -> None:
@@ -154,47 +157,28 @@ def _moved(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, event: S
     if _is_gone_by(builder, draft):
         note = "a state gone by: the runtime has said a newer one already"
         gone_by = Opaque(channel=event.kind, payload=event.model_dump(mode="json", exclude_none=True))
-        apply_draft(
-            runtime, builder, replace(draft, losses=(*draft.losses, Loss(how="narrowed", path="", note=note))), gone_by
-        )
+        lost = Loss(how="narrowed", path="", note=note)
+        builder.apply(gone_by, "from_runtime", draft=replace(draft, losses=(*draft.losses, lost)))
         return
     ends = runtime.capabilities.turns == "signalled" and event.state in ENDED
     if ends and builder.partial:
         cut = MessagePosted(author=Author(role="agent"), content=(Text(text=builder.partial),), complete=False)
         builder.apply(cut, "from_runtime", caused_by=builder.last_sequence or None)
         builder.partial = ""
-    apply_draft(runtime, builder, draft, event)
+    builder.apply(event, "from_runtime", draft=draft)
     if not ends or not builder.live or (builder.memory.delegates and builder.memory.delegating):
         return
-    for call in [call for call in builder.calls.values() if call.redrive_of is None]:
+    for call in [call for call in builder.calls.values() if call.is_the_runtimes]:
         text = "The turn has ended."
-        canceled = Answered(Outcome(outcome="canceled", error=text))
+        canceled = cancellation(text)
         settle(runtime, builder, call, canceled, tell_reason=text, moot=True)
 
 
-def _runtime_acts(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, event: ToolRequested) -> None:
-    """The runtime does something itself; the same again under a new id replaces what was asked before."""
-    known = builder.memory.action("", draft.correlation) if draft.correlation else None
-    if known is not None and known.tool == event.tool and event.supersedes is None:
-        event = event.model_copy(update={"supersedes": known.native_call_id})
-    apply_draft(runtime, builder, draft, event)
-
-
-def _runtime_finished(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, event: ToolFinished) -> None:
-    """The runtime has done something: name its tool and what it answers."""
-    action = builder.memory.action(event.native_call_id, draft.correlation)
-    order = builder.memory.orders.get(event.native_call_id)
-    if action is not None:
-        completed = {"native_call_id": event.native_call_id or action.native_call_id, "tool": event.tool or action.tool}
-        event = event.model_copy(update=completed)
-    apply_draft(runtime, builder, draft, event, caused_by=action.sequence if action is not None else order)
-
-
-def _answered_elsewhere(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, event: ToolFinished) -> None:
+def _answered_elsewhere(builder: StepBuilder, draft: Draft, event: ToolFinished) -> None:
     """Another client has answered a host call: ours is over, and there is nothing left to tell."""
     call = _open_call(builder, event.native_call_id)
     known = {"call_id": call.call_id, "tool": call.tool} if call is not None else {}
-    apply_draft(runtime, builder, draft, event.model_copy(update=known), direction="to_runtime")
+    builder.apply(event.model_copy(update=known), "to_runtime", draft=draft)
     if call is not None:
         end_elsewhere(builder, call, event)
 
@@ -205,11 +189,11 @@ def caught_up(runtime: RuntimeContext, builder: StepBuilder, *, is_starting: boo
     builder.start = start_caught_up(builder.start, is_starting=is_starting)
     for wanted in list(builder.memory.wanted.values()):
         if _open_call(builder, wanted.event.native_call_id) is None:
-            event = wanted.event
-            named, route = _name(runtime, builder, event), _route(runtime, builder, event)
-            _start(runtime, builder, event, named, route, sequence=wanted.sequence)
+            _requested(runtime, builder, wanted.event, sequence=wanted.sequence)
+    withdraw_all(runtime, builder)
     ask_again(runtime, builder)
-    derive_approval(runtime, builder)
+    if runtime.capabilities.approvals == "by_state":
+        derive_approval(runtime, builder)
 
 
 def connecting(runtime: RuntimeContext, builder: StepBuilder) -> None:
@@ -219,19 +203,43 @@ def connecting(runtime: RuntimeContext, builder: StepBuilder) -> None:
 
 
 def _requested(
-    runtime: RuntimeContext, builder: StepBuilder, draft: Draft, event: ToolRequested, *, overloaded: bool
+    runtime: RuntimeContext,
+    builder: StepBuilder,
+    event: ToolRequested,
+    *,
+    draft: Draft | None = None,
+    sequence: int = 0,
+    overloaded: bool = False,
 ) -> None:
-    named = _name(runtime, builder, event)
-    known = builder.calls.get(named[0]) or builder.known.get(event.native_call_id)
+    """The agent asks for what is ours to do: in a draft, or under a sequence where it is on record already."""
+    if event.native_call_id.startswith(_OUTSIDE):
+        # Or it could name a call of somebody else's.
+        reason = f"ids of calls that begin with {_OUTSIDE!r} are the gateway's own"
+        builder.apply(FrameRejected(channel=event.kind, reason=reason), "from_runtime")
+        return
+    settled = builder.known.get(event.native_call_id)
+    n = 0 if settled is None else settled.n + 1
+    call_id = name_call(
+        runtime=runtime.name, native_session_id=builder.base.native_id, native_call_id=event.native_call_id, n=n
+    )
+    known = builder.calls.get(call_id) or settled
     if known is not None and not _is_new(builder, event, known):
         return
-    route = _route(runtime, builder, event)
-    if not isinstance(route, Matched) and runtime.policy.routes.unrouted == "ignore" and event.problem is None:
-        apply_draft(runtime, builder, draft, event)
-        return
-    begin_turn(runtime, builder)
-    new = apply_draft(runtime, builder, draft, event.model_copy(update={"call_id": named[0]}))
-    _start(runtime, builder, event, named, route, sequence=new.sequence, overloaded=overloaded)
+    route = runtime.policy.routes.executor_for(
+        runtime=runtime.name, kind=event.kind, tool=event.tool, labels=builder.memory.labels
+    )
+    is_ours = route is not None or event.problem is not None or runtime.policy.routes.unrouted != "ignore"
+    if draft is not None:
+        if is_ours:
+            begin_turn(runtime, builder)
+            event = event.model_copy(update={"call_id": call_id})
+        sequence = builder.apply(event, "from_runtime", draft=draft).sequence
+    if is_ours:
+        executor = None if route is None else route.executor
+        written = None if draft is None else draft.written
+        open_call(
+            runtime, builder, event, call_id, n, executor, sequence=sequence, written=written, overloaded=overloaded
+        )
 
 
 def _is_new(builder: StepBuilder, event: ToolRequested, known: Call) -> bool:
@@ -250,41 +258,30 @@ def _is_new(builder: StepBuilder, event: ToolRequested, known: Call) -> bool:
     return not same
 
 
-def _name(runtime: RuntimeContext, builder: StepBuilder, event: ToolRequested) -> tuple[CallId, int]:
-    settled = builder.known.get(event.native_call_id)
-    n = 0 if settled is None else settled.n + 1
-    native_session = builder.base.native_id
-    named = name_call(runtime=runtime.name, native_session_id=native_session, native_call_id=event.native_call_id, n=n)
-    return named, n
-
-
-def _route(runtime: RuntimeContext, builder: StepBuilder, event: ToolRequested) -> Matched | Unmatched:
-    return runtime.policy.routes.executor_for(
-        runtime=runtime.name, kind=event.kind, tool=event.tool, labels=builder.memory.labels
-    )
-
-
-def _start(
+def open_call(
     runtime: RuntimeContext,
     builder: StepBuilder,
     event: ToolRequested,
-    named: tuple[CallId, int],
-    route: Matched | Unmatched,
+    call_id: CallId,
+    n: int,
+    executor: str | None,
     *,
     sequence: int,
+    written: bytes | None = None,
     overloaded: bool = False,
+    caller: Origin | None = None,
+    withdrawn: bool = False,
 ) -> None:
-    """Open a call that is on record, and let it leave if it may."""
-    executor = route.executor if isinstance(route, Matched) else None
-    if executor is None and runtime.policy.routes.unrouted == "ignore" and event.problem is None:
-        return
-    size = weight(event.arguments)
+    """Open a call that is on record, and let it leave if it may; where a `caller` has asked, the outcome is for it.
+
+    One that is `withdrawn` already ends at once.
+    """
+    size = weight(event.arguments, written)
     overloaded = overloaded or has_no_room(runtime, builder, size)
-    refusal = OVERLOADED if overloaded else refusal_of(runtime, event, executor)
+    refusal = WITHDRAWN if withdrawn else OVERLOADED if overloaded else refusal_of(runtime, event, executor)
     leaves_now = refusal is None and executor is not None and builder.take_slot(executor)
     missing = None if refusal is not None or leaves_now or executor is None else builder.refusal(executor)
     policy = runtime.policy.executors.get(executor or "", USUAL_RETRY)
-    call_id, n = named
     call = Call(
         call_id=call_id,
         session_id=builder.base.session_id,
@@ -300,11 +297,16 @@ def _start(
         deadline_at=builder.now + policy.deadline,
         request_sequence=sequence,
         executor=executor,
+        deliver=caller is None,
         size=size,
+        origin=caller,
+        written=written,
     )
     index = sequence - builder.base.last_sequence - 1
     builder.change_call(Open(call, index if index >= 0 else None))
-    if refusal is not None:
+    if withdrawn:
+        withdraw(runtime, builder, call_id, refusal)
+    elif refusal is not None:
         settle(runtime, builder, call, failure(refusal))
     elif missing is not None:
         settle(runtime, builder, call, turned_away(missing), dead=True)
@@ -328,29 +330,29 @@ def refusal_of(runtime: RuntimeContext, event: ToolRequested, executor: str | No
 def _again(builder: StepBuilder, settled: Call) -> None:
     """A settled call was asked again, word for word: its outcome is offered again."""
     if settled.outcome_sequence is not None and settled.deliver:
-        builder.change_send(SendChange(sequence=settled.outcome_sequence, target=RUNTIME, state="pending"))
+        builder.send_changes.append(SendChange(sequence=settled.outcome_sequence, target=RUNTIME, state="pending"))
         builder.effects.append(Resend(settled.outcome_sequence))
 
 
 def _canceled(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, event: ToolCanceled) -> None:
     call = _open_call(builder, event.native_call_id)
     known = {"call_id": call.call_id if call else None, "tool": call.tool if call else event.tool}
-    apply_draft(runtime, builder, draft, event.model_copy(update=known))
+    builder.apply(event.model_copy(update=known), "from_runtime", draft=draft)
     if call is None:
         return
     reason = event.reason or "Canceled by the agent."
-    canceled = Answered(Outcome(outcome="canceled", error=reason))
+    canceled = cancellation(reason)
     settle(runtime, builder, call, canceled, tell_reason=reason, moot=not runtime.capabilities.answers_cancel)
 
 
 def _open_call(builder: StepBuilder, native_call_id: str) -> Call | None:
     return next(
-        (c for c in builder.calls.values() if c.native_call_id == native_call_id and c.redrive_of is None),
+        (c for c in builder.calls.values() if c.native_call_id == native_call_id and c.is_the_runtimes),
         None,
     )
 
 
-def confirm_echo(builder: StepBuilder, draft: Draft, origin: Origin) -> bool:
+def confirm_echo(builder: StepBuilder, draft: Draft) -> bool:
     """Take a frame as our own words, if it can be; False where somebody else spoke."""
     if isinstance(draft.event, ToolFinished):
         # Answered calls are no longer wanted: this is our own answer, or a repeat of somebody's.
@@ -360,7 +362,7 @@ def confirm_echo(builder: StepBuilder, draft: Draft, origin: Origin) -> bool:
         if call is not None and call.answer is not None:
             # Should the answer to our own request never come, this has told its fate.
             reason = None if builder.live else HAS_ANSWER
-            builder.change_send(SendChange(call.answer, RUNTIME, "delivered", reason=reason))
+            builder.send_changes.append(SendChange(call.answer, RUNTIME, "delivered", reason=reason))
         return True
     known = next((said for said in builder.memory.unechoed if _same(said, draft.event)), None)
     if known is None:
@@ -370,11 +372,10 @@ def confirm_echo(builder: StepBuilder, draft: Draft, origin: Origin) -> bool:
     builder.apply(
         DeliverySettled(sequence=known.sequence, target=RUNTIME, state="delivered", reason=reason, native_id=native),
         "to_runtime",
-        origin=origin,
+        draft=replace(draft, losses=()),
         caused_by=known.sequence,
-        dedupe_key=draft.native_id,
     )
-    builder.change_send(SendChange(sequence=known.sequence, target=RUNTIME, state="delivered", reason=reason))
+    builder.send_changes.append(SendChange(sequence=known.sequence, target=RUNTIME, state="delivered", reason=reason))
     return True
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.core.bounds import KEPT_BYTES
 from gateway.core.effects import Ask, ask_data
-from gateway.core.routing import Matched
 from gateway.core.session import RuntimeContext, StepBuilder, send
-from gateway.core.state import KEPT_BYTES, MOST_ASKED, Asked, Question
+from gateway.core.state import MOST_ASKED, Asked
 from gateway.errors import CannotExpress, Conflict, Inexpressible, InvalidRequest
 from gateway.events import (
     ApprovalAsked,
@@ -36,7 +36,7 @@ def open_asked(runtime: RuntimeContext, builder: StepBuilder, asked: Asked) -> N
     """Let people see a question, and ask the executor it is routed to; secrets are never routed."""
     expires_at = asked.asked_at + runtime.policy.interaction_timeout
     interaction = id_of(builder.base.session_id, asked)
-    builder.change_interaction(
+    builder.interactions.append(
         InteractionChange(
             interaction_id=interaction,
             state="waiting",
@@ -53,7 +53,7 @@ def open_asked(runtime: RuntimeContext, builder: StepBuilder, asked: Asked) -> N
         tool=asked.event.tool if isinstance(asked.event, ApprovalAsked) else None,
         labels=builder.memory.labels,
     )
-    if not isinstance(route, Matched):
+    if route is None:
         return
     data = ask_data(
         builder.base, asked.event, protocol=runtime.protocol, labels=builder.memory.labels, deadline_at=expires_at
@@ -75,7 +75,7 @@ def close_gone(builder: StepBuilder, before: tuple[Asked, ...]) -> None:
     kept = {asked.sequence for asked in builder.memory.asked}
     for asked in before:
         if asked.sequence not in kept:
-            builder.change_interaction(InteractionChange(id_of(builder.base.session_id, asked), "moot"))
+            builder.interactions.append(InteractionChange(id_of(builder.base.session_id, asked), "moot"))
 
 
 def give(runtime: RuntimeContext, builder: StepBuilder, event: Given, *, by: str) -> int:
@@ -99,7 +99,7 @@ def give(runtime: RuntimeContext, builder: StepBuilder, event: Given, *, by: str
         raise Inexpressible(exc.reason) from exc
     if asked is not None:
         change = InteractionChange(id_of(builder.base.session_id, asked), "answered", answered_by=by)
-        builder.change_interaction(change)
+        builder.interactions.append(change)
     return sequence
 
 
@@ -136,7 +136,7 @@ def expire(runtime: RuntimeContext, builder: StepBuilder) -> None:
             _give_up(runtime, builder, asked)
 
 
-def make_room(runtime: RuntimeContext, builder: StepBuilder, event: Question) -> None:
+def make_room(runtime: RuntimeContext, builder: StepBuilder, event: Event) -> None:
     """End the oldest questions where a new one would be too many, so that none is forgotten without an answer."""
     room = KEPT_BYTES - weight(event)
     for asked in builder.memory.asked:
@@ -157,10 +157,10 @@ def _give_up(runtime: RuntimeContext, builder: StepBuilder, asked: Asked) -> Non
             # An empty secret is how these runtimes are told to go on without one.
             given = SecretSupplied.model_validate({"id": native, "purpose": _purpose(asked), "value": ""})
     try:
-        send(runtime, builder, _for(asked, given), caused_by=asked.sequence, lane="turn")
+        send(runtime, builder, _for(asked, given), caused_by=asked.sequence, lane="turn", synthetic=True)
     except CannotExpress:
-        builder.apply(_for(asked, given), "to_runtime", caused_by=asked.sequence)
-    builder.change_interaction(InteractionChange(id_of(builder.base.session_id, asked), "expired"))
+        builder.apply(_for(asked, given), "to_runtime", caused_by=asked.sequence, synthetic=True)
+    builder.interactions.append(InteractionChange(id_of(builder.base.session_id, asked), "expired"))
 
 
 def read_answer(asked: Asked, body: Mapping[str, Any]) -> Given:
@@ -223,7 +223,7 @@ def derive_approval(runtime: RuntimeContext, builder: StepBuilder) -> None:
     The state may come before the action it is about, while an older one still runs: an action that should
     say that it waits, and does not, is never taken for the one that does.
     """
-    if runtime.capabilities.approvals != "by_state" or builder.memory.state != "awaiting_approval":
+    if builder.memory.state != "awaiting_approval":
         return
     pending = builder.memory.gated_action(runtime.capabilities.silent_gates)
     if pending is None or any(a.event.id == pending.native_call_id for a in builder.memory.asked):

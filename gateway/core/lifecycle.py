@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from gateway.core.adapt import hydration, place_of
-from gateway.core.calls import failure, settle
+from gateway.core.calls import cancellation, failure, settle
 from gateway.core.confirmations import confirm, recover as recover_message
 from gateway.core.effects import Queue, Transmit
 from gateway.core.interactions import expire
 from gateway.core.session import RetryPolicy, RuntimeContext, StepBuilder, send
-from gateway.core.state import NEVER_SENT, Remembered, SessionView, overdue_at, turn_end_due
+from gateway.core.state import NEVER_SENT, Remembered, SessionView, overdue_at
 from gateway.events import DeliverySettled, Envelope, FaultReported, LinkChanged, Outcome, SessionClosed, SessionMoved
 from gateway.events.frozen import replace
 from gateway.executors.port import Answered
@@ -35,7 +35,7 @@ def link(runtime: RuntimeContext, builder: StepBuilder, changed: LinkChanged, *,
         return
     update = hydration(builder.memory)
     if update is not None:
-        send(runtime, builder, update, caused_by=builder.last_sequence, lane="urgent", place="first")
+        send(runtime, builder, update, caused_by=builder.last_sequence, lane="urgent", synthetic=True, place="first")
 
 
 GATEWAY_FAULT = "gateway.fault"
@@ -49,7 +49,7 @@ def delivery(
     if fault:
         message = reason or "an event could not be sent"
         builder.apply(FaultReported(code=GATEWAY_FAULT, message=message), "from_runtime", caused_by=sequence)
-    builder.change_send(SendChange(sequence=sequence, target=target, state=state, reason=reason))
+    builder.send_changes.append(SendChange(sequence=sequence, target=target, state=state, reason=reason))
     match state:
         case "refused" | "moot" | "unknown" | "dead":
             settled = DeliverySettled(sequence=sequence, target=target, state=state, reason=reason)
@@ -63,14 +63,16 @@ def held(builder: StepBuilder, sequences: Iterable[int]) -> None:
     waiting = {said.sequence for said in builder.memory.unechoed}
     for sequence in sequences:
         if sequence in waiting:
-            builder.change_send(SendChange(sequence=sequence, target=RUNTIME, state="pending", reason=NEVER_SENT))
+            builder.send_changes.append(
+                SendChange(sequence=sequence, target=RUNTIME, state="pending", reason=NEVER_SENT)
+            )
 
 
 def close(runtime: RuntimeContext, builder: StepBuilder, *, reason: str | None) -> None:
     """The session ends for us: nothing of it may hang."""
     for call in list(builder.calls.values()):
         text = "The session was closed."
-        settle(runtime, builder, call, Answered(Outcome(outcome="canceled", error=text)), tell_reason=text, moot=True)
+        settle(runtime, builder, call, cancellation(text), tell_reason=text, moot=True)
     builder.apply(SessionClosed(reason=reason), "to_runtime")
 
 
@@ -79,12 +81,12 @@ def tick(runtime: RuntimeContext, builder: StepBuilder) -> None:
     now = builder.now
     for call in list(builder.calls.values()):
         if call.canceling_until is not None and call.canceling_until <= now:
-            settle(runtime, builder, call, Answered(Outcome(outcome="canceled", error="Canceled by an operator.")))
+            settle(runtime, builder, call, cancellation("Canceled by an operator."))
         elif call.deadline_at <= now:
             waited = (now - call.created_at).total_seconds()
             error = f"The tool {call.tool!r} gave no answer within {waited:.0f} s."
             unknown = call.unknown or (call.state != "queued" and call.attempt > 0)
-            expired = Answered(Outcome(outcome="expired", error=error, unknown=unknown))
+            expired = Answered(Outcome(outcome="expired", error=error, unknown=unknown), synthetic=True)
             settle(runtime, builder, call, expired, tell_reason="The deadline has passed.", dead=True)
     for waiting in builder.memory.confirmations:
         if waiting.posted_at + runtime.options.confirm_timeout <= now:
@@ -93,23 +95,37 @@ def tick(runtime: RuntimeContext, builder: StepBuilder) -> None:
     overdue = overdue_at(builder.start, runtime.options.start_wait) if runtime.capabilities.starts_deaf else None
     if overdue is not None and overdue <= now:
         builder.start = replace(builder.start, state="overdue")
-    due = turn_end_due(builder.view, quiet=runtime.options.turn_quiet, timeout=runtime.options.turn_timeout)
-    if due is not None and due <= now and runtime.capabilities.turns == "inferred":
+    due = _turn_end_due(runtime, builder.view) if runtime.capabilities.turns == "inferred" else None
+    if due is not None and due <= now:
         builder.apply(SessionMoved(state="idle", reason="inferred: nothing more happened"), "from_runtime")
 
 
 def next_due(runtime: RuntimeContext, view: SessionView) -> datetime | None:
     """Say when `tick` has something to do."""
-    memory, able, times = view.memory, runtime.capabilities, list[datetime | None]()
-    for call in view.calls.values():
-        times += (call.deadline_at, call.canceling_until)
-    times += [waiting.posted_at + runtime.options.confirm_timeout for waiting in memory.confirmations]
-    times += [asked.asked_at + runtime.policy.interaction_timeout for asked in memory.asked]
-    if able.starts_deaf:
-        times.append(overdue_at(view.start, runtime.options.start_wait))
-    if able.turns == "inferred" and not view.calls:
-        times.append(turn_end_due(view, quiet=runtime.options.turn_quiet, timeout=runtime.options.turn_timeout))
-    return min([time for time in times if time is not None], default=None)
+    memory, able, options = view.memory, runtime.capabilities, runtime.options
+    times = [call.deadline_at for call in view.calls.values()]
+    times += [call.canceling_until for call in view.calls.values() if call.canceling_until is not None]
+    if memory.confirmations:
+        times += [waiting.posted_at + options.confirm_timeout for waiting in memory.confirmations]
+    if memory.asked:
+        times += [asked.asked_at + runtime.policy.interaction_timeout for asked in memory.asked]
+    if able.starts_deaf and (overdue := overdue_at(view.start, options.start_wait)) is not None:
+        times.append(overdue)
+    if able.turns == "inferred" and (ends := _turn_end_due(runtime, view)) is not None:
+        times.append(ends)
+    return min(times, default=None)
+
+
+def _turn_end_due(runtime: RuntimeContext, view: SessionView) -> datetime | None:
+    """Say when an inferred turn ends if nothing else happens; never while a call of its own is open."""
+    memory = view.memory
+    if not memory.running or memory.active_at is None:
+        return None
+    if any(call.answer_to != "caller" for call in view.calls.values()):
+        return None
+    active_at = memory.active_at if view.touched_at is None else max(memory.active_at, view.touched_at)
+    late = active_at + runtime.options.turn_timeout
+    return late if memory.quiet_at is None else min(late, memory.quiet_at + runtime.options.turn_quiet)
 
 
 def recover(runtime: RuntimeContext, builder: StepBuilder, messages: Sequence[Envelope] = ()) -> None:

@@ -1,7 +1,7 @@
 """What clients post through the API, said in a way the runtime understands. Pure."""
 
 from gateway.core.adapt import adapt
-from gateway.core.calls import settle
+from gateway.core.calls import cancellation, settle
 from gateway.core.confirmations import confirmed_by_client
 from gateway.core.interactions import give
 from gateway.core.session import RuntimeContext, StepBuilder, begin_turn, send
@@ -13,13 +13,11 @@ from gateway.events import (
     Event,
     MessageConfirmed,
     MessagePosted,
-    Outcome,
     QuestionAnswered,
     SecretSupplied,
     TurnInterrupted,
     TurnSteered,
 )
-from gateway.executors.port import Answered
 from gateway.store.step import Lane
 
 
@@ -41,7 +39,7 @@ def post(runtime: RuntimeContext, builder: StepBuilder, event: Event, *, by: str
                 native = event.kind in runtime.capabilities.accepts
                 for call in [c for c in builder.calls.values() if c.redrive_of is None]:
                     reason = event.reason or "The turn was interrupted."
-                    canceled = Answered(Outcome(outcome="canceled", error=reason))
+                    canceled = cancellation(reason)
                     settle(runtime, builder, call, canceled, tell_reason=reason, moot=native)
                 return sequence
             case ApprovalGiven() | QuestionAnswered() | SecretSupplied():
@@ -71,10 +69,11 @@ def _pass_on(runtime: RuntimeContext, builder: StepBuilder, event: Event, *, lan
     builder.apply(event, "to_runtime", losses=held)
     sequence = builder.last_sequence
     if adapted.first is not None:
-        send(runtime, builder, adapted.first, caused_by=sequence, lane="turn")
+        send(runtime, builder, adapted.first, caused_by=sequence, lane="turn", synthetic=True)
         builder.add_losses(sequence, builder.events[-1].losses)
     losses = tuple(loss for loss in adapted.losses if loss not in held)
-    send(runtime, builder, adapted.event, caused_by=sequence, lane="new_work" if apart else lane, losses=losses)
+    instead: Lane = "new_work" if apart else lane
+    send(runtime, builder, adapted.event, caused_by=sequence, lane=instead, losses=losses, synthetic=True)
     # Whoever has posted it is shown this envelope. Where a message was taken out of it, places are counted from there.
     part = "/message" if apart else ""
     builder.add_losses(

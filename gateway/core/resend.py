@@ -185,7 +185,11 @@ class Lanes:
     nothing behind it that may.
     """
 
+    __slots__ = ("_in_order", "_waiting", "count")
+
     def __init__(self, *, in_order: bool) -> None:
+        self.count = 0
+        """How many events wait."""
         self._in_order = in_order
         # Made when it is needed, since most sessions are idle most of the time.
         self._waiting: dict[int, deque[Transmit]] = {}
@@ -193,7 +197,10 @@ class Lanes:
     def add(self, item: Transmit) -> None:
         """Let an event wait in its place."""
         lane = _PLACES.index(item.place) if self._in_order else LANES.index(item.lane)
-        line = self._waiting.setdefault(lane, deque())
+        line = self._waiting.get(lane)
+        if line is None:
+            line = self._waiting[lane] = deque()
+        self.count += 1
         if line and item.sequence < line[-1].sequence:
             self._waiting[lane] = deque(sorted((*line, item), key=_sequence))
         else:
@@ -205,8 +212,9 @@ class Lanes:
             line = self._waiting[lane]
             for item in line:
                 if may_leave(item):
-                    first = _asked_first(line, item)
+                    first = _asked_first(line, item) if item.kind == "approval.given" else item
                     line.remove(first)
+                    self.count -= 1
                     if not line:
                         del self._waiting[lane]
                     return first
@@ -215,14 +223,12 @@ class Lanes:
     def remove(self, unwanted: Callable[[Transmit], bool]) -> list[Transmit]:
         """Let some wait here no longer; answers which."""
         gone = [item for item in self if unwanted(item)]
+        self.count -= len(gone)
         for lane in [lane for lane in self._waiting if gone]:
             line = deque([item for item in self._waiting.pop(lane) if item not in gone])
             if line:
                 self._waiting[lane] = line
         return gone
-
-    def __len__(self) -> int:
-        return sum(map(len, self._waiting.values()))
 
     def __iter__(self) -> Iterator[Transmit]:
         return (item for lane in sorted(self._waiting) for item in self._waiting[lane])
@@ -234,7 +240,7 @@ def _sequence(item: Transmit) -> int:
 
 def _asked_first(line: deque[Transmit], item: Transmit) -> Transmit:
     """Of approvals that may leave, whatever order they were given in, take the one that was asked for first."""
-    if item.kind != "approval.given" or item.caused_by is None:
+    if item.caused_by is None:
         return item
     given = [one for one in line if one.kind == item.kind and one.caused_by is not None]
     return min(given, key=lambda one: one.caused_by or 0)

@@ -1,8 +1,9 @@
 """Who answers what: the routes of the YAML as pure matching."""
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Literal
 
 from gateway.events.frozen import frozen
@@ -41,12 +42,7 @@ class Matched:
     index: int
 
 
-@frozen
-class Unmatched:
-    """No route takes it."""
-
-
-@frozen
+@dataclass(frozen=True)
 class Routes:
     """All rules, in the order of the YAML."""
 
@@ -55,24 +51,28 @@ class Routes:
 
     def executor_for(
         self, *, runtime: str, kind: str, tool: str | None = None, labels: Mapping[str, str]
-    ) -> Matched | Unmatched:
+    ) -> Matched | None:
         """Find who answers: the first rule that matches and has `to`."""
-        for index, route in enumerate(self.routes):
-            if route.to is not None and route.matches(runtime=runtime, kind=kind, tool=tool, labels=labels):
-                return Matched(route.to, index)
-        return Unmatched()
+        for route, found in self._answering:
+            if route.matches(runtime=runtime, kind=kind, tool=tool, labels=labels):
+                return found
+        return None
 
     def copies_for(
         self, *, runtime: str, kind: str, tool: str | None = None, labels: Mapping[str, str]
     ) -> tuple[str, ...]:
         """List the destinations that get a copy, each once, in the order of the rules."""
         found: dict[str, None] = {}
-        for route in self.routes:
-            if route.copy_to and route.matches(runtime=runtime, kind=kind, tool=tool, labels=labels):
+        for route in self.copying:
+            if route.matches(runtime=runtime, kind=kind, tool=tool, labels=labels):
                 found.update(dict.fromkeys(route.copy_to))
         return tuple(found)
 
-    @property
-    def copies_anything(self) -> bool:
-        """Whether any rule copies events at all."""
-        return any(route.copy_to for route in self.routes)
+    @cached_property
+    def copying(self) -> tuple[Route, ...]:
+        """The rules that copy events."""
+        return tuple([route for route in self.routes if route.copy_to])
+
+    @cached_property
+    def _answering(self) -> tuple[tuple[Route, Matched], ...]:
+        return tuple([(r, Matched(r.to, index)) for index, r in enumerate(self.routes) if r.to is not None])

@@ -4,6 +4,7 @@ The memory already shows what has happened here, so that one step can carry many
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,7 +14,7 @@ from gateway.core.adapt import adapt, carries_state
 from gateway.core.effects import Effect, Place, Transmit
 from gateway.core.fold import fold
 from gateway.core.routing import Routes
-from gateway.core.state import Remembered, SessionView, Start
+from gateway.core.state import SessionView
 from gateway.events import (
     CallId,
     ContextUpdated,
@@ -22,23 +23,21 @@ from gateway.events import (
     Envelope,
     Event,
     EventId,
-    InteractionId,
     Loss,
     MessagePosted,
     Origin,
     SessionMoved,
     ToolRequested,
 )
+from gateway.events.envelope import is_own
 from gateway.events.frozen import frozen, replace
-from gateway.store.call import Call, CallChange, changed
+from gateway.store.call import Call, CallChange, Settle, changed, state_after
 from gateway.store.step import (
     RUNTIME,
     Enqueue,
-    Fence,
     InteractionChange,
     Keep,
     Lane,
-    LastSequence,
     SendChange,
     Step,
 )
@@ -99,17 +98,10 @@ class RuntimeContext:
     policy: Policy
 
 
-@frozen
-class Mark:
-    """A place to go back to when one of several decisions fails."""
+Mark = dict[str, Any]
+"""A place to go back to when one of several decisions fails: the builder's own members, as they were there."""
 
-    memory: Remembered
-    last_sequence: int
-    sizes: tuple[int, ...]
-    cursor: str | None
-    partial: str
-    live: bool
-    start: Start
+_COLLECTED = (list, dict, set)
 
 
 class StepBuilder:
@@ -123,7 +115,7 @@ class StepBuilder:
         mint: Callable[[], EventId],
         take_slot: Callable[[str], bool],
         refusal: Callable[[str], str | None],
-        routes: Routes,
+        runtime: RuntimeContext,
         known: Mapping[str, Call] | None = None,
         repeats: Collection[str] = (),
     ) -> None:
@@ -144,18 +136,16 @@ class StepBuilder:
         self.cursor: str | None = None
         self.effects: list[Effect] = []
         self.events: list[Envelope] = []
+        self.sends: list[Enqueue] = []
+        """New outbound rows, of events that are recorded here."""
+        self.send_changes: list[SendChange] = []
+        self.interactions: list[InteractionChange] = []
         self._mint = mint
-        self._routes = routes if routes.copies_anything else None
-        """Those that copy events, where any does."""
+        self._runtime = runtime
         self._calls: list[CallChange] = []
-        self._sends: list[Enqueue] = []
-        self._send_changes: list[SendChange] = []
-        self._interactions: list[InteractionChange] = []
         self._keeps: list[Keep] = []
         self._taken = set(repeats)
         """Native ids on record that the memory may no longer hold, and those of this step."""
-        self._before: list[tuple[CallId, Call | None]] = []
-        """What each change of a call replaced, for going back."""
         self._open_bytes: int | None = None
 
     def apply(
@@ -163,12 +153,31 @@ class StepBuilder:
         event: Event,
         direction: Direction,
         *,
+        draft: Draft | None = None,
         origin: Origin | None = None,
         caused_by: int | None = None,
         losses: tuple[Loss, ...] = (),
-        dedupe_key: str | None = None,
+        written: bytes | None = None,
+        linked_to: CallId | None = None,
+        copies_at: datetime | None = None,
+        synthetic: bool = False,
     ) -> Envelope:
-        """Let an event happen: it is written with the step, under the next sequence, and `memory` shows it at once."""
+        """Let an event happen: it is written with the step, under the next sequence, and `memory` shows it at once.
+
+        What a frame has said comes with its draft, which tells the origin, the key for repeats and the losses. Of what
+        is `linked_to` a call there are no copies; others may have to wait.
+        """
+        dedupe_key: str | None = None
+        if draft is not None:
+            losses, dedupe_key, written = draft.losses, draft.native_id, draft.written
+            origin = Origin(
+                self._runtime.adapter,
+                self._runtime.protocol,
+                draft.native_id,
+                draft.native_sequence,
+                draft.native_time,
+                draft.correlation,
+            )
         new = Envelope(
             event_id=self._mint(),
             session_id=self.base.session_id,
@@ -180,19 +189,25 @@ class StepBuilder:
             caused_by=caused_by,
             losses=losses,
             dedupe_key=dedupe_key,
+            written=written,
+            linked_to=linked_to,
+            synthetic=synthetic or is_own(event.kind, direction, origin),
         )
         self.events.append(new)
         if dedupe_key is not None:
             self._taken.add(dedupe_key)
         self.last_sequence = new.sequence
-        self.memory = fold(self.memory, new, new.sequence)
-        if self._routes is not None:
-            tool = event.tool if isinstance(event, ToolRequested) else None
-            for name in self._routes.copies_for(
-                runtime=self.base.runtime, kind=event.kind, tool=tool, labels=self.memory.labels
-            ):
-                self._sends.append(Enqueue(len(self.events) - 1, f"destination:{name}"))
+        self.memory = fold(self.memory, new)
+        if linked_to is None and self._runtime.policy.routes.copying:
+            targets = self.copies_of(event.kind, event.tool if isinstance(event, ToolRequested) else None)
+            self.sends += [Enqueue(len(self.events) - 1, target, due_at=copies_at) for target in targets]
         return new
+
+    def copies_of(self, kind: str, tool: str | None) -> list[str]:
+        """Name the outbound targets that get copies of events of a kind."""
+        routes, runtime = self._runtime.policy.routes, self.base.runtime
+        copies = routes.copies_for(runtime=runtime, kind=kind, tool=tool, labels=self.memory.labels)
+        return [f"destination:{name}" for name in copies]
 
     def has_taken(self, native_id: str) -> bool:
         """Whether a native message is on record, or part of this step, as far as is known here."""
@@ -203,18 +218,6 @@ class StepBuilder:
         place = sequence - self.base.last_sequence - 1
         known = self.events[place]
         self.events[place] = replace(known, losses=tuple(dict.fromkeys((*known.losses, *losses))))
-
-    def add_send(self, send: Enqueue) -> None:
-        """Add an outbound row for a recorded event."""
-        self._sends.append(send)
-
-    def change_send(self, change: SendChange) -> None:
-        """Say what became of an outbound row."""
-        self._send_changes.append(change)
-
-    def change_interaction(self, change: InteractionChange) -> None:
-        """Say what became of a question to a person."""
-        self._interactions.append(change)
 
     def keep(self, keep: Keep, sequences: Iterable[int]) -> None:
         """Keep the answer to a client with the step; it shows the events recorded here under these sequences."""
@@ -229,16 +232,22 @@ class StepBuilder:
         """
         call_id = change.call_id
         before = self.calls.get(call_id)
-        numbers = range(self.base.last_sequence + 1, self.last_sequence + 1)
-        after = changed(before or ended, change, now=self.now, numbers=numbers)
-        self._calls.append(change)
-        self._before.append((call_id, before))
-        if self._open_bytes is not None:
-            self._open_bytes += (after.size if after.is_open else 0) - (0 if before is None else before.size)
-        if after.is_open:
-            self.calls[call_id] = after
+        if before is not None and isinstance(change, Settle):
+            # What is kept of it is for the store to say: nothing of it is asked here any more.
+            state_after(before, change)
+            after = None
         else:
+            numbers = range(self.base.last_sequence + 1, self.last_sequence + 1)
+            after = changed(before or ended, change, now=self.now, numbers=numbers)
+        self._calls.append(change)
+        if after is not None and not after.is_open:
+            after = None
+        if self._open_bytes is not None:
+            self._open_bytes += (0 if after is None else after.size) - (0 if before is None else before.size)
+        if after is None:
             self.calls.pop(call_id, None)
+        else:
+            self.calls[call_id] = after
 
     @property
     def open_bytes(self) -> int:
@@ -248,61 +257,18 @@ class StepBuilder:
         return self._open_bytes
 
     def mark(self) -> Mark:
-        """Remember this place."""
-        return Mark(
-            memory=self.memory,
-            last_sequence=self.last_sequence,
-            # Written out, since this is done for every signal.
-            sizes=(
-                len(self._before),
-                len(self.events),
-                len(self._calls),
-                len(self._sends),
-                len(self._send_changes),
-                len(self._interactions),
-                len(self._keeps),
-                len(self.effects),
-            ),
-            cursor=self.cursor,
-            partial=self.partial,
-            live=self.live,
-            start=self.start,
-        )
+        """Remember this place; what is collected is copied, and nothing else is changed in place."""
+        return {name: copy(value) if type(value) in _COLLECTED else value for name, value in vars(self).items()}
 
     def back_to(self, mark: Mark) -> None:
-        """Forget everything since a mark."""
-        self.memory, self.last_sequence, self.cursor = mark.memory, mark.last_sequence, mark.cursor
-        self.partial, self.live, self.start = mark.partial, mark.live, mark.start
-        self._open_bytes = None
-        self._taken -= {new.dedupe_key for new in self.events[mark.last_sequence - self.base.last_sequence :]}
-        for call_id, before in reversed(self._before[mark.sizes[0] :]):
-            if before is None:
-                self.calls.pop(call_id, None)
-            else:
-                self.calls[call_id] = before
-        lists = (
-            self._before,
-            self.events,
-            self._calls,
-            self._sends,
-            self._send_changes,
-            self._interactions,
-            self._keeps,
-            self.effects,
-        )
-        for kept, size in zip(lists, mark.sizes, strict=True):
-            del kept[size:]
+        """Forget everything since a mark, which is good for once."""
+        vars(self).update(mark)
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to write."""
-        written = self.events or self._calls or self._sends or self._send_changes or self._interactions
+        written = self.events or self._calls or self.sends or self.send_changes or self.interactions
         return self.cursor is None and not written and self._listed == self.base.listed
-
-    @property
-    def interactions_changed(self) -> tuple[InteractionId, ...]:
-        """The questions to people that the step changes."""
-        return tuple(change.interaction_id for change in self._interactions)
 
     @property
     def view(self) -> SessionView:
@@ -333,15 +299,16 @@ class StepBuilder:
             session_id=self.base.session_id,
             events=tuple(self.events),
             calls=tuple(self._calls),
-            sends=tuple(self._sends),
-            send_changes=tuple(self._send_changes),
-            interactions=tuple(self._interactions),
+            sends=tuple(self.sends),
+            send_changes=tuple(self.send_changes),
+            interactions=tuple(self.interactions),
             keeps=tuple(self._keeps),
             cursor=self.cursor,
             snapshot=snapshot,
             keep_from=self._keep_from if snapshot is not None else None,
             state=state if state != self.base.listed else None,
-            expects=(Fence(fence), LastSequence(self.base.last_sequence)) if self.events else (Fence(fence),),
+            fence=fence,
+            last_sequence=self.base.last_sequence if self.events else None,
         )
 
     @property
@@ -364,6 +331,7 @@ def send(
     lane: Lane,
     losses: tuple[Loss, ...] = (),
     sends: bool = True,
+    synthetic: bool = False,
     leave_before: datetime | None = None,
     place: Place = "in_order",
 ) -> int:
@@ -372,9 +340,11 @@ def send(
         adapted = adapt(event, builder.memory, runtime.capabilities)
         event, losses = adapted.event, tuple(dict.fromkeys((*losses, *adapted.losses)))
     encoded = runtime.codec.encode(Draft(event))
-    new = builder.apply(event, "to_runtime", caused_by=caused_by, losses=(*losses, *encoded.losses))
+    new = builder.apply(
+        event, "to_runtime", caused_by=caused_by, losses=(*losses, *encoded.losses), synthetic=synthetic
+    )
     if sends:
-        builder.add_send(Enqueue(len(builder.events) - 1, RUNTIME, lane))
+        builder.sends.append(Enqueue(len(builder.events) - 1, RUNTIME, lane))
         said: Draft | Envelope = Draft(event)
         if runtime.capabilities.replaces_context and _carries_message(event):
             # Said as it would be said again, so that a message without an id has the same one each time.
@@ -402,35 +372,3 @@ def _carries_message(event: Event) -> bool:
 def begin_turn(runtime: RuntimeContext, builder: StepBuilder) -> None:
     if runtime.capabilities.turns == "inferred" and not builder.memory.running:
         builder.apply(SessionMoved(state="running", reason="inferred"), "from_runtime")
-
-
-def origin_of(runtime: RuntimeContext, draft: Draft) -> Origin:
-    """Say where a draft comes from."""
-    return Origin(
-        runtime.adapter,
-        runtime.protocol,
-        draft.native_id,
-        draft.native_sequence,
-        draft.native_time,
-        draft.correlation,
-    )
-
-
-def apply_draft(
-    runtime: RuntimeContext,
-    builder: StepBuilder,
-    draft: Draft,
-    event: Event,
-    *,
-    direction: Direction = "from_runtime",
-    caused_by: int | None = None,
-) -> Envelope:
-    """Let what a frame says happen."""
-    return builder.apply(
-        event,
-        direction,
-        origin=origin_of(runtime, draft),
-        caused_by=caused_by,
-        losses=draft.losses,
-        dedupe_key=draft.native_id,
-    )

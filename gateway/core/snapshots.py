@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from gateway.core.state import Complete, Remembered
 
-FOLDING = 2
+FOLDING = 3
 """The number of this release's folding: a release that remembers more, or other things, of the same events raises it.
 The first release wrote none, and counts as 1."""
 

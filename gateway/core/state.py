@@ -18,6 +18,7 @@ from gateway.events import (
     EventId,
     FaultReported,
     MessagePosted,
+    Origin,
     QuestionAnswered,
     QuestionAsked,
     SecretAsked,
@@ -37,8 +38,6 @@ MOST_CONFIRMATIONS = 1_000
 """Agent messages that may wait to be confirmed; the next is refused at once."""
 MOST_ASKED = 100
 """Questions that may wait for a person; for the next, the oldest is denied or skipped."""
-KEPT_BYTES = 4 * 1024 * 1024
-"""What questions, actions, unanswered calls and unechoed words may each take; the oldest gives way, never the last."""
 NEVER_SENT = "held: the runtime has not started yet"
 """Reason of a pending row that was never sent: whoever finds it later need not wonder."""
 UNSTARTED = "sent although the runtime had not said that it has started"
@@ -64,6 +63,7 @@ class Confirmation:
 
 
 Question = ApprovalAsked | QuestionAsked | SecretAsked
+QUESTIONS = frozenset({"approval.asked", "question.asked", "secret.asked"})
 Reply = MessagePosted | ActionOrdered | ApprovalGiven | QuestionAnswered | TurnSteered | TurnInterrupted
 
 
@@ -108,6 +108,28 @@ class Action:
     gated: bool = False
     """Its request said that it waits for an approval."""
     size: int = 0
+    asked_at: datetime | None = None
+    linked_to: CallId | None = None
+    """The caller's call that it is."""
+    withdrawn: bool = False
+    """It ended because nobody wanted it any more."""
+
+    def is_sent_again(self, event: ToolRequested, correlation: str | None) -> bool:
+        """Whether a request replaces this one, under another id."""
+        if self.native_call_id == event.supersedes:
+            return True
+        return correlation is not None and self.correlation == correlation and self.tool == event.tool
+
+
+@frozen
+class Unlinked:
+    """A caller's call that may be an action of the runtime's own, which has not been seen yet."""
+
+    call_id: CallId
+    tool: str
+    args_sha: str
+    sequence: int
+    asked_at: datetime
 
 
 @frozen
@@ -150,6 +172,13 @@ class Stated:
     def is_before(self, other: "Stated") -> bool:
         """Say whether this is older: by its number and its time, since numbers may begin anew."""
         return self.number < other.number and self.time < other.time
+
+
+def where(origin: Origin | Draft | None) -> Stated | None:
+    """Say where a state stands in the runtime's own order; None where it does not tell."""
+    if origin is None or origin.native_sequence is None or origin.native_time is None:
+        return None
+    return Stated(origin.native_sequence, origin.native_time)
 
 
 @frozen
@@ -197,6 +226,7 @@ class Remembered:
     wanted: Mapping[str, Wanted] = field(default_factory=dict[str, Wanted])
     hosted: Mapping[str, Hosted] = field(default_factory=dict[str, Hosted])
     actions: tuple[Action, ...] = ()
+    unlinked: tuple[Unlinked, ...] = ()
     unechoed: tuple[Unechoed, ...] = ()
     orders: Mapping[str, int] = field(default_factory=dict[str, int])
     """Sequences of our orders by the native id under which their results will come."""
@@ -223,6 +253,17 @@ class Remembered:
         if action is None or action.superseded or (action.decided and not decided):
             return None
         return action if self.is_behind(action, self.gate) else None
+
+    def still_asked(self, gate: Gate | None) -> tuple[Asked, ...]:
+        """Leave out the approvals that a new state shows as decided: all of them, or those an older one asked for."""
+        if gate is None:
+            decided = self.state == "awaiting_approval"
+            return tuple(a for a in self.asked if not (decided and isinstance(a.event, ApprovalAsked)))
+        return tuple(a for a in self.asked if not a.by_state or self._is_about(a, gate))
+
+    def _is_about(self, asked: Asked, gate: Gate) -> bool:
+        action = self.action(asked.event.id)
+        return action is not None and self.is_behind(action, gate)
 
     def is_behind(self, action: Action, gate: Gate | None) -> bool:
         """Say whether a state can be about an action: the state is said first (the runtime's numbers tell).
@@ -335,13 +376,3 @@ class SessionView:
 def first_state(capabilities: Capabilities) -> str:
     """Name the state a session is listed with before its runtime has said one."""
     return "starting" if capabilities.turns == "signalled" else "idle"
-
-
-def turn_end_due(view: SessionView, *, quiet: timedelta, timeout: timedelta) -> datetime | None:
-    """Say when an inferred turn ends if nothing else happens; never while a call is open."""
-    memory = view.memory
-    if not memory.running or view.calls or memory.active_at is None:
-        return None
-    active_at = memory.active_at if view.touched_at is None else max(memory.active_at, view.touched_at)
-    late = active_at + timeout
-    return late if memory.quiet_at is None else min(late, memory.quiet_at + quiet)

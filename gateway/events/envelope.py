@@ -4,17 +4,19 @@ from dataclasses import field
 from datetime import datetime
 from typing import Any, Literal
 
+import orjson
+
 from gateway.events.content import Loss
 from gateway.events.frozen import frozen
-from gateway.events.ids import EventId, SessionId
-from gateway.events.kinds import EVENT, Event
+from gateway.events.ids import CallId, EventId, SessionId
+from gateway.events.kinds import EVENT, Event, ToolFinished, ToolRequested
 
 Direction = Literal["from_runtime", "to_runtime"]
 
 
 @frozen
 class Origin:
-    """Where an event comes from, in the words of its protocol; absent on those that the gateway made itself."""
+    """Where an event comes from, in the words of its protocol; only what a runtime or a caller has said has one."""
 
     adapter: str
     protocol: str
@@ -41,8 +43,8 @@ class Draft:
     """True for what is only news: never numbered, stored or routed."""
     echo: bool = False
     """True where the frame may be our own message coming back."""
-    plain: bool = field(default=False, compare=False)
-    """For a codec: whether `find_fault` surely minds nothing in the result that the event holds."""
+    written: bytes | None = field(default=None, compare=False, repr=False)
+    """The arguments or the result in it as compact JSON, where `find_fault` surely minds nothing in them."""
 
 
 @frozen
@@ -64,6 +66,12 @@ class Envelope:
     """The kind it was stored under, where this release cannot read it: `event` is then opaque, and never said."""
     dedupe_key: str | None = None
     """With a repeat of (session, direction, key) nothing of a step is written: it is Repeated. Shown to nobody."""
+    written: bytes | None = field(default=None, compare=False, repr=False)
+    """As for a draft."""
+    linked_to: CallId | None = None
+    """Of an action of the runtime's own: the caller's call that it is, so that it is shown and counted once."""
+    synthetic: bool = False
+    """Made by the gateway itself: no runtime, caller, client or backend has said it."""
 
 
 @frozen
@@ -74,9 +82,31 @@ class Live:
     after_sequence: int
 
 
+@frozen
+class Gap:
+    """History between the reader's place and `first_sequence` is gone."""
+
+    first_sequence: int
+
+
+@frozen
+class Missed:
+    """The reader was not told of every change to what waits for people; what follows begins with all that wait."""
+
+
+OWN_KINDS = frozenset({"session.opened", "session.closed", "link.changed", "call.linked", "delivery.settled"})
+"""Kinds that nobody says to the gateway; what it hears of a runtime has an origin."""
+
+
+def is_own(kind: str, direction: Direction, origin: Origin | None) -> bool:
+    """Whether an event can have no other maker than the gateway."""
+    return origin is None and (direction == "from_runtime" or kind in OWN_KINDS)
+
+
 def to_json(envelope: Envelope) -> dict[str, Any]:
     """Shape an envelope as the API and the event copies show it."""
-    origin = envelope.origin
+    origin, event = envelope.origin, envelope.event
+    written = write_around(event, envelope.written)
     return {
         "event_id": envelope.event_id,
         "session_id": envelope.session_id,
@@ -93,8 +123,10 @@ def to_json(envelope: Envelope) -> dict[str, Any]:
             "native_time": origin.native_time,
         },
         "caused_by": envelope.caused_by,
+        "linked_to": envelope.linked_to,
+        "synthetic": envelope.synthetic,
         "losses": [loss.model_dump() for loss in envelope.losses],
-        "event": dump_event(envelope.event),
+        "event": dump_event(event) if written is None else orjson.Fragment(written),
     }
 
 
@@ -106,6 +138,24 @@ def to_copy(envelope: Envelope) -> tuple[str, dict[str, Any]]:
     if envelope.stored_kind is None:
         return envelope.event.kind, to_json(envelope)
     return envelope.stored_kind, {**to_json(envelope), "event": getattr(envelope.event, "payload", None)}
+
+
+def write_around(event: Event, written: bytes | None) -> bytes | None:
+    """Write an event around the JSON of its arguments or result, without members that hold nothing.
+
+    None where that is not at hand, or the event holds more that is for pydantic to write.
+    """
+    match event:
+        case ToolRequested() if written is not None:
+            name = "arguments"
+        case ToolFinished(context=None, updates=()) if written is not None:
+            name = "result"
+        case _:
+            return None
+    members = {key: value for key, value in event.__dict__.items() if value is not None}
+    if name in members:
+        members[name] = orjson.Fragment(written)
+    return orjson.dumps(members)
 
 
 def dump_event(event: Event) -> dict[str, Any]:

@@ -224,6 +224,22 @@ class CallProgressed(Value):
     """Ours."""
 
 
+class CallLinked(Value):
+    """An action of the runtime's own has turned out to be a caller's call, seen from its other side.
+
+    `caused_by` is the sequence of the action's request.
+    """
+
+    kind: Literal["call.linked"] = "call.linked"
+    """What happened."""
+    native_call_id: str
+    """The runtime's own id of the action."""
+    tool: str
+    """The tool that was called."""
+    call_id: str
+    """Ours: the caller's call."""
+
+
 class ApprovalAsked(Value):
     """← A person must allow or deny an action."""
 
@@ -418,6 +434,10 @@ class Opaque(Value):
     """The message itself."""
 
 
+UNKNOWN_KIND = "unknown-kind"
+"""The channel of the opaque event that one reads as whose kind, or a member of it, this release does not know."""
+
+
 class SessionOpened(Value):
     """The session exists from here on."""
 
@@ -524,6 +544,7 @@ Event = Annotated[
     | ToolCanceled
     | ToolFinished
     | CallProgressed
+    | CallLinked
     | ApprovalAsked
     | ApprovalGiven
     | QuestionAsked

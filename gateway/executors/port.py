@@ -1,15 +1,20 @@
 """The socket for whoever answers calls: what is asked, and the ways it can end. Pure."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import field
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol, cast
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from gateway.events import ContextUpdate, Outcome
 from gateway.events.described import Described
 from gateway.events.frozen import frozen
+from gateway.json_values import cut_member
+
+
+def _unheard(_data: dict[str, Any]) -> None:
+    """Take no report."""
 
 
 @frozen
@@ -29,6 +34,14 @@ class Request:
     attempt: int
     timeout: timedelta
     """How long this one attempt may take."""
+    arguments: bytes | None = field(default=None, compare=False, repr=False)
+    """The `arguments` in the data as compact JSON, where somebody has written them."""
+    report: Callable[[dict[str, Any]], None] = field(default=_unheard, compare=False, repr=False)
+    """Tells how far a call is: a JSON object of 64 KiB at most, which goes on record as `call.progressed`.
+
+    It never raises and may be called from any thread, until the answer is there. A report that is no such object is
+    ignored; of those within 100 ms only the newest is kept, and `limits.progress` bounds all of one call's.
+    """
 
 
 @frozen
@@ -53,8 +66,10 @@ class Answered:
     """Members of the answer that nobody knows."""
     may_quote: bool = field(default=True, compare=False)
     """Whether it may tell something that was sent along; False only after a look through its text."""
-    plain: bool = field(default=False, compare=False)
-    """Whether `find_fault` surely minds nothing in the result, so that no codec need look through it again."""
+    written: bytes | None = field(default=None, compare=False, repr=False)
+    """The result as compact JSON, where `find_fault` surely minds nothing in it: nobody need look or write again."""
+    synthetic: bool = field(default=False, compare=False)
+    """Made by the gateway, for want of an answer."""
 
 
 @frozen
@@ -153,33 +168,41 @@ class OutcomeForm(Described):
 
 
 _MOST_IGNORED = 20
+_OUTCOME = TypeAdapter(Outcome).validator
+_SAID, _KINDS = frozenset({"outcome", "result", "error"}), ("success", "failure", "canceled")
+"""Of what most answers are made: members that the form and an outcome have alike, and kinds that both know."""
 # Asked for on each call, a model collects them anew.
 _MEMBERS, _UPDATE_MEMBERS = frozenset(OutcomeForm.model_fields), frozenset(ContextUpdate.model_fields)
 
 
-def outcome_from(body: Any, *, strict: bool = False, may_quote: bool = True, plain: bool = False) -> Answered:
+def outcome_from(body: Any, *, strict: bool = False, may_quote: bool = True, written: bytes | None = None) -> Answered:
     """Read an outcome out of a JSON body, as webhooks and callbacks send it (gateway/executors/README.md#answers).
 
     `{"outcome": "success", "result", "updates": [{"name", "context", "description"}], "wakes_agent"}` or
     `{"outcome": "failure" | "canceled", "error"}`. Members that nobody knows are ignored and named in the answer;
-    `strict` refuses them. `may_quote` and `plain` are passed on.
+    `strict` refuses them. `may_quote` is passed on; `written` is the body's JSON, of which the result's part is.
 
     Raises:
         ValueError: with a text that names the member and what is allowed.
     """
     if not isinstance(body, dict):
         raise ValueError(f"expected a JSON object with an `outcome`, got {type(body).__name__}")
-    known, ignored = cast("dict[str, Any]", body), ()
-    if not strict and not (known.keys() <= _MEMBERS and "updates" not in known):
-        known, ignored = _known(known)
+    known = given = cast("dict[str, Any]", body)
+    ignored, updates, wakes_agent = (), (), None
     try:
-        form = OutcomeForm.model_validate(known)
+        if not known.keys() <= _SAID or known.get("outcome") not in _KINDS:
+            if not strict:
+                known, ignored = _known(known)
+            form = OutcomeForm.model_validate(known)
+            updates, wakes_agent = tuple(form.updates), form.wakes_agent
+            known = {name: known[name] for name in known.keys() & _SAID}
+        outcome = _OUTCOME.validate_python(known, strict=True)
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False)[0]
         place = "/".join(str(part) for part in first["loc"])
         raise ValueError(f"/{place}: {first['msg']}") from exc
-    outcome = Outcome(outcome=form.outcome, result=form.result, error=form.error)
-    return Answered(outcome, tuple(form.updates), form.wakes_agent, ignored, may_quote, plain)
+    result = cut_member(written, given, "result") if written is not None and "result" in given else None
+    return Answered(outcome, updates, wakes_agent, ignored, may_quote, result)
 
 
 def _known(body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -6,7 +6,6 @@ and whether or not it heeds a cancel, the attempt ends in time and the gateway's
 
 import asyncio
 import copy
-import json
 from collections.abc import Mapping
 from traceback import format_exception
 from typing import Any, cast
@@ -18,7 +17,8 @@ from gateway.executors.port import Answer, Answered, Cancellation, Replied, Requ
 from gateway.executors.webhook.answers import clean, failure
 from gateway.executors.webhook.json_body import read_json
 from gateway.guard import Tasks, awaited
-from gateway.settings.functions import find_function
+from gateway.json_reading import write_strictly
+from gateway.settings.functions import find_function, takes_report
 from gateway.settings.model import PythonSpec
 
 _log = structlog.get_logger(__name__)
@@ -41,6 +41,7 @@ class PythonExecutor:
         """
         self._path = spec.call
         self._function = find_function(spec.call)
+        self._reports = takes_report(self._function)
         self._tasks = Tasks()
 
     async def __aenter__(self) -> "PythonExecutor":
@@ -68,7 +69,8 @@ class PythonExecutor:
 
     async def _call(self, request: Request) -> Answer:
         try:
-            answer = await self._function(copy.deepcopy(request.data))
+            more = {"report": request.report} if self._reports else {}
+            answer = await self._function(copy.deepcopy(request.data), **more)
         # The function is somebody else's: whatever it raises is a failure of the call. A SystemExit that
         # left this task would end the gateway.
         except (Exception, SystemExit) as exc:  # noqa: BLE001
@@ -88,7 +90,7 @@ def _read(answer: object, kind: str) -> Answer:
     Raises:
         ValueError: with a text that completes "the tool answered ...".
     """
-    value = _as_json(answer)
+    value, written = _as_json(answer)
     if kind != "tool.requested":
         if value is None:
             return Replied({})
@@ -96,9 +98,9 @@ def _read(answer: object, kind: str) -> Answer:
             raise ValueError(f"what is no reply to {kind}: it must be a dict")
         return Replied(cast("dict[str, Any]", value))
     if not isinstance(value, dict) or "outcome" not in value:
-        return Answered(Outcome(outcome="success", result=value))
+        return Answered(Outcome(outcome="success", result=value), written=written)
     try:
-        answered = outcome_from(value)
+        answered = outcome_from(value, written=written)
     except ValueError as exc:
         raise ValueError(f"what is no outcome: {exc}") from exc
     outcome = answered.outcome
@@ -108,15 +110,13 @@ def _read(answer: object, kind: str) -> Answer:
     return Answered(outcome=told, updates=answered.updates, wakes_agent=answered.wakes_agent)
 
 
-def _as_json(answer: object) -> Any:
+def _as_json(answer: object) -> tuple[Any, bytes | None]:
     """Turn a value into what JSON can carry; a mapping of any kind counts as a dict."""
     plain: object = dict(cast("Mapping[str, Any]", answer)) if isinstance(answer, Mapping) else answer
     try:
-        body = json.dumps(plain, allow_nan=False).encode()
-    except (TypeError, ValueError, RecursionError) as exc:
-        raise ValueError(f"what cannot be JSON ({exc})") from exc
-    if len(body) > MAX_RESULT:
-        raise ValueError(f"more than {MAX_RESULT:,} bytes of JSON")
+        body = write_strictly(plain, most=MAX_RESULT)
+    except ValueError as exc:
+        raise ValueError(f"what {exc}") from exc
     try:
         return read_json(body)
     except ValueError as exc:

@@ -1,6 +1,7 @@
 """The shapes of all answers: what the documentation says of them, and what `views` shows of rows. Pure.
 
-States and lanes are texts besides those that this release knows, since a newer one may have written others.
+States, lanes and `answer_to` are texts besides those that this release knows: a newer one may have written others, and
+clients of this one read what a newer one answers.
 """
 
 from dataclasses import dataclass
@@ -9,13 +10,14 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.events import Event, SessionState
+from gateway.events import Event, Outcome, SessionState
 from gateway.events.described import Described
 from gateway.executors.webhook.models import Envelope
-from gateway.store.call import CallState
+from gateway.store.call import AnswerTo, CallState
 from gateway.store.step import InteractionState, Lane, SendState
 
 Row = TypeVar("Row")
+Standing = Literal[SessionState, "closed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Called:
 class Shape(Described):
     """The base of all shapes: complete, so that an answer with a member more or less fails its test."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, defer_build=True, extra="forbid")
 
 
 class Listing(Shape, Generic[Row]):
@@ -68,7 +70,7 @@ class Session(Shape):
     """What it speaks."""
     native_id: str
     """The runtime's own id."""
-    state: SessionState | Literal["closed"]
+    state: Standing | str
     """What its runtime has said last; before that `starting` where the protocol tells of turns, else `idle`."""
     labels: dict[str, str]
     """For routing and your own bookkeeping."""
@@ -82,6 +84,11 @@ class Session(Shape):
     """When something happened in it last."""
     owner: str | None
     """The instance that carries it, or carried it last."""
+
+
+class OpenedSession(Session):
+    told: list[str]
+    """Names of the tools that its runtime was told on creation; none where it was attached to."""
 
 
 class Instance(Shape):
@@ -136,6 +143,8 @@ class Call(Shape):
     """The call it was made again from."""
     deliver: bool
     """Whether the runtime is told the outcome."""
+    answer_to: AnswerTo | str
+    """Who is told the outcome."""
     dead: bool
     """Whether it waits for an operator among the dead letters."""
 
@@ -159,7 +168,19 @@ class Delivery(Shape):
     """Why."""
 
 
-class CallWithStory(Call):
+class CallWithOutcome(Call):
+    outcome: Outcome | None
+    """How it ended; null while it is open, and where it was removed."""
+
+
+class ToolAccess(Shape):
+    url: str
+    """Where an MCP client reaches the session's tools."""
+    token: str
+    """What it sends as `Authorization: Bearer TOKEN`; it calls the tools of this session, and nothing else."""
+
+
+class CallWithStory(CallWithOutcome):
     events: list[Envelope]
     """Its request, updates, progress, cancel, outcome and ignored outcomes, oldest first."""
     deliveries: list[Delivery]
@@ -290,6 +311,8 @@ class Link(Shape):
     """Since when."""
     reason: str | None
     """Why."""
+    lacks_tools: bool
+    """Whether it was created with the tools of the configuration, and has not asked for their list within 60 s."""
 
 
 class Runtime(Shape):
@@ -357,7 +380,7 @@ class ProblemPage(Shape):
 class Problem(BaseModel):
     """An error answer (RFC 9457)."""
 
-    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True, defer_build=True)
 
     type: str
     """A reference to the explanation, such as `/problems/not-found`."""

@@ -12,6 +12,7 @@ from starlette.routing import Match
 from gateway.errors import DragomanError
 from gateway.http.edge import Edge
 from gateway.http.errors import Refused, problem_of, problem_reply
+from gateway.http.mcp.door import DOORS, McpDoor
 from gateway.http.openapi import make_face, write_openapi
 from gateway.http.route import Face
 from gateway.http.routes import ROUTES
@@ -23,6 +24,7 @@ def build_app(gateway: Gateway) -> FastAPI:
     """Make the application; the gateway is entered by whoever runs the server around it."""
     app = describe(gateway.version)
     app.state.face = Face(gateway)
+    app.state.door = McpDoor(gateway)
     app.add_middleware(Edge, gateway=gateway)
     for raised in (DragomanError, Refused, HTTPException):
         app.add_exception_handler(raised, _tell)
@@ -32,7 +34,7 @@ def build_app(gateway: Gateway) -> FastAPI:
 def describe(version: str) -> FastAPI:
     """Make the application without a gateway behind it, for its OpenAPI document."""
     app = make_face(version)
-    app.router.routes.extend(ROUTES)
+    app.router.routes.extend([*ROUTES, *DOORS])
     app.openapi = partial(write_openapi, app)
     return app
 

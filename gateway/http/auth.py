@@ -5,23 +5,31 @@ import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 from urllib.parse import urlsplit
 
+from pydantic import SecretStr
 from starlette.requests import Request
 
-from gateway.errors import Unauthorized
-from gateway.events import CallId
+from gateway.adapter.options import McpClient
+from gateway.adapter.port import RuntimeOptions
+from gateway.core.own_actions import TICKET
+from gateway.errors import NotFound, Unauthorized
+from gateway.events import CallId, SessionId
 from gateway.http.errors import Refused
 from gateway.runtime.app import Gateway
-from gateway.settings.model import Api, ApiKey
+from gateway.runtime.calls.tickets import Ticket
+from gateway.runtime.calls.tool_tokens import KINDS, START, TokenKind
+from gateway.settings.model import Api
 
 Scope = Literal["read", "drive", "operate", "answer"]
 Page = Literal["metrics", "version", "openapi"]
+Holder = TypeVar("Holder")
+_TOOL_TOKEN = START.encode()
 
 SCOPES: dict[Scope, str] = {
     "read": "Look at everything.",
-    "drive": "Open and close sessions, post events.",
+    "drive": "Open and close sessions, post events, call tools.",
     "answer": "Answer calls and interactions.",
     "operate": "Cancel, redrive, redeliver, erase, switch destinations on, reload.",
 }
@@ -34,6 +42,8 @@ class Access:
     scope: Scope | None
     token: bool = False
     """A valid callback token of the call will do as well."""
+    tools: bool = False
+    """The tool token of the session will do as well."""
     page: Page | None = None
     """Open where the settings list it under `api.open`."""
 
@@ -48,8 +58,11 @@ ACCESS: dict[str, Access] = {
     "listEvents": Access("read"),
     "streamEvents": Access("read"),
     "redeliverEvent": Access("operate"),
+    "getToolAccess": Access("drive"),
+    "rotateToolAccess": Access("drive"),
+    "callTool": Access("drive", tools=True),
     "listCalls": Access("read"),
-    "getCall": Access("read"),
+    "getCall": Access("read", tools=True),
     "settleCall": Access("answer", token=True),
     "progressCall": Access("answer", token=True),
     "cancelCall": Access("operate"),
@@ -89,29 +102,30 @@ class Caller:
 
 ANYBODY = Caller("-", frozenset())
 CALLBACK = Caller("callback", frozenset({"answer"}))
+TOOLS: dict[TokenKind, Caller] = {kind: Caller(kind, frozenset({"drive", "read"})) for kind in KINDS}
+"""Whoever may ask for the tools of one session."""
 LOCAL = Caller("local", frozenset(SCOPES))
 """The caller where no keys are configured: everything on this machine."""
 
 
-class Keyring:
+class Keyring(Generic[Holder]):
     """The configured keys as digests, so that looking one up takes the same time whatever is given."""
 
-    def __init__(self, keys: Iterable[ApiKey]) -> None:
+    def __init__(self, keys: Iterable[tuple[SecretStr, Holder]]) -> None:
         self._entries = tuple(
-            (hashlib.sha256(key.key.get_secret_value().encode()).digest(), Caller(key.name, frozenset(key.scopes)))
-            for key in keys
+            (hashlib.sha256(key.get_secret_value().encode()).digest(), holder) for key, holder in keys
         )
 
     def __bool__(self) -> bool:
         return bool(self._entries)
 
-    def find(self, given: bytes) -> Caller | None:
+    def find(self, given: bytes) -> Holder | None:
         """Find whose key this is; every entry is compared, in constant time."""
         digest = hashlib.sha256(given).digest()
-        found: Caller | None = None
-        for known, caller in self._entries:
+        found: Holder | None = None
+        for known, holder in self._entries:
             if hmac.compare_digest(digest, known):
-                found = caller
+                found = holder
         return found
 
 
@@ -121,44 +135,118 @@ class Authenticator:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._api: Api | None = None
-        self._keyring = Keyring(())
+        self._keyring = Keyring[Caller](())
+        self._clients: dict[str, tuple[RuntimeOptions, Keyring[McpClient]]] = {}
 
-    def admit(self, request: Request, operation: str) -> None:
+    async def admit(self, request: Request, operation: str) -> None:
         """Find out who is calling and check the operation's needs; the caller is kept in `request.state.caller`.
 
         Raises:
             Unauthorized, Refused: with what is missing.
         """
-        request.state.caller = caller = self._caller(request, ACCESS[operation])
+        request.state.caller = caller = await self._caller(request, ACCESS[operation])
         if caller is not ANYBODY:
             require(request, operation)
 
-    def _caller(self, request: Request, access: Access) -> Caller:
+    async def _caller(self, request: Request, access: Access) -> Caller:
         if access.scope is None:
             return ANYBODY
         api = self._gateway.settings.api
         if api is not self._api:
-            self._api, self._keyring = api, Keyring(api.keys)
+            callers = ((key.key, Caller(key.name, frozenset(key.scopes))) for key in api.keys)
+            self._api, self._keyring = api, Keyring(callers)
         if access.token and self._holds_token(request):
             return CALLBACK
         if not self._keyring:
             _refuse_foreign(request)
+        given = _key_of(request, strict=bool(self._keyring)) if self._keyring or access.tools else None
+        caller = None if given is None else self._keyring.find(given)
+        if caller is None and given is not None and given.startswith(_TOOL_TOKEN):
+            return await self._caller_of_tools(request, access, given)
+        if not self._keyring:
             return LOCAL
-        given = _key_of(request)
         if given is None:
             if access.page in api.open:
                 return ANYBODY
             raise Unauthorized("no API key: send `Authorization: Bearer KEY` or `X-API-Key: KEY`")
-        caller = self._keyring.find(given)
         if caller is None:
             raise Unauthorized("the API key is not known")
         return caller
+
+    async def admit_caller(self, request: Request, session_id: SessionId) -> Caller:
+        """Let a program in that calls the tools of a session; only its tool token will do.
+
+        Raises:
+            Unauthorized, Refused: with what is missing.
+        """
+        given = self._given(request)
+        kind = None if given is None else await self._gateway.tool_tokens.kind_of(session_id, given)
+        if kind is None:
+            raise Unauthorized("send the session's tool token: `Authorization: Bearer dtt_…`")
+        request.state.caller = TOOLS[kind]
+        return TOOLS[kind]
+
+    async def admit_client(self, request: Request, runtime: str) -> McpClient:
+        """Let a client in that comes to a runtime with a token of its own; the log names it `RUNTIME/CLIENT`.
+
+        Raises:
+            Unauthorized, Refused: with what is missing.
+        """
+        given, keyring = self._given(request), self._keyring_of(runtime)
+        client = None if given is None or keyring is None else keyring.find(given)
+        if client is None:
+            raise Unauthorized("send a token that the runtime's `clients` have: `Authorization: Bearer TOKEN`")
+        request.state.caller = Caller(f"{runtime}/{client.name}", frozenset())
+        return client
+
+    async def admit_ticket(self, request: Request, ticket_id: str) -> Ticket:
+        """Let a native session in that we have created.
+
+        Raises:
+            Unauthorized, Refused: with what is missing.
+        """
+        given = self._given(request)
+        ticket = None if given is None else await self._gateway.tickets.find(ticket_id, given)
+        if ticket is None:
+            raise Unauthorized("send the ticket that this address was told with: `Authorization: Bearer dtt_…`")
+        request.state.caller = TOOLS[TICKET]
+        return ticket
+
+    def _given(self, request: Request) -> bytes | None:
+        """Read what an MCP client has sent as its key; without API keys, other web pages are refused."""
+        if not self._gateway.settings.api.keys:
+            _refuse_foreign(request)
+        return _key_of(request)
+
+    def _keyring_of(self, runtime: str) -> Keyring[McpClient] | None:
+        options = self._gateway.settings.runtimes.get(runtime)
+        if options is None or options.mcp_clients is None:
+            return None
+        known = self._clients.get(runtime)
+        if known is None or known[0] is not options:
+            known = self._clients[runtime] = options, Keyring((client.token, client) for client in options.mcp_clients)
+        return known[1]
+
+    async def _caller_of_tools(self, request: Request, access: Access, given: bytes) -> Caller:
+        session_id = await self._session_of(request) if access.tools else None
+        kind = None if session_id is None else await self._gateway.tool_tokens.kind_of(session_id, given)
+        if kind is None:
+            raise Unauthorized("a tool token calls the tools of its one session, until it is rotated, and nothing else")
+        return TOOLS[kind]
+
+    async def _session_of(self, request: Request) -> SessionId | None:
+        if "session_id" in request.path_params:
+            return SessionId(request.path_params["session_id"])
+        try:
+            return (await self._gateway.calls.one(CallId(request.path_params["call_id"]))).session_id
+        except NotFound:
+            return None
 
     def _holds_token(self, request: Request) -> bool:
         token = request.query_params.get("token")
         if token is None:
             return False
-        if self._gateway.callback_allowed(CallId(request.path_params["call_id"]), token):
+        if self._gateway.calls.callback_allowed(CallId(request.path_params["call_id"]), token):
             return True
         if _key_of(request) is not None:
             return False
@@ -177,12 +265,14 @@ def require(request: Request, operation: str) -> None:
         raise Refused("forbidden", f"the key {caller.name!r} lacks the scope {scope!r}", scope=scope)
 
 
-def _key_of(request: Request) -> bytes | None:
+def _key_of(request: Request, *, strict: bool = True) -> bytes | None:
     key: bytes | None = None
     for name, value in request.scope["headers"]:
         if name == b"authorization":
             scheme, _, given = value.strip().partition(b" ")
             if scheme.lower() != b"bearer" or not given.strip():
+                if not strict:
+                    return None
                 raise Unauthorized("the Authorization header must read `Bearer KEY`")
             return bytes(given.strip())
         if name == b"x-api-key" and key is None:

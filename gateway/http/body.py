@@ -34,17 +34,25 @@ class JsonRequest(Request):
         Raises:
             Refused, TooLarge: what is wrong with the body.
         """
-        try:
-            async with asyncio.timeout(BODY_DEADLINE.total_seconds()):
-                raw = await self.body()
-        except TimeoutError as exc:
-            raise Refused("request-timeout", "the body did not arrive within 30 seconds") from exc
+        raw = await self.raw()
         if optional and not raw:
             return
-        _check_type(self)
+        check_type(self)
         self._value = parse_json(raw)
         if not isinstance(self._value, dict):
             raise Refused("invalid-request", f"expected a JSON object, got {_json_name(self._value)}", pointer="")
+
+    async def raw(self) -> bytes:
+        """Read the body as it came.
+
+        Raises:
+            Refused, TooLarge: it did not come in time, or is too large.
+        """
+        try:
+            async with asyncio.timeout(BODY_DEADLINE.total_seconds()):
+                return await self.body()
+        except TimeoutError as exc:
+            raise Refused("request-timeout", "the body did not arrive within 30 seconds") from exc
 
     async def json(self) -> Any:
         """Return what was read."""
@@ -83,7 +91,8 @@ def misfit_query(errors: Sequence[ErrorDetails], model: type[BaseModel], request
     found = [
         {
             "parameter": name[:50],
-            "detail": word(error, model, (name,) if name else (), dict(request.query_params), noun="parameter")[:300],
+            # What is wrong may be one of several values.
+            "detail": word(error, model, error["loc"][1:], dict(request.query_params), noun="parameter")[:300],
         }
         for error in errors[:_MOST_ERRORS]
         for name in [str((*error["loc"], "")[1])]
@@ -142,7 +151,12 @@ def _pointer(place: Sequence[int | str]) -> str:
     return "".join("/" + str(step).replace("~", "~0").replace("/", "~1")[:100] for step in place)
 
 
-def _check_type(request: Request) -> None:
+def check_type(request: Request) -> None:
+    """Check that a body is said to be JSON.
+
+    Raises:
+        Refused: it is not.
+    """
     headers = request.headers
     kind = headers.get("content-type", "")
     if kind != "application/json" and not _is_json(kind):

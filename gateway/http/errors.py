@@ -86,6 +86,13 @@ _ROWS = (
         "List what exists, for instance with GET /v1/sessions or GET /v1/calls.",
     ),
     ProblemKind(
+        "unknown-tool",
+        404,
+        "No such tool can be called here",
+        "The configuration declares no tool of this name, or no route of this session leads to an executor for it.",
+        "Compare with `tools` and `routes` of the configuration.",
+    ),
+    ProblemKind(
         "unknown-path",
         404,
         "There is no such path",
@@ -113,6 +120,13 @@ _ROWS = (
         "The thing has moved on: the call already ended otherwise, the interaction is already answered, or the same "
         "request is still being worked on.",
         "Read its present state, then decide again. A late outcome is kept as `outcome.ignored`.",
+    ),
+    ProblemKind(
+        "call-differs",
+        409,
+        "The key belongs to another call",
+        "A call with this key is on record, and was for another tool or other arguments. Nothing was called.",
+        "Give each call a key of its own; a repeat has the same tool and arguments.",
     ),
     ProblemKind(
         "idempotency-busy",
@@ -149,6 +163,13 @@ _ROWS = (
         "The body must be JSON",
         "The Content-Type is not application/json in UTF-8, or the body is compressed.",
         "Send `Content-Type: application/json` and no Content-Encoding.",
+    ),
+    ProblemKind(
+        "invalid-arguments",
+        422,
+        "The arguments do not fit the tool",
+        "The tool's schema, which the configuration declares, does not allow these arguments. Nothing was called.",
+        "`detail` names each place, as an agent would be told.",
     ),
     ProblemKind(
         "inexpressible",
@@ -253,6 +274,9 @@ EXCEPTIONS: dict[type[BaseException], str] = {
     errors.Gone: "gone",
     errors.Truncated: "gone",
     errors.TooLarge: "too-large",
+    errors.UnknownTool: "unknown-tool",
+    errors.InvalidArguments: "invalid-arguments",
+    errors.CallDiffers: "call-differs",
     errors.Inexpressible: "inexpressible",
     errors.CannotExpress: "inexpressible",
     errors.MalformedFrame: "invalid-request",

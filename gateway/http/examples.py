@@ -40,6 +40,8 @@ POSTED: dict[str, Any] = {
     "direction": "to_runtime",
     "origin": None,
     "caused_by": None,
+    "linked_to": None,
+    "synthetic": False,
     "losses": [],
     "event": {
         "kind": "message.posted",
@@ -64,6 +66,8 @@ REQUESTED: dict[str, Any] = {
         "native_time": None,
     },
     "caused_by": None,
+    "linked_to": None,
+    "synthetic": False,
     "losses": [],
     "event": {
         "kind": "tool.requested",
@@ -97,6 +101,7 @@ CALL: dict[str, Any] = {
     "outcome_sequence": 6,
     "redrive_of": None,
     "deliver": True,
+    "answer_to": "runtime",
     "dead": False,
 }
 
@@ -111,7 +116,16 @@ DELIVERY: dict[str, Any] = {
     "reason": None,
 }
 
-STORY: dict[str, Any] = {**CALL, "events": [REQUESTED], "deliveries": [DELIVERY]}
+OUTCOME: dict[str, Any] = {"outcome": "success", "result": {"cards": ["7H"]}, "error": None, "unknown": False}
+CALLED: dict[str, Any] = {
+    **CALL,
+    "native_call_id": "caller:worker:order-4711",
+    "deliver": False,
+    "answer_to": "caller",
+    "outcome": OUTCOME,
+}
+
+STORY: dict[str, Any] = {**CALL, "outcome": OUTCOME, "events": [REQUESTED], "deliveries": [DELIVERY]}
 
 DEAD_CALL: dict[str, Any] = {
     "type": "call",
@@ -173,6 +187,7 @@ RUNTIME: dict[str, Any] = {
             "state": "up",
             "since": "2026-11-20T12:00:00+00:00",
             "reason": None,
+            "lacks_tools": False,
         }
     ],
 }
@@ -240,8 +255,15 @@ METRICS = (
 
 PROBLEM_PAGE: dict[str, Any] = show(ProblemPage, PROBLEMS["not-found"])
 
+TOOL_ACCESS: dict[str, Any] = {
+    "url": f"http://127.0.0.1:8080/mcp/{SESSION_ID}",
+    "token": "dtt_dGhpcyBpcyBub3QgYSB0b2tlbiBvZiBhbnlib2R5LCBzbw",
+}
+
 _CARRIED: dict[str, Any] = {"instance_id": INSTANCE["instance_id"], "sessions": 12, "failing": []}
 _DEAD_IDS = [CALL_ID, f"{SESSION_ID}:4:destination:chat-log"]
+
+_OPEN: dict[str, Any] = {"state": "dispatched", "finished_at": None, "outcome_sequence": None}
 
 
 def _page(*rows: dict[str, Any], after: int | None = None) -> dict[str, Any]:
@@ -249,10 +271,13 @@ def _page(*rows: dict[str, Any], after: int | None = None) -> dict[str, Any]:
 
 
 ANSWERS: dict[str, dict[int, Any]] = {
-    "openSession": {201: SESSION, 200: SESSION},
+    "openSession": {201: {**SESSION, "told": []}, 200: {**SESSION, "told": []}},
     "listSessions": {200: _page(SESSION)},
     "getSession": {200: SESSION},
     "postEvents": {202: {"data": [POSTED]}},
+    "getToolAccess": {200: TOOL_ACCESS},
+    "rotateToolAccess": {200: TOOL_ACCESS},
+    "callTool": {200: CALLED, 202: {**CALLED, **_OPEN, "outcome": None}},
     "listEvents": {200: _page(POSTED, after=4)},
     "streamEvents": {200: STREAM},
     "redeliverEvent": {202: {"session_id": SESSION_ID, "sequence": 4, "target": "destination:chat-log"}},
@@ -327,6 +352,9 @@ SETTLE_CALL = _bodies(
     failure={"outcome": "failure", "error": "It is not your turn."},
 )
 PROGRESS_CALL = _bodies(percent={"percent": 40, "note": "asking Victoria"})
+CALL_TOOL = _bodies(
+    with_a_key={"tool": "ask_for_cards", "arguments": {"from": "ada", "rank": "7"}, "key": "order-4711"}
+)
 CANCEL_CALL = _bodies(reason={"reason": "the game is over"})
 REDRIVE = _bodies(again={"new_key": False, "deliver": False})
 REDRIVE_MANY = _bodies(

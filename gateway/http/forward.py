@@ -63,13 +63,13 @@ class Forwarding:
                 )
                 answered = await self.ask_owner(session_id, forwarded, until=until)
                 if answered is not None:
-                    return _response(answered)
+                    return response_of(answered)
 
-    def request_of(self, request: Request, path: str, body: bytes) -> ForwardedRequest:
-        """Write another request in the name of whoever sent this one."""
-        own = {"idempotency-key", "content-type"}
+    def request_of(self, request: Request, path: str, body: bytes, *more: tuple[str, str]) -> ForwardedRequest:
+        """Write another request in the name of whoever sent this one, with some headers `more`."""
+        own = {"idempotency-key", "content-type", *(name for name, _ in more)}
         headers = [(name, value) for name, value in self._headers(request) if name not in own]
-        return ForwardedRequest("POST", path, [*headers, ("content-type", "application/json")], body)
+        return ForwardedRequest("POST", path, [*headers, ("content-type", "application/json"), *more], body)
 
     async def ask_owner(
         self, session_id: SessionId, forwarded: ForwardedRequest, *, until: float
@@ -117,7 +117,8 @@ def _not_here(request: Request, session_id: SessionId) -> Response:
     return response
 
 
-def _response(answered: ForwardedAnswer) -> Response:
+def response_of(answered: ForwardedAnswer) -> Response:
+    """Pass an owner's answer back."""
     response = Response(answered.body, answered.status)
     for name, value in answered.headers:
         if name.lower() not in _OF_A_HOP | _OF_THE_EDGE:

@@ -42,6 +42,11 @@ _SECURITY: dict[str, Any] = {
         "name": "token",
         "description": "Part of the `callback_url` that an executor gets; it is good for one call only.",
     },
+    "toolToken": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A session's tool token (`GET /v1/sessions/{session_id}/mcp`); it calls its tools only.",
+    },
 }
 
 
@@ -141,9 +146,15 @@ def document(route: APIRoute) -> None:
     route.responses = {**problems(*names), **own, "default": _OTHER}
     extra: dict[str, Any] = {"security": []}
     if access.scope is not None:
-        extra["security"] = [{"bearer": []}, {"apiKey": []}, *([{"callbackToken": []}] if access.token else [])]
+        others = {"callbackToken": access.token, "toolToken": access.tools}
+        extra["security"] = [
+            {"bearer": []},
+            {"apiKey": []},
+            *({name: []} for name, will_do in others.items() if will_do),
+        ]
         extra["x-scope"] = access.scope
         ways = " or the call's callback token" if access.token else ""
+        ways += " or the session's tool token" if access.tools else ""
         opens = f" (open where `api.open` lists `{access.page}`)" if access.page else ""
         route.description += f"\n\nNeeds the scope `{access.scope}`{ways}{opens}: {SCOPES[access.scope]}"
     route.openapi_extra = extra

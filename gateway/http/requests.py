@@ -7,10 +7,13 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 from gateway.events.described import Described
 from gateway.runtime.calls.dead_letters import Which
 from gateway.store.call import CallState
+from gateway.store.rows import SessionFilter
 from gateway.store.step import InteractionState
 
 Label = Annotated[str, Field(max_length=256)]
 TARGET = r"^(runtime|destination:[A-Za-z0-9][A-Za-z0-9._-]{0,63})$"
+LONGEST_CALL_KEY = 200
+CALL_KEY = rf"^[ -~]{{1,{LONGEST_CALL_KEY}}}$"
 LabelName = Annotated[str, Field(min_length=1, max_length=64)]
 
 
@@ -27,6 +30,26 @@ class OpenSession(Body):
     """The runtime's own id of a session to attach to; without one a new session is created there."""
     labels: Annotated[dict[LabelName, Label], Field(max_length=32)] = {}
     """Labels for routing and for your own bookkeeping."""
+    name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """What to call a session that is created, in place of what the configuration says."""
+    instructions: Annotated[str, Field(min_length=1, max_length=100_000)] | None = None
+    """What the agent of a session that is created is to do, in place of what the configuration says."""
+
+    @model_validator(mode="after")
+    def _creates(self) -> Self:
+        for member in ("name", "instructions"):
+            if self.native_id is not None and getattr(self, member) is not None:
+                raise ValueError(f"`{member}` is for a session that is created; one with a `native_id` exists")
+        return self
+
+
+class CallTool(Body):
+    tool: Annotated[str, Field(min_length=1, max_length=256)]
+    """A tool of the catalog: one that the configuration declares, and a route leads to an executor."""
+    arguments: dict[str, Any] = {}
+    """What it is called with; they must fit the tool's schema."""
+    key: Annotated[str, Field(pattern=CALL_KEY)] | None = None
+    """The same as the header `Idempotency-Key`."""
 
 
 class CancelCall(Body):
@@ -141,11 +164,34 @@ class DeadLettersQuery(Letters, ListQuery):
 class SessionsQuery(ListQuery):
     runtime: Annotated[str, Field(max_length=64)] | None = None
     """Only sessions of this runtime."""
+    native_id: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    """Only the one that its `runtime` calls so."""
+    open: bool = False
+    """Only those that are not closed."""
+    order: Literal["oldest", "newest"] = "oldest"
+    """Which come first: those that were opened first, or last."""
+
+    @model_validator(mode="after")
+    def _names_both(self) -> Self:
+        if self.native_id is not None and self.runtime is None:
+            raise ValueError("a `native_id` is the name that one `runtime` uses: give both")
+        return self
+
+    def which(self) -> SessionFilter:
+        """Say what is meant."""
+        return SessionFilter(self.runtime, self.native_id, self.open)
 
 
 class CloseQuery(Query):
     erase: bool = False
     """Also erase the bodies of its events; needs the scope `operate`."""
+
+
+class RotateQuery(Query):
+    of: Literal["token", "ticket"] = "token"
+    """`ticket`: not the session's tool token, but what its native session was told on creation."""
+    force: bool = False
+    """A ticket is rotated only with this: there is no way to tell the native session another one."""
 
 
 class EventsQuery(Query):
@@ -171,6 +217,15 @@ class CallsQuery(ListQuery):
     """One or several states, repeated or separated by commas."""
     unknown: bool | None = None
     """Only calls whose outcome is unknown (true) or known (false)."""
+
+
+def _seconds(given: object) -> object:
+    return given.removesuffix("s") if isinstance(given, str) else given
+
+
+class WaitQuery(Query):
+    wait: Annotated[float, Field(ge=0, le=60), BeforeValidator(_seconds)] = 0
+    """For how many seconds to wait until the call has ended."""
 
 
 class InteractionsQuery(ListQuery):

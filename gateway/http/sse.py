@@ -14,12 +14,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.errors import DragomanError, Overloaded
-from gateway.events import Envelope, Live, dump_event, to_json
+from gateway.events import Envelope, Gap, Live, Missed, dump_event, to_json
 from gateway.guard import Tasks, guard
 from gateway.http.reply import dump
 from gateway.http.room import Room
 from gateway.http.views import show_interaction
-from gateway.runtime.app import Gap, Heartbeat, InteractionItem, InteractionShown, Missed, StreamItem
+from gateway.runtime.views import Heartbeat, InteractionItem, InteractionShown, News, StreamItem
 
 _RETRY = b"retry: 1000\n"
 """A line of the first event's block: a block of its own would be an empty event to some clients (httpx-sse)."""
@@ -37,14 +37,14 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
 class Frames:
-    """Writes stream items as SSE, once for all followers of the same item; bounded by count and bytes."""
+    """Writes stream items as SSE, once for all who are given the same one; bounded by count and bytes."""
 
     def __init__(self, *, most: int = 4_096, most_bytes: int = 4 * 1024**2) -> None:
         self._most = most
         self._most_bytes = most_bytes
         self._bytes = 0
         # By identity, not by event_id: an event that is read back after an erasure is another object.
-        self._kept: dict[int, tuple[StreamItem | InteractionItem, bytes]] = {}
+        self._kept: dict[int, tuple[StreamItem, bytes]] = {}
 
     def write(self, item: StreamItem | InteractionItem) -> bytes:
         """Write one item."""
@@ -66,11 +66,8 @@ class Frames:
 def frame_of(item: StreamItem | InteractionItem) -> bytes:
     """Write one item as an SSE frame; JSON never holds a raw newline, so `data` is one line."""
     match item:
-        case Envelope():
-            return b"id: %d\nevent: %s\ndata: %s\n\n" % (item.sequence, item.event.kind.encode(), dump(to_json(item)))
-        case Live():
-            body = {"live": True, "after_sequence": item.after_sequence, "event": dump_event(item.event)}
-            return b"event: %s\ndata: %s\n\n" % (item.event.kind.encode(), dump(body))
+        case News():
+            return b"".join(map(_frame_of_one, item.items))
         case Gap():
             return b"event: gap\ndata: %s\n\n" % dump({"first_sequence": item.first_sequence})
         case InteractionShown():
@@ -79,6 +76,14 @@ def frame_of(item: StreamItem | InteractionItem) -> bytes:
             return b"event: gap\ndata: {}\n\n"
         case Heartbeat():
             return _HEARTBEAT
+
+
+def _frame_of_one(item: Envelope | Live) -> bytes:
+    kind = item.event.kind.encode()
+    if isinstance(item, Envelope):
+        return b"id: %d\nevent: %s\ndata: %s\n\n" % (item.sequence, kind, dump(to_json(item)))
+    body = {"live": True, "after_sequence": item.after_sequence, "event": dump_event(item.event)}
+    return b"event: %s\ndata: %s\n\n" % (kind, dump(body))
 
 
 class Followers:
@@ -279,12 +284,10 @@ class EventStream(Response):
                     await self._hold(_RETRY)
                 await self._hold(frame)
                 match item:
-                    case Envelope():
-                        self._last = item.sequence
+                    case News(items=[*_, Envelope(sequence=last) | Live(after_sequence=last)]):
+                        self._last = last
                     case Gap():
                         self._last = item.first_sequence - 1
-                    case Live():
-                        self._last = item.after_sequence
                     case _:
                         pass
         return True
@@ -365,16 +368,20 @@ class EventStream(Response):
         return True
 
     def _take_burst(self) -> bytes:
+        """Take whole pieces, which all who are given them share, and only of one that is too long a part."""
         burst: list[bytes] = []
         self._burst = 0
-        while self._pending and self._burst < _BURST_BYTES:
+        while self._pending:
             piece = self._pending[0]
-            part = piece[self._taken : self._taken + _BURST_BYTES - self._burst]
+            if self._burst and self._burst + len(piece) > _BURST_BYTES:
+                break
+            part = piece[self._taken : self._taken + _BURST_BYTES]
             burst.append(part)
             self._burst += len(part)
             self._taken += len(part)
-            if self._taken == len(piece):
-                self._followers.room.let_go(self._pending.popleft())
-                self._taken = 0
+            if self._taken < len(piece):
+                break
+            self._followers.room.let_go(self._pending.popleft())
+            self._taken = 0
         self._pending_bytes -= self._burst
         return b"".join(burst)

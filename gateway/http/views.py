@@ -1,15 +1,15 @@
 """How rows of the store look as JSON: each member of an answer's model is the row's of that name. Pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache
 from operator import attrgetter
 from typing import Any
 
 from gateway.core.adapt import said_as
-from gateway.events import CLIENT_KINDS, Envelope, dump_event, to_json
+from gateway.events import CLIENT_KINDS, Envelope, Outcome, SessionId, ToolFinished, dump_event, to_json
 from gateway.http import answers
-from gateway.runtime.app import CallHistory, RuntimeStatus
 from gateway.runtime.calls.dead_letters import advise, id_of
+from gateway.runtime.views import CallHistory, RuntimeStatus
 from gateway.store.call import Call
 from gateway.store.rows import InteractionRow, Send
 
@@ -37,6 +37,11 @@ def show_story(story: CallHistory) -> dict[str, Any]:
     return show(answers.CallWithStory, story.row, **_told(story))
 
 
+def show_called(row: Call, outcome: Outcome | None) -> dict[str, Any]:
+    """Show a call from outside to whoever asked."""
+    return show(answers.CallWithOutcome, row, outcome=None if outcome is None else outcome.model_dump())
+
+
 def show_dead_letter(found: Call | Send | CallHistory) -> dict[str, Any]:
     """Show one dead letter; `type` says whether it is a call or a delivery."""
     row = found.row if isinstance(found, CallHistory) else found
@@ -62,9 +67,10 @@ def show_interaction(row: InteractionRow, asked: Envelope) -> dict[str, Any]:
     return show(answers.Interaction, row, event=dump_event(asked.event))
 
 
-def show_runtime(status: RuntimeStatus) -> dict[str, Any]:
-    """Show a runtime and its links."""
-    return show(answers.Runtime, status, links=[show(answers.Link, link) for link in status.links])
+def show_runtime(status: RuntimeStatus, lacking: Collection[SessionId]) -> dict[str, Any]:
+    """Show a runtime and its links, of which some are `lacking` tools."""
+    links = [show(answers.Link, link, lacks_tools=link.session_id in lacking) for link in status.links]
+    return show(answers.Runtime, status, links=links)
 
 
 def show_capabilities(status: RuntimeStatus) -> dict[str, Any]:
@@ -78,8 +84,16 @@ def show_capabilities(status: RuntimeStatus) -> dict[str, Any]:
     )
 
 
+def _outcome(story: CallHistory) -> dict[str, Any] | None:
+    for envelope in reversed(story.envelopes):
+        if envelope.sequence == story.row.outcome_sequence and isinstance(envelope.event, ToolFinished):
+            return envelope.event.as_outcome().model_dump()
+    return None
+
+
 def _told(story: CallHistory) -> dict[str, Any]:
     return {
+        "outcome": _outcome(story),
         "events": [to_json(envelope) for envelope in story.envelopes],
         "deliveries": [show(answers.Delivery, send) for send in story.sends],
     }

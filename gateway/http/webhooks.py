@@ -37,7 +37,7 @@ _UNSURE: dict[int | str, dict[str, Any]] = {
 class WebhookHeaders(Described):
     """The headers of every webhook request."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    model_config = ConfigDict(defer_build=True, use_attribute_docstrings=True)
 
     webhook_id: str
     """The idempotency key: the same on every attempt, for ever."""

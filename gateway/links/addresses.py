@@ -5,19 +5,13 @@ belongs to the moment of connecting. `check_url` finds the literal that can neve
 is still being read.
 """
 
-import asyncio
 import socket
-from collections.abc import Iterable
-from typing import Any, cast
-
-import httpcore
+from typing import Any
 
 from gateway.addresses import why_refused
 from gateway.errors import LinkRefused, OperatorError
 
 REDIRECTS = range(300, 400)
-_FIRST_TRY = 1.0
-"""Seconds for each address of a name but the last."""
 
 
 class AddressRefused(OSError):
@@ -68,52 +62,3 @@ def guarded_socket(addr_info: tuple[Any, ...]) -> socket.socket:
     if why_refused(str(address[0])) is not None:
         raise AddressRefused
     return socket.socket(family=family, type=kind, proto=protocol)
-
-
-class GuardedNetwork(httpcore.AsyncNetworkBackend):
-    """Connections of httpx, to good addresses only; each address of a name is tried in turn."""
-
-    # ASYNC109: the library's parameter.
-
-    def __init__(self) -> None:
-        # Where anyio is missing, the library has an empty class in its place.
-        self._inner = cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())
-
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,  # noqa: ASYNC109
-        local_address: str | None = None,
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        """Resolve once, look at what came, and connect to just that.
-
-        Raises:
-            AddressRefused: none of the addresses may be connected to.
-            httpcore.ConnectError, httpcore.ConnectTimeout: none of them answered.
-        """
-        try:
-            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as exc:
-            raise httpcore.ConnectError("host name cannot be resolved") from exc
-        good = [str(info[4][0]) for info in found if why_refused(str(info[4][0])) is None]
-        if not good:
-            raise AddressRefused
-        for address in good[:-1]:
-            try:
-                return await self._inner.connect_tcp(address, port, _FIRST_TRY, local_address, socket_options)
-            except (httpcore.ConnectError, httpcore.ConnectTimeout):
-                continue
-        return await self._inner.connect_tcp(good[-1], port, timeout, local_address, socket_options)
-
-    async def connect_unix_socket(
-        self,
-        path: str,
-        timeout: float | None = None,  # noqa: ASYNC109
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        return await self._inner.connect_unix_socket(path, timeout, socket_options)
-
-    async def sleep(self, seconds: float) -> None:
-        await self._inner.sleep(seconds)

@@ -13,7 +13,7 @@ import orjson
 
 from gateway.errors import CannotExpress
 from gateway.json_members import MEMBERS
-from gateway.json_reading import Unreadable, is_plain, read_strictly
+from gateway.json_reading import Unreadable, read_and_write
 from gateway.json_values import Malformed, has_more_levels
 
 EXCERPT = 256
@@ -39,9 +39,13 @@ def loads(text: str | bytes) -> Any:
     infinities, and integers beyond 64 bits, which would otherwise be rounded without a word.
     """
     try:
-        return read_strictly(text, max_depth=MAX_DEPTH)
+        return read_and_write(text, max_depth=MAX_DEPTH)[0]
     except Unreadable as exc:
-        return Malformed(_SAID[exc.fault].format(exc), excerpt(text))
+        return _malformed(exc, text)
+
+
+def _malformed(exc: Unreadable, text: str | bytes) -> Malformed:
+    return Malformed(_SAID[exc.fault].format(exc), excerpt(text))
 
 
 def salvage(text: str) -> Any:
@@ -73,13 +77,13 @@ def read(text: str) -> Any:
     return read_frame(text)[0]
 
 
-def read_frame(text: str) -> tuple[Any, bool]:
-    """Read JSON leniently, and say whether `find_fault` surely minds nothing in it."""
-    value = loads(text)
-    if value.__class__ is not Malformed:
-        return value, is_plain(text, value, max_depth=MAX_DEPTH)
-    salvaged = salvage(text)
-    return value if isinstance(salvaged, Malformed) else salvaged, False
+def read_frame(text: str) -> tuple[Any, bytes | None]:
+    """Read JSON leniently; beside it, its compact JSON where `find_fault` surely minds nothing in it."""
+    try:
+        return read_and_write(text, max_depth=MAX_DEPTH)
+    except Unreadable as exc:
+        salvaged = salvage(text)
+        return _malformed(exc, text) if isinstance(salvaged, Malformed) else salvaged, None
 
 
 async def read_answer(content: bytes) -> Any:

@@ -11,8 +11,8 @@ import aiohttp
 from gateway.errors import LinkLost, LinkRefused
 from gateway.json_values import Malformed
 from gateway.links import json
+from gateway.links.http_session import refusal_of
 from gateway.links.masking import Mask
-from gateway.links.socketio.client import refusal_of
 
 MAX_ANSWER = 1024 * 1024
 _AGAIN = frozenset({408, 425, 429})
@@ -99,7 +99,7 @@ def _judge(status: int, answer: object, mask: Mask) -> dict[str, Any]:
         raise LinkLost(f"HTTP {status} without a JSON object{reason}")
     detail = mask(json.excerpt(_detail(answer)))
     if status >= 500 or status in _AGAIN:
-        raise LinkLost(f"HTTP {status}: {detail}")
+        raise LinkLost(f"HTTP {status}: {detail}", status=status)
     code = "UNAUTHORIZED" if status in {401, 403} else (_code(answer) or f"HTTP_{status}")
     raise LinkRefused(mask(json.excerpt(code)), detail, terminal=True)
 

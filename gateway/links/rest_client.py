@@ -7,21 +7,19 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import httpcore
 import httpx
 
 from gateway.errors import LinkLost, LinkRefused
 from gateway.json_values import Malformed
 from gateway.links import json
-from gateway.links.addresses import REDIRECTS, AddressRefused, GuardedNetwork, refused_address, refused_redirect
+from gateway.links.addresses import REDIRECTS, AddressRefused, refused_address, refused_redirect
+from gateway.links.http_transport import GuardedTransport
 from gateway.links.masking import Mask
 
 MAX_ANSWER = 64 * 1024 * 1024
 MAX_ERROR = 64 * 1024
 _AGAIN = frozenset({408, 425, 429})
 _LATER = frozenset({409, 423})
-# uvicorn and Node close an idle connection after 5 s; letting go first avoids the race with that.
-_IDLE_SECONDS = 4.0
 _MOST_REFUSED = 10_000
 
 
@@ -70,7 +68,7 @@ class RestClient:
             headers={**headers, "Accept-Encoding": "identity"},
             # Every wait is bounded by whoever waits.
             timeout=httpx.Timeout(None),
-            transport=_Transport(),
+            transport=GuardedTransport(),
             follow_redirects=False,
             trust_env=False,
         )
@@ -172,21 +170,6 @@ class RestClient:
         finally:
             if response is not None:
                 await response.aclose()
-
-
-class _Transport(httpx.AsyncHTTPTransport):
-    """HTTP over a network of ours, for which httpx itself has no parameter."""
-
-    def __init__(self) -> None:
-        trust = httpx.create_ssl_context(trust_env=False)
-        super().__init__(verify=trust, trust_env=False)
-        self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=trust,
-            max_connections=None,
-            max_keepalive_connections=20,
-            keepalive_expiry=_IDLE_SECONDS,
-            network_backend=GuardedNetwork(),
-        )
 
 
 async def read_whole(response: httpx.Response, most: int) -> bytes:

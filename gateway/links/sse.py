@@ -1,9 +1,11 @@
 """Reads a stream of server-sent events over httpx, within bounds of size and silence."""
 
 import asyncio
+from codecs import getincrementaldecoder
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import cast
 
 import httpx
 from httpx_sse import EventSource
@@ -13,7 +15,7 @@ from gateway.links.masking import Mask
 from gateway.links.rest_client import RestClient, check_plain, explain
 
 MAX_EVENT = 16 * 1024 * 1024
-_BOM = b"\xef\xbb\xbf"
+_Utf8 = getincrementaldecoder("utf-8-sig")
 _NOT_STREAMS = frozenset({"text/html", "application/json", "application/problem+json"})
 
 
@@ -39,7 +41,7 @@ class SseStream:
     """The events of one response; only their `data` counts, names and ids are for others."""
 
     def __init__(self, response: httpx.Response, *, idle: timedelta, mask: Mask) -> None:
-        self._bytes = _Watched(response, idle.total_seconds())
+        self._text = _Watched(response, idle.total_seconds())
         self._mask = mask
 
     async def texts(self) -> AsyncGenerator[str]:
@@ -48,17 +50,15 @@ class SseStream:
         Raises:
             LinkLost: the connection broke, went silent, or sent an event without end.
         """
-        # The library wants to see its content type and would believe any charset, but SSE is UTF-8.
-        source = EventSource(httpx.Response(200, headers={"Content-Type": "text/event-stream"}, stream=self._bytes))
-        events = source.aiter_sse()
+        events = EventSource(self._text).aiter_sse()
         failure: str | None = None
         try:
             async for event in events:
-                self._bytes.unread = 0
+                self._text.unread = 0
                 if event.data:
                     yield event.data
         except TimeoutError:
-            failure = f"nothing came for {self._bytes.idle:g} s"
+            failure = f"nothing came for {self._text.idle:g} s"
         except (httpx.HTTPError, httpx.StreamError, OSError, ValueError) as exc:
             failure = explain(exc, self._mask)
         finally:
@@ -67,34 +67,33 @@ class SseStream:
             raise LinkLost(failure)
 
 
-class _Watched(httpx.AsyncByteStream):
-    """The raw bytes of a response, each piece under a deadline, without a byte order mark."""
+class _Watched(httpx.Response):
+    """The text of an answer, each piece under a deadline, without a byte order mark.
 
-    def __init__(self, response: httpx.Response, idle: float) -> None:
-        self._response = response
+    httpx itself would hand each piece through four generators more.
+    """
+
+    def __init__(self, answer: httpx.Response, idle: float) -> None:
+        # The library wants to see its content type; SSE is UTF-8, whatever charset a server names.
+        super().__init__(200, headers={"Content-Type": "text/event-stream"})
+        self._answer = answer
         self.idle = idle
         self.unread = 0
         """Bytes since the last whole event."""
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        check_plain(self._response)
-        pieces = self._response.aiter_raw()
-        head: bytes | None = b""
+    async def aiter_text(self, chunk_size: int | None = None) -> AsyncIterator[str]:
+        """Decode what comes as it comes; the size of a piece is the server's."""
+        del chunk_size
+        check_plain(self._answer)
+        decoder = _Utf8("replace")
+        pieces = aiter(cast("httpx.AsyncByteStream", self._answer.stream))
         while (piece := await self._next(pieces)) is not None:
             self.unread += len(piece)
             if self.unread > MAX_EVENT:
                 raise ValueError(f"an event is over {MAX_EVENT} bytes")
-            if head is not None:
-                head += piece
-                if len(head) < len(_BOM) and _BOM.startswith(head):
-                    continue
-                piece, head = head.removeprefix(_BOM), None
-            if piece:
-                yield piece
+            if text := decoder.decode(piece):
+                yield text
 
     async def _next(self, pieces: AsyncIterator[bytes]) -> bytes | None:
         async with asyncio.timeout(self.idle):
             return await anext(pieces, None)
-
-    async def aclose(self) -> None:
-        await self._response.aclose()

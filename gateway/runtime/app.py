@@ -2,87 +2,70 @@
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import TracebackType
-from typing import Any
 
 import structlog
 
-from gateway.adapter.port import Adapter
+from gateway.adapter.options import McpClient
+from gateway.adapter.port import Adapter, Capabilities
 from gateway.clock import Clock, Ids
-from gateway.core.calls import outcome_fingerprint
 from gateway.errors import (
-    CallOver,
-    Conflict,
+    Elsewhere,
     EngineUnavailable,
     Gone,
-    InvalidConfiguration,
     InvalidRequest,
-    NotFound,
     Overloaded,
-    Problem,
-    TooLarge,
     Truncated,
 )
-from gateway.events import CallId, Envelope, Event, InteractionId, SessionId
-from gateway.executors.port import Answered, Destination, Executor
+from gateway.events import Envelope, Event, SessionId, session_id as name_session
+from gateway.executors.port import Destination, Executor
 from gateway.guard import FAULTS, Tasks, count_what_is_left, guard_call, tried
-from gateway.json_members import MEMBERS
 from gateway.runtime.bounds import breaker_rules, executor_limits, session_limit
 from gateway.runtime.calls.breaker import Breakers
 from gateway.runtime.calls.callbacks import Callbacks
+from gateway.runtime.calls.callers import Callers
+from gateway.runtime.calls.calls import Calls
 from gateway.runtime.calls.dead_letters import DeadLetters
 from gateway.runtime.calls.dispatcher import Dispatcher
-from gateway.runtime.calls.history import load_history
+from gateway.runtime.calls.offered import OfferedTool, offered
 from gateway.runtime.calls.quotes import Quotes
 from gateway.runtime.calls.redriving import Redriving
+from gateway.runtime.calls.repeats import Repeats
 from gateway.runtime.calls.slots import Slots
+from gateway.runtime.calls.tickets import Ticket, Tickets
+from gateway.runtime.calls.tool_tokens import ToolTokens
 from gateway.runtime.cluster.handover import Handover
 from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.cluster.member import ClusterMember
 from gateway.runtime.cluster.notifications import Notifications
+from gateway.runtime.configuration import Configuration, Configured
 from gateway.runtime.delivery.backends import Backends
 from gateway.runtime.delivery.maintenance import Maintenance
 from gateway.runtime.feeds.follow import PAGES, follow
-from gateway.runtime.feeds.interactions import InteractionFeed, follow_interactions, show
+from gateway.runtime.feeds.interactions import InteractionFeed
+from gateway.runtime.feeds.linked import with_links
 from gateway.runtime.feeds.wakeup import Ending
-from gateway.runtime.log import configure
+from gateway.runtime.interactions import Interactions
 from gateway.runtime.metrics import Metrics
-from gateway.runtime.policy import changed_paths, declared_tools, policy_of
 from gateway.runtime.session.directory import SessionDirectory, reply_slot
-from gateway.runtime.session.sessions import Runtime, Sessions
+from gateway.runtime.session.due import Reviews
+from gateway.runtime.session.runtimes import Runtimes
+from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.session.signals import (
-    AnswerGiven,
-    CancelOrdered,
     CloseOrdered,
-    OutcomeGiven,
-    OutcomeLate,
     Post,
-    ProgressGiven,
 )
 from gateway.runtime.tuning import Tuning
-from gateway.runtime.views import (
-    CallHistory as CallHistory,
-    Gap as Gap,
-    Heartbeat as Heartbeat,
-    InteractionItem as InteractionItem,
-    InteractionShown as InteractionShown,
-    LinkStatus as LinkStatus,
-    Missed as Missed,
-    Readiness as Readiness,
-    Reloaded as Reloaded,
-    RuntimeStatus as RuntimeStatus,
-    StreamItem as StreamItem,
-)
+from gateway.runtime.views import CalledSession, LinkStatus, Readiness, Reloaded, RuntimeStatus, StreamItem
 from gateway.settings.model import DestinationSpec, ExecutorSpec, Settings, WebhookSpec
-from gateway.store.call import Call
 from gateway.store.port import Engine
-from gateway.store.rows import CallFilter, Instance, InteractionRow, Page, Regained, SessionRow, StoredAnswer
-from gateway.store.step import InteractionState, Keep
+from gateway.store.rows import ANY_SESSION, Instance, Page, Regained, SessionFilter, SessionRow, StoredAnswer
+from gateway.store.step import Keep
 
 log = structlog.get_logger(__name__)
 
@@ -116,7 +99,6 @@ class Gateway:
     """
 
     def __init__(self, settings: Settings, parts: Parts) -> None:
-        self.settings = settings
         self.version = parts.version
         self.tuning = parts.tuning
         self._parts = parts
@@ -124,10 +106,6 @@ class Gateway:
         self._stack = AsyncExitStack()
         self._draining = Ending()
         self._history_pages = asyncio.Semaphore(PAGES)
-        self._reloading = asyncio.Lock()
-        self._policy = policy_of(settings)
-        self._unfinished: tuple[str, ...] = ()
-        """What a reload was to change that it could not finish."""
         # For jitter only: nobody gains from guessing it.
         jitter = random.random
         engine, clock, ids, metrics, tuning = parts.engine, parts.clock, parts.ids, parts.metrics, parts.tuning
@@ -155,18 +133,20 @@ class Gateway:
             tasks=self._tasks,
             tuning=tuning,
         )
-        self._breakers = Breakers(clock, metrics, jitter, rules=breaker_rules(settings), specs=settings.executors)
-        self._slots = Slots(self._breakers, executor_limits(settings), session=session_limit(settings))
+        breakers = Breakers(clock, metrics, jitter, rules=breaker_rules(settings), specs=settings.executors)
+        self._slots = Slots(breakers, executor_limits(settings), session=session_limit(settings))
         self._callbacks = Callbacks(engine, ids)
-        self._quotes = Quotes(metrics, settings.executors)
+        self.tool_tokens = ToolTokens(engine, ids, shared=parts.shared)
+        self.tickets = Tickets(engine, clock, ids)
+        quotes = Quotes(metrics, settings.executors)
         self._dispatcher = Dispatcher(
             clock=clock,
             metrics=metrics,
             slots=self._slots,
-            breakers=self._breakers,
+            breakers=breakers,
             jitter=jitter,
             callbacks=self._callbacks,
-            quotes=self._quotes,
+            quotes=quotes,
             backends=self._backends,
             tasks=self._tasks,
         )
@@ -183,6 +163,7 @@ class Gateway:
             notifications=self._notifications,
             interaction_feed=self._interaction_feed,
             tuning=tuning,
+            reviews=Reviews(),
             tasks=self._tasks,
         )
         handover = Handover(engine, clock, ids, self._notifications)
@@ -192,17 +173,65 @@ class Gateway:
             inbound_frames=settings.limits.inbound_frames,
             inbound_bytes=settings.limits.inbound_bytes,
         )
+        self._runtimes = Runtimes(shared, self._sessions, self.tickets, self._offered)
         self._member = ClusterMember(shared, self._sessions, handover)
         self._directory = SessionDirectory(engine, self._sessions, patience=tuning.reply)
         self._redriving = Redriving(engine, self._directory, clock, ids, wake=self._backends.wake)
+        self.calls = Calls(
+            engine,
+            self._directory,
+            self._dispatcher,
+            self._callbacks,
+            self._redriving,
+            late=tuning.late,
+            largest=self._largest_answer,
+        )
+        self.interactions = Interactions(
+            engine,
+            self._directory,
+            self._interaction_feed,
+            heartbeat=self._heartbeat,
+            ended=self._draining,
+        )
         self._maintenance = Maintenance(engine, metrics, self._sessions, self._keeper, tuning)
         self.forwarder = self._member.forwarder
+        self.callers = Callers(
+            engine,
+            self._directory,
+            ids,
+            lambda session_id, after, heartbeat: self.follow(session_id, after=after, heartbeat=heartbeat),
+            beat=tuning.beat,
+            ended=self._draining,
+        )
+        self.repeats = Repeats(engine, clock, ids, self._keeper, self._tasks, read_only=self._is_read_only)
+        self._configuration = Configuration(
+            settings,
+            parts.reread,
+            Configured(
+                adapters=parts.adapters,
+                metrics=metrics,
+                backends=self._backends,
+                quotes=quotes,
+                breakers=breakers,
+                slots=self._slots,
+                callbacks=self._callbacks,
+                tickets=self.tickets,
+                sessions=self._sessions,
+                runtimes=self._runtimes,
+                takeover=self._member.takeover,
+            ),
+        )
         self.dead_letters = DeadLetters(
             engine,
             redrive=self._redriving.dead_call,
             redeliver=self._redriving.dead_delivery,
             dismiss=self._redriving.dismiss,
         )
+
+    @property
+    def settings(self) -> Settings:
+        """The configuration in force."""
+        return self._configuration.settings
 
     # Life ------------------------------------------------------------------------------------------------
 
@@ -214,13 +243,16 @@ class Gateway:
             await stack.enter_async_context(self._engine)
             stack.push_async_callback(self._tasks.close)
             await stack.enter_async_context(self._callbacks)
+            await stack.enter_async_context(self.tool_tokens)
+            await stack.enter_async_context(self.tickets)
+            stack.push_async_callback(lambda: tried("repeats", self.repeats.write()))
             await _enter(stack, "cluster member", self._member.joined())
             stack.callback(guard_call("dispatcher", self._dispatcher.stop))
             await _enter(stack, "backends", self._backends.opened(settings))
-            self._use(settings)
+            self._configuration.use(settings)
             stack.push_async_callback(lambda: tried("sessions", self._sessions.end()))
             for name in settings.runtimes:
-                await self._start_runtime(name)
+                await self._configuration.start_runtime(name)
             await _enter(stack, "cluster member", self._member.taking_part())
             stack.enter_context(self._maintenance.running(self._tasks, lambda: self.settings.retention))
             stack.push_async_callback(lambda: tried("drain", self.drain()))
@@ -249,11 +281,12 @@ class Gateway:
         started = self._parts.clock.monotonic()
         hands_over = await self._member.hands_over()
         while self._parts.clock.monotonic() - started < patience:
-            self._sessions.write_marks()
             if hands_over:
                 await self._sessions.hand_over(self._sessions.ready_to_go())
             if self._dispatcher.in_flight == 0 and all(c.worker.settled for c in self._sessions.all()):
                 break
+            # Behind the look, since what it puts in is under way itself until the next one.
+            self._sessions.write_marks()
             await asyncio.sleep(0.02)
         else:
             log.warning("drain ended with calls in flight", in_flight=self._dispatcher.in_flight)
@@ -261,102 +294,103 @@ class Gateway:
         await self._backends.finish()
         await self._member.leave()
 
-    def _use(self, settings: Settings) -> None:
-        """Take over what is the process's: names of metrics, the bound of members, its address, logging."""
-        self._parts.metrics.learn(
-            runtimes=tuple(settings.runtimes),
-            tools=tuple(settings.tools),
-            executors=tuple(settings.executors),
-            adapters=tuple({options.adapter for options in settings.runtimes.values()}),
-            destinations=tuple(settings.destinations),
-        )
-        MEMBERS.most = settings.limits.members
-        self._callbacks.public_url = None if settings.public_url is None else str(settings.public_url)
-        configure(level=settings.logging.level, format=settings.logging.format)
-        self.settings = settings
-
-    async def _change(self, settings: Settings) -> None:
-        """Take over what may change while running: executors, destinations, routes, tools, limits, logging.
-
-        Raises:
-            InvalidConfiguration: something of it can never work; nothing was changed.
-        """
-        policy, rules, limits = policy_of(settings), breaker_rules(settings), executor_limits(settings)
-        await self._backends.configure(settings)
-        self._quotes.configure(settings.executors)
-        self._breakers.configure(rules, settings.executors)
-        self._slots.configure(limits, session=session_limit(settings))
-        self._policy = policy
-        self._sessions.change_policy(policy)
-        self._use(settings)
-
-    async def _start_runtime(self, name: str) -> None:
-        options = self.settings.runtimes[name]
-        adapter = self._parts.adapters[options.adapter]
-        await self._sessions.start_runtime(
-            name, adapter, options, tools=declared_tools(self.settings), policy=self._policy
-        )
-
     async def reload(self) -> Reloaded:
         """Read the configuration file again; a bad one changes nothing and raises InvalidConfiguration."""
-        async with self._reloading:
-            old, new = self.settings, self._parts.reread()
-            for fixed in ("engine", "instance"):
-                if getattr(new, fixed) != getattr(old, fixed):
-                    fault = Problem(path=fixed, message="cannot change while the gateway runs; restart it")
-                    raise InvalidConfiguration("reload", (fault,))
-            if old.api.keys and not new.api.keys:
-                # The address was bound for an API behind keys; without them it would be open to whoever reaches it.
-                fault = Problem(path="api.keys", message="cannot all be taken away while the gateway runs; restart it")
-                raise InvalidConfiguration("reload", (fault,))
-            # What an earlier reload has begun and could not finish is finished by this one.
-            changed = tuple(dict.fromkeys((*self._unfinished, *changed_paths(old, new))))
-            self._unfinished = changed
-            await self._change(new)
-            for name, runtime in list(self._sessions.runtimes.items()):
-                await self._change_runtime(name, runtime)
-            for name in new.runtimes:
-                if name not in self._sessions.runtimes:
-                    await self._start_runtime(name)
-            await self._member.takeover.take_all()
-            self._unfinished = ()
-            log.info("configuration reloaded", changed=list(changed))
-            return Reloaded(changed)
-
-    async def _change_runtime(self, name: str, carried: Runtime) -> None:
-        """Change what is carried, whatever configuration it was made of, into what is wanted now."""
-        new, old, tools = self.settings.runtimes.get(name), carried.options, declared_tools(self.settings)
-        if new is None or new.adapter != old.adapter:
-            await self._sessions.stop_runtime(name)
-            return
-        retooled = old.creates and carried.tools != tools
-        if new != old or retooled or self._sessions.gave_up(name) or self._sessions.is_unfinished(name):
-            adapter = self._parts.adapters[new.adapter]
-            await self._sessions.renew_runtime(name, adapter, new, tools=tools, policy=self._policy)
+        return await self._configuration.reload()
 
     # Sessions --------------------------------------------------------------------------------------------
 
     async def open_session(
-        self, runtime: str, *, native_id: str | None, labels: Mapping[str, str]
-    ) -> tuple[SessionRow, bool]:
-        """Attach to a native session, or create one where no id is given; says whether it is new."""
-        merged = {**self._sessions.runtime(runtime).options.labels, **labels}
-        known = native_id is not None and self._sessions.carries(runtime, native_id)
-        if not known and self._sessions.count >= self.settings.limits.sessions:
-            raise Overloaded(f"{self._sessions.count} sessions are carried here already; close some")
+        self,
+        runtime: str,
+        *,
+        native_id: str | None,
+        labels: Mapping[str, str],
+        name: str | None = None,
+        instructions: str | None = None,
+    ) -> tuple[SessionRow, bool, Sequence[str]]:
+        """Attach to a native session, or create one where no id is given; says whether it is new.
+
+        Beside it are the tools that the runtime was told on creation.
+        """
+        options = self._sessions.runtime(runtime).options
+        if options.mcp_clients is not None:
+            raise InvalidRequest(f"clients open the sessions of runtime {runtime!r} themselves", pointer="/runtime")
+        merged = {**options.labels, **labels}
+        self._have_room(runtime, native_id)
         if native_id is not None:
-            return await self._sessions.open(runtime, native_id, labels=merged)
-        if not self._sessions.runtime(runtime).options.creates:
+            row, is_new = await self._runtimes.open(runtime, native_id, labels=merged)
+            return row, is_new, ()
+        if not options.creates:
             raise InvalidRequest(
                 f"runtime {runtime!r} is not configured to create sessions; give a native_id", pointer="/native_id"
             )
-        return await self._sessions.create(runtime, labels=merged)
+        return await self._runtimes.create(runtime, labels=merged, name=name, instructions=instructions)
+
+    async def called_session(self, session_id: SessionId) -> CalledSession:
+        """Find the session whose tools somebody asks for; what is carried here is found without the store."""
+        return self._called_here(session_id) or _called(await self.session(session_id))
+
+    def _called_here(self, session_id: SessionId) -> CalledSession | None:
+        carried = self._sessions.carried(session_id)
+        if carried is None or carried.worker.view.memory.closed:
+            return None
+        view = carried.worker.view
+        return CalledSession(session_id, view.runtime, view.native_id, view.memory.labels)
+
+    async def session_of_client(self, runtime: str, client: McpClient) -> CalledSession:
+        """Find the session of a client that came to us; where there is none, or a closed one, it is opened.
+
+        Raises:
+            Elsewhere: the runtime is not taken up here yet.
+        """
+        session_id = name_session(runtime=runtime, native_session_id=client.name)
+        if (here := self._called_here(session_id)) is not None:
+            return here
+        row = await self._engine.session(session_id)
+        if row is not None and row.state != "closed":
+            return _called(row)
+        taken_up = self._sessions.runtimes.get(runtime)
+        if taken_up is None or taken_up.connector is not None:
+            raise Elsewhere(session_id, f"the runtime {runtime!r} is being taken up")
+        self._have_room(runtime, client.name)
+        labels = {**taken_up.options.labels, **client.labels}
+        row, _ = await self._runtimes.open(runtime, client.name, labels=labels)
+        return _called(row)
+
+    def _have_room(self, runtime: str, native_id: str | None) -> None:
+        known = native_id is not None and self._sessions.carries(runtime, native_id)
+        if not known and self._sessions.count >= self.settings.limits.sessions:
+            raise Overloaded(f"{self._sessions.count} sessions are carried here already; close some")
+
+    async def session_of_ticket(self, ticket: Ticket, native_id: str | None) -> CalledSession | None:
+        """Find the session that a ticket was issued for; None where that is not on record yet.
+
+        A gateway that has died between creating it and putting it on record has left that to whoever hears first from
+        its runtime which one it is.
+        """
+        if ticket.session_id is not None:
+            return await self.called_session(ticket.session_id)
+        if native_id is None:
+            return None
+        row, _ = await self._runtimes.open(ticket.runtime, native_id, labels=dict(ticket.labels), ticket=ticket)
+        return _called(row)
+
+    def capabilities(self, runtime: str) -> Capabilities:
+        """Say what the protocol of a runtime can do.
+
+        Raises:
+            NotFound: the configuration has no such runtime.
+        """
+        return self._sessions.runtime(runtime).adapter.capabilities
 
     async def session(self, session_id: SessionId) -> SessionRow:
         return await self._directory.session(session_id)
 
-    async def sessions(self, page: Page, *, runtime: str | None = None) -> tuple[Sequence[SessionRow], str | None]:
-        return await self._engine.sessions(page, runtime=runtime)
+    async def sessions(
+        self, page: Page, which: SessionFilter = ANY_SESSION, *, newest_first: bool = False
+    ) -> tuple[Sequence[SessionRow], str | None]:
+        return await self._engine.sessions(page, which, newest_first=newest_first)
 
     async def close_session(self, session_id: SessionId, *, erase: bool) -> None:
         row = await self.session(session_id)
@@ -368,6 +402,7 @@ class Gateway:
             raise await self._directory.not_here(row)
         if erase:
             await self._engine.erase(session_id)
+            await self.tickets.forget(session_id)
 
     async def post(
         self, session_id: SessionId, events: Sequence[Event], *, by: str, keep: Keep | None = None
@@ -381,18 +416,25 @@ class Gateway:
 
     async def read(self, session_id: SessionId, *, after: int, limit: int) -> Sequence[Envelope]:
         try:
-            return await self._engine.read(session_id, after=after, limit=limit)
+            page = await self._engine.read(session_id, after=after, limit=limit)
+            return await with_links(self._engine, session_id, page, more=len(page) == limit)
         except Truncated as exc:
             text = f"the events behind {after} were removed by retention; history begins at {exc.first_sequence}"
             raise Gone(text, first_sequence=exc.first_sequence) from exc
 
-    def follow(self, session_id: SessionId, *, after: int | None) -> AsyncGenerator[StreamItem]:
+    async def redeliver(self, session_id: SessionId, sequence: int, target: str) -> None:
+        """Send one event copy or outbound event again."""
+        await self._redriving.delivery(session_id, sequence, target)
+
+    def follow(
+        self, session_id: SessionId, *, after: int | None, heartbeat: float | None = None
+    ) -> AsyncGenerator[StreamItem]:
         """Yield history behind `after`, then what happens; None begins with what happens next.
 
         Ends when the session is closed or the gateway stops. What is only live is shown by the instance that
         carries the session.
         """
-        heartbeat, feeds = self.settings.api.heartbeat.total_seconds(), self._member.remote_feeds
+        heartbeat, feeds = heartbeat or self._heartbeat(), self._member.remote_feeds
         return follow(
             self._engine,
             session_id,
@@ -403,103 +445,25 @@ class Gateway:
             pages=self._history_pages,
         )
 
-    # Calls -----------------------------------------------------------------------------------------------
+    def _heartbeat(self) -> float:
+        return self.settings.api.heartbeat.total_seconds()
 
-    async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[Call], str | None]:
-        return await self._engine.calls(which, page)
+    def _largest_answer(self, executor: str | None) -> int | None:
+        spec = self.settings.executors.get(executor or "")
+        return int(spec.max_response) if isinstance(spec, WebhookSpec) else None
 
-    async def call_story(self, call_id: CallId) -> CallHistory:
-        return await load_history(self._engine, await self._directory.call(call_id))
+    def _is_read_only(self, tool: str) -> bool:
+        spec = self.settings.tools.get(tool)
+        return spec is not None and spec.read_only
 
-    def callback_allowed(self, call_id: CallId, token: str) -> bool:
-        """Whether a callback token belongs to a call, in constant time."""
-        return self._callbacks.allowed(call_id, token)
+    def offered(self, session: CalledSession) -> Sequence[OfferedTool]:
+        """List the tools that callers of a session may call: those of the catalog that a route leads somewhere."""
+        return self._offered(session.runtime, session.labels)
 
-    async def settle(self, call_id: CallId, answer: Answered, *, size: int = 0) -> Call:
-        """Record an outcome that came by callback or API, of so many bytes; the same one again is fine.
+    def _offered(self, runtime: str, labels: Mapping[str, str]) -> Sequence[OfferedTool]:
+        return offered(self.settings, self._configuration.policy, runtime=runtime, labels=labels)
 
-        Raises:
-            Conflict: the call has already ended otherwise; the first such outcome is recorded as ignored.
-            CallOver: it ended too long ago. TooLarge: its executor may not answer so much.
-        """
-        row = await self._answerable(call_id, size)
-        answer = self._dispatcher.look_through(row.executor, answer)
-        worker = await self._directory.worker(row.session_id)
-        if await self._directory.ask(worker, OutcomeGiven(call_id, answer, reply_slot())):
-            return await self._directory.call(call_id)
-        row = await self._directory.call(call_id)
-        if row.outcome_sha == outcome_fingerprint(answer.outcome):
-            return row
-        if row.late:
-            raise Conflict(f"the call has already {row.state}; another late outcome is on record")
-        await self._directory.ask(worker, OutcomeLate(row, answer, reply_slot()))
-        raise Conflict(f"the call has already {row.state}; this outcome was recorded as ignored")
-
-    async def _answerable(self, call_id: CallId, size: int) -> Call:
-        row = await self._directory.call(call_id)
-        ended = None if row.finished_at is None else await self._engine.ended_for(call_id)
-        late = self._parts.tuning.late
-        if ended is not None and ended > late:
-            raise CallOver(f"the call has {row.state}, over {late.seconds // 60} minutes ago")
-        spec = self.settings.executors.get(row.executor or "")
-        if isinstance(spec, WebhookSpec) and size > spec.max_response:
-            raise TooLarge(f"the body has {size} bytes; its executor's `max_response` allows {int(spec.max_response)}")
-        return row
-
-    async def progress(self, call_id: CallId, data: dict[str, Any], *, size: int = 0) -> None:
-        """Record how far a call is; what one call may say is bounded.
-
-        Raises:
-            Conflict: the call has ended. CallOver: too long ago. TooLarge: this is too much, or all together is.
-        """
-        row = await self._answerable(call_id, size)
-        worker = await self._directory.worker(row.session_id)
-        if not await self._directory.ask(worker, ProgressGiven(call_id, data, reply_slot())):
-            raise Conflict(f"the call has already {(await self._directory.call(call_id)).state}")
-
-    async def cancel(self, call_id: CallId, *, reason: str | None) -> Call:
-        row = await self._directory.call(call_id)
-        worker = await self._directory.worker(row.session_id)
-        if not await self._directory.ask(worker, CancelOrdered(call_id, reason, reply_slot())):
-            raise Conflict(f"the call has already {(await self._directory.call(call_id)).state}")
-        return await self._directory.call(call_id)
-
-    async def redrive(self, call_id: CallId, *, new_key: bool, deliver: bool) -> Call:
-        return await self._redriving.call(await self._directory.call(call_id), new_key=new_key, deliver=deliver)
-
-    async def redeliver(self, session_id: SessionId, sequence: int, target: str) -> None:
-        """Send one event copy or outbound event again."""
-        await self._redriving.delivery(session_id, sequence, target)
-
-    # People and surroundings -----------------------------------------------------------------------------
-
-    async def interactions(
-        self, page: Page, *, session_id: SessionId | None, state: InteractionState | None
-    ) -> tuple[Sequence[tuple[InteractionRow, Envelope]], str | None]:
-        rows, following = await self._engine.interactions(page, session_id=session_id, state=state)
-        shown = [await show(self._engine, row) for row in rows]
-        return [(one.row, one.asked) for one in shown if one is not None], following
-
-    def follow_interactions(self) -> AsyncGenerator[InteractionItem]:
-        """Yield all questions that wait for a person, then each that changes; ends when the gateway stops."""
-        heartbeat = self.settings.api.heartbeat.total_seconds()
-        return follow_interactions(self._engine, self._interaction_feed, heartbeat=heartbeat, ended=self._draining)
-
-    async def answer(self, interaction_id: InteractionId, body: Mapping[str, Any], *, by: str) -> InteractionRow:
-        """Answer a question to a person: `{"decision", "scope"}`, `{"answer"}` or `{"value"}`; `by` names the key."""
-        row = await self._engine.interaction(interaction_id)
-        if row is None:
-            raise NotFound(f"no interaction {interaction_id!r}")
-        if row.state != "waiting":
-            raise Conflict(f"this question is {row.state} and takes no answer any more")
-        asked = await show(self._engine, row)
-        if asked is not None and asked.asked.stored_kind is not None:
-            raise Conflict("this question was written by a newer release, and waits for it")
-        worker = await self._directory.worker(row.session_id)
-        await self._directory.ask(worker, AnswerGiven(interaction_id, body, by, reply_slot()))
-        answered = await self._engine.interaction(interaction_id)
-        assert answered is not None
-        return answered
+    # Surroundings ----------------------------------------------------------------------------------------
 
     async def instances(self) -> Sequence[Instance]:
         """List the processes on this store."""
@@ -508,6 +472,12 @@ class Gateway:
     async def enable_destination(self, name: str) -> None:
         """Switch a destination on again that had answered 410."""
         await self._backends.enable(name)
+
+    async def sessions_without_tools(self) -> Collection[SessionId]:
+        """Find the sessions at work here that were given a ticket to the tools, and have not asked for their list."""
+        told = [name for name, runtime in self._sessions.runtimes.items() if runtime.options.takes_mcp]
+        carried = [one.worker.view.session_id for name in told for one in self._sessions.of_runtime(name)]
+        return {session_id for session_id in carried if await self.tickets.lacks_tools(session_id)}
 
     def runtimes(self) -> Sequence[RuntimeStatus]:
         shown: list[RuntimeStatus] = []
@@ -521,6 +491,7 @@ class Gateway:
                     reason=c.supervisor.reason,
                 )
                 for c in self._sessions.of_runtime(name)
+                if c.supervisor is not None
             )
             adapter = runtime.adapter
             shown.append(RuntimeStatus(name, adapter.name, adapter.protocol, adapter.capabilities, links))
@@ -575,6 +546,10 @@ class Gateway:
 
     async def _go_on(self, mine: Sequence[Regained]) -> None:
         await self._member.takeover.go_on(mine)
+
+
+def _called(row: SessionRow) -> CalledSession:
+    return CalledSession(row.session_id, row.runtime, row.native_id, row.labels)
 
 
 async def _enter(stack: AsyncExitStack, name: str, part: AbstractAsyncContextManager[None]) -> None:

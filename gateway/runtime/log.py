@@ -31,6 +31,9 @@ _QUIET = {
     "httpcore": logging.INFO,
     # A line for each request of ours, which our own lines tell already.
     "httpx": logging.WARNING,
+    # A line for each request, and what clients did wrong, which they are told.
+    "mcp": logging.ERROR,
+    "sse_starlette": logging.WARNING,
     "websockets": logging.INFO,
     "aiosqlite": logging.INFO,
 }
@@ -190,7 +193,7 @@ def context(
     call_id: str | None = None,
     attempt: int | None = None,
 ) -> AbstractContextManager[None]:
-    """Put these facts on every line written inside, by this task and the tasks it starts."""
+    """Put these facts on every line written inside, by this task and what it waits for."""
     facts = {"session_id": session_id, "runtime": runtime, "call_id": call_id, "attempt": attempt}
     return cast(
         "AbstractContextManager[None]",

@@ -48,7 +48,7 @@ _RULES = (
     # user:password@ in URLs
     (("://",), re.compile(r"(://)[^/\s@\"']+@"), rf"\1{MASK}@"),
     # secrets that can be told by their form
-    (("whsec_",), re.compile(r"\bwhsec_[A-Za-z0-9+/=_-]+"), MASK),
+    (("whsec_", "dtt_"), re.compile(r"\b(?:whsec|dtt)_[A-Za-z0-9+/=_-]+"), MASK),
 )
 """Texts one of which must occur for the rule to be tried, the rule, and what stands in its place."""
 _SIGNS = tuple(dict.fromkeys(sign for signs, _, _ in _RULES for sign in signs))

@@ -89,9 +89,8 @@ class Metrics:
             "dragoman_journal_commit_seconds", "From handing a step in to its being on disk.", _COMMIT_SECONDS,
             registry=here,
         )  # fmt: skip
-        self._queued = 0
-        queued = Gauge("dragoman_queue_bytes", "Frames that wait to be decided about.", registry=here)
-        queued.set_function(lambda: self._queued)
+        self._tell_links: Callable[[], None] = lambda: None
+        self._queued = Gauge("dragoman_queue_bytes", "Frames that wait to be decided about.", registry=here)
         self._losses = Counter(
             "dragoman_losses", "Parts that a translation could not carry.", ("adapter", "how"), registry=here
         )
@@ -166,6 +165,10 @@ class Metrics:
             for runtime in gone:
                 gauge.remove_by_labels({"runtime": runtime})
 
+    def watch_links(self, tell: Callable[[], None]) -> None:
+        """Have this tell how all sessions and links stand when the page is asked for."""
+        self._tell_links = tell
+
     def watch_lease(self, seconds_left: Callable[[], float], owned: Callable[[], int]) -> None:
         """Read these when the page is asked for."""
         self._lease.set_function(seconds_left)
@@ -187,7 +190,8 @@ class Metrics:
         self._forwards.add(result)
 
     def call_settled(self, runtime: str, tool: str, *, outcome: OutcomeKind, seconds: float) -> None:
-        self._calls.add(self._runtime(runtime), tool if tool in self._tools else OTHER, outcome)
+        known = runtime if runtime in self._runtimes else OTHER
+        self._calls.add(known, tool if tool in self._tools else OTHER, outcome)
         self._call_seconds.observe(seconds)
 
     def attempt(self, executor: str, result: AttemptResult) -> None:
@@ -210,7 +214,7 @@ class Metrics:
         self._commit_seconds.observe(seconds)
 
     def frame(self, runtime: str, direction: FrameDirection) -> None:
-        self._frames.add(self._runtime(runtime), direction)
+        self._frames.add(runtime if runtime in self._runtimes else OTHER, direction)
 
     def frame_rejected(self, runtime: str) -> None:
         self._rejected.add(self._runtime(runtime))
@@ -254,9 +258,9 @@ class Metrics:
         """Count copies that were given up with their events."""
         self._copies_lost.add(destination if destination in self._destinations else OTHER, by=count)
 
-    def queue_bytes(self, delta: int) -> None:
-        """Add what was put into an inbox, or take off what was read out of it."""
-        self._queued += delta
+    def watch_queues(self, size: Callable[[], float]) -> None:
+        """Read this when the page is asked for: how much waits in all inboxes."""
+        self._queued.set_function(size)
 
     def tasks(self, count: int) -> None:
         self._tasks.set(count)
@@ -266,6 +270,7 @@ class Metrics:
 
     def render(self) -> bytes:
         """Write the page in the Prometheus text format."""
+        self._tell_links()
         return generate_latest(self.registry)
 
     def _runtime(self, name: str) -> str:

@@ -5,9 +5,9 @@ from typing import Any, cast
 
 from gateway.adapter.port import Tool
 from gateway.core.arguments import ArgumentValidator
-from gateway.core.routing import Route, Routes
 from gateway.core.session import Policy, RetryPolicy
 from gateway.settings.model import DestinationSpec, ExecutorSpec, PythonSpec, Settings, StaticSpec, WebhookSpec
+from gateway.settings.routing import routes_of
 
 _MARGIN = timedelta(seconds=20)
 
@@ -15,19 +15,8 @@ _MARGIN = timedelta(seconds=20)
 def policy_of(settings: Settings) -> Policy:
     """Say what the configuration means for decisions."""
     validator = ArgumentValidator({tool.name: tool for tool in declared_tools(settings)})
-    routes = tuple(
-        Route(
-            runtime=route.match.runtime,
-            tool=route.match.tool,
-            event=route.match.event,
-            labels=route.match.label,
-            to=route.to,
-            copy_to=route.copy_to,
-        )
-        for route in settings.routes
-    )
     return Policy(
-        routes=Routes(routes, settings.unrouted),
+        routes=routes_of(settings),
         executors={name: retry_of(spec) for name, spec in settings.executors.items()},
         check_arguments=validator.check,
         declared=frozenset(settings.tools),

@@ -30,15 +30,13 @@ class SystemClock:
     def __init__(self) -> None:
         self._steady = _find_steady()
         self._offset = time.time() - self._steady()
+        self.monotonic = time.monotonic
 
     def now(self) -> datetime:
         return datetime.fromtimestamp(self._offset + self._steady(), UTC)
 
     def timestamp(self) -> float:
         return self._offset + self._steady()
-
-    def monotonic(self) -> float:
-        return time.monotonic()
 
 
 class SystemIds:

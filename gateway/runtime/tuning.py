@@ -33,6 +33,8 @@ class Tuning:
     """How long a request may take until its answer begins, whatever it waits for; most waits are much shorter."""
     repeat: float = 30.0
     """How long a repeat waits for the first request with its Idempotency-Key."""
+    beat: float = 10.0
+    """After how long a caller that wants to hear how far its call is hears at least that it goes on."""
     late: timedelta = timedelta(minutes=10)
     """How long after its end a call's callback addresses still answer."""
     snapshot_every: int = 500

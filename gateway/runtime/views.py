@@ -1,21 +1,18 @@
 """What the gateway shows of itself: histories of calls, states of links, readiness."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
 from gateway.adapter.port import Capabilities
-from gateway.events import Envelope, Live, SessionId
+from gateway.events import Envelope, Gap, Live, Missed, SessionId
+from gateway.events.weight import weight
 from gateway.store.call import Call
 from gateway.store.rows import InteractionRow, Send
 
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """History between the reader's place and `first_sequence` is gone."""
-
-    first_sequence: int
+NEWS_BYTES = 40 * 1024
+"""Weight from which on what happens leaves in pieces; written, it is some two thirds of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +20,47 @@ class Heartbeat:
     """Nothing happened for a while; the stream lives."""
 
 
-StreamItem = Envelope | Live | Gap | Heartbeat
+class News:
+    """What happened, in a row, as far as it leaves together; all who follow a feed get the same object."""
+
+    __slots__ = ("first", "items", "last", "weight")
+
+    def __init__(self, items: Iterable[Envelope | Live] = ()) -> None:
+        self.items: list[Envelope | Live] = []
+        self.weight = 0
+        self.first: int | None = None
+        """Sequence of the first of them that is recorded."""
+        self.last: int | None = None
+        """Sequence of the last of them that is recorded."""
+        for item in items:
+            self.add(item, weight(item.event))
+
+    def takes(self, size: int) -> bool:
+        """Whether something of a weight still leaves with the rest."""
+        return not self.items or self.weight + size <= NEWS_BYTES
+
+    def add(self, item: Envelope | Live, size: int) -> None:
+        """Add what happened next."""
+        self.items.append(item)
+        self.weight += size
+        if isinstance(item, Envelope):
+            self.first = self.first or item.sequence
+            self.last = item.sequence
+
+
+StreamItem = News | Gap | Heartbeat
+
+
+@dataclass(frozen=True, slots=True)
+class CalledSession:
+    """The session whose tools a caller asks for."""
+
+    session_id: SessionId
+    runtime: str
+    native_id: str
+    labels: Mapping[str, str]
+    on_record: bool = True
+    """False while it is being created: its tools may be listed already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +69,6 @@ class InteractionShown:
 
     row: InteractionRow
     asked: Envelope
-
-
-@dataclass(frozen=True, slots=True)
-class Missed:
-    """The reader was too slow to be told of every change; what follows begins with all that wait."""
 
 
 InteractionItem = InteractionShown | Missed | Heartbeat

@@ -126,7 +126,7 @@ def _word(fault: SettingFault, written: Any, schema: Schema) -> str | None:
     shown = _quote(written, fault.place, here)
     last = str(fault.place[-1]) if fault.place else ""
     match fault.type:
-        case "webhook_secret" | "postgres_url" | "api_key" | "no_secret":
+        case "webhook_secret" | "postgres_url" | "api_key" | "no_secret" | "client_token":
             return fault.message
         case "extra_forbidden":
             known = {key for variant in parent for key in variant.get("properties", {})}

@@ -4,14 +4,14 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from types import ModuleType
 from typing import Any, cast
 
 from gateway.errors import OperatorError
 
-Function = Callable[[Mapping[str, Any]], Awaitable[Any]]
-"""What the executor `python` calls: it gets the `data` of a webhook and returns its answer."""
+Function = Callable[..., Awaitable[Any]]
+"""What the executor `python` calls: it gets the `data` of a webhook, and `report` where it takes it, and answers."""
 
 PATH = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
 
@@ -34,11 +34,16 @@ def find_function(path: str) -> Function:
     if not _is_async(found):
         raise OperatorError(f"{path!r} is not an async function; write `async def {inner}(call): ...`")
     try:
-        inspect.signature(found).bind({})
+        inspect.signature(found).bind({}, **({"report": print} if takes_report(found) else {}))
     except TypeError as exc:
         text = f"{path!r} cannot be called with one argument ({exc}); write `async def {inner}(call): ...`"
         raise OperatorError(text) from exc
     return cast("Function", found)
+
+
+def takes_report(function: Function) -> bool:
+    """Whether a function has, beside its first parameter, one called `report`."""
+    return "report" in [*inspect.signature(function).parameters][1:]
 
 
 def _import(name: str) -> ModuleType:

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from gateway.addresses import why_refused
+from gateway.settings.lint_clients import lint_clients
 from gateway.settings.lint_routes import lint_routes
 from gateway.settings.lint_tools import lint_tools
 from gateway.settings.model import PythonSpec, Settings, StaticSpec, WebhookSpec
@@ -24,6 +25,7 @@ def lint(settings: Settings) -> tuple[Finding, ...]:
     return (
         *_access(settings),
         *_runtimes(settings),
+        *lint_clients(settings),
         *_executors(settings),
         *_targets(settings),
         *lint_tools(settings),
@@ -89,7 +91,7 @@ def _runtimes(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 (*place, "autostart"), "autostart needs options that say what to create; see the adapter's README"
             )
-        elif not options.creates:
+        elif not options.creates and options.mcp_clients is None:
             yield _warn(
                 place,
                 "names no native session and none to create; it stays idle until POST /v1/sessions gives a native_id",
@@ -99,6 +101,9 @@ def _runtimes(settings: Settings) -> Iterator[Finding]:
                 yield from _address((*place, field), _host_of(url))
         for label, value in options.labels.items():
             yield from _label((*place, "labels", label), label, value)
+        for number, client in enumerate(options.mcp_clients or ()):
+            for label, value in client.labels.items():
+                yield from _label((*place, "clients", number, "labels", label), label, value)
     for index, route in enumerate(settings.routes):
         for label, value in route.match.label.items():
             yield from _label(("routes", index, "match", "label", label), label, value)

@@ -8,6 +8,8 @@ from gateway.core.arguments import problems_in_schema
 from gateway.settings.model import Settings
 from gateway.settings.place import Finding, Place
 
+GET_RESULT = "get_result"
+"""The tool by which MCP clients wait on for a call."""
 _POINTER = re.compile(r": at (?P<pointer>/\S*): ")
 
 
@@ -15,6 +17,8 @@ def lint_tools(settings: Settings) -> Iterator[Finding]:
     """Compile every schema just as the calls' arguments will be checked; nothing is ever fetched for it."""
     for name, tool in settings.tools.items():
         place = ("tools", name, "parameters")
+        if name == GET_RESULT:
+            yield Finding(("tools", name), "MCP clients wait for unfinished calls by a tool of this name; take another")
         problem = problems_in_schema(tool.parameters)
         if problem is not None:
             yield Finding((*place, *_inner(problem)), problem)
@@ -24,6 +28,24 @@ def lint_tools(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 ("tools", name), "has no description; without one the agent's model can only guess", "warning"
             )
+    yield from _called_elsewhere(settings)
+    yield from _out_of_reach(settings)
+
+
+def _called_elsewhere(settings: Settings) -> Iterator[Finding]:
+    for runtime, options in settings.runtimes.items():
+        for name in settings.tools if options.takes_mcp else ():
+            if name in options.own_tools:
+                text = f"an agent of {runtime!r} has a tool of this name itself and calls that one; take another"
+                yield Finding(("tools", name), text, "warning")
+
+
+def _out_of_reach(settings: Settings) -> Iterator[Finding]:
+    for name, options in settings.runtimes.items():
+        if options.takes_mcp and settings.tools and options.mcp_base is None and settings.public_url is None:
+            mend = "set public_url, or mcp_url here, to where the runtime reaches this gateway"
+            text = f"its sessions get none of the tools, since they do not know where these are; {mend}"
+            yield Finding(("runtimes", name), text, "warning")
 
 
 def _inner(problem: str) -> Place:

@@ -140,9 +140,18 @@ def _choose(options: Any, place: Place, adapters: Mapping[str, Adapter]) -> Adap
 
 
 def _libraries(settings: Settings) -> Iterator[Finding]:
-    """Look for what only one type of engine needs."""
+    """Look for what only one type of engine needs, or callers over MCP."""
     if isinstance(settings.engine, PostgresStore) and find_spec("asyncpg") is None:
         yield Finding(("engine", "type"), "its library is not installed: pip install 'dragoman[postgres]'")
+    if "mcp" in settings.model_fields_set and find_spec("mcp") is None:
+        mend = "no MCP client can be served: its library is not installed: pip install 'dragoman[mcp]'"
+        yield Finding(("mcp",), mend, "warning")
+    for name, options in settings.runtimes.items():
+        if options.mcp_clients is not None and find_spec("mcp") is None:
+            yield Finding(("runtimes", name), "its library is not installed: pip install 'dragoman[mcp]'")
+        if options.takes_mcp and settings.tools and find_spec("mcp") is None:
+            mend = "its sessions get no tools: the library is not installed: pip install 'dragoman[mcp]'"
+            yield Finding(("runtimes", name), mend, "warning")
 
 
 def _functions(settings: Settings) -> Iterator[Finding]:

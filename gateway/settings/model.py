@@ -98,6 +98,12 @@ def _lease_time(span: timedelta) -> timedelta:
     return span
 
 
+def _hold_time(span: timedelta) -> timedelta:
+    if span > timedelta(seconds=80):
+        raise ValueError("must be at most 80s: a request is given up whose answer has not begun after 90s")
+    return span
+
+
 def _function_path(path: str) -> str:
     if not re.fullmatch(PATH, path):
         raise ValueError("must be the path of an async function: package.module:function")
@@ -260,6 +266,19 @@ class ToolSpec(Section):
     """What the tool does and when to use it; the agent's model reads this."""
     parameters: dict[str, Any] = {"type": "object", "properties": {}}
     """A JSON Schema object; calls are checked against it before the executor sees them."""
+    read_only: bool = False
+    """True says that it changes nothing; MCP clients are told so, and a repeat of it asks anew."""
+
+
+class McpSpec(Section):
+    """How callers over MCP are served."""
+
+    hold: Annotated[Patience, AfterValidator(_hold_time)] = timedelta(seconds=50)
+    """How long a request waits for its call to end, up to 80s; then it is told how to wait on."""
+    on_disconnect: Literal["go_on", "cancel"] = "go_on"
+    """What a closed connection means for the call that its request waits for: nothing, or that it is canceled."""
+    unheard: Duration = timedelta(minutes=2)
+    """For how long an outcome that nobody heard is kept for a repeat of its call without a key; 0s: not at all."""
 
 
 class Backoff(Section):
@@ -477,6 +496,8 @@ class Settings(Section):
     """The HTTP API: keys and limits."""
     engine: Store = SqliteStore()
     """Where everything is recorded."""
+    mcp: McpSpec = McpSpec()
+    """Callers over MCP."""
     instance: InstanceSpec = InstanceSpec()
     """This process among several on one store."""
     tools: dict[ToolName, ToolSpec] = {}

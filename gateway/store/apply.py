@@ -5,9 +5,8 @@ Every engine asks here, so that they agree. An engine gives `Known` (what is alr
 `Writes` untouched.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import UTC
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
 from typing import Protocol
 
 import orjson
@@ -15,7 +14,7 @@ import orjson
 from gateway.errors import Fenced, InvalidRequest, NotFound, Repeated, Stale
 from gateway.events import CallId, Direction, Envelope, SessionId
 from gateway.events.frozen import replace
-from gateway.store.call import Call, Open, changed, sequence_of
+from gateway.store.call import Call, Open, changed, opened as open_call, sequence_of
 from gateway.store.records import (
     AnswerRecord,
     EventRecord,
@@ -29,13 +28,10 @@ from gateway.store.records import (
 )
 from gateway.store.rows import Send
 from gateway.store.step import (
-    CallOpen,
     Committed,
     Enqueue,
-    Fence,
     InteractionChange,
     Keep,
-    LastSequence,
     SendChange,
     Step,
 )
@@ -47,41 +43,48 @@ DEAD_STATES: frozenset[str] = frozenset({"refused", "unknown", "dead"})
 """Outbound rows that wait for an operator."""
 
 _MOST = 2**63
-_NO_CALLS: tuple[dict[CallId, Call], list[CallId]] = ({}, [])
 DedupeKey = tuple[SessionId, Direction, str]
+_NO_EVENTS: tuple[tuple[Envelope, ...], Sequence[EventRecord], set[DedupeKey], int] = ((), (), set(), 0)
+_NO_CALLS: tuple[dict[CallId, Call], Sequence[CallId]] = ({}, ())
 
 
 class Known(Protocol):
     """What the store held before this batch."""
 
-    def head(self, session_id: SessionId) -> Head | None: ...
-    def call(self, call_id: CallId) -> Call | None: ...
+    def head(self, session_id: SessionId, /) -> Head | None: ...
+    def call(self, call_id: CallId, /) -> Call | None: ...
     def seen(self, key: DedupeKey) -> bool: ...
 
 
-@dataclass(slots=True)
 class Writes:
     """What the steps of one batch write, in the order it was decided."""
 
-    heads: dict[SessionId, Head] = field(default_factory=dict[SessionId, Head])
-    """Every session touched, as it stands after the batch."""
-    cursors: dict[SessionId, str] = field(default_factory=dict[SessionId, str])
-    snapshots: dict[SessionId, SnapshotRecord] = field(default_factory=dict[SessionId, SnapshotRecord])
-    events: list[EventRecord] = field(default_factory=list[EventRecord])
-    keys: set[DedupeKey] = field(default_factory=set[DedupeKey])
-    opened: list[CallId] = field(default_factory=list[CallId])
-    calls: dict[CallId, Call] = field(default_factory=dict[CallId, Call])
-    """Every call touched, as it stands after the batch; those in `opened` are new."""
-    sends: list[Send] = field(default_factory=list[Send])
-    send_changes: list[tuple[SessionId, SendChange]] = field(default_factory=list[tuple[SessionId, SendChange]])
-    interactions: list[InteractionRecord | InteractionMove] = field(
-        default_factory=list[InteractionRecord | InteractionMove]
-    )
-    answers: list[AnswerRecord] = field(default_factory=list[AnswerRecord])
-    """Answers to keep; one that is kept already and has not expired stays."""
+    __slots__ = (
+        "answers", "calls", "cursors", "events", "heads", "interactions", "keys", "now", "opened", "send_changes",
+        "sends", "snapshots", "time",
+    )  # fmt: skip
+
+    def __init__(self, now: int) -> None:
+        self.now = now
+        """When the batch is written, in microseconds, and as a datetime."""
+        self.time = moment(now)
+        self.heads: dict[SessionId, Head] = {}
+        """Every session touched, as it stands after the batch."""
+        self.cursors: dict[SessionId, str] = {}
+        self.snapshots: dict[SessionId, SnapshotRecord] = {}
+        self.events: list[EventRecord] = []
+        self.keys: set[DedupeKey] = set()
+        self.opened: list[CallId] = []
+        self.calls: dict[CallId, Call] = {}
+        """Every call touched, as it stands after the batch; those in `opened` are new."""
+        self.sends: list[Send] = []
+        self.send_changes: list[tuple[SessionId, SendChange]] = []
+        self.interactions: list[InteractionRecord | InteractionMove] = []
+        self.answers: list[AnswerRecord] = []
+        """Answers to keep; one that is kept already and has not expired stays."""
 
 
-def decide(step: Step, events: Sequence[EventRecord], *, now: int, known: Known, writes: Writes) -> Committed:
+def decide(step: Step, events: Sequence[EventRecord], *, known: Known, writes: Writes) -> Committed:
     """Add what a step writes to `writes`, and say what will be committed.
 
     Raises:
@@ -94,59 +97,47 @@ def decide(step: Step, events: Sequence[EventRecord], *, now: int, known: Known,
     head = writes.heads.get(session_id) or known.head(session_id)
     if head is None:
         raise NotFound(f"no session {session_id!r}")
-    _expect(step, head, known=known, writes=writes)
-    sequence = head.last_seq + len(events)
-    numbers = range(head.last_seq + 1, sequence + 1)
+    before = head.last_seq
+    if step.fence is not None and step.fence != head.fence:
+        raise Fenced(f"session {session_id!r} has fence {head.fence}, not {step.fence}")
+    if step.last_sequence is not None and step.last_sequence != before:
+        raise Stale(f"session {session_id!r} is at sequence {before}, not {step.last_sequence}")
+    sequence = before + len(events)
+    numbers = range(before + 1, sequence + 1)
     # Most steps have only some of what follows, and this is the writer's busiest path.
-    keys = _keys(step, known=known, writes=writes) if events else ()
-    envelopes, records = _number(step, events, numbers) if events else ((), ())
-    calls, opened = _change_calls(step, head, numbers, now=now, known=known, writes=writes) if step.calls else _NO_CALLS
+    envelopes, records, keys, size = _number(step, events, numbers, known, writes) if events else _NO_EVENTS
+    calls, opened = _change_calls(step, head, numbers, known=known, writes=writes) if step.calls else _NO_CALLS
     interactions = _interactions(step.interactions, session_id) if step.interactions else ()
     answers = [_answer(keep, session_id, numbers) for keep in step.keeps] if step.keeps else ()
     for change in step.send_changes:
-        micros_or_none(change.due_at)
+        if change.due_at is not None:
+            micros(change.due_at)
         _check_numbers(change.sequence, change.attempt)
     if step.keep_from is not None:
         _check_numbers(step.keep_from)
-    sends = _sends(step.sends, envelopes, numbers, now=now) if step.sends else ()
+    sends = _sends(step.sends, envelopes, numbers, writes.time) if step.sends else ()
 
     # From here on nothing fails.
-    size = head.size
-    for record in records:
-        size += record.size
-    writes.events += records
     state = step.state or head.state
-    writes.heads[session_id] = Head(session_id, head.runtime, state, sequence, head.min_seq, head.fence, size)
+    writes.heads[session_id] = Head(
+        session_id, head.runtime, state, sequence, head.min_seq, head.fence, head.size + size
+    )
     if step.cursor is not None:
         writes.cursors[session_id] = step.cursor
     if step.snapshot is not None:
         writes.snapshots[session_id] = SnapshotRecord(session_id, step.snapshot, step.keep_from)
-    if keys:
-        writes.keys |= keys
-    if calls:
-        writes.calls.update(calls)
-        writes.opened += opened
+    writes.events += records
+    writes.keys |= keys
+    writes.calls |= calls
+    writes.opened += opened
     writes.sends += sends
     writes.interactions += interactions
     # Of an event that is not there yet nothing has been sent, whatever comes to be written under its number.
-    writes.send_changes += [(session_id, change) for change in step.send_changes if change.sequence <= sequence]
+    for change in step.send_changes:
+        if change.sequence <= sequence:
+            writes.send_changes.append((session_id, change))
     writes.answers += answers
     return Committed(envelopes, sequence)
-
-
-def _number(
-    step: Step, records: Sequence[EventRecord], numbers: Sequence[int]
-) -> tuple[tuple[Envelope, ...], Sequence[EventRecord]]:
-    given = [event.sequence for event in step.events]
-    if given == [*numbers]:
-        return step.events, records
-    if any(given):
-        raise Stale(f"session {step.session_id!r} is at sequence {numbers[0] - 1}, and the events say otherwise")
-    session_id = step.session_id
-    fresh = zip(step.events, numbers, strict=True)
-    envelopes = [replace(event, session_id=session_id, sequence=number) for event, number in fresh]
-    kept = zip(records, numbers, strict=True)
-    return tuple(envelopes), [record._replace(session_id=session_id, seq=number) for record, number in kept]
 
 
 def begin(first: Envelope, session_id: SessionId, state: str) -> Step:
@@ -154,74 +145,67 @@ def begin(first: Envelope, session_id: SessionId, state: str) -> Step:
     return Step(session_id=session_id, events=(first,), state=state)
 
 
-def _expect(step: Step, head: Head, *, known: Known, writes: Writes) -> None:
-    for expectation in step.expects:
-        # The usual ones first, and without capture patterns, which cost several times as much.
-        match expectation:
-            case LastSequence():
-                if expectation.sequence != head.last_seq:
-                    wanted = expectation.sequence
-                    raise Stale(f"session {head.session_id!r} is at sequence {head.last_seq}, not {wanted}")
-            case CallOpen():
-                call_id, attempt = expectation.call_id, expectation.attempt
-                call = writes.calls.get(call_id) or known.call(call_id)
-                if call is None or not call.is_open:
-                    raise Stale(f"call {call_id!r} is not open")
-                if attempt is not None and attempt != call.attempt:
-                    raise Stale(f"call {call_id!r} is at attempt {call.attempt}, not {attempt}")
-            case Fence():
-                if expectation.fence != head.fence:
-                    raise Fenced(f"session {head.session_id!r} has fence {head.fence}, not {expectation.fence}")
-
-
-def _keys(step: Step, *, known: Known, writes: Writes) -> set[DedupeKey]:
+def _number(
+    step: Step, records: Sequence[EventRecord], numbers: Sequence[int], known: Known, writes: Writes
+) -> tuple[tuple[Envelope, ...], Sequence[EventRecord], set[DedupeKey], int]:
+    """Give events their numbers; answers them, their rows, their keys and what they weigh."""
+    session_id, size = step.session_id, 0
     keys: set[DedupeKey] = set()
     repeats: list[str] = []
-    for new in step.events:
+    given: list[int] = []
+    for new, record in zip(step.events, records, strict=True):
+        given.append(new.sequence)
+        size += len(record.body or b"") + len(record.about or b"")
         if new.dedupe_key is not None:
-            key = (step.session_id, new.direction, new.dedupe_key)
+            key = (session_id, new.direction, new.dedupe_key)
             if key in keys or key in writes.keys or known.seen(key):
                 repeats.append(new.dedupe_key)
             keys.add(key)
     if repeats:
-        raise Repeated(step.session_id, repeats)
-    return keys
+        raise Repeated(session_id, repeats)
+    if given == [*numbers]:
+        return step.events, records, keys, size
+    if any(given):
+        raise Stale(f"session {session_id!r} is at sequence {numbers[0] - 1}, and the events say otherwise")
+    fresh = zip(step.events, numbers, strict=True)
+    envelopes = tuple([replace(event, session_id=session_id, sequence=number) for event, number in fresh])
+    kept = zip(records, numbers, strict=True)
+    return envelopes, [record._replace(session_id=session_id, seq=number) for record, number in kept], keys, size
 
 
 def _change_calls(
-    step: Step, head: Head, numbers: Sequence[int], *, now: int, known: Known, writes: Writes
-) -> tuple[dict[CallId, Call], list[CallId]]:
+    step: Step, head: Head, numbers: Sequence[int], *, known: Known, writes: Writes
+) -> tuple[dict[CallId, Call], Sequence[CallId]]:
     calls: dict[CallId, Call] = {}
     opened: list[CallId] = []
-    time = moment(now)
+    session_id, time = head.session_id, writes.time
     for change in step.calls:
         call_id = change.call_id
         call = calls.get(call_id) or writes.calls.get(call_id) or known.call(call_id)
-        after = changed(call, change, now=time, numbers=numbers)
         if isinstance(change, Open):
             # What it was asked is in its event.
-            after = replace(after, session_id=head.session_id, runtime=head.runtime, arguments=None, size=0)
+            fresh = replace(
+                change.call, session_id=session_id, runtime=head.runtime, created_at=time, arguments=None, size=0
+            )
+            after = open_call(call, fresh, change.request_index, now=time, numbers=numbers)
             opened.append(call_id)
-        elif after.session_id != head.session_id:
-            raise Stale(f"call {call_id!r} is another session's")
-        _check_kept(after)
+        else:
+            after = changed(call, change, now=time, numbers=numbers)
+            if after.session_id != session_id:
+                raise Stale(f"call {call_id!r} is another session's")
+        for moment_ in (after.deadline_at, after.due_at, after.canceling_until):
+            # Of another zone or of none, which is refused.
+            if moment_ is not None and moment_.tzinfo is not UTC:
+                micros(moment_)
+        _check_numbers(after.n, after.attempt, after.request_sequence, after.progressed)
         calls[call_id] = after
     return calls, opened
 
 
-def _check_kept(call: Call) -> None:
-    for time in (call.deadline_at, call.due_at, call.canceling_until):
-        # Of another zone or of none, which is refused.
-        if time is not None and time.tzinfo is not UTC:
-            micros(time)
-    _check_numbers(call.n, call.attempt, call.request_sequence, call.progressed)
-
-
 def _check_numbers(*numbers: int) -> None:
     """Refuse what no column holds, while the step can still be refused."""
-    for number in numbers:
-        if not -_MOST <= number < _MOST:
-            raise InvalidRequest(f"the step cannot be kept: {number} is too large")
+    if max(numbers) >= _MOST or min(numbers) < -_MOST:
+        raise InvalidRequest(f"the step cannot be kept: one of {numbers} is too large")
 
 
 def _answer(keep: Keep, session_id: SessionId, numbers: Sequence[int]) -> AnswerRecord:
@@ -229,17 +213,18 @@ def _answer(keep: Keep, session_id: SessionId, numbers: Sequence[int]) -> Answer
     return AnswerRecord(keep.scope, keep.key, keep.request_sha, orjson.dumps(shown), micros(keep.expires_at))
 
 
-def _sends(sends: Sequence[Enqueue], envelopes: Sequence[Envelope], numbers: Sequence[int], *, now: int) -> list[Send]:
+def _sends(
+    sends: Sequence[Enqueue], envelopes: Sequence[Envelope], numbers: Sequence[int], created_at: datetime
+) -> Collection[Send]:
     found: dict[tuple[int, str], Send] = {}
-    created_at = moment(now)
     for send in sends:
         sequence = sequence_of(send.event_index, numbers)
         event = envelopes[send.event_index]
         if (sequence, send.target) not in found:
             found[sequence, send.target] = Send(
-                event.session_id, sequence, send.target, send.lane, "pending", 0, None, None, event, created_at
+                event.session_id, sequence, send.target, send.lane, "pending", 0, send.due_at, None, event, created_at
             )
-    return list(found.values())
+    return found.values()
 
 
 def _interactions(

@@ -16,14 +16,16 @@ class ByteRoom:
         """Wait for room, and take it up: `async with room.held(size):`."""
         return TakenRoom(self, size)
 
-    def is_free(self, size: int) -> bool:
-        """Say whether nobody would wait who brings so much."""
-        return not self._waiting and self._fits(size)
+    def takes(self, size: int) -> bool:
+        """Take it up until `leave`, where nobody would wait who brings so much; False where one has to `enter`."""
+        if self._waiting or (self._taken and self._taken + size > self._most):
+            return False
+        self._taken += size
+        return True
 
     async def enter(self, size: int) -> None:
         """Wait for room, and take it up until `leave`."""
-        if self.is_free(size):
-            self._taken += size
+        if self.takes(size):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((turn, size))
@@ -38,14 +40,11 @@ class ByteRoom:
     def leave(self, size: int) -> None:
         """Give room back, to those who wait first."""
         self._taken -= size
-        while self._waiting and self._fits(self._waiting[0][1]):
+        while self._waiting and (not self._taken or self._taken + self._waiting[0][1] <= self._most):
             turn, wanted = self._waiting.popleft()
             if not turn.done():
                 self._taken += wanted
                 turn.set_result(None)
-
-    def _fits(self, size: int) -> bool:
-        return not self._taken or self._taken + size <= self._most
 
 
 class TakenRoom:

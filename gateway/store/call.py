@@ -9,8 +9,12 @@ from datetime import datetime
 from typing import Any, Literal
 
 from gateway.errors import InvalidRequest, Stale
-from gateway.events import CallId, OutcomeKind, SessionId
+from gateway.events import CallId, Origin, OutcomeKind, SessionId
 from gateway.events.frozen import frozen, replace
+
+AnswerTo = Literal["runtime", "caller", "nobody"]
+CALLER = "caller"
+"""The adapter in the origin of what somebody else than the runtime asks for, and the begin of its native call id."""
 
 CallState = Literal["queued", "dispatched", "accepted", "succeeded", "failed", "canceled", "expired"]
 
@@ -55,11 +59,27 @@ class Call:
     """Those of its request while it is open; None in lists, and where the request cannot be read. Not a column."""
     size: int = field(default=0, compare=False)
     """What the arguments take. Not a column."""
+    origin: Origin | None = field(default=None, compare=False)
+    """Of an open call from outside: where its events come from. Not a column."""
+    written: bytes | None = field(default=None, compare=False, repr=False)
+    """The arguments as compact JSON, where their reader has written them. Not a column."""
 
     @property
     def idempotency_key(self) -> str:
         """The key every attempt carries."""
         return self.key or self.call_id
+
+    @property
+    def answer_to(self) -> AnswerTo:
+        """Who is told the outcome: the runtime, the caller from outside, or, of a silent redrive, nobody."""
+        if self.deliver:
+            return "runtime"
+        return "caller" if self.redrive_of is None else "nobody"
+
+    @property
+    def is_the_runtimes(self) -> bool:
+        """Whether the runtime has asked for it, so that what it says of such a native id is about this call."""
+        return self.deliver and self.redrive_of is None
 
     @property
     def is_open(self) -> bool:
@@ -187,13 +207,14 @@ _SIGNALS: Mapping[type[CallChange], Signal] = {
 BORN: frozenset[CallState] = frozenset({"queued", "dispatched"})
 """The states that a call may begin in."""
 
-_SETTLED: Mapping[OutcomeKind, CallState] = {
+SETTLED: Mapping[OutcomeKind, CallState] = {
     "success": "succeeded",
     "failure": "failed",
     "canceled": "canceled",
     "expired": "expired",
 }
-_ENDS = frozenset(_SETTLED.values())
+"""The state that each outcome leads to."""
+_ENDS = frozenset(SETTLED.values())
 
 TRANSITIONS: Mapping[str, Mapping[Signal, frozenset[CallState]]] = {
     "queued": {
@@ -225,11 +246,6 @@ OPEN_STATES: tuple[str, ...] = tuple(state for state, ways in TRANSITIONS.items(
 ENDED_STATES: tuple[str, ...] = tuple(state for state, ways in TRANSITIONS.items() if "settle" not in ways)
 
 
-def settled_state(outcome: OutcomeKind) -> CallState:
-    """Name the state that an outcome leads to."""
-    return _SETTLED[outcome]
-
-
 def changed(call: Call | None, change: CallChange, *, now: datetime, numbers: Sequence[int]) -> Call:
     """Say what a change makes of a call, None being one that does not exist; `numbers` are the step's sequences.
 
@@ -238,53 +254,75 @@ def changed(call: Call | None, change: CallChange, *, now: datetime, numbers: Se
         InvalidRequest: an index points at no event of the step.
     """
     if isinstance(change, Open):
-        return _opened(call, change, now=now, numbers=numbers)
+        return opened(call, change.call, change.request_index, now=now, numbers=numbers)
     if call is None:
         raise Stale(f"call {change.call_id!r} is not there, which no {_SIGNALS[type(change)]} can follow")
-    state = _next_state(call, change)
+    after = state_after(call, change)
+    if isinstance(change, Settle):
+        index = change.outcome_index
+        return replace(
+            call,
+            state=after,
+            due_at=None,
+            outcome_sequence=None if index is None else sequence_of(index, numbers),
+            outcome_sha=change.outcome_sha,
+            unknown=change.unknown,
+            error=change.error,
+            finished_at=now,
+            dead=change.dead,
+        )
     match change:
-        case Settle():
-            index = change.outcome_index
-            return replace(
-                call,
-                state=state,
-                due_at=None,
-                outcome_sequence=None if index is None else sequence_of(index, numbers),
-                outcome_sha=change.outcome_sha,
-                unknown=change.unknown,
-                error=change.error,
-                finished_at=now,
-                dead=change.dead,
-            )
         case Claim():
-            return replace(call, state=state, attempt=change.attempt, due_at=None)
+            return replace(call, state=after, attempt=change.attempt, due_at=None)
         case Accept():
-            return replace(call, state=state, deadline_at=change.deadline_at)
+            return replace(call, state=after, deadline_at=change.deadline_at)
         case Requeue():
             unknown = change.unsure or call.unknown
-            return replace(call, state=state, due_at=change.due_at, error=change.reason, unknown=unknown)
+            return replace(call, state=after, due_at=change.due_at, error=change.reason, unknown=unknown)
         case MarkCanceling():
-            return replace(call, state=state, canceling_until=change.until)
+            return replace(call, state=after, canceling_until=change.until)
         case Progressed():
-            return replace(call, state=state, progressed=call.progressed + change.size)
+            return replace(call, state=after, progressed=call.progressed + change.size)
         case CameLate():
             if call.late:
                 raise Stale(f"a late outcome of call {call.call_id!r} is on record already")
-            return replace(call, state=state, late=True)
+            return replace(call, state=after, late=True)
         case Redriven() | Dismissed():
             if not call.dead:
                 raise Stale(f"call {call.call_id!r} waits for no operator")
-            return replace(call, state=state, dead=False)
+            return replace(call, state=after, dead=False)
 
 
-def _opened(known: Call | None, change: Open, *, now: datetime, numbers: Sequence[int]) -> Call:
-    call = change.call
+def state_after(call: Call, change: CallChange) -> CallState:
+    """Say which state a change leads to.
+
+    Raises:
+        Stale: the call is not, or no longer, in a state that the change is allowed in.
+    """
+    signal = _SIGNALS[type(change)]
+    allowed = TRANSITIONS.get(call.state, {}).get(signal)
+    if not allowed:
+        raise Stale(f"call {change.call_id!r} is {call.state}, which no {signal} can follow")
+    if isinstance(change, Settle):
+        if change.state not in allowed:
+            raise Stale(f"call {call.call_id!r} is {call.state} and cannot be settled as {change.state}")
+        return change.state
+    (after,) = allowed
+    return after
+
+
+def opened(known: Call | None, call: Call, index: int | None, *, now: datetime, numbers: Sequence[int]) -> Call:
+    """Say what a new call is, whose request is the step's event of this index; `known` is one that is there already.
+
+    Raises:
+        Stale: there is one, or the call cannot begin in its state.
+        InvalidRequest: the index points at no event of the step, or the call at no request.
+    """
     if known is not None:
         raise Stale(f"call {call.call_id!r} exists")
     # One that only a newer release knows is not of this table.
     if call.state in TRANSITIONS and call.state not in BORN:
         raise Stale(f"call {call.call_id!r} cannot begin as {call.state}")
-    index = change.request_index
     sequence = call.request_sequence if index is None else sequence_of(index, numbers)
     if sequence < 1:
         raise InvalidRequest(f"call {call.call_id!r} points at no request")
@@ -292,19 +330,6 @@ def _opened(known: Call | None, change: Open, *, now: datetime, numbers: Sequenc
     if (call.created_at, call.request_sequence, call.finished_at) == (now, sequence, finished_at):
         return call
     return replace(call, created_at=now, request_sequence=sequence, finished_at=finished_at)
-
-
-def _next_state(call: Call, change: CallChange) -> CallState:
-    signal = _SIGNALS[type(change)]
-    allowed = TRANSITIONS.get(call.state, {}).get(signal)
-    if not allowed:
-        raise Stale(f"call {call.call_id!r} is {call.state}, which no {signal} can follow")
-    if not isinstance(change, Settle):
-        (after,) = allowed
-        return after
-    if change.state not in allowed:
-        raise Stale(f"call {call.call_id!r} is {call.state} and cannot be settled as {change.state}")
-    return change.state
 
 
 def sequence_of(index: int, numbers: Sequence[int]) -> int:

@@ -1,5 +1,6 @@
 """Moves everything that one store holds to an empty one of another kind, row by row, and proves that it arrived."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -53,7 +54,7 @@ TABLES = (
 """What is moved. Leases and owners are not: whoever had one is no more."""
 
 Tell = Callable[[str, int, int], None]
-"""Hears what is being done, how many rows of it are done, and how many there are."""
+"""Hears what is being done, how much of it is done, and how much there is; 0 where nobody knows."""
 
 
 class TransferSide(Protocol):
@@ -148,7 +149,14 @@ async def _move(table: Table, source: TransferSide, target: TransferSide, tell: 
         await target.put(table, rows)
         read = read.plus(rows)
         tell(f"copying {table.name}", read.rows, expected)
+        await _breathe()
     async for rows in target.pages(table):
         back = back.plus(rows)
         tell(f"checking {table.name}", back.rows, expected)
+        await _breathe()
     return Moved(table.name, read, back)
+
+
+async def _breathe() -> None:
+    # A side that never waits would let nobody cancel the move, and Ctrl-C come after its end.
+    await asyncio.sleep(0)

@@ -1,7 +1,7 @@
 """Turns events into the bytes that engines keep, and rows back into envelopes. Pure.
 
-The event is written once, by pydantic and with every member, so that free-form values come back exactly
-as they were (null members, NUL characters, large integers). What goes with it (origin, cause, losses)
+The event is written once, around what is written of it already or by pydantic, so that free-form values come back
+exactly as they were (null members, NUL characters, large integers). What goes with it (origin, cause, link, losses)
 is a second, smaller JSON object, absent where there is nothing to say.
 """
 
@@ -16,15 +16,14 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from gateway.errors import InvalidRequest
-from gateway.events import EVENT, Envelope, Loss, Opaque, Origin
+from gateway.events import EVENT, UNKNOWN_KIND, Envelope, Loss, Opaque, Origin
+from gateway.events.envelope import is_own, write_around
 from gateway.json_values import LONG, is_simple
 from gateway.store.records import EventRecord, micros, moment
 from gateway.store.step import NEWER
 
 ERASED = "erased"
 """The channel of the opaque event that an erased one reads back as."""
-UNKNOWN = "unknown-kind"
-"""The channel of the opaque event that one reads back as whose kind, or a member of it, this release does not know."""
 
 
 _ORIGIN = frozenset(Origin.__annotations__)
@@ -38,13 +37,13 @@ def encode_event(new: Envelope) -> EventRecord:
         InvalidRequest: it holds what JSON cannot say (lone surrogates, NaN, nesting without end) or a naive time.
     """
     try:
-        body = new.event.__pydantic_serializer__.to_json(new.event)
+        body = write_around(new.event, new.written) or new.event.__pydantic_serializer__.to_json(new.event)
         about = _about(new)
     except (PydanticSerializationError, ValueError, TypeError) as exc:
         raise InvalidRequest(f"{new.event.kind} {new.event_id!r} cannot be kept: {exc}") from exc
     # pydantic writes what is not finite as these texts; only then is the costly search for real ones worth it,
     # and looking for them in a long body only where it is not long because of a text or two.
-    suspect = len(body) <= LONG or not is_simple(new.event.__dict__)
+    suspect = new.written is None and (len(body) <= LONG or not is_simple(new.event.__dict__))
     if suspect and (b'NaN"' in body or b'Infinity"' in body) and not _is_finite(new.event.model_dump()):
         raise InvalidRequest(f"{new.event.kind} {new.event_id!r} cannot be kept: it holds NaN or Infinity")
     return EventRecord(
@@ -66,6 +65,10 @@ def _about(new: Envelope) -> bytes | None:
         about["origin"] = new.origin
     if new.caused_by is not None:
         about["caused_by"] = new.caused_by
+    if new.linked_to is not None:
+        about["linked_to"] = new.linked_to
+    if new.synthetic != is_own(new.event.kind, new.direction, new.origin):
+        about["synthetic"] = new.synthetic
     if new.losses:
         about["losses"] = [loss.model_dump() for loss in new.losses]
     return orjson.dumps(about) if about else None
@@ -92,6 +95,7 @@ def decode_envelope(record: EventRecord) -> Envelope:
     """
     about = _read_about(record.about) if record.about else {}
     event, stored_kind = _decode_event(record)
+    origin, synthetic = _read_origin(about.get("origin")), about.get("synthetic")
     return Envelope(
         event_id=record.event_id,
         session_id=record.session_id,
@@ -99,11 +103,13 @@ def decode_envelope(record: EventRecord) -> Envelope:
         recorded_at=moment(record.recorded_at),
         direction=record.direction,
         event=event,
-        origin=_read_origin(about.get("origin")),
+        origin=origin,
         caused_by=about.get("caused_by"),
         losses=tuple([_read_loss(loss) for loss in about.get("losses", ())]),
         stored_kind=stored_kind,
         dedupe_key=record.dedupe_key,
+        linked_to=about.get("linked_to"),
+        synthetic=is_own(record.kind, record.direction, origin) if synthetic is None else bool(synthetic),
     )
 
 
@@ -121,11 +127,11 @@ def _decode_event(record: EventRecord) -> tuple[Any, str | None]:
         json.dumps(payload, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         kept = b64encode(record.body).decode()
-        return Opaque(channel=UNKNOWN, payload={"kind": record.kind, "base64": kept}), record.kind
+        return Opaque(channel=UNKNOWN_KIND, payload={"kind": record.kind, "base64": kept}), record.kind
     try:
         return EVENT.validate_python(payload), None
     except (ValidationError, RecursionError):
-        return Opaque(channel=UNKNOWN, payload=payload), record.kind
+        return Opaque(channel=UNKNOWN_KIND, payload=payload), record.kind
 
 
 def _read_about(about: bytes) -> dict[str, Any]:
@@ -157,11 +163,11 @@ def _read_loss(told: Any) -> Loss:
 
 
 def strip_about(about: bytes | None) -> bytes | None:
-    """Leave origin and cause, and drop the losses, which may quote a body."""
+    """Leave origin, cause and link, and drop the losses, which may quote a body."""
     if about is None:
         return None
     members = _read_about(about)
-    kept = {name: members[name] for name in ("origin", "caused_by") if name in members}
+    kept = {name: members[name] for name in ("origin", "caused_by", "linked_to", "synthetic") if name in members}
     return orjson.dumps(kept) if kept else None
 
 

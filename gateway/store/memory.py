@@ -24,6 +24,8 @@ from gateway.store.retention import add_up, choose
 from gateway.store.roster import room_for
 from gateway.store.rows import (
     ANY_DEAD,
+    ANY_SESSION,
+    NO_NOTES,
     CallFilter,
     DeadFilter,
     EngineHealth,
@@ -33,6 +35,7 @@ from gateway.store.rows import (
     Regained,
     RetentionPolicy,
     Send,
+    SessionFilter,
     SessionRow,
     StoredAnswer,
     Swept,
@@ -81,10 +84,9 @@ class MemoryEngine:
 
     def _write(self, step: Step) -> Committed:
         tables = self._tables
-        writes = Writes()
-        now = self._now()
-        committed = decide(step, [encode_event(new) for new in step.events], now=now, known=tables, writes=writes)
-        tables.apply(writes, now)
+        writes = Writes(self._now())
+        committed = decide(step, [encode_event(new) for new in step.events], known=tables, writes=writes)
+        tables.apply(writes)
         return committed
 
     # Journal
@@ -114,6 +116,7 @@ class MemoryEngine:
         labels: Mapping[str, str],
         first: Envelope,
         state: str = "starting",
+        notes: Mapping[str, str] = NO_NOTES,
     ) -> tuple[SessionRow, bool]:
         tables = self._tables
         known = tables.natives.get((runtime, native_id))
@@ -122,6 +125,7 @@ class MemoryEngine:
             if session.head.state == CLOSED:
                 self._write(begin(first, known, state))
                 session.labels, session.protocol = dict(labels), protocol
+            tables.notes.update(notes)
             return session.row(), False
         if session_id in tables.sessions:
             raise Conflict(f"session {session_id!r} is another one of runtime {runtime!r}")
@@ -132,6 +136,7 @@ class MemoryEngine:
         tables.sessions[session_id] = session
         tables.natives[runtime, native_id] = session_id
         self._write(begin(first, session_id, state))
+        tables.notes.update(notes)
         return session.row(), True
 
     async def session(self, session_id: SessionId) -> SessionRow | None:
@@ -139,16 +144,19 @@ class MemoryEngine:
         return None if session is None else session.row()
 
     async def sessions(
-        self, page: Page, *, runtime: str | None = None, open_only: bool = False
+        self, page: Page, which: SessionFilter = ANY_SESSION, *, newest_first: bool = False
     ) -> tuple[Sequence[SessionRow], str | None]:
-        after = read_cursor(page.after, int)[0] if page.after else 0
+        after = read_cursor(page.after, int)[0] if page.after else None
         found = [
             session
             for session in self._tables.sessions.values()
-            if session.number > after
-            and (runtime is None or session.head.runtime == runtime)
-            and not (open_only and session.head.state == CLOSED)
+            if (after is None or (session.number < after if newest_first else session.number > after))
+            and which.runtime in {None, session.head.runtime}
+            and which.native_id in {None, session.native_id}
+            and not (which.open_only and session.head.state == CLOSED)
         ]
+        if newest_first:
+            found.reverse()
         rows, cursor = _cut(found, page, lambda session: (session.number,))
         return [session.row() for session in rows], cursor
 

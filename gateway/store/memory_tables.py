@@ -88,12 +88,12 @@ class Tables:
     def seen(self, key: DedupeKey) -> bool:
         return key in self.keys
 
-    def apply(self, writes: Writes, now: int) -> None:
+    def apply(self, writes: Writes) -> None:
         """Take over what a step writes."""
         for session_id, head in writes.heads.items():
             session = self.sessions[session_id]
             session.head = head
-            session.updated_at = now
+            session.updated_at = writes.now
             session.cursor = writes.cursors.get(session_id, session.cursor)
             if snapshot := writes.snapshots.get(session_id):
                 session.snapshot, session.keep_from = snapshot.snapshot, snapshot.keep_from
@@ -113,7 +113,7 @@ class Tables:
             self._change_interaction(change)
         for answer in writes.answers:
             kept = self.answers.get((answer.scope, answer.key))
-            if kept is None or micros(kept.expires_at) <= now:
+            if kept is None or micros(kept.expires_at) <= writes.now:
                 fresh = StoredAnswer(answer.request_sha, answer.response, moment(answer.expires_at))
                 self.answers[answer.scope, answer.key] = fresh
 

@@ -12,6 +12,8 @@ from gateway.events import CallId, Envelope, InteractionId, SessionId
 from gateway.store.call import Call
 from gateway.store.rows import (
     ANY_DEAD,
+    ANY_SESSION,
+    NO_NOTES,
     CallFilter,
     DeadFilter,
     EngineHealth,
@@ -21,6 +23,7 @@ from gateway.store.rows import (
     Regained,
     RetentionPolicy,
     Send,
+    SessionFilter,
     SessionRow,
     StoredAnswer,
     Swept,
@@ -65,20 +68,21 @@ class Registry(Protocol):
         labels: Mapping[str, str],
         first: Envelope,
         state: str = "starting",
+        notes: Mapping[str, str] = NO_NOTES,
     ) -> tuple[SessionRow, bool]:
         """Make a session with its first event, or find the one of (runtime, native_id); says whether it is new.
 
         `state` is shown until a step says another. A closed session is opened again: the event is appended, the
         labels replaced, the state is `state`.
-        An open one is returned as it is.
+        An open one is returned as it is. `notes` are kept in the same transaction, in any case.
         """
         ...
 
     async def session(self, session_id: SessionId) -> SessionRow | None: ...
     async def sessions(
-        self, page: Page, *, runtime: str | None = None, open_only: bool = False
+        self, page: Page, which: SessionFilter = ANY_SESSION, *, newest_first: bool = False
     ) -> tuple[Sequence[SessionRow], str | None]:
-        """List sessions, oldest first, and the cursor of the next page."""
+        """List sessions in the order in which they were first opened, and the cursor of the next page."""
         ...
 
     async def erase(self, session_id: SessionId) -> None:

@@ -4,12 +4,12 @@ Times are whole microseconds since 1970, truths are 0 or 1: what every database 
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from gateway.errors import InvalidRequest
 from gateway.events import Direction, Envelope, EventId, InteractionId, SessionId
+from gateway.events.frozen import replace
 from gateway.store.call import Call
 from gateway.store.rows import InteractionRow, Send
 from gateway.store.step import InteractionState, SendChange
@@ -155,15 +155,15 @@ def call_row(call: Call) -> tuple[int | str | None, ...]:
         call.request_sequence,
         call.executor,
         call.key,
-        micros_or_none(call.due_at),
-        micros_or_none(call.canceling_until),
+        None if call.due_at is None else micros(call.due_at),
+        None if call.canceling_until is None else micros(call.canceling_until),
         call.outcome_sequence,
         call.outcome_sha,
         int(call.unknown),
         call.error,
         call.redrive_of,
         int(call.deliver),
-        micros_or_none(call.finished_at),
+        None if call.finished_at is None else micros(call.finished_at),
         int(call.dead),
         int(call.late),
         call.progressed,
@@ -189,7 +189,7 @@ def send_row(send: Send) -> tuple[int | str | None, ...]:
         send.lane,
         send.state,
         send.attempt,
-        micros_or_none(send.due_at),
+        None if send.due_at is None else micros(send.due_at),
         send.reason,
         micros(send.created_at),
     )
@@ -204,7 +204,7 @@ def send_from(row: Sequence[Any], envelope: Envelope) -> Send:
 
 def send_change_row(session_id: SessionId, change: SendChange) -> tuple[int | str | None, ...]:
     """Write a change of a send as the values of its UPDATE."""
-    due_at = micros_or_none(change.due_at)
+    due_at = None if change.due_at is None else micros(change.due_at)
     return change.state, change.attempt, due_at, change.reason, session_id, change.sequence, change.target
 
 

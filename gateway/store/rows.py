@@ -3,10 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import field
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 from gateway.events import Envelope, InteractionId, SessionId
 from gateway.events.frozen import frozen
 from gateway.store.step import NEWER, SEND_STATES, InteractionState, Lane, SendState
+
+NO_NOTES: Mapping[str, str] = MappingProxyType({})
 
 
 @frozen
@@ -25,7 +28,7 @@ class SessionRow:
     opened_at: datetime
     updated_at: datetime
     fence: int = 0
-    """Grows by one each time the session changes hands; `Fence` expects it."""
+    """Grows by one each time the session changes hands; `Step.fence` expects it."""
     owner: str | None = None
     """The instance that carries it, or carried it last; nobody where None."""
     cursor: str | None = None
@@ -101,6 +104,18 @@ class Page:
 
     limit: int = 50
     after: str | None = None
+
+
+@frozen
+class SessionFilter:
+    """Which sessions to list; empty members match everything."""
+
+    runtime: str | None = None
+    native_id: str | None = None
+    open_only: bool = False
+
+
+ANY_SESSION = SessionFilter()
 
 
 @frozen

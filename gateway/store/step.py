@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Literal, get_args
 
-from gateway.events import CallId, Envelope, InteractionId, SessionId
+from gateway.events import Envelope, InteractionId, SessionId
 from gateway.events.frozen import frozen
 from gateway.store.call import CallChange
 
@@ -33,6 +33,8 @@ class Enqueue:
     event_index: int
     target: str
     lane: Lane = "turn"
+    due_at: datetime | None = None
+    """Not before; it holds back what comes behind it."""
 
 
 @frozen
@@ -77,31 +79,6 @@ class Keep:
 
 
 @frozen
-class Fence:
-    """The session must still be owned under this fence."""
-
-    fence: int
-
-
-@frozen
-class CallOpen:
-    """The call must be open, and at this attempt where one is given."""
-
-    call_id: CallId
-    attempt: int | None = None
-
-
-@frozen
-class LastSequence:
-    """Nobody may have written to the session since this sequence."""
-
-    sequence: int
-
-
-Expectation = Fence | CallOpen | LastSequence
-
-
-@frozen
 class Step:
     """Everything one decision writes about one session: all of it or nothing.
 
@@ -121,7 +98,10 @@ class Step:
     """With a snapshot: the first event that must stay, because a newer release will fold it anew; None for none."""
     state: str | None = None
     """The session's own state for lists (`running`, `idle`, `closed`, ...)."""
-    expects: tuple[Expectation, ...] = ()
+    fence: int | None = None
+    """The session must still be owned under this fence; None where that does not matter."""
+    last_sequence: int | None = None
+    """Nobody may have written to the session since this sequence; None where that does not matter."""
 
 
 @frozen

@@ -1,4 +1,4 @@
-"""Serve an ASGI application on a loopback port inside this process, and stop it again."""
+"""Serve an ASGI application on a port inside this process, of loopback unless said otherwise, and stop it again."""
 
 import asyncio
 import contextlib
@@ -8,6 +8,10 @@ from typing import Any, Self
 from urllib.parse import parse_qs
 
 import uvicorn
+
+from gateway.testing.wire import Wire
+
+LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"  # noqa: S104 -- only where somebody asks for it
 
 _START_LIMIT = 10.0
 _STOP_LIMIT = 10.0
@@ -48,10 +52,22 @@ class _QuietServer(uvicorn.Server):
 
 
 class Served:
-    """An application on `http://127.0.0.1:PORT`; the port stays the same when it is started again."""
+    """An application on `http://127.0.0.1:PORT`; the port stays the same when it is started again.
 
-    def __init__(self, app: Callable[..., Any], *, port: int = 0, biggest_frame: int = 32 * 1024**2) -> None:
-        self._app = app
+    With another `host` it can be reached from elsewhere as well.
+    """
+
+    def __init__(
+        self,
+        app: Callable[..., Any],
+        *,
+        host: str = LOOPBACK,
+        port: int = 0,
+        biggest_frame: int = 32 * 1024**2,
+        wire: Wire | None = None,
+    ) -> None:
+        self._app = app if wire is None else wire.around(app)
+        self._host = host
         self._port = port
         self._biggest_frame = biggest_frame
         self._server: _QuietServer | None = None
@@ -63,7 +79,7 @@ class Served:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"http://{self._host if self._host != EVERYWHERE else LOOPBACK}:{self._port}"
 
     async def start(self) -> None:
         """Listen; returns when connections are accepted."""
@@ -72,7 +88,7 @@ class Served:
         # The protocol is named because asyncio looks at it before it switches Nagle's algorithm off.
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", self._port))
+        listener.bind((self._host, self._port))
         self._port = listener.getsockname()[1]
         config = uvicorn.Config(
             self._app,

@@ -45,12 +45,12 @@ def options_for(adapter: Adapter, server: RawHuma, **more: Any) -> Any:
 
 
 async def create(
-    answer: RestAnswer, *, adapter: Adapter = HUMA_0_2, tools: tuple[Tool, ...] = (), **options: Any
+    answer: RestAnswer, *, adapter: Adapter = HUMA_0_2, order: Order | None = None, **options: Any
 ) -> Created:
     server = RawHuma()
     server.rest = answer
     async with server.serve(), adapter.connector(options_for(adapter, server, **options)) as connector:
-        return cast("Created", await within(connector.create(Order({"table": "4"}, tools))))
+        return cast("Created", await within(connector.create(order or Order())))
 
 
 def always(status: int, answer: Any) -> RestAnswer:
@@ -70,8 +70,10 @@ async def test_an_agent_is_created_with_everything_in_its_place(adapter: Adapter
         return 201, {"id": "agent-9", "state": "CREATED"}
 
     agent = {**AGENT, "router_type": "turn-taking", "addons": {"enabled": ["messaging"]}, "metadata": {"table": 4}}
-    created = await create(reply, adapter=adapter, tools=(ASK,), agent={**agent, "ttl_seconds": 60})
+    order = Order({"table": "4"}, (ASK,))
+    created = await create(reply, adapter=adapter, order=order, agent={**agent, "ttl_seconds": 60})
     assert created.native_id == "agent-9"
+    assert created.told == ("ask_for_cards",)
     method, path, headers, body = seen[0]
     assert (method, path, headers[b"x-api-key"]) == ("POST", "/api/agents", KEY.encode())
     tools = body["metadata"].pop("tools")
@@ -103,6 +105,19 @@ async def test_an_agent_is_created_with_everything_in_its_place(adapter: Adapter
         "rank",
     ]
     assert all(isinstance(parameter["description"], str) for parameter in tools[0]["parameters"])
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.name)
+async def test_an_order_s_name_and_instructions_stand_in_place_of_the_options(adapter: Adapter) -> None:
+    seen: list[Any] = []
+
+    async def reply(_scope: dict[str, Any], body: bytes) -> tuple[int, Any]:
+        seen.append(json.loads(body))
+        return 201, {"id": "agent-9"}
+
+    created = await create(reply, adapter=adapter, order=Order(name="Table 4", instructions="Deal."))
+    assert created == Created("agent-9")
+    assert (seen[0]["name"], seen[0]["metadata"]["instructions"]) == ("Table 4", "Deal.")
 
 
 @pytest.mark.requirement("L36", "L33", "L31")

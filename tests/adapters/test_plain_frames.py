@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import orjson
 import pytest
 
 from adapters.herm import ADAPTER as HERM
@@ -12,10 +13,11 @@ from adapters.huma import HUMA_0_1, HUMA_0_2
 from adapters.openhands import ADAPTER as OPENHANDS
 from gateway.adapter.port import Codec, Frame
 from gateway.errors import CannotExpress, MalformedFrame
-from gateway.events import Draft, ToolFinished
-from gateway.json_reading import Unreadable, is_plain, read_strictly
+from gateway.events import Draft, ToolFinished, ToolRequested
+from gateway.json_reading import Unreadable, read_and_write
+from gateway.json_values import cut_member
 from gateway.links.json import read_frame
-from gateway.links.socketio.packet import read_event
+from gateway.links.socketio.packet import read_event, write_event
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 CODECS: dict[str, Codec] = {
@@ -60,7 +62,12 @@ def spoilt(payload: Any) -> Iterator[Any]:
 
 def told(codec: Codec, frame: Frame) -> Any:
     try:
-        return repr(codec.decode(frame))
+        drafts = codec.decode(frame)
+        for draft in drafts:
+            if draft.written is not None:
+                assert isinstance(draft.event, ToolRequested)
+                assert draft.written == orjson.dumps(draft.event.arguments)
+        return repr(drafts)
     except MalformedFrame as exc:
         return (exc.reason, exc.path)
 
@@ -72,16 +79,19 @@ def test_what_a_link_has_looked_at_reads_the_same(folder: str) -> None:
         short = len(json.dumps(documented)) < LONG
         for payload in (documented, *(spoilt(documented) if short else ())):
             text = json.dumps(payload, ensure_ascii=False)
-            given, plain = read_frame(text)
-            assert told(codec, Frame(channel, given, len(text), plain)) == told(codec, Frame(channel, given)), text
+            given, written = read_frame(text)
+            assert written is None or written == orjson.dumps(given)
+            assert told(codec, Frame(channel, given, len(text), written)) == told(codec, Frame(channel, given)), text
 
 
-def said(codec: Codec, result: Any, *, plain: bool) -> Any:
+def said(codec: Codec, result: Any, written: bytes | None) -> Any:
     finished = ToolFinished(native_call_id="tc-1", tool="ask", outcome="success", result=result)
     try:
-        return codec.encode(Draft(finished, plain=plain)).frames
+        frames = codec.encode(Draft(finished, written=written)).frames
     except CannotExpress as exc:
         return exc.reason, exc.path
+    assert all(frame.written in {None, orjson.dumps(frame.payload)} for frame in frames)
+    return frames
 
 
 @pytest.mark.parametrize("folder", CODECS)
@@ -92,23 +102,31 @@ def test_what_a_strict_reader_has_looked_at_is_said_the_same(folder: str) -> Non
     for result in results:
         body = json.dumps({"outcome": "success", "result": result}, ensure_ascii=False)
         try:
-            read = read_strictly(body)
+            read, written = read_and_write(body)
         except Unreadable:
             continue
-        looks.append(is_plain(body, read))
-        assert said(codec, read["result"], plain=looks[-1]) == said(codec, read["result"], plain=False), body
+        looks.append(written is not None)
+        told = None if written is None else cut_member(written, read, "result")
+        assert said(codec, read["result"], told) == said(codec, read["result"], None), body
     assert {True, False} == set(looks)
 
 
 @pytest.mark.parametrize("folder", CODECS)
 def test_nearly_all_that_protocols_document_is_plain(folder: str) -> None:
-    looks = [read_frame(json.dumps(payload))[1] for _, payload in FRAMES[folder]]
+    looks = [read_frame(json.dumps(payload))[1] is not None for _, payload in FRAMES[folder]]
     assert sum(looks) > 0.9 * len(looks)
 
 
 def test_a_frame_knows_the_bytes_it_came_in() -> None:
-    body = '["event",{"type":"tool-call","text":"Grüße"}]'
+    body = '["e\\"vent", {"type":"tool-call","text":"Grüße"}]'
     (frame,) = read_event("2" + body).frames
-    assert (frame.size, frame.plain) == (len(body.encode()), True)
+    assert (frame.channel, frame.size) == ('e"vent', len(body.encode()))
+    assert frame.written == '{"type":"tool-call","text":"Grüße"}'.encode()
+    assert write_event(frame) == write_event(Frame(frame.channel, frame.payload)) != b""
     (odd,) = read_event('2["event",{"__proto__":1}]').frames
-    assert not odd.plain
+    assert odd.written is None
+
+
+def test_a_frame_with_letters_written_as_escapes_leaves_its_size_to_whoever_asks() -> None:
+    (frame,) = read_event('2["event",{"text":"\\u00fc\\n"}]').frames
+    assert (frame.size, frame.payload) == (0, {"text": "ü\n"})

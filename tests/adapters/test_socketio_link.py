@@ -1,6 +1,7 @@
 """The Socket.IO link against scripted servers that break the rules a real library keeps."""
 
 import asyncio
+import gc
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -12,8 +13,10 @@ from aiohttp import WSMsgType, web
 from gateway.adapter.port import Frame
 from gateway.errors import LinkLost, LinkRefused
 from gateway.guard import FAULTS
-from gateway.links.socketio.client import MAX_MESSAGE, Target, open_link, shared_session
+from gateway.links.http_session import shared_session
+from gateway.links.socketio.client import MAX_MESSAGE, open_link
 from gateway.links.socketio.refusal import find_code
+from gateway.links.socketio.target import Target
 from gateway.testing.conformance.link import Collector, enter, within
 
 OPEN = '0{"sid":"s","upgrades":[],"pingInterval":25000,"pingTimeout":20000}'
@@ -160,6 +163,35 @@ async def test_a_peer_that_does_not_read_costs_the_link_and_not_the_gateway() ->
                 await within(send_without_end())
             assert await within(link.wait_closed()) == "the peer does not read"
         released.set()
+
+
+@pytest.mark.parametrize("lets_in", [True, False])
+async def test_nothing_of_the_library_waits_for_the_collector(*, lets_in: bool) -> None:
+    async def answer(socket: web.WebSocketResponse) -> None:
+        if lets_in:
+            await let_in(socket)
+        else:
+            await socket.send_str(OPEN)
+            await socket.send_str('44{"message":"UNAUTHORIZED"}')
+        await listen(socket)
+
+    def of_library() -> int:
+        return sum(type(one).__name__ == "AsyncClient" and "io." in type(one).__module__ for one in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = of_library()
+        async with scripted(answer) as (target, session):
+            if lets_in:
+                async with open_link(target, Collector(), session=session):
+                    assert of_library() == before
+            else:
+                with suppress(LinkRefused):
+                    await enter(open_link(target, Collector(), session=session))
+                assert of_library() == before
+    finally:
+        gc.enable()
 
 
 async def test_a_message_beyond_all_bounds_costs_the_link() -> None:

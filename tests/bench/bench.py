@@ -113,14 +113,14 @@ class Bench:
         """Measure subjects that run already, in turn."""
         series = Series(workload)
         for subject in subjects:
-            await self._play(subject, workload, seconds=self.effort.warmup)
+            await self.play(subject, workload, seconds=self.effort.warmup)
         taken = dict[str, tuple[Usage, dict[str, Any]]]()
         for number in range(self.effort.repetitions):
             for subject in subjects:
                 if number:
                     self._close(series, subject, *taken[subject.name], number=number)
                 seconds = self.effort.seconds
-                taken[subject.name] = subject.look(), await self._play(subject, workload, seconds=seconds)
+                taken[subject.name] = subject.look(), await self.play(subject, workload, seconds=seconds)
         await settle_wholly(subjects)
         for subject in subjects:
             self._close(series, subject, *taken[subject.name], number=self.effort.repetitions)
@@ -145,7 +145,8 @@ class Bench:
             + (f", {one.faults} WRONG" if one.faults else "")
         )
 
-    async def _play(self, subject: Subject, workload: Workload, *, seconds: float) -> dict[str, Any]:
+    async def play(self, subject: Subject, workload: Workload, *, seconds: float) -> dict[str, Any]:
+        """Load a subject for a while; answers what the peers have seen."""
         # A slow executor needs time until answers come as fast as calls leave.
         seconds, ramp = (max(least, 3 * workload.delay) for least in (seconds, _RAMP))
         said: dict[str, Any] = await self.peers.ask(

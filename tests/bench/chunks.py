@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -10,7 +11,7 @@ import httpx
 from tests.bench.bench import Bench, tell
 from tests.bench.figures import Spread
 from tests.bench.followers import BEGUN
-from tests.bench.processes import BenchProblem, module, running
+from tests.bench.processes import BenchProblem, Peers, module, running
 from tests.bench.report import Report
 from tests.bench.subjects import Subject, settle
 
@@ -23,9 +24,8 @@ _TOLD = b"\nevent: message.streamed\n"
 async def compare_chunks(bench: Bench, report: Report) -> None:
     """pieces of a message, as Herm streams them, one by one, beside httpx and httpx-sse"""
     chunks = max(50, int(bench.effort.seconds * _PER_SECOND))
-    runtimes = {"coach": {"adapter": "herm", "url": bench.peers.herm, "api_key": "key", "session_id": "gateway"}}
     taken: dict[str, list[float]] = {"gateway": [], "floor": []}
-    async with bench.gateway(sessions=0, runtimes=runtimes) as subject, _floor(bench) as floor:
+    async with bench.gateway(sessions=0, runtimes=herm_settings(bench.peers)) as subject, _floor(bench) as floor:
         await bench.peers.ask("listens", session="gateway", patience=_PATIENCE)
         follower = await Follower.open(subject)
         for number in range(bench.effort.repetitions + 1):
@@ -43,6 +43,11 @@ async def compare_chunks(bench: Bench, report: Report) -> None:
     report.note_value(
         "T14", "httpx_us", what="µs CPU for httpx and httpx-sse, nobody told", value=Spread.of(taken["floor"])
     )
+
+
+def herm_settings(peers: Peers) -> dict[str, Any]:
+    """Write the runtimes of a gateway with one session, of Herm's."""
+    return {"coach": {"adapter": "herm", "url": peers.herm, "api_key": "key", "session_id": "gateway"}}
 
 
 class Follower:

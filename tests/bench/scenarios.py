@@ -9,6 +9,7 @@ from tests.bench.bursts import compare_streams
 from tests.bench.chunks import compare_chunks
 from tests.bench.commits import measure_commits
 from tests.bench.figures import Spread
+from tests.bench.mcp import compare_mcp
 from tests.bench.processes import module, read_line, running
 from tests.bench.report import Report
 from tests.bench.sessions import restart, weigh_sessions
@@ -62,6 +63,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "T14": compare_chunks,
     "T15": restart,
     "T16": measure_commits,
+    "T17": compare_mcp,
     "disk": disk,
 }
 """By the name that `--only` takes; T16 is a load as well."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import ab, load, page, pictures, soak
+from tests.bench import ab, load, page, pictures, soak, stages
 from tests.bench.__main__ import main
 from tests.bench.figures import QUANTILES, Measurement, Series, Spread, Workload
 from tests.bench.load import Load, Order
@@ -133,6 +133,38 @@ def test_the_benchmark_writes_its_figures_as_json(tmp_path: Path, capsys: pytest
     assert "Lost, doubled, different or repeated calls: 0." in shown
     # What was not measured in earnest is on no page.
     assert page.PAGE.read_text() == before
+
+
+def test_each_look_belongs_to_the_innermost_stage_and_threads_that_wait_to_none() -> None:
+    budget = stages.Budget(loop=90.0, others=20.0)
+    loop = ("MainThread", "run (gateway/cli/commands.py:9)", "run (gateway/runtime/session/worker.py:1)")
+    for looks, stack in (
+        (1, (*loop, "settle (gateway/core/calls.py:5)", "sha (hashlib.py:3)")),
+        (2, (*loop, "write (adapters/huma/v0_2.py:5)", "dumps (gateway/json_values.py:8)")),
+        (3, loop),
+        (4, loop[:2]),
+        (5, ("writer", "keep (gateway/store/sqlite/store.py:7)")),
+        (1000, ("writer", "_gather (gateway/store/sqlite/writer.py:7)")),
+    ):
+        budget.add(";".join(stack), looks)
+    said = {stage: round(budget.of(stage)) for stage in (*stages.STAGES, stages.LOOP, stages.THREADS)}
+    assert {stage: micros for stage, micros in said.items() if micros} == {
+        "decisions": 9,
+        "translation": 18,
+        "inbox, steps, effects": 27,
+        stages.LOOP: 36,
+        stages.THREADS: 20,
+    }
+    assert budget.costliest("translation", 5) == [("write, adapters/huma/v0_2.py", 18.0)]
+
+
+@pytest.mark.slow
+def test_the_cost_of_a_call_is_told_by_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert stages.main(["--only", "T5,T14", "--seconds", "2", "--functions", "1", "--folder", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    for stage in (*stages.STAGES, stages.LOOP, stages.THREADS, "all"):
+        assert stage in shown
+    assert "gateway/core/" in shown
 
 
 @pytest.mark.slow

@@ -27,14 +27,19 @@ def look(pid: int) -> Usage:
 
 def cpu_seconds(pid: int) -> float:
     """Read for how many seconds the threads of a process have been on a core."""
-    used = 0
+    return sum(cpu_by_thread(pid).values())
+
+
+def cpu_by_thread(pid: int) -> dict[int, float]:
+    """Read for how many seconds each thread of a process has been on a core; the first has the process's own number."""
+    used: dict[int, float] = {}
     for thread in Path(f"/proc/{pid}/task").iterdir():
         try:
-            used += int((thread / "schedstat").read_text().split()[0])
+            used[int(thread.name)] = int((thread / "schedstat").read_text().split()[0]) / 1e9
         except (FileNotFoundError, ProcessLookupError):
             # Ended since it was listed.
             continue
-    return used / 1e9
+    return used
 
 
 def resident_bytes(pid: int) -> int:

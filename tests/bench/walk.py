@@ -25,6 +25,8 @@ CALLS = 7
 SETTLED = 0.6
 """Seconds from a result to its settlement, which no event tells outside: the delivery window, and as much again."""
 _TASK = ("base_events.py", "BaseEventLoop.create_task")
+_TURN = ("base_events.py", "BaseEventLoop._run_once")
+_ROWS = {"turns": "wake-ups of the event loop"}
 _COMMITS = "dragoman_journal_commit_seconds_count"
 
 
@@ -36,6 +38,8 @@ class Walked:
     functions: Sequence[str]
     tasks: int
     commits: int
+    turns: int
+    """How often the event loop woke up, from the frame until what is timed behind the result has had its turn."""
 
 
 async def walk(release: Release, folder: Path) -> Walked:
@@ -69,8 +73,13 @@ async def walk(release: Release, folder: Path) -> Walked:
         writer.close()
     own = [{_name(file, name, release.folder) for file, name, _ in passed} - {""} for passed in walks]
     functions = sorted(set[str].intersection(*own))
-    tasks = min(sum(n for file, name, n in passed if (Path(file).name, name) == _TASK) for passed in walks)
-    return Walked(sorted({name.partition(":")[0] for name in functions}), functions, tasks, min(commits))
+    files = sorted({name.partition(":")[0] for name in functions})
+    tasks, turns = (min(_count(passed, which) for passed in walks) for which in (_TASK, _TURN))
+    return Walked(files, functions, tasks, min(commits), turns)
+
+
+def _count(passed: Sequence[tuple[str, str, int]], which: tuple[str, str]) -> int:
+    return sum(times for file, name, times in passed if (Path(file).name, name) == which)
 
 
 def _name(file: str, name: str, folder: Path) -> str:
@@ -106,9 +115,11 @@ def main(arguments: list[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     found = asyncio.run(_walk_both())
     table = Table("one HUMA tool call passes", *found, title=f"Python {sys.version.split()[0]}")
-    for what in ("files", "functions", "tasks", "commits"):
+    for what in ("files", "functions", "tasks", "commits", "turns"):
         values = [getattr(one, what) for one in found.values()]
-        table.add_row(what, *(str(value if isinstance(value, int) else len(value)) for value in values))
+        table.add_row(
+            _ROWS.get(what, what), *(str(value if isinstance(value, int) else len(value)) for value in values)
+        )
     Console().print(table)
     if asked.json is not None:
         asked.json.write_text(json.dumps({name: asdict(one) for name, one in found.items()}, indent=1) + "\n")

@@ -1,14 +1,18 @@
 """A process of its own that commits to a SQLite database and prints what was acknowledged; it is there to be killed."""
 
 import asyncio
+import os
+import signal
+import sqlite3
 import sys
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
 from gateway.errors import EngineLocked
 from gateway.events import SessionId
 from gateway.store.port import Engine
-from gateway.store.sqlite import SqliteEngine
+from gateway.store.sqlite import SqliteEngine, log, writer
 from gateway.store.step import RUNTIME, Enqueue, SendChange, Step
 from gateway.testing.conformance.engine_words import FakeClock, answered, asked, call, open_session, settled
 
@@ -37,10 +41,64 @@ async def ask_for_ever(engine: Engine) -> None:
         await asyncio.sleep(0.01)
 
 
+async def commit_in_groups(engine: Engine) -> None:
+    """Commit of eight sessions at once, again and again, and say when the disk has all of the first and of the last."""
+    sessions = [SessionId(f"s-{number}") for number in range(8)]
+    for session_id in sessions:
+        await open_session(engine, session_id)
+    for number in range(21):
+        await asyncio.gather(*(engine.commit(Step(session_id, (asked(str(number)),))) for session_id in sessions))
+        if number in {0, 20}:
+            sys.stdout.write("end\n" if number else "begin\n")
+            sys.stdout.flush()
+
+
+def die_in_a_spread(tick: int) -> None:
+    """Let the process kill itself in the first transaction that writes calls into their table.
+
+    SQLite counts what it does in it: it is over at the given tick, and at COMMIT at the latest.
+    """
+    log.SPREAD_AFTER = 0.2
+    opened, left = writer.open_writer, tick
+
+    def open_writer(path: Path, *, replayed: Callable[[int], object] = lambda _: None) -> sqlite3.Connection:
+        connection = opened(path, replayed=replayed)
+        inside = False
+
+        def die() -> None:
+            os.write(1, b"in a spread\n")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        def count_down() -> int:
+            nonlocal left
+            left -= 1
+            if not left:
+                die()
+            return 0
+
+        def saw(statement: str) -> None:
+            nonlocal inside
+            if inside and statement == "COMMIT":
+                die()
+            if statement.startswith("INSERT INTO events") and not inside:
+                inside = True
+                connection.set_progress_handler(count_down, 40)
+
+        connection.set_trace_callback(saw)
+        return connection
+
+    writer.open_writer = open_writer
+
+
 async def main(path: Path, mode: str) -> int:
+    mode, _, tick = mode.partition(":")
+    if mode == "spread":
+        die_in_a_spread(int(tick))
     try:
         async with SqliteEngine(path, FakeClock()) as engine:
-            if mode != "once":
+            if mode == "groups":
+                await commit_in_groups(engine)
+            elif mode != "once":
                 committing = [commit_for_ever(engine, SessionId(f"s-{n}")) for n in range(8)]
                 watching = [ask_for_ever(engine)] if mode == "watched" else []
                 await asyncio.gather(*committing, *watching)

@@ -8,8 +8,8 @@ import pytest
 
 from gateway.errors import Fenced, Repeated, Stale
 from gateway.events import CallId, SessionId
-from gateway.store.postgres import PostgresEngine, commits as postgres_commits, store as postgres_store
-from gateway.store.step import RUNTIME, CallOpen, Committed, Enqueue, Fence, LastSequence, SendChange, Step
+from gateway.store.postgres import PostgresEngine, commits as postgres_commits, known as postgres_known
+from gateway.store.step import RUNTIME, Committed, Enqueue, SendChange, Step
 from gateway.testing.conformance.engine_words import (
     ALICE,
     BOB,
@@ -60,7 +60,7 @@ async def other(engine: PostgresEngine, schema: str) -> AsyncIterator[PostgresEn
 
 
 def end(call_id: str = CALL) -> Step:
-    return Step(ALICE, (answered(),), calls=(settled(call_id),), expects=(CallOpen(CallId(call_id)),))
+    return Step(ALICE, (answered(),), calls=(settled(call_id),))
 
 
 async def test_a_commit_of_what_is_known_is_one_round_trip(proxy: Proxy, schema: str) -> None:
@@ -71,9 +71,7 @@ async def test_a_commit_of_what_is_known_is_one_round_trip(proxy: Proxy, schema:
         for number in range(2):
             name, native = f"call-{number}", f"native-{number}"
             opening = Step(ALICE, (asked(native, dedupe_key=native),), calls=(call(name, native_call_id=native),))
-            settling = Step(
-                ALICE, (answered(native),), calls=(settled(name),), sends=(Enqueue(0, RUNTIME),), expects=(Fence(0),)
-            )
+            settling = Step(ALICE, (answered(native),), calls=(settled(name),), sends=(Enqueue(0, RUNTIME),), fence=0)
             begun = proxy.turns
             await engine.commit(opening)
             done = await engine.commit(settling)
@@ -106,8 +104,8 @@ async def test_what_another_gateway_has_written_meanwhile_is_seen(
     await engine.commit(Step(ALICE, (said("one"),)))
     await other.commit(Step(ALICE, (said("two"),)))
     with pytest.raises(Stale):
-        await engine.commit(Step(ALICE, (said("lost"),), expects=(LastSequence(2),)))
-    done = await engine.commit(Step(ALICE, (said("three"),), expects=(LastSequence(3),)))
+        await engine.commit(Step(ALICE, (said("lost"),), last_sequence=2))
+    done = await engine.commit(Step(ALICE, (said("three"),), last_sequence=3))
     assert done.last_sequence == 4
     assert await texts(other) == ["one", "two", "three"]
 
@@ -118,13 +116,12 @@ async def test_a_fence_that_was_passed_on_stops_what_its_former_owner_remembers(
     await engine.beat("a", url="http://a", ttl=timedelta(hours=1))
     row = await engine.take("a", ALICE)
     assert row is not None
-    mine = (Fence(row.fence),)
-    await engine.commit(Step(ALICE, (said("mine"),), expects=mine))
+    await engine.commit(Step(ALICE, (said("mine"),), fence=row.fence))
     await other.release("a", [ALICE])
     await other.beat("b", url="http://b", ttl=timedelta(hours=1))
     assert await other.take("b", ALICE) is not None
     with pytest.raises(Fenced):
-        await engine.commit(Step(ALICE, (said("too late"),), expects=mine))
+        await engine.commit(Step(ALICE, (said("too late"),), fence=row.fence))
     assert await texts(other) == ["mine"]
 
 
@@ -158,7 +155,7 @@ async def test_of_steps_committed_together_only_the_refused_one_is_missing(engin
         await engine.commit(Step(name, (said("first"),)))
     steps = (
         Step(ALICE, (said("second"),)),
-        Step(BOB, (said("refused"),), expects=(Fence(7),)),
+        Step(BOB, (said("refused"),), fence=7),
         Step(BOB, (said("second"),)),
     )
     answers = await asyncio.gather(*map(engine.commit, steps), return_exceptions=True)
@@ -167,7 +164,7 @@ async def test_of_steps_committed_together_only_the_refused_one_is_missing(engin
 
 
 async def test_only_so_many_sessions_are_remembered(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_store, "REMEMBERED", 2)
+    monkeypatch.setattr(postgres_known, "REMEMBERED", 2)
     names = [SessionId(f"s-{number}") for number in range(9)]
     async with PostgresEngine(postgres_server.dsn(), FakeClock(), schema=schema) as engine:
         for name in names:

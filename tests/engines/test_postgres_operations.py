@@ -26,7 +26,7 @@ from gateway.store.postgres.tables import MIGRATIONS
 from gateway.store.roster import RESTORED
 from gateway.store.sqlite import SqliteEngine
 from gateway.store.sqlite.transfer import sqlite_source, sqlite_target
-from gateway.store.step import Fence, Step
+from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said, texts
 from tests.engines import postgres_server
 from tests.engines.test_transfer import LEFT_BEHIND, everything, fill, goes_on, quiet
@@ -157,7 +157,7 @@ async def test_fences_of_a_restored_schema_are_made_new(address: Address) -> Non
         for attempt in (bump_fences(address), _open(address)):
             with pytest.raises(OperatorError, match="in use by 1 running gateway: stop them first"):
                 await attempt
-        await engine.commit(Step(ALICE, (said("untouched"),), expects=(Fence(row.fence),)))
+        await engine.commit(Step(ALICE, (said("untouched"),), fence=row.fence))
         await engine.beat("before", url="http://before", ttl=timedelta(0))
         assert (await row_of(engine)).owner == "before"
     assert await bump_fences(address) == 1
@@ -165,7 +165,7 @@ async def test_fences_of_a_restored_schema_are_made_new(address: Address) -> Non
         assert (await row_of(engine)).fence == row.fence + RESTORED
         assert (await row_of(engine)).owner is None
         with pytest.raises(Fenced):
-            await engine.commit(Step(ALICE, (said("of the past"),), expects=(Fence(row.fence),)))
+            await engine.commit(Step(ALICE, (said("of the past"),), fence=row.fence))
         assert not await engine.beat("before", url="http://before", ttl=HOUR)
         await engine.beat("after", url="http://after", ttl=HOUR)
         assert await engine.hold("after", "sweep")
@@ -190,7 +190,7 @@ async def test_the_commands_that_are_shown_back_up_and_restore(address: Address,
     assert await bump_fences(address) == 1
     async with engine_at(address) as engine:
         assert await texts(engine) == ["kept"]
-        await engine.commit(Step(ALICE, (said("goes on"),), expects=(Fence(RESTORED),)))
+        await engine.commit(Step(ALICE, (said("goes on"),), fence=RESTORED))
 
 
 async def _shell(command: str) -> None:

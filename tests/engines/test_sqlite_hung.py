@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.store.sqlite import SqliteEngine, engine as sqlite_engine, upkeep as sqlite_upkeep
-from gateway.store.sqlite.writer import WAITING, Turn
+from gateway.store.sqlite.jobs import WAITING, Turn
 from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, said, texts
 from tests.engines.sqlite_held import held, wait_for_ever
@@ -23,7 +23,7 @@ async def test_a_writer_that_hangs_is_told_in_time_and_asked_once(
     probe = sqlite_upkeep.probe
 
     def counted(turn: Turn) -> object:
-        tried.append(turn.now)
+        tried.append(turn.writes.now)
         return probe(turn)
 
     monkeypatch.setattr(sqlite_upkeep, "probe", counted)

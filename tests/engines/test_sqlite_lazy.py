@@ -13,12 +13,14 @@ from structlog.testing import capture_logs
 
 from gateway.errors import EngineUnavailable, EngineUnusable
 from gateway.events import CallId
+from gateway.store.apply import Writes
 from gateway.store.copy import TABLES
+from gateway.store.records import SnapshotRecord
 from gateway.store.rows import CallFilter, Page
 from gateway.store.sqlite import SqliteEngine, log
 from gateway.store.sqlite.backup import back_up, bump_fences, migrate, restore, schema_of
-from gateway.store.sqlite.held import FORMAT
-from gateway.store.sqlite.schema import MIGRATIONS, READABLE_FROM
+from gateway.store.sqlite.held import PACKED, rows_of
+from gateway.store.sqlite.schema import MIGRATIONS, READABLE_FROM, open_writer
 from gateway.store.sqlite.transfer import sqlite_source
 from gateway.store.step import RUNTIME, Enqueue, SendChange, Step
 from gateway.testing.conformance.engine_words import (
@@ -187,6 +189,38 @@ async def test_slots_that_are_written_over_are_not_read_again(path: Path) -> Non
     assert [line["steps"] for line in logs if "steps" in line] == [2]
 
 
+@pytest.mark.parametrize(("size", "slots"), [(100, range(2, 8)), (2_000, range(200, 240))])
+async def test_many_small_events_take_few_slots_and_long_ones_are_left_as_they_are(
+    path: Path, size: int, slots: range
+) -> None:
+    words = [f"{number} {'x' * size}" for number in range(100)]
+    copy = path.with_name("copy.db")
+    async with SqliteEngine(path, FakeClock()) as engine:
+        await open_session(engine)
+        for _ in range(2):
+            await engine.commit(Step(ALICE, tuple(said(word) for word in words)))
+        shutil.copy(path.with_name(path.name + "-wal"), copy.with_name(copy.name + "-wal"))
+        shutil.copy(path, copy)
+        assert rows_in(path, "steps") in slots
+    async with SqliteEngine(copy, FakeClock()) as engine:
+        assert await texts(engine) == words * 2
+
+
+def test_entries_that_just_fill_a_slot_or_just_do_not_are_all_read_again(path: Path) -> None:
+    with closing(open_writer(path)) as connection:
+        behind = log.Behind()
+        for size in range(1_800, 1_950):
+            written = log.Log(connection, behind, len(MIGRATIONS))
+            # The first leaves from many bytes to none of its slot, and the second is in it or in the next.
+            for content in (b"x" * size, b"", b"y" * 9_000, b"x" * size):
+                writes = Writes(size)
+                writes.snapshots[ALICE] = SnapshotRecord(ALICE, content, size)
+                behind.append(written.append(rows_of(writes, {}), 1))
+            assert log.replay(connection) == 4
+            assert connection.execute("SELECT snapshot, keep_from FROM snapshots").fetchall() == [(content, size)]
+            behind.clear()
+
+
 async def test_an_older_release_reads_a_file_only_while_nothing_waits_in_it(path: Path, tmp_path: Path) -> None:
     async with SqliteEngine(path, FakeClock()) as engine:
         assert readable_from(path) == READABLE_FROM
@@ -233,9 +267,11 @@ async def test_what_is_done_with_the_file_of_a_killed_process_has_all_of_it(path
             await is_all_there(engine)
 
 
-async def test_steps_that_this_release_has_left_are_read_by_every_later_one(path: Path) -> None:
+@pytest.mark.parametrize("files", [("unsettled_sqlite.sql",), ("unsettled_sqlite.sql", "packed_steps.sql")])
+async def test_steps_that_this_release_has_left_are_read_by_every_later_one(path: Path, files: tuple[str, ...]) -> None:
     with closing(sqlite3.connect(path)) as file:
-        file.executescript((HERE / "unsettled_sqlite.sql").read_text(encoding="utf-8"))
+        for name in files:
+            file.executescript((HERE / name).read_text(encoding="utf-8"))
     assert rows_in(path, "calls") == 0
     async with SqliteEngine(path, FakeClock()) as engine:
         await is_all_there(engine)
@@ -244,10 +280,9 @@ async def test_steps_that_this_release_has_left_are_read_by_every_later_one(path
 async def test_steps_of_a_format_that_is_not_known_are_refused_and_left_alone(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.store.sqlite.log.FORMAT", FORMAT + 1)
+    monkeypatch.setattr("gateway.store.sqlite.log.PLAIN", PACKED + 1)
     async with killed(path) as left:
-        monkeypatch.setattr("gateway.store.sqlite.log.FORMAT", FORMAT)
-        with pytest.raises(EngineUnusable, match=f"format {FORMAT + 1} wait in the database"):
+        with pytest.raises(EngineUnusable, match=f"format {PACKED + 1} wait in the database"):
             async with SqliteEngine(left, FakeClock()):
                 pass
         assert schema_of(left) == len(MIGRATIONS)
@@ -336,3 +371,38 @@ async def test_what_a_step_expects_is_asked_of_what_is_held(path: Path) -> None:
         assert await engine.pending_sends(target=COPIES, due_before=before) == []
         [send] = await engine.pending_sends(target=COPIES, due_before=later)
         assert (send.attempt, send.reason, send.envelope.event.kind) == (1, "again", "tool.finished")
+
+
+async def test_pages_of_a_long_backlog_are_read_while_nothing_can_be_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_for_ever(monkeypatch)
+    many = 2_200
+    async with SqliteEngine(path, FakeClock()) as engine:
+        await open_session(engine, ALICE)
+        # The newer first: sends are told in the order of their events.
+        sends = tuple(Enqueue(index, COPIES, "turn") for index in reversed(range(many)))
+        await engine.commit(Step(ALICE, tuple(said(str(number)) for number in range(many)), sends=sends))
+        await engine.set_note("a", "task")
+        assert rows_in(path, "outbound") == many
+        await engine.commit(Step(ALICE, tuple(said(str(number)) for number in range(many)), sends=sends))
+        due = await engine.next_send_due(COPIES)
+        assert due is not None
+        at = 2
+        with held(path):
+            async with asyncio.timeout(10):
+                found = await engine.pending_sends(target=COPIES, due_before=due, limit=100)
+                assert [one.sequence for one in found] == [*range(at, at + 100)]
+        marked = tuple(SendChange(one.sequence, COPIES, "delivered", 1) for one in found)
+        await engine.commit(Step(ALICE, send_changes=marked))
+        again = SendChange(at + 101, COPIES, "pending", 1, due + timedelta(hours=1), "again")
+        await engine.commit(Step(ALICE, send_changes=(again,)))
+        with held(path):
+            async with asyncio.timeout(10):
+                found = await engine.pending_sends(target=COPIES, due_before=due, limit=100)
+                # One that is not due yet holds back all behind it, wherever they are kept.
+                assert [one.sequence for one in found] == [at + 100]
+                everything = await engine.pending_sends(target=COPIES, session_id=ALICE, limit=2 * many - 200)
+                assert [one.sequence for one in everything] == [*range(at + 100, at + 2 * many - 100)]
+                assert everything[1].reason == "again"
+        assert rows_in(path, "events") == many + 1

@@ -11,9 +11,10 @@ from gateway.errors import EngineUnavailable
 from gateway.guard import FAULTS
 from gateway.store.encoding import encode_event
 from gateway.store.sqlite import SqliteEngine
+from gateway.store.sqlite.jobs import BATCH, WAITING, Turn
 from gateway.store.sqlite.place import FilePlace
 from gateway.store.sqlite.upkeep import cut, set_note
-from gateway.store.sqlite.writer import BATCH, WAITING, Turn, Writer
+from gateway.store.sqlite.writer import Writer
 from gateway.store.step import RUNTIME, Enqueue, SendChange, Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, asked, call, open_session, row_of, said
 

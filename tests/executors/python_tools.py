@@ -1,7 +1,7 @@
 """Functions of every temper for the python executor; imported by path, as a user's own module would be."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date
 from typing import Any
 
@@ -16,6 +16,17 @@ class KeyboardError(Exception):
 
 async def echo(call: Call) -> Any:
     return dict(call)
+
+
+async def reports(_call: Call, *, report: Callable[[Any], None]) -> int:
+    report({"percent": 40})
+    await asyncio.sleep(0)
+    report({"percent": 80})
+    return 7
+
+
+async def sends(report: Call) -> Any:
+    return dict(report)
 
 
 async def nothing(_call: Call) -> None:

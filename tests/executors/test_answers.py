@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given, strategies as st
 
 from gateway.executors.port import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain, outcome_from
 from gateway.executors.webhook.answers import MAX_TEXT, read_answer, read_copied, read_retry_after
@@ -59,6 +60,24 @@ def test_members_that_nobody_knows_are_ignored_and_named() -> None:
     for wrong in ({"outcome": "success", "trace_id": "t"}, {**body, "trace_id": None}):
         with pytest.raises(ValueError, match="not permitted"):
             outcome_from(wrong, strict=True)
+
+
+VALUES = st.sampled_from(
+    ["success", "failure", "canceled", "expired", "", None, 0, 1.5, True, [], {"a": None}, b"success"]
+)
+
+
+def told(body: dict[str, Any], *, strict: bool) -> Any:
+    try:
+        return outcome_from(body, strict=strict)
+    except ValueError as exc:
+        return str(exc)
+
+
+@given(body=st.dictionaries(st.sampled_from(["outcome", "result", "error"]), VALUES), strict=st.booleans())
+def test_an_outcome_is_read_the_same_whatever_else_is_said(body: dict[str, Any], *, strict: bool) -> None:
+    more: dict[str, Any] = {"updates": [], "wakes_agent": None}
+    assert told(body, strict=strict) == told(body | more, strict=strict)
 
 
 @pytest.mark.parametrize("outcome", ["failure", "canceled"])
@@ -303,6 +322,7 @@ def test_secrets_that_were_sent_are_masked_in_an_error_and_left_alone_in_a_resul
     secret = "header-canary-1"
     for body, shown in (
         (b'{"outcome": "failure", "error": "bad key header-canary-1"}', "bad key ***"),
+        (b'{"outcome": "success", "error": "bad key header-canary-1"}', "bad key ***"),
         (b'{"outcome": "success", "result": "header-canary-1"}', secret),
     ):
         received = HttpAnswer(200, body, {b"content-type": b"application/json"})

@@ -111,6 +111,11 @@ class TestPython(ExecutorSuite):
         return PythonExecutor(PythonSpec(type="python", call=f"tests.executors.python_tools:{self.function}"))
 
 
+class TestPythonThatReports(TestPython):
+    reports = True
+    function = "reports"
+
+
 class TestPythonThatRaises(TestPython):
     function = "rambles"
 

@@ -48,6 +48,11 @@ async def test_the_function_gets_what_a_webhook_gets_and_its_json_is_the_result(
     assert await answer_of("echo") == Answered(Outcome(outcome="success", result=request.data))
 
 
+async def test_a_function_whose_first_parameter_is_called_report_gets_the_call_as_ever() -> None:
+    request = make_request()
+    assert await answer_of("sends") == Answered(Outcome(outcome="success", result=request.data))
+
+
 async def test_nothing_returned_is_a_success_without_a_result() -> None:
     assert await answer_of("nothing") == Answered(Outcome(outcome="success", result=None))
 

@@ -18,6 +18,8 @@ class Observed:
     at_risk: int = 0
     repeats: int = 0
     """Results told and requests made more than once."""
+    twice: int = 0
+    """What somebody wanted once and a second call has done again, because nothing said that it was the same."""
     unknown: int = 0
     longest: float = 0.0
     """Seconds that something stood still, where the test measures it."""

@@ -41,14 +41,16 @@ another call is found.
   The agents ask once and never again, except in the row that says so. A call that is missing though its link stood a
   second longer counts as lost.
 - **repeats**: results told and requests made more than once, the same to the byte.
+- **ran twice**: what a caller wanted once and a second call did again: its request was repeated without a key, so that
+  nothing says that it is the same ([calls from outside](../../gateway/http/README.md#calls-from-outside)).
 - **longest wait**: how long something stood still, where the test measures it.
 """
 _HEAD = (
     (
         "| what was done | to gateways on | calls | lost | different outcomes | lost on the wire "
-        "| repeats | longest wait |"
+        "| repeats | ran twice | longest wait |"
     ),
-    "|---|---|--:|--:|--:|--:|--:|--:|",
+    "|---|---|--:|--:|--:|--:|--:|--:|--:|",
 )
 _NAMES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 
@@ -66,6 +68,7 @@ class Row:
     wire: int
     at_risk: int
     repeats: int
+    twice: int
     longest: float
 
     def line(self) -> str:
@@ -78,6 +81,7 @@ class Row:
             *(f"{number:,}" if self.calls else "" for number in numbers),
             f"{self.wire:,} of {self.at_risk:,}" if self.at_risk else "",
             f"{self.repeats:,}" if self.calls else "",
+            f"{self.twice:,}" if self.calls else "",
             f"{self.longest:.1f} s" if self.longest else "",
         ]
         return f"| {' | '.join(cells)} |"
@@ -97,7 +101,7 @@ def rows_of(seen: Iterable[Mapping[str, Any]]) -> list[Row]:
             fault,
             Path(tests[0]["file"]).name,
             tuple(sorted({one["store"] for one in tests}, key=lambda store: (store != "sqlite", store.lower()))),
-            *(total(tests, name) for name in ("calls", "lost", "different", "wire", "at_risk", "repeats")),
+            *(total(tests, name) for name in ("calls", "lost", "different", "wire", "at_risk", "repeats", "twice")),
             longest=max(one["longest"] for one in tests),
         )
         for fault, tests in by_fault.items()
@@ -122,7 +126,7 @@ def page_of(lines: Mapping[str, str]) -> str:
         found = fault_of(line)
         assert found is not None
         order = (
-            "points", "promises", "messages", "under_load", "asking_again", "pauses", "replicas", "bells",
+            "points", "callers", "promises", "messages", "under_load", "asking_again", "pauses", "replicas", "bells",
             "followers", "postgres", "checkpoint", "disk", "taken", "host",
         )  # fmt: skip
         rank = next((number for number, part in enumerate(order) if part in found[1]), len(order))

@@ -205,6 +205,10 @@ BY_HTTP = {
 }
 
 
+BEHIND = {"open_calls": "commit", "owner": "commit", "note": "next_send_due"}
+"""What is asked where a part begins again, and what makes it: a session by the first two, a destination by the last."""
+
+
 async def _drive(one: Host, method: str) -> None:
     """Let a method of the store be asked."""
     session_id = (await one.ids())["finn"]
@@ -238,9 +242,9 @@ async def _drive(one: Host, method: str) -> None:
             call = await one.call_of(asked)
             await one.http.post(f"/v1/calls/{call['call_id']}/outcome", json={"outcome": "success"})
             one.finn.say(ToolRequested(native_call_id=asked, tool="echo", arguments={"n": -1}))
-        case "open_calls" | "owner":
-            one.traps.set("engine.commit")
-            await one.say("finn", "and the session begins again")
+        case "open_calls" | "owner" | "note":
+            one.traps.set(f"engine.{BEHIND[method]}")
+            await one.say("finn", "and the part begins again")
         case "regain":
             one.traps.set("engine.beat", 1_000)
             await until(lambda: _lost_its_lease(one))

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from gateway.runtime.tuning import Tuning
-from gateway.store.rows import Page
+from gateway.store.rows import Page, SessionFilter
 from tests.faults.host_faults import Host, configuration, host
 from tests.scenarios.environment import until
 
@@ -86,7 +86,7 @@ async def test_a_runtime_that_cannot_be_let_go_is_gone_all_the_same(tmp_path: Pa
         assert running.finn.open == 0
 
         async def is_free() -> bool:
-            rows, _ = await running.engine.sessions(Page(), runtime="finn")
+            rows, _ = await running.engine.sessions(Page(), SessionFilter("finn"))
             return {row.owner for row in rows} == {None}
 
         await until(is_free)

@@ -46,19 +46,20 @@ def test_no_fault_of_the_table_lost_or_doubled_anything() -> None:
 def test_figures_of_one_fault_are_added_up_over_its_tests() -> None:
     one = {
         "fault": "Fire", "file": "tests/faults/test_a.py", "test": "test_x", "store": "sqlite", "calls": 1000,
-        "lost": 0, "different": 0, "wire": 1, "at_risk": 3, "repeats": 2, "longest": 0.0,
+        "lost": 0, "different": 0, "wire": 1, "at_risk": 3, "repeats": 2, "twice": 1,
+        "longest": 0.0,
     }  # fmt: skip
     other = {**one, "store": "PostgreSQL, two instances", "calls": 500, "longest": 1.26, "lost": 1}
     quiet = {**one, "fault": "Frost", "calls": 0, "at_risk": 0}
     assert [row.line() for row in rows_of([one, other, quiet])] == [
-        "| [Fire](test_a.py) | SQLite; PostgreSQL, two instances | 1,500 | 1 | 0 | 2 of 6 | 4 | 1.3 s |",
-        "| [Frost](test_a.py) | SQLite |  |  |  |  |  |  |",
+        "| [Fire](test_a.py) | SQLite; PostgreSQL, two instances | 1,500 | 1 | 0 | 2 of 6 | 4 | 2 | 1.3 s |",
+        "| [Frost](test_a.py) | SQLite |  |  |  |  |  |  |  |",
     ]
 
 
 def test_rows_of_other_runs_are_kept() -> None:
-    fire = "| [Fire](test_a.py) | SQLite | 1 | 0 | 0 |  | 0 |  |"
-    frost = "| [Frost](test_points.py) | SQLite | 1 | 0 | 0 |  | 0 |  |"
+    fire = "| [Fire](test_a.py) | SQLite | 1 | 0 | 0 |  | 0 | 0 |  |"
+    frost = "| [Frost](test_points.py) | SQLite | 1 | 0 | 0 |  | 0 | 0 |  |"
     assert list(lines_of(page_of({"Fire": fire, "Frost": frost})).values()) == [frost, fire]
 
 

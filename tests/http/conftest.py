@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, MutableMapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -13,6 +13,7 @@ import httpx
 import jsonschema_rs
 import pytest
 import structlog
+from starlette.types import ASGIApp
 from structlog.testing import capture_logs
 
 from gateway.http.app import build_app, describe
@@ -26,10 +27,15 @@ def bearer(key: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def serving(gateway: Gateway) -> AsyncGenerator[tuple[Server, str]]:
-    """Run the face of a gateway on a free port."""
+async def serving(
+    gateway: Gateway, *, within: Callable[[ASGIApp], ASGIApp] | None = None
+) -> AsyncGenerator[tuple[Server, str]]:
+    """Run the face of a gateway on a free port, `within` a middleware where one is given."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = make_server(build_app(gateway), drain=timedelta(seconds=5))
+    app = build_app(gateway)
+    if within is not None:
+        app.add_middleware(within)
+    server = make_server(app, drain=timedelta(seconds=5))
     running = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         async with asyncio.timeout(5):

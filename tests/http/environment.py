@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
+from adapters.mcp import ADAPTER as MCP
+from adapters.mcp.options import McpOptions
 from gateway.adapter.port import Capabilities, Created, Link, Order, Receiver, RuntimeOptions
 from gateway.errors import DragomanError
 from gateway.events import (
@@ -16,6 +18,7 @@ from gateway.events import (
     Envelope,
     Event,
     InteractionId,
+    Loss,
     SessionId,
     ToolRequested,
     TurnSteered,
@@ -85,6 +88,11 @@ class Rooms(PlainRuntime):
     """Why it makes no session."""
     orders: int = 0
     """How many sessions it was to make."""
+    order: Order | None = None
+    """Of what kind the last one was to be."""
+    losses: tuple[Loss, ...] = ()
+    """What of an order it cannot be told."""
+    told: tuple[str, ...] = ()
     open: asyncio.Event = field(default_factory=asyncio.Event)
     """Whether it makes sessions at once."""
 
@@ -92,12 +100,12 @@ class Rooms(PlainRuntime):
         self.open.set()
 
     async def create(self, order: Order) -> Created:
-        del order
+        self.order = order
         self.orders += 1
         await self.open.wait()
         if self.refuses is not None:
             raise self.refuses
-        return Created(f"made-{self.orders}")
+        return Created(f"made-{self.orders}", self.losses, self.told)
 
     def connect(
         self, native_id: str, receiver: Receiver, *, resume_after: str | None = None
@@ -119,12 +127,16 @@ class Backend:
     copied: Copied = field(default_factory=lambda: Copied("refused", "answered 500"))
     asked: list[Request] = field(default_factory=list[Request])
     canceled: list[Cancellation] = field(default_factory=list[Cancellation])
+    gate: asyncio.Event | None = None
+    """What it waits for before it answers."""
 
     async def execute(self, request: Request) -> Answer:
         self.asked.append(request)
         if request.kind == "message.posted":
             # Whether it was delivered, a client says first.
             await asyncio.Event().wait()
+        if self.gate is not None:
+            await self.gate.wait()
         return self.answers.get(request.data["tool"], Accepted())
 
     async def cancel(self, cancellation: Cancellation) -> None:
@@ -169,7 +181,7 @@ class Environment:
 
     async def attach(self, native_id: str = "agent-7") -> str:
         """Open a session; its link is up and on record when this returns, as its second event."""
-        row, _ = await self.gateway.open_session("finn", native_id=native_id, labels={})
+        row, *_ = await self.gateway.open_session("finn", native_id=native_id, labels={})
 
         async def linked() -> bool | None:
             return len(await self.journal(row.session_id)) == 2 or None
@@ -279,18 +291,21 @@ async def environment_of(
     runtime: Rooms | None = None,
     shared: SharedMemory | None = None,
     tuning: Tuning | None = None,
+    autostart: bool = False,
 ) -> AsyncGenerator[Environment]:
-    """Run a gateway, alone or as one of several on one `shared` store."""
+    """Run a gateway, alone or as one of several on one `shared` store; `desks` stand among its runtimes."""
     engine, runtime, backend = MemoryEngine(CLOCK, shared), runtime or Rooms(), Backend()
     configuration = merge(CONFIGURATION, over or {})
 
     def reread() -> Settings:
-        read = Settings.model_validate(made.configuration)
-        return read.model_copy(update={"runtimes": {"finn": Options(adapter="plain", url="http://plain.invalid")}})
+        written = dict(made.configuration)
+        desks = {name: McpOptions.model_validate(one) for name, one in written.pop("desks", {}).items()}
+        linked = {"finn": runtime.options(adapter="plain", url="http://plain.invalid", autostart=autostart)}
+        return Settings.model_validate(written).model_copy(update={"runtimes": {**linked, **desks}})
 
     parts = Parts(
         engine=engine,
-        adapters={"plain": runtime},
+        adapters={"plain": runtime, "mcp": MCP},
         make_executor=lambda _: backend,
         make_destination=lambda _: backend,
         clock=CLOCK,

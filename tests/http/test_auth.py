@@ -19,6 +19,8 @@ NEEDS = [
     ("GET", "/v1/sessions/x", "read"),
     ("DELETE", "/v1/sessions/x", "drive"),
     ("POST", "/v1/sessions/x/events", "drive"),
+    ("GET", "/v1/sessions/x/mcp", "drive"),
+    ("POST", "/v1/sessions/x/mcp/rotate", "drive"),
     ("GET", "/v1/sessions/x/events", "read"),
     ("GET", "/v1/sessions/x/events/stream", "read"),
     ("POST", "/v1/sessions/x/events/1/redeliver", "operate"),
@@ -117,9 +119,8 @@ async def test_both_ways_of_sending_a_key_work(stranger: httpx.AsyncClient, head
 
 def test_a_keyring_finds_each_of_its_keys_and_no_other() -> None:
     keys = [ApiKey.model_validate({"name": f"k{n}", "key": f"schlüssel-{n}"}) for n in range(3)]
-    wake = Keyring(keys)
-    found = [wake.find(f"schlüssel-{n}".encode()) for n in range(4)]
-    assert [caller.name if caller else None for caller in found] == ["k0", "k1", "k2", None]
+    wake = Keyring((key.key, key.name) for key in keys)
+    assert [wake.find(f"schlüssel-{n}".encode()) for n in range(4)] == ["k0", "k1", "k2", None]
 
 
 async def test_keys_of_a_reloaded_configuration_count_at_once(api: httpx.AsyncClient, environment: Environment) -> None:

@@ -280,7 +280,18 @@ async def test_what_is_wrong_is_worded_for_people(
         ("/v1/sessions?limt=5", "query parameter 'limt': unknown parameter; did you mean 'limit'?"),
         ("/v1/sessions?limit=x", "query parameter 'limit': must be a whole number"),
         ("/v1/sessions?limit=501", "query parameter 'limit': must be at most 500"),
+        (
+            "/v1/sessions?native_id=room-7",
+            "the query parameters: a `native_id` is the name that one `runtime` uses: give both",
+        ),
         ("/v1/calls?unknown=perhaps", "query parameter 'unknown': must be true or false"),
+        (
+            "/v1/calls?state=queued,succeded",
+            (
+                "query parameter 'state': not a choice; did you mean 'succeeded'? "
+                "write queued, dispatched, accepted, succeeded, failed, canceled or expired"
+            ),
+        ),
         (
             "/v1/interactions?state=waitin",
             "query parameter 'state': not a choice; did you mean 'waiting'? write waiting, answered, expired or moot",

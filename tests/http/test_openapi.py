@@ -118,7 +118,7 @@ def test_every_body_has_examples_that_fit_its_schema(document: dict[str, Any]) -
     bodies = {
         route: operation["requestBody"] for route, operation in operations(document) if "requestBody" in operation
     }
-    assert len(bodies) == 11
+    assert len(bodies) == 12
     for route, body in bodies.items():
         content = body["content"]["application/json"]
         assert content["examples"], route
@@ -160,7 +160,8 @@ def test_security_follows_the_access_table(document: dict[str, Any]) -> None:
         if access.scope is None:
             assert not schemes, route
             continue
-        assert schemes == {"bearer", "apiKey"} | ({"callbackToken"} if access.token else set())
+        others = {"callbackToken"} if access.token else {"toolToken"} if access.tools else set[str]()
+        assert schemes == {"bearer", "apiKey"} | others
         assert f"`{access.scope}`" in operation["description"]
 
 

@@ -9,6 +9,8 @@ import orjson
 import pytest
 
 from gateway.errors import EngineUnavailable
+from gateway.events import Outcome
+from gateway.executors.port import Answered
 from tests.http.conftest import DOCUMENT
 from tests.http.environment import Environment
 
@@ -46,9 +48,11 @@ class Attempt:
         self._http, self._streamed = http, STREAMED.get(operation)
         self._method, self._path, self._responses = OPERATIONS[operation]
 
-    async def ask(self, body: Any = None, **names: Any) -> None:
+    async def ask(self, body: Any = None, *, wait: int = 0, **names: Any) -> None:
         """Send the request; `names` fill the path."""
         path = self._path.format(**{"session_id": self.session_id, **names})
+        if wait:
+            path += f"?wait={wait}"
         # A stream shows what is on record from the beginning.
         headers = {"last-event-id": "0"} if self._streamed else None
         async with self._http.stream(self._method, path, json=body, headers=headers) as answer:
@@ -89,6 +93,15 @@ async def _redeliver(one: Attempt) -> None:
 
 async def _call(one: Attempt) -> None:
     await one.ask(call_id=await one.environment.ask())
+
+
+async def _call_tool(one: Attempt) -> None:
+    await one.environment.reload(
+        {"tools": {"ask_for_cards": {"description": "Ask.", "parameters": {"type": "object"}}}}
+    )
+    await one.ask({"tool": "ask_for_cards"})
+    one.environment.backend.answers["ask_for_cards"] = Answered(Outcome(outcome="success", result=7))
+    await one.ask({"tool": "ask_for_cards", "key": "order-1"}, wait=5)
 
 
 async def _settle(one: Attempt) -> None:
@@ -143,9 +156,12 @@ WAYS: dict[str, Way] = {
     "getSession": _ask,
     "closeSession": _ask,
     "postEvents": _post_events,
+    "getToolAccess": _ask,
+    "rotateToolAccess": _ask,
     "listEvents": _ask,
     "streamEvents": _ask,
     "redeliverEvent": _redeliver,
+    "callTool": _call_tool,
     "listCalls": _call,
     "getCall": _call,
     "settleCall": _settle,

@@ -24,7 +24,7 @@ async def test_a_new_session_is_created_and_an_open_one_is_found(api: httpx.Asyn
     body = {"runtime": "finn", "native_id": "agent-7", "labels": {"table": "12"}}
     first = await api.post("/v1/sessions", json=body)
     assert first.status_code == 201
-    session = answers.Session.model_validate(first.json())
+    session = answers.OpenedSession.model_validate(first.json())
     assert (session.native_id, session.labels) == ("agent-7", {"table": "12"})
     assert first.headers["location"] == f"/v1/sessions/{session.session_id}"
     again = await api.post("/v1/sessions", json=body)
@@ -57,6 +57,31 @@ async def test_sessions_are_listed_page_by_page(api: httpx.AsyncClient, environm
         query["after"] = page.next
     assert seen == [f"agent-{number}" for number in range(5)]
     assert (await api.get("/v1/sessions?runtime=other")).json() == {"data": [], "next": None}
+
+
+async def test_a_session_is_looked_up_by_what_its_runtime_calls_it(
+    api: httpx.AsyncClient, environment: Environment
+) -> None:
+    for name in ("room", "room/7 ä&", "7"):
+        await environment.attach(name)
+    runtime = (await api.get("/v1/sessions")).json()["data"][0]["runtime"]
+    found = await api.get("/v1/sessions", params={"runtime": runtime, "native_id": "room/7 ä&"})
+    assert [session["native_id"] for session in found.json()["data"]] == ["room/7 ä&"]
+    for wrong in ({"runtime": runtime, "native_id": "room/7"}, {"runtime": "other", "native_id": "room"}):
+        assert (await api.get("/v1/sessions", params=wrong)).json() == {"data": [], "next": None}
+
+
+async def test_the_newest_sessions_come_first_where_that_is_asked(
+    api: httpx.AsyncClient, environment: Environment
+) -> None:
+    opened = [await environment.attach(f"agent-{number}") for number in range(3)]
+    await api.delete(f"/v1/sessions/{opened[2]}")
+    newest = (await api.get("/v1/sessions?order=newest&limit=2")).json()
+    assert [session["native_id"] for session in newest["data"]] == ["agent-2", "agent-1"]
+    rest = (await api.get("/v1/sessions", params={"order": "newest", "after": newest["next"]})).json()
+    assert [session["native_id"] for session in rest["data"]] == ["agent-0"]
+    still = (await api.get("/v1/sessions?order=newest&open=true")).json()["data"]
+    assert [session["native_id"] for session in still] == ["agent-1", "agent-0"]
 
 
 async def test_closing_a_session_answers_without_a_body(api: httpx.AsyncClient, session_id: str) -> None:

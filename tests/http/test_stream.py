@@ -10,11 +10,11 @@ import pytest
 from starlette.types import Message
 
 from gateway.errors import EngineUnavailable
-from gateway.events import Envelope, Live, SessionId, TurnSteered, TypingChanged
+from gateway.events import Envelope, Gap, Live, Missed, SessionId, TurnSteered, TypingChanged
 from gateway.http.app import build_app, followers_of
 from gateway.http.room import Room
 from gateway.http.sse import WIRE, EventStream, Followers, Frames, frame_of
-from gateway.runtime.app import Gap, Heartbeat, Missed
+from gateway.runtime.views import Heartbeat, News
 from tests.http.conftest import bearer, plain_client, serving
 from tests.http.environment import Environment, until
 
@@ -253,11 +253,11 @@ async def test_a_stopping_server_ends_its_streams_at_once(environment: Environme
 @pytest.mark.parametrize(("most", "most_bytes"), [(10, 10**9), (10**9, 5_000)])
 def test_an_item_is_written_once_and_forgotten_within_bounds(most: int, most_bytes: int) -> None:
     frames = Frames(most=most, most_bytes=most_bytes)
-    first = Live(TurnSteered(text="first"), 1)
+    first = News([Live(TurnSteered(text="first"), 1)])
     kept = frames.write(first)
     assert frames.write(first) is kept
     for number in range(20):
-        frames.write(Live(TurnSteered(text=f"{number}" * 100), number))
+        frames.write(News([Live(TurnSteered(text=f"{number}" * 100), number)]))
     assert frames.write(first) is not kept
     assert frames.write(first) == kept
 
@@ -291,11 +291,11 @@ def test_a_reader_of_questions_who_has_missed_some_is_told_so() -> None:
 async def test_for_a_client_that_does_not_read_no_more_is_read_ahead_than_its_buffer_holds() -> None:
     read = 0
 
-    async def items() -> AsyncGenerator[Live]:
+    async def items() -> AsyncGenerator[News]:
         nonlocal read
         while read < 1_000:
             read += 1
-            yield Live(TurnSteered(text="x" * 10_000), 0)
+            yield News([Live(TurnSteered(text="x" * 10_000), 0)])
         await asyncio.Event().wait()
 
     async def send(message: Message) -> None:
@@ -350,12 +350,12 @@ class Follower:
             self.stream({"state": {"head": False}, "extensions": {WIRE: wire}}, self._receive, self._send)
         )
 
-    async def _items(self, after: int) -> AsyncGenerator[Live]:
+    async def _items(self, after: int) -> AsyncGenerator[News]:
         for number, text in enumerate(self._texts[after:], after + 1):
-            yield Live(TurnSteered(text=text), number)
+            yield News([Live(TurnSteered(text=text), number)])
         await asyncio.Event().wait()
 
-    def _resume(self, after: int) -> AsyncGenerator[Live]:
+    def _resume(self, after: int) -> AsyncGenerator[News]:
         self.again.append(after)
         return self._items(after)
 
@@ -372,6 +372,32 @@ class Follower:
             while self.sent.count(b"event: ") < count:
                 self.came.clear()
                 await self.came.wait()
+
+
+async def test_what_several_are_told_is_written_and_joined_once_for_all_of_them() -> None:
+    class Told(Follower):
+        async def _items(self, after: int) -> AsyncGenerator[News]:
+            for news in shared[after:]:
+                yield news
+                await asyncio.sleep(0.01)
+            await asyncio.Event().wait()
+
+        async def _send(self, message: Message) -> None:
+            bodies.append(message.get("body", b""))
+            await super()._send(message)
+
+    bodies: list[bytes] = []
+    shared = [News([Live(TurnSteered(text=text), 1), Live(TurnSteered(text=text), 1)]) for text in ("first", "second")]
+    followers = Followers()
+    both = [Told(followers, Read()) for _ in range(2)]
+    for one in both:
+        await one.until(4)
+        one.task.cancel()
+    await asyncio.wait([one.task for one in both])
+    seconds = [body for body in bodies if b"second" in body]
+    assert len(seconds) == 2
+    assert seconds[0] is seconds[1]
+    assert seconds[0].count(b"event: turn.steered") == 2
 
 
 @pytest.mark.parametrize("path", ["/v1/sessions/{session_id}/events/stream", "/v1/interactions/stream"])

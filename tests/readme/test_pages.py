@@ -8,6 +8,7 @@ import pytest
 
 from adapters.herm import ADAPTER as HERM
 from adapters.huma import HUMA_0_1, HUMA_0_2
+from adapters.mcp import ADAPTER as MCP
 from adapters.openhands import ADAPTER as OPENHANDS
 from gateway.adapter.port import Adapter, RuntimeOptions
 from tests.readme.pages import ROOT, anchors, code_spans, files, links, pages, text_of
@@ -90,7 +91,7 @@ def test_what_code_cites_of_a_page_is_there(folder: str) -> None:
     assert astray == []
 
 
-@pytest.mark.parametrize("adapter", [HUMA_0_1, HUMA_0_2, OPENHANDS, HERM], ids=lambda adapter: adapter.name)
+@pytest.mark.parametrize("adapter", [HUMA_0_1, HUMA_0_2, OPENHANDS, HERM, MCP], ids=lambda adapter: adapter.name)
 def test_the_page_of_an_adapter_names_all_of_its_options(adapter: Adapter) -> None:
     page = text_of("/".join([*type(adapter).__module__.split("."), "README.md"]))
     own = adapter.options.model_fields.keys() - RuntimeOptions.model_fields.keys()

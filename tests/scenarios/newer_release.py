@@ -49,8 +49,8 @@ def _change(module: str, name: str, value: Any) -> None:
 
 
 def _fold_weather(fold: Callable[..., Any]) -> Callable[..., Any]:
-    def folded(memory: Any, recorded: Any, sequence: int) -> Any:
-        memory = fold(memory, recorded, sequence)
+    def folded(memory: Any, recorded: Any) -> Any:
+        memory = fold(memory, recorded)
         if isinstance(recorded.event, WeatherChanged):
             return replace(memory, weather=(*memory.weather, recorded.event.town))
         return memory

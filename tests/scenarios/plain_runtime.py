@@ -25,6 +25,7 @@ from gateway.adapter.port import (
     Receipt,
     Receiver,
     RuntimeOptions,
+    Tool,
 )
 from gateway.errors import MalformedFrame
 from gateway.events import CLIENT_KINDS, EVENT, KINDS, Draft, Envelope, Event, SecretSupplied, dump_event
@@ -100,6 +101,10 @@ class PlainRuntime:
 
     async def create(self, order: Order) -> Created:
         raise NotImplementedError
+
+    async def declared(self, native_id: str) -> tuple[Tool, ...] | None:
+        del native_id
+        return None
 
     def connect(
         self, native_id: str, receiver: Receiver, *, resume_after: str | None = None

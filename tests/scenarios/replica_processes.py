@@ -18,6 +18,7 @@ from gateway.runtime.app import Gateway
 from tests.engines.postgres_server import drop_schema, dsn, new_schema
 from tests.faults.proxy import Proxy
 from tests.scenarios.environment import API_KEY, Running, Scene, merge, plain_http, until
+from tests.scenarios.fleet import Environment
 from tests.scenarios.releases import THIS, Release
 
 START = 20.0
@@ -59,23 +60,27 @@ class Serving(Running):
 class Fleet:
     """A store of its own and the processes on it."""
 
-    scene: Scene
+    scene: Scene | Environment
     engine: Mapping[str, Any]
     stack: AsyncExitStack
     lease: str
 
     async def serve(
-        self, name: str, *, through_wire: bool = False, release: Release = THIS, **settings: Any
+        self,
+        name: str,
+        *,
+        through_wire: bool = False,
+        release: Release = THIS,
+        port: int | None = None,
+        **settings: Any,
     ) -> Serving:
-        """Start a process, and wait until it is ready."""
+        """Start a process, on a free port unless one is named, and wait until it is ready."""
         engine, wire = dict(self.engine), None
         if through_wire:
             at = urlsplit(str(engine["dsn"]))
             wire = await self.stack.enter_async_context(Proxy((at.hostname or "127.0.0.1", at.port or 5432)))
             engine["dsn"] = at._replace(netloc=f"{at.username}@127.0.0.1:{wire.port}").geturl()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = port or free_port()
         config = self.scene.folder / f"{name}.yaml"
         written = {**self.scene.settings, "engine": engine, "instance": {"lease": self.lease}}
         config.write_text(yaml.safe_dump(merge(written, settings)))
@@ -124,7 +129,9 @@ class Fleet:
 
 
 @asynccontextmanager
-async def fleet(scene: Scene, *, lease: str = "2s", engine: Mapping[str, Any] | None = None) -> AsyncGenerator[Fleet]:
+async def fleet(
+    scene: Scene | Environment, *, lease: str = "2s", engine: Mapping[str, Any] | None = None
+) -> AsyncGenerator[Fleet]:
     """Make an empty schema, or use the store that is given; all processes are gone at the end."""
     schema = None if engine else new_schema()
     scene.configure({"public_url": "http://127.0.0.1:9"})
@@ -135,6 +142,13 @@ async def fleet(scene: Scene, *, lease: str = "2s", engine: Mapping[str, Any] | 
     finally:
         if schema:
             await drop_schema(schema)
+
+
+def free_port() -> int:
+    """Find a port on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 async def _end(one: Serving) -> None:

@@ -191,6 +191,18 @@ async def test_repeated_and_reused_ids_of_herm_calls(herm: HermEnvironment) -> N
     herm.agent.violations.clear()
 
 
+async def test_an_id_used_again_while_nobody_listens_is_another_call_of_the_history(herm: HermEnvironment) -> None:
+    async with herm.running():
+        await herm.agent.call("free", {"n": 1}, call_id="toolu_1").answered()
+    again = herm.agent.call("free", {"n": 2}, call_id="toolu_1")
+    async with herm.running() as gateway:
+        await again.answered()
+        calls = (await gateway.get("/v1/calls"))["data"]
+        assert len({row["call_id"] for row in calls}) == 2
+        assert {row["native_call_id"] for row in calls} == {"toolu_1"}
+    assert [one.data["arguments"] for one in herm.hooks.of("free")] == [{"n": 1}, {"n": 2}]
+
+
 async def answers(found: list[Any], count: int) -> list[Any] | None:
     return found if len(found) >= count else None
 

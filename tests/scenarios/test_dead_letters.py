@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from typing import Any
 
 from fastapi.responses import Response
@@ -9,7 +10,7 @@ from fastapi.responses import Response
 from gateway.http import answers
 from tests.scenarios.environment import GOOD, Running, Scene, ended, until
 from tests.scenarios.hooks import success
-from tests.scenarios.test_terminal import dragoman
+from tests.scenarios.terminal import dragoman, screen
 
 REDRIVE = "/v1/dead-letters/redrive"
 
@@ -161,8 +162,33 @@ async def test_the_terminal_lists_shows_and_redrives(newer: Scene) -> None:
         gone = await dragoman(gateway, "dead-letters", "redrive", found[0]["id"])
         assert (gone.code, "no dead letter" in gone.err) == (1, True)
         many = await dragoman(gateway, "dead-letters", "redrive", "--all", "--yes", "--json")
-        assert (many.code, json.loads(many.out)["redriven"]) == (0, 3)
+        told = json.loads(many.out)
+        assert (many.code, told["redriven"], told["found"], told["failed"]) == (0, 3, 3, [])
+        # As the API tells it of an order about many.
+        order = await gateway.post("/v1/dead-letters/redrive", {}, status=200)
+        assert (set(told), told["dry_run"], set(told["ids"]) < {one["id"] for one in found}) == (
+            set(order),
+            False,
+            True,
+        )
         await listed(gateway, 0)
+
+
+async def test_a_gateway_that_goes_away_ends_the_redriving_of_many(newer: Scene) -> None:
+    breaking(newer)
+    async with AsyncExitStack() as stack:
+        async with newer.running() as gateway:
+            for n in range(2):
+                await ended(await newer.agent.call("free", {"n": n}))
+            found = await listed(gateway, 4)
+            shown = await stack.enter_async_context(screen(gateway, "dead-letters", "redrive", "--all"))
+            await shown.shows("4 dead letters will be tried again. Go on? [y/N]: ")
+        shown.type("y\n")
+        assert await shown.ended() == 1
+    # Once is enough to know it of all of them.
+    assert shown.text.count("no gateway answers at") == 1
+    assert "0 of 4 tried again" in shown.text
+    assert not any(one["id"] in shown.text for one in found)
 
 
 async def test_wrong_words_are_usage_errors(newer: Scene) -> None:

@@ -4,8 +4,8 @@ import pytest
 
 from gateway.runtime.tuning import Tuning
 from tests.scenarios.environment import Scene, ended, until
+from tests.scenarios.terminal import dragoman
 from tests.scenarios.test_dead_letters import breaking, letters, listed
-from tests.scenarios.test_terminal import dragoman
 
 
 @pytest.fixture

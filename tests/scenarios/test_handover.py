@@ -4,14 +4,16 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
 from adapters.huma.v0_2 import Huma02Codec
-from gateway.adapter.port import Frame
+from gateway.adapter.port import Adapter, Connector, Frame, Link, Receiver
+from gateway.errors import LinkLost
 from gateway.events import SessionId
+from gateway.plugins import installed_adapters
 from gateway.runtime.cluster.handover import KEPT, Handover, worth_handing_over
 from gateway.runtime.cluster.notifications import Notifications
 from gateway.runtime.session.inbox import Inbox
@@ -127,6 +129,64 @@ async def test_what_a_session_had_before_it_that_failed_and_goes_on_elsewhere_is
         assert (await ended(call)).outcome == "success"
 
 
+class Unanswered:
+    """A link to a peer that hears all it is told, and answers no question whether it is there."""
+
+    def __init__(self, inner: Link) -> None:
+        self.over = asyncio.Event()
+        self.asked = asyncio.Event()
+        self.send, self.wait_closed = inner.send, inner.wait_closed
+
+    async def prove(self) -> None:
+        self.asked.set()
+        await self.over.wait()
+        raise LinkLost("the link is closed")
+
+
+class UnansweredAdapter:
+    """An adapter whose links are like that."""
+
+    def __init__(self, inner: Adapter) -> None:
+        self._inner = inner
+        self.links: list[Unanswered] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    @asynccontextmanager
+    async def connector(self, options: Any) -> AsyncGenerator[Connector]:
+        async with self._inner.connector(options) as connector:
+            outer = self
+
+            class Within:
+                create = connector.create
+
+                @asynccontextmanager
+                async def connect(self, native_id: str, receiver: Receiver, **more: Any) -> AsyncGenerator[Link]:
+                    async with connector.connect(native_id, receiver, **more) as link:
+                        outer.links.append(Unanswered(link))
+                        try:
+                            yield outer.links[-1]
+                        finally:
+                            outer.links[-1].over.set()
+
+            yield cast("Connector", Within())
+
+
+async def test_a_session_is_handed_over_whose_last_send_nobody_has_confirmed(newer: Scene) -> None:
+    adapter = UnansweredAdapter(installed_adapters()["huma-0.2"])
+    store = cluster(newer)
+    store.adapters = {"huma-0.2": cast("Adapter", adapter)}
+    async with store.replica(limits={"drain": "60s"}) as a, store.replica(limits={"drain": "60s"}) as b:
+        session_id = SessionId(await a.session())
+        one, other = await owner_and_other(session_id, [a, b])
+        assert (await ended(await newer.agent.call("free", {"n": 1}))).outcome == "success"
+        async with asyncio.timeout(PATIENCE):
+            await adapter.links[0].asked.wait()
+            await one.gateway.drain()
+        await other.wait_carries(session_id)
+
+
 async def _let_go(scene: Scene) -> bool:
     return not scene.agent.connected
 
@@ -171,9 +231,7 @@ async def test_what_was_beyond_the_bounds_of_an_inbox_is_told_overloaded_by_the_
     async with cluster(newer).replica() as one:
         session_id = SessionId(await one.session())
         await one.wait_carries(session_id)
-        inbox = Inbox(
-            frames=2, size=10_000, resumes=False, is_live=lambda _: False, overflow=print, weighed=lambda _: None
-        )
+        inbox = Inbox(frames=2, size=10_000, resumes=False, is_live=lambda _: False, overflow=print)
         for payload in payloads:
             inbox.put_frame(Frame("event", payload), None)
         await stranger(one.faults).leave(session_id, left(await inbox.take(10)))

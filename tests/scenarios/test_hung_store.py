@@ -10,7 +10,7 @@ from gateway.runtime.tuning import Tuning
 from gateway.store.sqlite import engine as sqlite_engine
 from tests.engines.sqlite_held import held, wait_for_ever
 from tests.pace import within
-from tests.scenarios.environment import GOOD, Scene, ended, until
+from tests.scenarios.environment import GOOD, Running, Scene, ended, until
 from tests.scenarios.hooks import success
 
 _PROBE, _REPLY, _ANSWER = 0.5, 1.0, 2.0
@@ -41,6 +41,7 @@ async def test_a_disk_that_hangs_is_told_to_all_in_time_and_costs_no_call(
             ]
             writing = asyncio.gather(*writes)
             call = await newer.agent.call("ask", GOOD)
+            await until(lambda: _is_queued(gateway, True))
             await _all_say(gateway.http, 503)
             answers = await writing
             assert {answer.status_code for answer in answers} == {503}, [answer.text for answer in answers]
@@ -53,7 +54,12 @@ async def test_a_disk_that_hangs_is_told_to_all_in_time_and_costs_no_call(
         await until(lambda: _all_ready(gateway.http))
         assert (await ended(call)).outcome == "success"
         assert len(call.results) == 1
+        assert await _is_queued(gateway, False)
     newer.is_clean()
+
+
+async def _is_queued(gateway: Running, expected: bool) -> bool:
+    return ((await gateway.metrics())["dragoman_queue_bytes"] > 0) is expected
 
 
 async def _all_say(http: httpx.AsyncClient, status: int) -> None:

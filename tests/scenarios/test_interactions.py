@@ -90,7 +90,7 @@ async def test_many_followers_see_the_same(plain: Plain) -> None:
     runtime.say(QuestionAsked(id="old", text="Which?"))
     await waiting(running, 1)
     async with following(running) as one, following(running) as other:
-        # Whoever sees this one has joined; a question that comes before that may be shown twice.
+        # Whoever sees this one has joined.
         assert await one.next() == await other.next() == ("old", "waiting")
         for number in range(20):
             runtime.say(QuestionAsked(id=f"q-{number}", text="Which?"))

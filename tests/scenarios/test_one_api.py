@@ -243,3 +243,27 @@ async def test_what_is_said_beforehand_agrees_with_what_is_taken_for_unknown_and
                 assert reply.status_code in {400, 422}, (body, reply.text)
                 assert reply.headers["content-type"].startswith("application/problem+json")
             assert len(environment.heard(runtime)) == before
+
+
+async def test_each_runtime_loses_on_record_what_of_the_tools_it_is_not_told(environment: Four) -> None:
+    agent = {"name": "Gus", "class_name": "Gus", "personality": "calm", "instructions": "Play."}
+    environment.configure({"runtimes": {
+        "lena": {"agent_id": None, "agent": agent},
+        "finn": {"agent_id": None, "agent": agent},
+        "ada": {"session_id": None, "agent_id": "agent"},
+        "work": {"conversation_id": None, "conversation": {}},
+    }})  # fmt: skip
+    narrowed = [("narrowed", "/tools/ask/parameters/properties/rank/enum")]
+    lost = {
+        "lena": narrowed,
+        "finn": narrowed,
+        "ada": [("dropped", "/tools/ask"), ("dropped", "/tools/free"), ("dropped", "/instructions")],
+        # It is told where it finds them as an MCP server.
+        "work": [("dropped", "/name")],
+    }
+    async with environment.running(linked=False) as gateway:
+        for runtime, expected in lost.items():
+            wanted = {"runtime": runtime, "name": "Table 4", "instructions": "Be brief."}
+            made = await gateway.post("/v1/sessions", wanted, status=201)
+            page = await gateway.get(f"/v1/sessions/{made['session_id']}/events", limit=1)
+            assert [(loss["how"], loss["path"]) for loss in page["data"][0]["losses"]] == expected

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from gateway.cli.doctor_links import look_at_links
+from gateway.testing.runtimes.openhands.progress import Manners
 from tests.scenarios.environment import API_KEY, Running, until
 from tests.scenarios.fleet import (
     OPENHANDS_KEY,
@@ -93,6 +94,23 @@ async def test_a_conversation_that_an_operator_stops_stays_stopped_until_somebod
         await gateway.wait_link("up")
         assert (await gateway.metrics())['dragoman_links_asleep{runtime="work"}'] == 0
         assert work.unheard == []
+
+
+@pytest.mark.requirement("OH61")
+async def test_a_server_that_fails_at_how_a_conversation_stands_is_served_all_the_same(tmp_path: Path) -> None:
+    async with openhands_environment(tmp_path, manners=Manners(tells_status=False)) as environment:
+        environment.options(ack_timeout="10s", look_again="50ms")
+        work = environment.agent
+        async with environment.running() as gateway:
+            await ready(environment, gateway)
+            await stop(environment)
+            await gateway.wait_link("asleep")
+            await looked_at(environment)
+            assert (work.connections, work.status_name) == (1, "STOPPED")
+            [sent] = await send(gateway, message("Go on."))
+            assert (await fate(gateway, sent["sequence"]))["state"] == "delivered"
+            await gateway.wait_link("up")
+            assert work.unheard == []
 
 
 @pytest.mark.slow

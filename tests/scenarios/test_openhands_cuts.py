@@ -32,9 +32,10 @@ class Brittle(OpenHandsServer):
     async def broadcast(self, conversation_id: str, payload: Any) -> None:
         await super().broadcast(conversation_id, payload)
         self.written += 1
-        # Each frame travels by itself, or it would be cut off together with those before it.
+        number = self.written
+        # Each frame travels by itself, or it would be cut off together with those before it; others come meanwhile.
         await asyncio.sleep(0)
-        if self.written == self.breaks_after:
+        if number == self.breaks_after:
             self.cut(conversation_id)
 
 

@@ -8,17 +8,24 @@ import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 from fastapi import Response
 
+from gateway.testing.runtimes.openhands.events import action_event
+from gateway.testing.runtimes.openhands.rules import complete
+from gateway.testing.runtimes.openhands.server import OpenHandsServer
 from tests.engines import postgres_server
+from tests.http.mcp_clients import Plain
 from tests.scenarios import releases
-from tests.scenarios.environment import ended
+from tests.scenarios.environment import ended, until
+from tests.scenarios.fleet import OPENHANDS_KEY, openhands_options
 from tests.scenarios.hooks import Gate, success
 from tests.scenarios.releases import THIS, Release, release_before
 from tests.scenarios.replica_processes import START, Serving
+from tests.scenarios.terminal import dragoman
 from tests.scenarios.upgrade import APPROVAL, NEWS, Upgrade, come_back, go_on, kept, upgrade, waiting, write
 
 pytestmark = pytest.mark.slow
@@ -58,6 +65,22 @@ async def test_a_kept_store_of_the_release_before_is_gone_on_with(tmp_path: Path
         await go_on(here, written, THIS)
 
 
+async def test_the_command_says_that_a_gateway_is_of_the_release_before(tmp_path: Path, before: Release) -> None:
+    engine = {"type": "sqlite", "path": str(tmp_path / "kept.db")}
+    async with upgrade(tmp_path / "before", engine) as here:
+        old = await here.fleet.serve("old", release=before)
+        await here.scene.agent.wait_connected()
+        for words in (("sessions",), ("tail",), ("tail", "--all"), ("send", "finn/finn", "Hello.")):
+            done = await dragoman(old, *words)
+            assert (done.code, done.out) == (1, "")
+            assert f"{old.url} is a gateway of an older release, which does not know this" in done.err
+            assert f"{old.url}/version says which it is" in done.err
+        session_id = await old.session("finn")
+        for words in (("runtimes",), ("calls",), ("inbox",), ("send", session_id, "Hello.")):
+            done = await dragoman(old, *words)
+            assert (done.code, done.err.startswith("dragoman: error")) == (0, False), words
+
+
 async def test_the_release_before_goes_on_with_what_this_one_wrote(
     tmp_path: Path, engine: dict[str, Any], before: Release
 ) -> None:
@@ -72,6 +95,90 @@ async def test_the_release_before_goes_on_with_what_this_one_wrote(
         await go_on(here, written, before)
     async with upgrade(tmp_path / "again", engine) as here:
         await come_back(here, written, THIS)
+
+
+async def test_the_release_before_tells_no_runtime_of_a_call_from_outside(
+    tmp_path: Path, engine: dict[str, Any], before: Release
+) -> None:
+    keyed: dict[str, Any] = {"tool": "later", "arguments": {}, "key": "k"}
+    async with upgrade(tmp_path / "now", engine) as here:
+        here.scene.hooks.scripts["later"] = Response(status_code=202)
+        one = await here.fleet.serve("opens", release=THIS)
+        path = f"/v1/sessions/{await one.session('finn')}/calls"
+        opened = await one.post(path, keyed, status=202)
+        await one.wait_call("caller:backend:k", "accepted")
+        one.signal(signal.SIGTERM)
+        assert await one.ended() == 0
+    where = f"/v1/calls/{opened['call_id']}"
+    async with upgrade(tmp_path / "before", engine) as here:
+        older = await here.fleet.serve("settles", release=before)
+        await here.scene.agent.wait_connected()
+        settled = await older.post(f"{where}/outcome", success("in the end"), status=200)
+        assert (settled["state"], settled["deliver"]) == ("succeeded", False)
+        # Whatever the agent is told, it is told in order.
+        assert (await ended(await here.scene.agent.call("free", {}))).outcome == "success"
+        assert "in the end" not in str(here.scene.agent.received)
+        assert "runtime" not in {row["target"] for row in (await older.get(where))["deliveries"]}
+        older.signal(signal.SIGTERM)
+        assert await older.ended() == 0
+    async with upgrade(tmp_path / "again", engine) as here:
+        one = await here.fleet.serve("answers", release=THIS)
+        again = await one.post(path, keyed, status=200)
+        assert (again["call_id"], again["outcome"]["result"]) == (opened["call_id"], "in the end")
+
+
+async def test_the_release_before_keeps_what_it_cannot_read_of_links(
+    tmp_path: Path, engine: dict[str, Any], before: Release
+) -> None:
+    async with OpenHandsServer(session_api_key=OPENHANDS_KEY) as server:
+        created: dict[str, Any] = {"conversation_id": None, "conversation": {}}
+        runtime = {"runtimes": {"work": openhands_options(server) | created}}
+
+        async with upgrade(tmp_path / "now", engine) as here:
+            here.scene.configure(runtime)
+            one = await here.fleet.serve("links", release=THIS)
+            row = await one.post("/v1/sessions", {"runtime": "work"}, status=201)
+            session_id, work = row["session_id"], server.conversation(row["native_id"])
+            await until(lambda: _recorded(one, session_id, "session.moved", 2))
+
+            async def does(count: int) -> None:
+                args = complete("call_tool_mcp", name="free", arguments={"n": count})
+                await work.add(action_event("call_tool_mcp", args, source="agent"))
+
+            await does(1)
+            await until(lambda: _recorded(one, session_id, "tool.requested", 1))
+            (ticket,) = work.mcp.servers
+            path, token = urlsplit(ticket.url).path, ticket.api_key or ""
+            await Plain(one.http, path, token).call("free", {"n": 1})
+            assert await _recorded(one, session_id, "call.linked", 1)
+            await does(2)
+            await until(lambda: _recorded(one, session_id, "tool.requested", 3))
+            one.signal(signal.SIGTERM)
+            assert await one.ended() == 0
+        async with upgrade(tmp_path / "before", engine) as here:
+            here.scene.configure(runtime)
+            older = await here.fleet.serve("goes on", release=before)
+            await older.wait_carries(session_id)
+            await work.agent_says("Still there.")
+            await until(lambda: _recorded(older, session_id, "message.posted", 1))
+            kept = [row["event"] for row in await older.events(session_id, "opaque")]
+            assert [one["payload"]["tool"] for one in kept if one["channel"] == "unknown-kind"] == ["free"]
+            older.signal(signal.SIGTERM)
+            assert await older.ended() == 0
+        async with upgrade(tmp_path / "again", engine) as here:
+            here.scene.configure(runtime)
+            one = await here.fleet.serve("is back", release=THIS)
+            await one.wait_carries(session_id)
+            await Plain(one.http, path, token).call("free", {"n": 2})
+            links = await until(lambda: _recorded(one, session_id, "call.linked", 2))
+            asked = [row for row in await one.events(session_id, "tool.requested") if row["linked_to"]]
+            assert [row["event"]["call_id"] for row in links] == [row["linked_to"] for row in asked]
+            assert [row["event"]["arguments"]["arguments"] for row in asked] == [{"n": 1}, {"n": 2}]
+
+
+async def _recorded(one: Serving, session_id: str, kind: str, count: int) -> list[dict[str, Any]] | None:
+    found = await one.events(session_id, kind)
+    return found if len(found) >= count else None
 
 
 async def _migrate(folder: Path, engine: dict[str, Any], release: Release) -> str:

@@ -22,6 +22,7 @@ HAND_OVER = 0.5
 async def pair(ground: Fleet, *, through_wire: bool = False) -> tuple[str, Serving, Serving]:
     """Start two processes; the first one carries the session."""
     one = await ground.serve("one", through_wire=through_wire)
+    assert isinstance(ground.scene, Scene)
     await ground.scene.agent.wait_connected()
     session_id = await one.session()
     await one.wait_carries(session_id)

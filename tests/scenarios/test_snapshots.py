@@ -28,7 +28,7 @@ async def test_a_snapshot_stands_for_all_events_up_to_its_own_and_for_none_behin
         assert {"message.posted", "tool.requested", "tool.finished"} <= {one.event.kind for one in events}
         memory = Remembered()
         for envelope in events:
-            memory = fold(memory, envelope, envelope.sequence)
+            memory = fold(memory, envelope)
             snapshot = to_snapshot(envelope.sequence, memory)
             await engine.commit(Step(session_id, snapshot=snapshot))
             assert (await load_view(engine, session_id)).memory == whole.memory, envelope

@@ -1,4 +1,4 @@
-"""The commands that talk to a running gateway, as processes of their own: tail, send, answer."""
+"""The commands that talk to a running gateway about one session or question: tail, send, answer."""
 
 import asyncio
 import json
@@ -7,33 +7,17 @@ import pty
 import re
 import signal
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from gateway.cli.commands import app
-from gateway.events import (
-    ApprovalAsked,
-    Author,
-    MessagePosted,
-    QuestionAsked,
-    SecretAsked,
-    Text,
-    ToolRequested,
-    TypingChanged,
-)
-from tests.scenarios.environment import API_KEY, Running, Scene, until
+from gateway.events import ApprovalAsked, QuestionAsked, SecretAsked, ToolRequested, TypingChanged
+from tests.scenarios.environment import Running, Scene, until
 from tests.scenarios.fleet import condition
-from tests.scenarios.hooks import PATIENCE
 from tests.scenarios.plain_runtime import PlainRuntime, plain_gateway
+from tests.scenarios.terminal import BOUND, asked, dragoman, environment_of, process_of, said, tailing
 
-BOUND = 4 * PATIENCE
-"""Starting a process takes a while on a busy machine."""
 SECRET = "correct-horse-canary-battery"
 Plain = tuple[Running, PlainRuntime]
 
@@ -42,96 +26,6 @@ Plain = tuple[Running, PlainRuntime]
 async def plain(tmp_path: Path) -> AsyncIterator[Plain]:
     async with plain_gateway(tmp_path) as made:
         yield made
-
-
-@dataclass(frozen=True)
-class Done:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-def _environment(running: Running | None, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN")}
-    ours = {} if running is None else {"DRAGOMAN_URL": running.url, "DRAGOMAN_KEY": API_KEY}
-    return {**kept, "PYTHONUTF8": "1", **ours, **(more or {})}
-
-
-async def dragoman(running: Running | None, *words: str, stdin: bytes = b"", **env: str) -> Done:
-    """Run a command to its end; in this process, because starting one takes longer than most commands."""
-    runner = CliRunner(env=_environment(running, env))
-    async with asyncio.timeout(BOUND):
-        done = await asyncio.to_thread(runner.invoke, app, list(words), input=stdin, prog_name="dragoman")
-    # The gateway of this process logs to the same place.
-    err = [line for line in done.stderr.splitlines(keepends=True) if not line.startswith('{"timestamp"')]
-    return Done(done.exit_code, done.stdout, "".join(err))
-
-
-async def process_of(running: Running | None, *words: str, stdin: bytes = b"", **env: str) -> Done:
-    """Run a command to its end as a process of its own."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gateway", *words, env=_environment(running, env),
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        async with asyncio.timeout(BOUND):
-            out, err = await process.communicate(stdin)
-    except TimeoutError:
-        process.kill()
-        raise
-    assert process.returncode is not None
-    return Done(process.returncode, out.decode(), err.decode())
-
-
-@dataclass
-class Tailing:
-    """A `tail` at work."""
-
-    process: asyncio.subprocess.Process
-
-    async def line(self) -> str:
-        """Wait for the next line of its output; empty at the end."""
-        assert self.process.stdout is not None
-        async with asyncio.timeout(BOUND):
-            return (await self.process.stdout.readline()).decode().rstrip("\n")
-
-    async def until(self, part: str) -> list[str]:
-        """Read lines up to and with the first that holds a text."""
-        lines = [await self.line()]
-        while part not in lines[-1]:
-            assert lines[-1], f"the end, without {part!r}"
-            lines.append(await self.line())
-        return lines
-
-    async def complaint(self) -> str:
-        """Wait for the next line of its stderr."""
-        assert self.process.stderr is not None
-        async with asyncio.timeout(BOUND):
-            return (await self.process.stderr.readline()).decode()
-
-    async def ended(self) -> int:
-        async with asyncio.timeout(BOUND):
-            return await self.process.wait()
-
-
-@asynccontextmanager
-async def tailing(running: Running, *words: str) -> AsyncGenerator[Tailing]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gateway", "tail", *words, env=_environment(running),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        yield Tailing(process)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
-
-
-def said(text: str) -> MessagePosted:
-    return MessagePosted(author=Author(role="agent", name="Finn"), content=(Text(text=text),))
 
 
 # tail ----------------------------------------------------------------------------------------------------
@@ -204,7 +98,7 @@ async def test_tail_is_quiet_when_its_reader_leaves(plain: Plain) -> None:
     ours, theirs = os.pipe()
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "gateway", "tail", "finn/room-7", "--after", "0",
-        env=_environment(running), stdout=theirs, stderr=asyncio.subprocess.PIPE,
+        env=environment_of(running), stdout=theirs, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     os.close(theirs)
     assert (await asyncio.to_thread(os.read, ours, 10)) != b""
@@ -225,7 +119,7 @@ async def test_tail_in_a_terminal_is_coloured_and_keeps_to_a_line_an_event(plain
     runtime.say(TypingChanged(typing=True))
     await running.wait_events("message.posted")
     ours, theirs = pty.openpty()
-    env = _environment(running, {"TERM": "xterm-256color", "COLUMNS": "100", "NO_COLOR": ""})
+    env = environment_of(running, {"TERM": "xterm-256color", "COLUMNS": "100", "NO_COLOR": ""})
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "gateway", "tail", "finn/room-7", "--after", "0", env=env, stdout=theirs, stderr=theirs
     )
@@ -268,8 +162,8 @@ async def test_send_says_other_kinds_too(plain: Plain, tmp_path: Path) -> None:
         (["Enough.", "--kind", "turn.interrupted"], b""),
         (["Dealt.", "--kind", "context.updated", "--context", '{"hand": ["7"]}', "--name", "deal"], b""),
         (["-"], "über stdin\n".encode()),
-        (["--json", "-"], b'{"kind": "action.ordered", "action": "run", "arguments": {"command": "ls"}}'),
-        (["--json", str(tmp_path / "events.json")], b""),
+        (["--event", "-"], b'{"kind": "action.ordered", "action": "run", "arguments": {"command": "ls"}}'),
+        (["--event", str(tmp_path / "events.json")], b""),
     ]
     done = [await dragoman(running, "send", session_id, *words, stdin=stdin) for words, stdin in given]
     assert [(one.code, one.err) for one in done] == [(0, "")] * len(given)
@@ -301,17 +195,21 @@ async def test_what_goes_wrong_is_one_clear_line_with_its_mend(plain: Plain, new
         order = b'{"kind": "action.ordered", "action": "run"}'
         done = [
             await dragoman(running, "send", "nope", "x"),
+            await dragoman(running, "send", "..", "x"),
+            await dragoman(running, "tail", "a%2Fb?x=1#\x1b[2J"),
             await dragoman(running, "send", "finn/nope", "x"),
             await dragoman(running, "send", session_id, "x", DRAGOMAN_KEY="wrong-key-canary"),
             await dragoman(None, "tail", session_id, "--url", "http://127.0.0.1:1"),
-            await dragoman(huma, "send", "finn/finn", "--json", "-", stdin=order),
-            await dragoman(running, "send", session_id, "--json", "-", stdin=b'{"kind": "message.postd"}'),
-            await dragoman(running, "send", session_id, "--json", "-", stdin=b"{"),
-            await dragoman(running, "send", session_id, "--json", "no-such-file.json"),
-            await dragoman(None, "answer", "--url", newer.huma.url),
+            await dragoman(huma, "send", "finn/finn", "--event", "-", stdin=order),
+            await dragoman(running, "send", session_id, "--event", "-", stdin=b'{"kind": "message.postd"}'),
+            await dragoman(running, "send", session_id, "--event", "-", stdin=b"{"),
+            await dragoman(running, "send", session_id, "--event", "no-such-file.json"),
+            await dragoman(None, "inbox", "--url", newer.huma.url),
         ]
     told = [
-        ("no session 'nope'", "List what exists"),
+        ("no session 'nope'", "give its id or RUNTIME/NATIVE_ID, as `dragoman sessions` shows them"),
+        ("no session '..'", "give its id"),
+        ("no session 'a%2Fb?x=1#", "give its id"),
         ("no session 'finn/nope'", "there are: finn/room-7"),
         ("the API key is not known", "--key, or in DRAGOMAN_KEY"),
         ("no gateway answers at http://127.0.0.1:1", "start one with `dragoman serve`"),
@@ -328,6 +226,7 @@ async def test_what_goes_wrong_is_one_clear_line_with_its_mend(plain: Plain, new
         assert mend in one.err
         assert len(one.err.splitlines()) == (2 if mend else 1), one.err
         assert "canary" not in one.err
+        assert "\x1b" not in one.err
 
 
 async def test_words_that_do_not_go_together_are_usage_errors() -> None:
@@ -338,7 +237,14 @@ async def test_words_that_do_not_go_together_are_usage_errors() -> None:
         ("send", "s", "x", "--context", "{}"),
         ("send", "s", "x", "--kind", "context.updated"),
         ("send", "s", "x", "--kind", "context.updated", "--context", "[]"),
-        ("send", "s", "x", "--json", "-"),
+        ("send", "s", "x", "--event", "-"),
+        ("send", "s", __file__, "--json"),
+        ("tail", "--all", "--after", "0"),
+        ("tail", "s", "--all"),
+        ("tail", "/x"),
+        ("calls", "--state", "lost"),
+        ("sessions", "--limit", "0"),
+        ("completion", "tcsh"),
         ("answer", "--allow"),
         ("answer", "i", "--allow", "--deny"),
         ("answer", "i", "--text", "x", "--scope", "once"),
@@ -357,39 +263,35 @@ async def test_words_that_do_not_go_together_are_usage_errors() -> None:
 # answer --------------------------------------------------------------------------------------------------
 
 
-async def asked(running: Running, count: int) -> dict[str, dict[str, Any]]:
-    """Wait for waiting questions, by native id."""
-
-    async def look() -> list[dict[str, Any]] | None:
-        rows = (await running.get("/v1/interactions", state="waiting"))["data"]
-        return rows if len(rows) >= count else None
-
-    return {row["event"]["id"]: row for row in await until(look)}
-
-
-async def test_answer_lists_what_waits_and_answers_each_kind_once(plain: Plain) -> None:
+async def test_the_inbox_lists_what_waits_and_answer_answers_each_kind_once(plain: Plain) -> None:
     running, runtime = plain
-    nothing = await dragoman(running, "answer")
-    assert (nothing.code, nothing.out) == (0, "nothing waits for an answer\n")
+    nothing = await dragoman(running, "inbox")
+    assert (nothing.code, nothing.out, nothing.err) == (0, "", "· nothing waits for an answer\n")
     runtime.say(ApprovalAsked(id="a", tool="rm", arguments={"path": "x"}, scopes=("once", "session")))
     runtime.say(QuestionAsked(id="q", text="Which\x1b[2J?", choices=("red", "blue")))
     rows = await asked(running, 2)
     approval, question = rows["a"]["interaction_id"], rows["q"]["interaction_id"]
-    listed = await dragoman(running, "answer")
-    lines = listed.out.splitlines()
-    assert lines[0] == f'{approval}  approval.asked  rm {{"path": "x"}}'
-    assert lines[1].endswith(": --allow | --deny [--scope once | session]")
-    assert lines[2] == f"{question}  question.asked  Which [2J? [red, blue]"
-    allowed = await dragoman(running, "answer", approval, "--allow", "--scope", "session")
-    answered = await dragoman(running, "answer", question, "--text", "blue")
+    listed = await dragoman(running, "inbox")
+    cells = [line.split("\t") for line in listed.out.splitlines()]
+    assert cells == [
+        [approval, "approval.asked", "finn/room-7", rows["a"]["expires_at"], 'rm {"path": "x"}'],
+        [question, "question.asked", "finn/room-7", rows["q"]["expires_at"], "Which [2J? [red, blue]"],
+    ]
+    as_json = await dragoman(running, "inbox", "--session", "finn/room-7", "--json")
+    assert [json.loads(line) for line in as_json.out.splitlines()] == [rows["a"], rows["q"]]
+    assert "\x1b" not in as_json.out
+    allowed = await dragoman(running, "answer", approval[:8], "--allow", "--scope", "session")
+    answered = await dragoman(running, "answer", question, "--text", "blue", "--json")
     assert (allowed.code, allowed.out) == (0, f"answered: approval.asked {approval}\n")
-    assert (answered.code, answered.out) == (0, f"answered: question.asked {question}\n")
+    assert answered.code == 0
+    assert (json.loads(answered.out)["interaction_id"], json.loads(answered.out)["state"]) == (question, "answered")
     given = await runtime.hears("approval.given")
     assert (given["decision"], given["scope"]) == ("allow", "session")
     assert (await runtime.hears("question.answered"))["answer"] == "blue"
     again = await dragoman(running, "answer", approval, "--deny")
     assert again.code == 1
     assert "this question is answered and takes no answer any more" in again.err
+    assert "`dragoman inbox` lists what waits" in again.err
 
 
 async def test_a_secret_is_read_from_stdin_and_shown_nowhere(plain: Plain, tmp_path: Path) -> None:
@@ -415,7 +317,7 @@ async def test_a_secret_is_asked_for_in_a_terminal_without_showing_it(plain: Pla
     ours, theirs = pty.openpty()
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "gateway", "answer", interaction, "--secret",
-        env=_environment(running), stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        env=environment_of(running), stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
     )  # fmt: skip
     shown = b""
     async with asyncio.timeout(BOUND):

@@ -1,12 +1,19 @@
 """The demo tells the truth: it ends with 0 only if everything held, and it leaves nothing behind."""
 
 import asyncio
+import errno
+import fcntl
 import io
+import json
 import os
+import re
 import signal
+import socket
+import struct
 import sys
+import termios
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,12 +21,17 @@ import httpx
 import pytest
 import yaml
 from rich.console import Console
+from rich.text import Text
 
-from gateway.testing.demo.environment import Environment, sample_commands
+from gateway.testing.demo.environment import PARTS, Environment
+from gateway.testing.demo.plain import PlainOutput
 from gateway.testing.demo.report import Report, expect
+from gateway.testing.demo.terminal import TerminalOutput
 
-WHOLE_BOUND = 75.0
+WHOLE_BOUND = 150.0
 BOUND = 20.0
+LISTENING = ["gateway", "backend", "huma 0.1", "huma 0.2", "openhands", "herm", "mcp"]
+WIPED = re.compile(r"\r|\x1b\[2K")
 
 
 @asynccontextmanager
@@ -42,6 +54,19 @@ def files_in(folder: Path) -> list[Path]:
     return list(folder.iterdir())
 
 
+def read_all(terminal: int) -> str:
+    """Read what a terminal is sent until nobody has it any more."""
+    said = b""
+    while True:
+        try:
+            piece = os.read(terminal, 65536)
+        except OSError as exc:
+            if exc.errno != errno.EIO:
+                raise
+            return said.decode()
+        said += piece
+
+
 async def lines_until(process: asyncio.subprocess.Process, text: str) -> list[str]:
     assert process.stdout is not None
     lines: list[str] = []
@@ -61,23 +86,129 @@ async def test_the_whole_game_holds_and_its_files_are_removed(tmp_path: Path) ->
             said = (await process.stdout.read()).decode()
             assert await process.wait() == 0, said
     assert "✗" not in said
-    assert all(f"✓ {runtime}" in said for runtime in ("huma 0.1", "huma 0.2", "openhands", "herm"))
+    assert all(f"✓ {runtime}" in said for runtime in ("huma 0.1", "huma 0.2", "openhands", "herm", "mcp"))
     assert "kill -9" in said
+    assert "\x1b" not in said
     assert files_in(tmp_path) == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-async def test_an_interrupted_demo_takes_its_gateway_along(tmp_path: Path, sent: signal.Signals, code: int) -> None:
-    async with demo(tmp_path) as process:
+async def test_a_terminal_is_told_a_story_that_fits_it(tmp_path: Path) -> None:
+    shown, terminal = os.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 80, 0, 0))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway", "demo"),
+        stdout=terminal,
+        env={**os.environ, "TMPDIR": str(tmp_path), "TERM": "xterm-256color", "COLUMNS": "", "NO_COLOR": ""},
+    )
+    os.close(terminal)
+    try:
+        async with asyncio.timeout(WHOLE_BOUND):
+            said = await asyncio.to_thread(read_all, shown)
+            code = await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        os.close(shown)
+    lines = [Text.from_ansi(WIPED.split(line.rstrip("\r"))[-1]).plain.rstrip() for line in said.split("\n")]
+    assert code == 0, said
+    assert max(map(len, lines)) <= 80
+    chapters = [line.partition(" ─")[0] for line in lines if line.endswith("──")]
+    names = ["HUMA 0.1", "HUMA 0.2.0", "OpenHands", "Herm", "MCP"]
+    assert chapters[0].startswith("One call in five dialects")
+    assert chapters[1:-1] == [
+        *names,
+        "The gateway is killed",
+        *(f"{name}, after the crash" for name in names),
+        "The end",
+    ]
+    after = [line.split()[0] for line in lines[lines.index(next(line for line in lines if "  seen" in line)) :] if line]
+    assert after == ["seen", "play", "your"]
+    assert files_in(tmp_path) == []
+
+
+def ports_in_a_row(count: int) -> list[int]:
+    """Find free ports that follow one another, below those that the system gives away."""
+    for first in range(20_000, 30_000, count):
+        row = list(range(first, first + count))
+        with ExitStack() as held:
+            try:
+                for port in row:
+                    held.enter_context(socket.create_server(("127.0.0.1", port)))
+            except OSError:
+                continue
+            return row
+    raise AssertionError("there are no free ports")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("contained", [False, True], ids=["here", "container"])
+async def test_what_keeps_running_takes_the_lines_that_it_prints_and_leaves_nothing(
+    tmp_path: Path, contained: bool
+) -> None:
+    row = ports_in_a_row(len(PARTS)) if contained else []
+    elsewhere = ["--host", "0.0.0.0", "--port", str(row[0])] if contained else []  # noqa: S104 -- as compose does
+    async with demo(tmp_path, "--keep", *elsewhere) as process:
+        said = [line.rstrip("\n") for line in await lines_until(process, "Ctrl-C ends everything")]
+        listed = dict(re.findall(r"(?m)^(\S.{8}) (http://\S+)$", "\n".join(said)))
+        assert [name.strip() for name in listed] == LISTENING
+        addresses = list(listed.values())
+        assert not contained or {int(re.split("[:/]", address)[4]) for address in addresses} == set(row)
+        # What starts the gateway again is for those who have its programs.
+        begins = "# kill the gateway if you like; this starts it again"
+        assert (begins in said) is not contained
+        pasted = said[said.index("# paste these first") : said.index("" if contained else begins, -4)]
+        tried = [line.replace("curl -s", "echo == && curl -m 5 -sf") for line in pasted]
+        shell = await asyncio.create_subprocess_exec(
+            "bash", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        async with asyncio.timeout(WHOLE_BOUND):
+            told, _ = await shell.communicate("\n".join(tried).encode())
+            *_, stream, posted, called, spoken, herm, coder, allowed, question, sudo, waiting, over_mcp, tables = (
+                told.decode().split("==\n")[1:]
+            )
+            process.send_signal(signal.SIGINT)
+            await process.communicate()
+        assert process.returncode == 0
+    assert "event: tool.finished" in stream
+    assert json.loads(posted)["data"][0]["event"]["kind"] == "message.posted"
+    assert json.loads(called)["type"] == "tool-result"
+    assert json.loads(spoken)[0]["success"] is True
+    assert json.loads(herm)["type"] == "user.custom_tool_result"
+    assert json.loads(coder)["observation"] == "mcp"
+    assert json.loads(allowed)["observation"] == "run"
+    assert [json.loads(order)["asked"] for order in (question, sudo)] == ["question", "sudo"]
+    assert {"question.asked", "secret.asked"} >= {row["kind"] for row in json.loads(waiting)["data"]} != set()
+    result, end = json.JSONDecoder().raw_decode(over_mcp)
+    assert result["result"]["content"]
+    assert json.loads(over_mcp[end:])["mcpServers"]["go-fish"]["url"] == listed["mcp      "]
+    assert json.loads(tables)["executed"] > 0
+    async with httpx.AsyncClient() as http:
+        for address in addresses:
+            with pytest.raises(httpx.ConnectError):
+                await http.get(address)
+    assert files_in(tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sent", "code", "options"), [(signal.SIGINT, 130, ()), (signal.SIGTERM, 143, ("--json",))], ids=["int", "term"]
+)
+async def test_an_interrupted_demo_takes_its_gateway_along(
+    tmp_path: Path, sent: signal.Signals, code: int, options: tuple[str, ...]
+) -> None:
+    async with demo(tmp_path, *options) as process:
         ready = (await lines_until(process, "ready at"))[-1]
         process.send_signal(sent)
         async with asyncio.timeout(BOUND):
             await process.communicate()
         assert process.returncode == code
+    assert ready.startswith('{"type": "step"') is ("--json" in options)
+    (address,) = re.findall(r"http://[\d.:]+", ready)
     async with httpx.AsyncClient() as http:
         with pytest.raises(httpx.ConnectError):
-            await http.get(f"{ready.split()[-1]}/healthz")
+            await http.get(f"{address}/healthz")
     assert files_in(tmp_path) == []
 
 
@@ -88,7 +219,7 @@ async def test_a_gateway_that_does_not_start_fails_the_demo(tmp_path: Path, monk
     (fake / "__main__.py").write_text("raise SystemExit('broken on purpose')")
     environment = Environment()
     monkeypatch.chdir(tmp_path)
-    report = Report(Console(file=io.StringIO()))
+    report = Report(PlainOutput(Console(file=io.StringIO())))
     async with environment, report.step("both", "starts"):
         await environment.start_gateway()
     assert [note.held for note in report.notes] == [False]
@@ -104,23 +235,23 @@ async def test_the_configuration_is_private_and_complete() -> None:
         assert environment.config.stat().st_mode & 0o077 == 0
         assert settings["api"]["keys"][0]["key"] == environment.api_key
         assert {runtime["adapter"] for runtime in settings["runtimes"].values()} == {
-            *("huma-0.1", "huma-0.2", "openhands", "herm")
+            *("huma-0.1", "huma-0.2", "openhands", "herm", "mcp")
         }
-        assert any(environment.url in line for line in sample_commands(environment, "s"))
+        assert environment.addresses()["gateway"] == environment.url
     environment.remove()
     assert not environment.folder.exists()
 
 
 async def test_an_unmet_expectation_is_shown_and_the_next_step_is_played() -> None:
     shown = io.StringIO()
-    report = Report(Console(file=shown, width=100))
-    with report:
-        async with report.step("0.1", "one"):
-            expect(held=False, otherwise="[bold]no")
-        async with report.step("0.2", "two", within=0.01):
-            await asyncio.Event().wait()
-        async with report.step("0.2", "three") as note:
-            note.say("fine", timedelta(milliseconds=12))
+    report = Report(PlainOutput(Console(file=shown, width=100)))
+    report.output.begin()
+    async with report.step("0.1", "one"):
+        expect(held=False, otherwise="[bold]no")
+    async with report.step("0.2", "two", within=0.01):
+        await asyncio.Event().wait()
+    async with report.step("0.2", "three") as note:
+        note.say("fine", timedelta(milliseconds=12))
     assert [note.held for note in report.notes] == [False, False, True]
     assert [note.step for note in report.failed] == ["one", "two"]
     lines = [line.split() for line in shown.getvalue().splitlines()]
@@ -130,17 +261,18 @@ async def test_an_unmet_expectation_is_shown_and_the_next_step_is_played() -> No
 
 async def test_a_terminal_sees_the_running_step_and_then_its_end() -> None:
     shown = io.StringIO()
-    report = Report(Console(file=shown, force_terminal=True, width=100))
-    with report:
-        async with report.step("0.1", "one") as note:
-            assert "…" in shown.getvalue()
-            note.say("[red]plain")
+    report = Report(TerminalOutput(Console(file=shown, force_terminal=True, width=100)))
+    report.output.begin()
+    async with report.step("all", "one") as note:
+        assert "…" in shown.getvalue()
+        note.say("[red]plain")
+    report.output.end()
     assert "✓" in shown.getvalue()
     assert "[red]plain" in shown.getvalue()
 
 
 async def test_a_step_that_breaks_off_counts_as_failed() -> None:
-    report = Report(Console(file=io.StringIO()))
+    report = Report(PlainOutput(Console(file=io.StringIO())))
     with pytest.raises(ZeroDivisionError):
         async with report.step("0.1", "one"):
             raise ZeroDivisionError

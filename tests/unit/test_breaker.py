@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gateway.events import Outcome
-from gateway.executors.port import Accepted, Answered, NeverSent, Replied
+from gateway.executors.port import Accepted, Answer, Answered, NeverSent, Replied
 from gateway.executors.webhook.answers import read_answer
 from gateway.executors.webhook.client import ConnectionBroken, Exchange, NotSent
 from gateway.executors.webhook.reader import HttpAnswer
@@ -165,3 +165,14 @@ def test_the_executors_to_look_at_are_those_whose_breaker_is_not_closed(steps: l
         closed = model is None or model.state == "closed"
         assert breakers.moved == (set() if closed else {"cards"})
         assert (breakers.reason("cards") is None) == closed
+
+
+@pytest.mark.parametrize("answer", [Answered(Outcome(outcome="success")), Replied({}), Accepted()])
+def test_any_answer_between_failures_begins_the_row_of_an_executor_anew(answer: Answer) -> None:
+    rule = Rule(failures=2, open_for=timedelta(seconds=30))
+    breakers = Breakers(SystemClock(), Metrics(version="0"), lambda: 0.0, rules={"cards": rule}, specs={})
+    moved = [
+        breakers.ended("cards", breakers.began("cards"), one)
+        for one in (NeverSent("no"), answer, NeverSent("no"), NeverSent("no"))
+    ]
+    assert moved == [False, False, False, True]

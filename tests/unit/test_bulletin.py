@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
-from gateway.events import InteractionId, QuestionAsked
+from gateway.events import InteractionId, Missed, QuestionAsked
 from gateway.runtime.feeds.interactions import TAIL, InteractionFeed, follow_interactions
 from gateway.runtime.feeds.wakeup import Ending
-from gateway.runtime.views import Heartbeat, InteractionItem, InteractionShown, Missed
+from gateway.runtime.views import Heartbeat, InteractionItem, InteractionShown
 from gateway.store.memory import MemoryEngine
 from gateway.store.port import Engine
 from gateway.store.step import InteractionChange, InteractionState, Step
@@ -47,6 +48,29 @@ async def shown(items: AsyncIterator[InteractionItem]) -> tuple[str, str]:
     assert isinstance(item.asked.event, QuestionAsked)
     assert item.asked.event.id == item.row.interaction_id
     return item.row.interaction_id, item.row.state
+
+
+async def test_one_that_comes_while_those_that_wait_are_listed_is_shown_once(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interaction_feed, ended = InteractionFeed(), Ending()
+    listing = engine.interactions
+
+    async def listing_late(*asked: Any, **more: Any) -> Any:
+        monkeypatch.setattr(engine, "interactions", listing)
+        interaction_feed.tell([await ask(engine, "q")])
+        return await listing(*asked, **more)
+
+    monkeypatch.setattr(engine, "interactions", listing_late)
+    items = follow_interactions(engine, interaction_feed, heartbeat=LONG, ended=ended)
+    assert await shown(items) == ("q", "waiting")
+    coming = asyncio.create_task(shown(items))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not coming.done()
+    interaction_feed.tell([await move(engine, "q", "answered")])
+    assert await coming == ("q", "answered")
+    await items.aclose()
 
 
 async def test_it_begins_with_all_that_wait_and_goes_on_with_each_change(engine: Engine) -> None:

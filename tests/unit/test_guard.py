@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from gateway import guard as guarding
@@ -200,3 +201,19 @@ def test_a_part_that_fails_on_is_shown_until_it_has_stood_for_a_while() -> None:
     FAULTS.pause("shown", key, now=now + 61)
     assert "shown" not in FAULTS.failing(now + 61)
     FAULTS.ended("shown", key)
+
+
+async def test_what_nobody_waits_for_logs_of_whom_it_belongs_to_and_not_of_who_has_begun_it():
+    found: list[object] = []
+
+    async def look() -> None:
+        found.append(structlog.contextvars.get_contextvars())
+
+    async with Tasks() as of_gateway:
+        with structlog.contextvars.bound_contextvars(request_id="r-1"):
+            await guard("test", look, of_gateway)
+            # Whoever awaits something works on the request, and so does what belongs to it.
+            await awaited("test", look(), of_gateway)
+            async with Tasks() as of_request:
+                guard("test", look, of_request)
+    assert found == [{}, {"request_id": "r-1"}, {"request_id": "r-1"}]

@@ -1,17 +1,19 @@
 """How much of a session's history a follower holds at once."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 import pytest
 
-from gateway.events import Envelope, SessionId
+from gateway.events import Envelope, Live, SessionId, TypingChanged
 from gateway.guard import Tasks
 from gateway.runtime.cluster.notifications import Notifications
 from gateway.runtime.cluster.remote_feeds import RemoteFeeds
+from gateway.runtime.feeds.feed import Feed
 from gateway.runtime.feeds.follow import follow
 from gateway.runtime.feeds.wakeup import Ending
 from gateway.runtime.tuning import Tuning
+from gateway.runtime.views import News, StreamItem
 from gateway.store.memory import MemoryEngine
 from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, said
@@ -21,8 +23,13 @@ class Watched(MemoryEngine):
     """A store that notes how many events were asked for at once."""
 
     asked: list[int]
+    meanwhile: Callable[[], Awaitable[None]] | None = None
+    """What happens before the next page is read."""
 
     async def read(self, session_id: SessionId, *, after: int = 0, limit: int = 500) -> Sequence[Envelope]:
+        if self.meanwhile is not None:
+            happens, self.meanwhile = self.meanwhile, None
+            await happens()
         self.asked.append(limit)
         return await super().read(session_id, after=after, limit=limit)
 
@@ -43,8 +50,70 @@ async def test_pages_grow_where_events_are_small_and_shrink_where_they_are_large
         async with Tasks() as tasks:
             feeds = RemoteFeeds(engine, lambda _: None, Notifications(engine), tasks, Tuning())
             items = follow(engine, ALICE, feeds, after=0, heartbeat=5, ended=Ending(), pages=asyncio.Semaphore())
-            sequences = [item.sequence async for item in items if isinstance(item, Envelope)]
+            told = [one async for item in items if isinstance(item, News) for one in item.items]
+    sequences = [one.sequence for one in told if isinstance(one, Envelope)]
     assert sequences == list(range(1, len(sequences) + 1))
     assert len(sequences) > 60
     assert engine.asked[: len(pages)] == pages
     assert max(engine.asked[1:]) <= max(pages)
+
+
+async def test_who_is_at_the_end_reads_no_page_and_is_told_what_is_recorded_from_then_on() -> None:
+    async with Watched(FakeClock()) as engine:
+        engine.asked = []
+        feed, ended = await a_followed_session(engine, 3), Ending()
+        items = follows(engine, feed, after=None, ended=ended)
+        first = asyncio.ensure_future(anext(items))
+        await asyncio.sleep(0)
+        feed.extend(await recorded(engine, 4))
+        assert sequences_of(await first) == [4]
+        await items.aclose()
+        late = follows(engine, feed, after=3, ended=ended)
+        assert sequences_of(await anext(late)) == [4]
+        await late.aclose()
+    # The second one alone was behind.
+    assert engine.asked == [4]
+
+
+async def test_what_the_journal_has_told_is_left_out_of_the_news_and_what_is_only_live_is_not() -> None:
+    async with Watched(FakeClock()) as engine:
+        engine.asked = []
+        feed = await a_followed_session(engine, 2)
+
+        async def meanwhile() -> None:
+            # Behind the place where the follower joined, and in the page that it is about to read.
+            feed.extend(await recorded(engine, 3))
+            feed.tell(Live(TypingChanged(typing=True), 3))
+            feed.extend(await recorded(engine, 4))
+
+        engine.meanwhile = meanwhile
+        items = follows(engine, feed, after=1, ended=Ending())
+        told = [await anext(items), await anext(items)]
+        feed.extend(await recorded(engine, 5))
+        told.append(await anext(items))
+        await items.aclose()
+    assert [sequences_of(item) for item in told] == [[2, 3, 4], ["live"], [5]]
+
+
+async def a_followed_session(engine: Watched, length: int) -> Feed:
+    await open_session(engine)
+    row = await engine.session(ALICE)
+    assert row is not None
+    for _ in range(length - row.last_sequence):
+        await engine.commit(Step(ALICE, (said("x"),)))
+    return Feed(length)
+
+
+async def recorded(engine: MemoryEngine, sequence: int) -> Sequence[Envelope]:
+    await engine.commit(Step(ALICE, (said(f"number {sequence}"),)))
+    return await MemoryEngine.read(engine, ALICE, after=sequence - 1)
+
+
+def follows(engine: Watched, feed: Feed, *, after: int | None, ended: Ending) -> AsyncGenerator[StreamItem]:
+    feeds = RemoteFeeds(engine, lambda _: feed, Notifications(engine), Tasks(), Tuning())
+    return follow(engine, ALICE, feeds, after=after, heartbeat=5, ended=ended, pages=asyncio.Semaphore())
+
+
+def sequences_of(item: StreamItem) -> list[int | str]:
+    assert isinstance(item, News)
+    return [one.sequence if isinstance(one, Envelope) else "live" for one in item.items]

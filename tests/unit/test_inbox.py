@@ -15,20 +15,15 @@ from gateway.runtime.session.signals import CancelOrdered, FrameArrived, Tick
 class _Filled:
     def __init__(self, *, resumes: bool, size: int = 10_000) -> None:
         self.overflows: list[str] = []
-        self.weight = 0
         self.inbox = Inbox(
             frames=10,
             size=size,
             resumes=resumes,
             is_live=lambda frame: frame.channel == "typing",
             overflow=self.overflows.append,
-            weighed=self._weigh,
         )
         for number in range(20):
             self.inbox.put_frame(Frame("event", {"n": number}), str(number))
-
-    def _weigh(self, size: int) -> None:
-        self.weight += size
 
 
 async def test_where_nothing_is_sent_again_all_small_frames_get_in_and_the_late_ones_are_marked():
@@ -36,7 +31,7 @@ async def test_where_nothing_is_sent_again_all_small_frames_get_in_and_the_late_
     batch = await filled.inbox.take(100)
     assert [signal.overloaded for signal in batch if isinstance(signal, FrameArrived)] == [False] * 10 + [True] * 10
     assert filled.overflows == []
-    assert filled.weight == 0
+    assert filled.inbox.bytes == 0
 
 
 async def test_where_a_link_resumes_a_full_inbox_costs_the_link_and_takes_no_later_frame_from_it():
@@ -64,7 +59,7 @@ async def test_live_frames_give_way_and_only_the_newest_is_shown_at_the_end():
     filled.inbox.put_frame(Frame("event", {"n": "last"}), None)
     batch = [signal.frame.payload["n"] for signal in await filled.inbox.take(100) if isinstance(signal, FrameArrived)]
     assert batch == [*range(20), "last", 4]
-    assert filled.weight == 0
+    assert filled.inbox.bytes == 0
 
 
 async def test_a_link_is_made_again_only_once_the_session_has_got_through_half_of_its_inbox():

@@ -2,13 +2,14 @@
 
 import json
 from typing import Any
+from weakref import ref
 
 import orjson
 import pytest
 from hypothesis import example, given, strategies as st
 
-from gateway.json_reading import Unreadable, is_plain, read_strictly
-from gateway.json_values import FORBIDDEN_KEYS, LONG, MAX_DEPTH, find_fault, has_more_levels, nests_deeper
+from gateway.json_reading import Unreadable, read_and_write, read_strictly
+from gateway.json_values import FORBIDDEN_KEYS, LONG, MAX_DEPTH, find_fault, has_more_levels, nests_deeper, write_within
 
 ODD = st.sampled_from(
     ["__proto__", "constructor", "prototype", "proto", "[[[[", "}}]]", '"', "\\", "\\u00", "\x7f", "é"]
@@ -97,13 +98,14 @@ def test_what_is_plain_has_no_fault(text: str) -> None:
     if fault is not None:
         return
     assert (find_fault(value) is not None) == has_fault(value, MAX_DEPTH)
-    assert not (is_plain(text, value, max_depth=256) and has_fault(value, MAX_DEPTH))
+    written = read_and_write(text, max_depth=256)[1]
+    assert written is None or (written == orjson.dumps(value) and not has_fault(value, MAX_DEPTH))
 
 
 def test_ordinary_values_of_any_size_are_plain() -> None:
     cards = [{"id": number, "seen_by": None, "at": {"x": 1.5}, "name": "seven of hearts"} for number in range(1_000)]
     for value in ({"rank": "7"}, {"cards": cards}, {"text": "a [list] of {things}: __init__, " * 1_000}):
-        assert is_plain(orjson.dumps(value), value)
+        assert read_and_write(json.dumps(value)) == (value, orjson.dumps(value))
 
 
 @pytest.mark.parametrize("levels", [1, 2, 63, 64, 65, 253, 254, 255, 256, 257, 900])
@@ -113,3 +115,27 @@ def test_levels_are_counted_without_a_walk(levels: int, wide: int, most: int) ->
     value = nested(levels, wide=wide)
     real = max(levels, 1 + bool(wide))
     assert nests_deeper(value, most) == has_more_levels(value, most) == (real > most)
+
+
+def test_what_was_measured_is_let_go_of() -> None:
+    class Strange:
+        pass
+
+    value = [Strange()]
+    known = ref(value[0])
+    assert write_within([[1]], MAX_DEPTH) == b"[[1]]"
+    assert write_within(value, MAX_DEPTH) is None
+    del value
+    assert known() is None
+    assert write_within([[2]], MAX_DEPTH) == b"[[2]]"
+
+
+@given(st.integers(15, 45), st.sampled_from(["", "-", "a", "a-", "1.", '"', '",']), st.integers(0, 4), st.booleans())
+def test_a_huge_integer_is_found_wherever_it_stands(digits: int, before: str, place: int, wide: bool) -> None:
+    number = before.replace('"', "") + "1" * digits
+    is_number = before in {"", "-", "1."}
+    # An id of digits is no number, and what comes behind it is still looked at.
+    head = " " * place + '["a' + "1" * 25 + '",' + "0.5," * (LONG if wide else 0)
+    text = head + (number if is_number else json.dumps(number)) + ',"é"]'
+    _, fault = read(text)
+    assert (fault == "integer") == (before in {"", "-"} and not -(2**63) <= int(number) < 2**64)

@@ -19,9 +19,7 @@ class Session(Inbox):
     """A session whose calls wait; it says in `order` which got their slot."""
 
     def __init__(self, order: list[str] | None = None) -> None:
-        super().__init__(
-            frames=1, size=1, resumes=True, is_live=lambda _: False, overflow=lambda _: None, weighed=lambda _: None
-        )
+        super().__init__(frames=1, size=1, resumes=True, is_live=lambda _: False, overflow=lambda _: None)
         self.order: list[str] = [] if order is None else order
         self.granted = deque[str]()
         self.turned: list[str] = []

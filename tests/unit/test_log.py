@@ -199,6 +199,7 @@ async def test_the_exception_of_a_lost_task_is_masked_too(lines: Lines) -> None:
         "api_key='SECRET'",
         "postgres://user:SECRET@host/db",
         "signed with whsec_SECRET",
+        "called with dtt_SECRET",
     ],
 )
 def test_secrets_are_known_by_where_they_stand(text: str) -> None:
@@ -298,6 +299,7 @@ def test_whatever_is_logged_becomes_one_json_line(fact: Any) -> None:
 
 TEXTS = (
     "plain", "two words", "é", "\x1b[2J", "\ud800", CANARY, CANARY[:5], "/Qx+ 9~/", quote("/Qx+ 9~/", safe=""),
+    "dtt_abc",
     "token=abc", "key: abc", "password%3Dabc", "Bearer abcdef", "basic aGVsbG8", "whsec_abc", "://u:p@h", "x" * 2_001,
 )  # fmt: skip
 ODD = (None, True, 0, -1, 2**53, 12345678, 2**64, 1.5, float("nan"), [CANARY], {"token": "abc"}, b"abc", object)

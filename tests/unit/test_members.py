@@ -72,7 +72,7 @@ def test_more_members_than_the_bound_are_refused_by_every_door(value: object) ->
 @pytest.mark.parametrize("value", FEW.values(), ids=FEW)
 def test_as_many_as_the_bound_pass_whatever_their_texts_hold(value: object) -> None:
     raw = orjson.dumps(value)
-    assert parse_json(raw) == read_json(raw) == json.loads(raw) == json.loads(raw.decode()) == value
+    assert parse_json(raw) == read_json(raw)[0] == json.loads(raw) == json.loads(raw.decode()) == value
     assert find_fault(value) is None
 
 

@@ -72,8 +72,7 @@ def touch_all(metrics: Metrics) -> None:
     metrics.sessions("finn", 3)
     metrics.outbox_oldest("finn", 1.5)
     metrics.dead_letters(2)
-    metrics.queue_bytes(100)
-    metrics.queue_bytes(-40)
+    metrics.watch_queues(lambda: 60)
     metrics.disk_free(10**9)
     metrics.tasks(12)
     metrics.watch_lease(lambda: 4.5, lambda: 3)
@@ -124,7 +123,7 @@ def test_every_happening_is_counted_under_its_labels(metrics: Metrics) -> None:
     assert value(metrics, "dragoman_sessions", runtime="finn") == 3
     assert value(metrics, "dragoman_outbox_oldest_seconds", runtime="finn") == 1.5
     assert value(metrics, "dragoman_dead_letters") == 2
-    assert value(metrics, "dragoman_queue_bytes") == 120
+    assert value(metrics, "dragoman_queue_bytes") == 60
     assert value(metrics, "dragoman_disk_free_bytes") == 1e9
     assert value(metrics, "dragoman_tasks") == 12
     assert value(metrics, "dragoman_build_info", version="1.2.3") == 1

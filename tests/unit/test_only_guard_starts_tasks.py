@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NOT_PRODUCTION = (ROOT / "gateway/testing",)
+NOT_PRODUCTION = (ROOT / "gateway/testing", ROOT / "gateway/kit")
+"""What is for tests, and what runs in somebody else's process."""
 GUARD = ROOT / "gateway/guard.py"
 
 TASKS = frozenset(
@@ -45,16 +46,18 @@ def _is_guarded(node: ast.expr, tree: ast.Module) -> bool:
     match node:
         case ast.Call(func=ast.Name(id="guard_call")):
             return True
-        case ast.Attribute(attr=attr):
-            return attr in HARMLESS
-        case ast.Name(id=name):
+        case ast.Call(func=ast.Name(id="partial"), args=[first, *_]):
+            return _is_guarded(first, tree)
+        case ast.Attribute(attr=attr) if attr in HARMLESS:
+            return True
+        case ast.Name() | ast.Attribute(value=ast.Name(id="self")):
             # A name for what guard_call gave.
-            return any(
-                isinstance(one, ast.Assign)
-                and any(isinstance(target, ast.Name) and target.id == name for target in one.targets)
-                and _is_guarded(one.value, tree)
+            given = [
+                one.value
                 for one in ast.walk(tree)
-            )
+                if isinstance(one, ast.Assign) and ast.unparse(node) in map(ast.unparse, one.targets)
+            ]
+            return any(isinstance(one, ast.Call) and _is_guarded(one, tree) for one in given)
         case _:
             return False
 
@@ -86,6 +89,8 @@ def test_only_guard_starts_tasks_and_timers() -> None:
         "loop.call_later(1, self._ring)",
         "task.add_done_callback(lambda _: x())",
         "given = other(f)\nloop.call_soon(given)",
+        "self._ring = other(f)\nloop.call_soon(self._ring)",
+        "loop.call_soon(partial(self._ring, 1))",
     ],
 )
 def test_what_goes_past_guard_is_found(source: str) -> None:
@@ -99,6 +104,8 @@ def test_what_goes_past_guard_is_found(source: str) -> None:
         "guard('part', f, tasks)",
         "loop.call_later(1, guard_call('part', f))",
         "ring = guard_call('part', f)\nloop.call_later(1, ring)",
+        "self._ring = guard_call('part', f)\nloop.call_later(1, self._ring)",
+        "ring = guard_call('part', f)\nloop.call_later(1, partial(ring, 1))",
         "task.add_done_callback(self._running.discard)",
         "await asyncio.wait({task})",
     ],

@@ -20,11 +20,10 @@ from gateway.runtime.session.outgoing import (
     PORTION,
     PROVE,
     READ,
-    Meaning,
     Outgoing,
     Overdue,
-    read_result,
 )
+from gateway.runtime.session.results import Meaning, read_result
 from gateway.runtime.session.signals import Delivered, Held
 from gateway.store.rows import Send
 from gateway.store.step import BEHIND, NEWER, RUNTIME, Lane
@@ -260,10 +259,10 @@ def test_what_nobody_says_anything_against_is_delivered_when_its_window_is_over(
     session.now = 1.0
     session.add(2)
     session.leaves()
-    assert session.out.believe(asked_at=WINDOW) == [Delivered((1,), RUNTIME, "delivered")]
-    assert session.out.awaits_silence
-    assert session.out.believe(asked_at=1.0 + WINDOW) == [Delivered((2,), RUNTIME, "delivered")]
-    assert not session.out.awaits_silence
+    assert session.out.way.believe(asked_at=WINDOW, window=WINDOW) == [Delivered((1,), RUNTIME, "delivered")]
+    assert session.out.way.sent
+    assert session.out.way.believe(asked_at=1.0 + WINDOW, window=WINDOW) == [Delivered((2,), RUNTIME, "delivered")]
+    assert not session.out.way.sent
 
 
 def outcome(number: int) -> Transmit:
@@ -276,13 +275,13 @@ def test_that_an_outcome_is_delivered_is_a_mark_and_until_it_is_on_record_no_pag
     for number in (1, 2):
         session.tell(session.out.add(outcome(number), session.view, now=0.0))
         session.leaves()
-    assert session.out.believe(asked_at=WINDOW) == []
-    assert session.out.marks == [1, 2]
+    assert session.out.way.believe(asked_at=WINDOW, window=WINDOW) == []
+    assert session.out.way.marks == [1, 2]
     session.out.link_down()
     session.up(row(1), row(2))
     assert session.next() == IDLE
-    assert session.out.take_marks() == (Delivered((1, 2), RUNTIME, "delivered"),)
-    assert (session.out.take_marks(), session.next()) == ((), IDLE)
+    assert session.out.way.take_marks() == (Delivered((1, 2), RUNTIME, "delivered"),)
+    assert (session.out.way.take_marks(), session.next()) == ((), IDLE)
     # Its row is pending again, for whoever asked for it.
     session.out.done([1, 2])
     session.out.reread()
@@ -295,9 +294,9 @@ def test_an_outcome_that_is_asked_for_again_is_said_again_although_it_was_believ
     session.up()
     session.tell(session.out.add(outcome(1), session.view, now=0.0))
     session.leaves()
-    assert session.out.believe(asked_at=WINDOW) == []
+    assert session.out.way.believe(asked_at=WINDOW, window=WINDOW) == []
     assert session.out.again(1)
-    assert session.out.take_marks() == ()
+    assert session.out.way.take_marks() == ()
     session.out.reread()
     session.read(row(1))
     assert session.leaves() == 1
@@ -310,7 +309,7 @@ def test_repeats_have_a_step_of_their_own_lest_a_gateway_that_keeps_dying_says_t
     session.up()
     session.tell(session.out.add(replace(outcome(1), repeats=True), session.view, now=0.0))
     session.leaves()
-    assert session.out.believe(asked_at=0.0) == [Delivered((1,), RUNTIME, "delivered")]
+    assert session.out.way.believe(asked_at=0.0, window=WINDOW) == [Delivered((1,), RUNTIME, "delivered")]
 
 
 def test_a_fault_is_about_the_newest_that_is_on_its_way_or_was_just_believed() -> None:
@@ -318,7 +317,7 @@ def test_a_fault_is_about_the_newest_that_is_on_its_way_or_was_just_believed() -
     session = Session()
     repeats(session, 1)
     assert session.out.fault("another", "", now=0.0) == ()
-    assert session.out.believe(asked_at=0.0) == [Delivered((1,), RUNTIME, "delivered")]
+    assert session.out.way.believe(asked_at=0.0, window=WINDOW) == [Delivered((1,), RUNTIME, "delivered")]
     assert session.out.fault(code, "no", now=1.0) == (Delivered((1,), RUNTIME, "refused", f"{code}: no"),)
     assert session.out.fault(code, "no", now=1.0) == ()
 
@@ -327,8 +326,8 @@ def test_repeats_leave_in_portions_each_of_them_believed_as_soon_as_it_has_come(
     session = Session()
     repeats(session, PORTION)
     session.add(PORTION + 1)
-    assert (session.next(), session.out.awaits_proof) == (PROVE, True)
-    [delivered] = session.out.believe(asked_at=session.now)
+    assert (session.next(), session.out.way.repeats) == (PROVE, True)
+    [delivered] = session.out.way.believe(asked_at=session.now, window=WINDOW)
     assert isinstance(delivered, Delivered)
     # Only what is on record is not said again by whoever comes after a crash.
     assert session.next() == PROVE
@@ -342,7 +341,7 @@ def test_repeats_leave_in_portions_each_of_them_believed_as_soon_as_it_has_come(
 def test_without_a_link_the_ledger_alone_keeps_what_waits_and_a_page_brings_it_once() -> None:
     session = Session()
     session.add(1, 2, lane="new_work")
-    assert (session.out.waiting, session.out.new_work, session.out.queued) == (2, 2, 0)
+    assert (session.out.waiting, session.out.new_work, session.out.lanes.count) == (2, 2, 0)
     session.up(row(1, "new_work"), row(2, "new_work"))
     session.add(2, lane="new_work")
     assert [session.leaves(), session.leaves(), session.next()] == [1, 2, IDLE]

@@ -24,7 +24,6 @@ from gateway.executors.webhook.client import AddressForbidden, ConnectionBroken,
 from gateway.executors.webhook.hidden import NOTHING, Hidden
 from gateway.executors.webhook.json_body import read_json
 from gateway.executors.webhook.reader import HttpAnswer, Unread
-from gateway.json_reading import is_plain
 
 MAX_RETRY_AFTER = timedelta(hours=1)
 MAX_TEXT = 500
@@ -64,9 +63,9 @@ def read_copied(exchange: Exchange, *, now: Callable[[], datetime]) -> Copied:
             return Copied("refused", f"destination cannot be reached: {reason}")
         case HttpAnswer(status=status):
             pass
-    reason = f"destination answered {name_status(status)}"
     if 200 <= status < 300:
         return Copied("delivered")
+    reason = f"destination answered {name_status(status)}"
     if status == HTTPStatus.GONE:
         return Copied("gone", reason)
     if 300 <= status < 400 or (400 <= status < 500 and status not in (408, 409, 425, 429)):
@@ -105,32 +104,36 @@ def name_status(status: int) -> str:
 
 def _read_success(received: HttpAnswer, kind: str, *, raw: bool, hidden: Hidden) -> Answer:
     is_call = kind == "tool.requested"
-    if received.status == HTTPStatus.ACCEPTED:
+    # Not by the names of `HTTPStatus`, whose look-up takes longer than all of this.
+    if received.status == 202:
         return Accepted() if is_call else failure(f"executor answered 202 Accepted, but {kind} cannot be replied later")
-    body = b"" if received.status == HTTPStatus.NO_CONTENT else received.body
-    if body is Unread.LOST:
-        return Uncertain("the connection was lost or time was up in the middle of the answer")
+    body = b"" if received.status == 204 else received.body
     if isinstance(body, Unread):
+        if body is Unread.LOST:
+            return Uncertain("the connection was lost or time was up in the middle of the answer")
         return failure(f"executor answered 200 OK with {body.value}")
     if not body.strip():
         return Answered(Outcome(outcome="success")) if is_call else Replied({})
     try:
-        value = read_json(body)
+        value, written = read_json(body)
         if not is_call:
             return _read_reply(value)
-        may_quote, plain = hidden.may_be_in(body), is_plain(body, value)
-        return _read_outcome(value, raw=raw, hidden=hidden, may_quote=may_quote, plain=plain)
+        may_quote = hidden.may_be_in(body)
+        if raw:
+            return Answered(Outcome(outcome="success", result=value), may_quote=may_quote, written=written)
+        try:
+            answered = outcome_from(value, may_quote=may_quote, written=written)
+        except ValueError as exc:
+            raise ValueError(f"that is no outcome: {exc}") from exc
     except ValueError as exc:
         return failure(clean(f"executor answered 200 OK with {_describe(received, body)} {exc}", hidden=hidden))
+    if answered.ignored or answered.outcome.outcome != "success" or answered.outcome.error:
+        return _told_cleanly(answered, hidden=hidden)
+    return answered
 
 
-def _read_outcome(value: Any, *, raw: bool, hidden: Hidden, may_quote: bool, plain: bool) -> Answered:
-    if raw:
-        return Answered(Outcome(outcome="success", result=value), may_quote=may_quote, plain=plain)
-    try:
-        answered = outcome_from(value, may_quote=may_quote, plain=plain)
-    except ValueError as exc:
-        raise ValueError(f"that is no outcome: {exc}") from exc
+def _told_cleanly(answered: Answered, *, hidden: Hidden) -> Answered:
+    """Leave out what was sent to an executor, and say something where it fails without a word."""
     if answered.ignored:
         answered = replace(answered, ignored=tuple(clean(name, hidden=hidden) for name in answered.ignored))
     outcome = answered.outcome
@@ -171,7 +174,7 @@ def _read_detail(received: HttpAnswer) -> str | None:
     if isinstance(received.body, Unread) or not received.content_type.endswith(("/json", "+json")):
         return None
     try:
-        problem = read_json(received.body)
+        problem, _ = read_json(received.body)
     except ValueError:
         return None
     match problem:

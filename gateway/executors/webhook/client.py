@@ -96,9 +96,10 @@ class HttpClient:
         self._wires: set[_Wire] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at = inf
+        self.alarm_at = inf
         """When the first of the exchanges under way may be late: one timer is for all of them."""
         self._open = False
+        self._loop: asyncio.AbstractEventLoop
 
     @property
     def host(self) -> str:
@@ -107,6 +108,7 @@ class HttpClient:
 
     async def __aenter__(self) -> "HttpClient":
         self._open = True
+        self._loop = asyncio.get_running_loop()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -116,7 +118,7 @@ class HttpClient:
         if self._alarm is not None:
             self._alarm.cancel()
         self._sweeper = self._alarm = None
-        self._alarm_at = inf
+        self.alarm_at = inf
         self._idle.clear()
         if not self._wires:
             return
@@ -133,10 +135,12 @@ class HttpClient:
 
         Where a connection is free, the request has left when this returns, and what is returned is a future.
         """
-        if self._room and (wire := self._take()) is not None:
-            asked = wire.ask(request, within, asyncio.get_running_loop().time() + within.total_seconds(), read)
-            self._room -= 1
-            return asked
+        if self._room and self._idle:
+            now = self._loop.time()
+            if (wire := self._take(now)) is not None:
+                asked = wire.ask(request, within, now + within.total_seconds(), read)
+                self._room -= 1
+                return asked
         return self._connect_and_post(request, within, read)
 
     async def _connect_and_post(self, request: bytes, within: timedelta, read: Callable[[Exchange], T]) -> T:
@@ -148,7 +152,7 @@ class HttpClient:
         try:
             if not self._open:
                 raise _Closed
-            wire = self._take() or await self._connect(until)
+            wire = self._take(self._loop.time()) or await self._connect(until)
             asked = wire.ask(request, within, until, read)
         # uvloop reports some failed connections as a RuntimeError; a label of over 63 letters is a UnicodeError.
         except (OSError, RuntimeError, UnicodeError) as exc:
@@ -188,12 +192,12 @@ class HttpClient:
                 return
         self._room += 1
 
-    def _take(self) -> "_Wire | None":
-        oldest = asyncio.get_running_loop().time() - self._idle_seconds
+    def _take(self, now: float) -> "_Wire | None":
+        oldest = now - self._idle_seconds
         while self._idle:
             # The one used last: the others grow old, so that no more stay open than are needed.
             wire = self._idle.pop()
-            if wire.idle_since >= oldest and wire.usable:
+            if wire.idle_since >= oldest and wire.reader.reusable and not wire.transport.is_closing():
                 return wire
             wire.transport.close()
         return None
@@ -204,37 +208,38 @@ class HttpClient:
             self._leave()
         else:
             self._room += 1
-        if not self._open or not wire.usable:
-            wire.transport.abort()
+        transport = wire.transport
+        # Another exchange can follow where this one is whole, both ways, and the peer has not hung up.
+        whole = wire.reader.reusable and not transport.is_closing() and not transport.get_write_buffer_size()
+        if not whole or not self._open:
+            transport.abort()
             return
-        loop = asyncio.get_running_loop()
-        wire.idle_since = loop.time()
+        wire.idle_since = self._loop.time()
         self._idle.append(wire)
         if self._sweeper is None:
-            self._sweeper = loop.call_later(self._idle_seconds, guard_call("http client", self._sweep))
+            self._sweeper = self._loop.call_later(self._idle_seconds, guard_call("http client", self._sweep))
 
     def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
-        oldest = loop.time() - self._idle_seconds
+        oldest = self._loop.time() - self._idle_seconds
         while self._idle and self._idle[0].idle_since <= oldest:
             self._idle.popleft().transport.close()
         self._sweeper = None
         if self._idle:
             next_at = self._idle[0].idle_since + self._idle_seconds
-            self._sweeper = loop.call_at(next_at, guard_call("http client", self._sweep))
+            self._sweeper = self._loop.call_at(next_at, guard_call("http client", self._sweep))
 
     def watch(self, until: float) -> None:
         """Have an exchange end when its time is up, unless something ends it before."""
-        if until >= self._alarm_at:
+        if until >= self.alarm_at:
             return
         if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm_at = until
-        self._alarm = asyncio.get_running_loop().call_at(until, guard_call("http client", self._ring))
+        self.alarm_at = until
+        self._alarm = self._loop.call_at(until, guard_call("http client", self._ring))
 
     def _ring(self) -> None:
-        now = asyncio.get_running_loop().time() + _TICK
-        self._alarm, self._alarm_at = None, inf
+        now = self._loop.time() + _TICK
+        self._alarm, self.alarm_at = None, inf
         busy = [wire for wire in self._wires if wire.busy]
         self.watch(min((wire.until for wire in busy if wire.until > now), default=inf))
         for wire in busy:
@@ -309,7 +314,7 @@ class _Wire(asyncio.Protocol):
     def __init__(self, client: HttpClient, wires: set["_Wire"], *, limit: int) -> None:
         self._client = client
         self._wires = wires
-        self._reader = HttpReader(limit=limit)
+        self.reader = HttpReader(limit=limit)
         self._loop = asyncio.get_running_loop()
         self._asked: _Asked[Any] | None = None
         self._read: Callable[[Exchange], Any]
@@ -328,12 +333,13 @@ class _Wire(asyncio.Protocol):
     def ask(self, request: bytes, within: timedelta, until: float, read: Callable[[Exchange], T]) -> "_Asked[T]":
         """Send a request; the answer, the end of the connection or `until` ends the exchange."""
         self.transport.write(request)
-        self._reader.begin()
+        self.reader.begin()
         self._read, self._within, self.until = read, within, until
         asked: _Asked[T] = _Asked(loop=self._loop)
         asked.wire = self
         self._asked = asked
-        self._client.watch(until)
+        if until < self._client.alarm_at:
+            self._client.watch(until)
         return asked
 
     @property
@@ -341,26 +347,21 @@ class _Wire(asyncio.Protocol):
         """Whether an exchange is under way."""
         return self._asked is not None
 
-    @property
-    def usable(self) -> bool:
-        """Whether another exchange can follow: this one is whole, both ways, and the peer has not hung up."""
-        return self._reader.reusable and not self.transport.is_closing() and self.transport.get_write_buffer_size() == 0
-
     def data_received(self, data: bytes) -> None:
         if self._asked is None:
             # Nobody asked.
             self.transport.abort()
             return
         try:
-            self._reader.feed(data)
+            self.reader.feed(data)
         except NotHttp:
             self._end("the answer is not HTTP")
             return
-        if self._reader.over:
+        if self.reader.over:
             self._end()
 
     def eof_received(self) -> None:
-        self._reader.end()
+        self.reader.end()
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
@@ -382,8 +383,7 @@ class _Wire(asyncio.Protocol):
         asked, self._asked = self._asked, None
         if asked is None:
             return
-        reader = self._reader
-        exchange = reader.answer() if reader.status else ConnectionBroken(missing)
+        exchange = self.reader.answer() if self.reader.status else ConnectionBroken(missing)
         self._client.put_back(self)
         try:
             asked.set_result(self._read(exchange))

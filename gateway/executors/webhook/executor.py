@@ -30,9 +30,8 @@ class WebhookExecutor:
         Raises:
             OperatorError: the URL, a secret or a header of the configuration can never work.
         """
-        self._clock = clock
-        self._raw = spec.response == "raw"
         self._writer = RequestWriter(spec.url, secrets=spec.secret, headers=spec.headers, clock=clock)
+        self._read = partial(read_answer, raw=spec.response == "raw", now=clock.now, hidden=self._writer.hidden)
         self._calls = HttpClient(str(spec.url), concurrency=spec.concurrency, max_response=spec.max_response)
         # Connections of their own, so that hanging calls cannot keep the news of their end from leaving.
         self._cancels = HttpClient(str(spec.url), concurrency=_CANCEL_CONNECTIONS, max_response=_CANCEL_RESPONSE)
@@ -50,13 +49,12 @@ class WebhookExecutor:
 
     def execute(self, request: Request) -> Awaitable[Answer]:
         try:
-            written = self._writer.write(request.key, request.kind, data=request.data, attempt=request.attempt)
+            written = self._writer.write(
+                request.key, request.kind, data=request.data, attempt=request.attempt, arguments=request.arguments
+            )
         except ValueError as exc:
             return _told(failure(f"executor was not asked: {exc}"))
-        return self._calls.post(written, within=request.timeout, read=partial(self._read, request.kind))
-
-    def _read(self, kind: str, exchange: Exchange) -> Answer:
-        return read_answer(exchange, kind, raw=self._raw, now=self._clock.now, hidden=self._writer.hidden)
+        return self._calls.post(written, within=request.timeout, read=partial(self._read, kind=request.kind))
 
     async def cancel(self, cancellation: Cancellation) -> None:
         try:

@@ -32,7 +32,11 @@ class Hidden:
 
     def may_be_in(self, body: bytes) -> bool:
         """Whether a JSON text may hold one of them, in any way it can be written; False is certain."""
-        return any(sign in body for sign in self._signs)
+        # A loop, as one that is made for `any` takes twice as long.
+        for sign in self._signs:  # noqa: SIM110
+            if sign in body:
+                return True
+        return False
 
     def mask(self, text: str) -> str:
         """Take them out of a text."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gateway.json_reading import Unreadable, read_strictly
+from gateway.json_reading import Unreadable, read_and_write
 
 _SAID = {
     "members": "with {}",
@@ -12,13 +12,13 @@ _SAID = {
 }
 
 
-def read_json(body: bytes) -> Any:
-    """Parse a body.
+def read_json(body: bytes) -> tuple[Any, bytes | None]:
+    """Parse a body; beside the value is its compact JSON, as `read_and_write` has it.
 
     Raises:
         ValueError: with a text that completes "a body ..." and never quotes the body.
     """
     try:
-        return read_strictly(body)
+        return read_and_write(body)
     except Unreadable as exc:
         raise ValueError(_SAID[exc.fault].format(exc)) from exc

@@ -15,7 +15,7 @@ from gateway.events.described import Described
 class WebhookModel(Described):
     """The base of what is sent; a release may add members to each."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Origin(WebhookModel):
@@ -47,9 +47,14 @@ class Envelope(WebhookModel):
     direction: Direction
     """Which way it goes."""
     origin: Origin | None
-    """Where it comes from; null on events that the gateway made itself."""
+    """Where it comes from; only what a runtime or a caller has said has one."""
     caused_by: int | None
     """The sequence of the event that led to it."""
+    linked_to: str | None = None
+    """On the runtime's own action and its end: the call_id of the caller's call that the action is."""
+    synthetic: bool | None = None
+    """Whether the gateway has made it itself: no runtime, caller, client or backend has said it. Of events that release
+    0.2.0 has written, it is true only where there can be no other maker; that release does not send it."""
     losses: list[Loss]
     """What the translation could not carry."""
     event: Event

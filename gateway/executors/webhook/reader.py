@@ -5,10 +5,11 @@ httptools finds where things begin and end; what is kept, and how much of it, is
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from gateway.events.frozen import frozen
 
 MAX_HEAD = 64 * 1024
 """Bytes that may come before the body, interim answers included."""
@@ -26,7 +27,7 @@ class Unread(Enum):
     LOST = "a body that broke off"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HttpAnswer:
     """An answer's status was read, and its body unless `Unread` says why not."""
 
@@ -63,6 +64,7 @@ class HttpReader:
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )
         self._spoilt = False
+        """Whether the connection is of no use for what follows, however its answer ends."""
         self.begin()
 
     def begin(self) -> None:
@@ -71,16 +73,11 @@ class HttpReader:
         """HTTP status; 0 until the head of an answer, that is no interim one, has been read."""
         self.over = False
         """Whether nothing more has to be read: the answer is whole, or too large."""
-        self._whole = False
-        self._fed = self._head = 0
+        self._whole = self.reusable = False
+        """Whether all of the answer has come, and whether the connection can carry another exchange."""
+        self._fed = self._head = self._size = 0
         self._headers: dict[bytes, bytes] = {}
         self._chunks: list[bytes] = []
-        self._size = 0
-
-    @property
-    def reusable(self) -> bool:
-        """Whether the connection can carry another exchange."""
-        return self._whole and not self._spoilt
 
     def feed(self, data: bytes) -> None:
         """Take what came.
@@ -93,9 +90,10 @@ class HttpReader:
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade:
-            self.over = self._spoilt = True
+            self.over = True
+            self._spoil()
         except HttpParserError as exc:
-            self._spoilt = True
+            self._spoil()
             if not self.over:
                 raise NotHttp from exc
         if not self.status and self._fed > MAX_HEAD:
@@ -103,32 +101,30 @@ class HttpReader:
 
     def end(self) -> None:
         """Take note that the peer closed, which is how a body without a length ends."""
-        self._spoilt = True
+        self._spoil()
         if self.status and not self._headers.keys() & {b"content-length", b"transfer-encoding"}:
             self._whole = self.over = True
 
     def answer(self) -> HttpAnswer:
         """Give what there is of an answer whose status has been read."""
-        return HttpAnswer(self.status, self._body(), self._headers)
-
-    def _body(self) -> bytes | Unread:
         if self._size > self._limit:
-            return Unread.TOO_LARGE
-        if not self._whole:
-            return Unread.LOST
-        body = b"".join(self._chunks)
-        match self._headers.get(b"content-encoding", b"").strip().lower():
-            case b"" | b"identity":
-                return body
-            case b"gzip" | b"x-gzip":
-                return _inflate(body, limit=self._limit) if body else body
-            case _:
-                return Unread.UNDECODABLE
+            body = Unread.TOO_LARGE
+        elif not self._whole:
+            body = Unread.LOST
+        else:
+            body = b"".join(self._chunks)
+            if (encoding := self._headers.get(b"content-encoding")) is not None:
+                body = _decode(body, encoding.strip().lower(), limit=self._limit)
+        return HttpAnswer(self.status, body, self._headers)
+
+    def _spoil(self) -> None:
+        self._spoilt, self.reusable = True, False
 
     # What the parser calls -------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self._spoilt = self._spoilt or self.over
+        if self.over:
+            self._spoil()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head += len(name) + len(value)
@@ -161,7 +157,15 @@ class HttpReader:
     def on_message_complete(self) -> None:
         if self.status and not self.over:
             self._whole = self.over = True
-            self._spoilt = self._spoilt or not self._parser.should_keep_alive()
+            self.reusable = not self._spoilt and self._parser.should_keep_alive()
+
+
+def _decode(body: bytes, encoding: bytes, *, limit: int) -> bytes | Unread:
+    if encoding in {b"", b"identity"}:
+        return body
+    if encoding in {b"gzip", b"x-gzip"}:
+        return _inflate(body, limit=limit) if body else body
+    return Unread.UNDECODABLE
 
 
 def _inflate(body: bytes, *, limit: int) -> bytes | Unread:

@@ -64,11 +64,19 @@ class RequestWriter:
         """What must not be quoted in a text, should the receiver send it back."""
 
     def write(
-        self, key: str, kind: str, *, data: dict[str, Any], at: datetime | None = None, attempt: int | None = None
+        self,
+        key: str,
+        kind: str,
+        *,
+        data: dict[str, Any],
+        at: datetime | None = None,
+        attempt: int | None = None,
+        arguments: bytes | None = None,
     ) -> bytes:
         """Write the whole request, with `{"type", "timestamp", "data"}` for a body.
 
         The timestamp is now unless the event has its own time; the signature is over the very bytes of the body.
+        `arguments` are those in the data, as somebody has written them already.
 
         Raises:
             ValueError: `data` cannot be JSON, or `key` no header; the text does not quote it.
@@ -77,6 +85,8 @@ class RequestWriter:
             raise ValueError("its key cannot stand in a header")
         now = self._clock.now()
         told = now if at is None else at.astimezone(UTC)
+        if arguments is not None:
+            data = {**data, "arguments": orjson.Fragment(arguments)}
         try:
             body = orjson.dumps({"type": kind, "timestamp": told, "data": data}, option=orjson.OPT_UTC_Z)
         except orjson.JSONEncodeError as exc:

@@ -1,10 +1,20 @@
 """The operations of the API, one module per thing they are about."""
 
-from gateway.http.routes import calls, dead_letters, events, interactions, operating, pages, sessions
+from gateway.http.routes import (
+    callers,
+    calls,
+    dead_letters,
+    events,
+    interactions,
+    operating,
+    pages,
+    sessions,
+    tool_access,
+)
 
 ROUTES = [
     route
-    for module in (sessions, events, calls, dead_letters, interactions, operating, pages)
+    for module in (sessions, events, tool_access, callers, calls, dead_letters, interactions, operating, pages)
     for route in module.router.routes
 ]
 """All routes, in one flat list: a router inside another would look every request up twice."""

@@ -14,7 +14,7 @@ from gateway.http import answers, examples
 from gateway.http.auth import CALLBACK, Caller
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, listing
-from gateway.http.requests import CallsQuery, CancelCall, RedriveCall
+from gateway.http.requests import CallsQuery, CancelCall, RedriveCall, WaitQuery
 from gateway.http.route import ApiRequest, CallerDep, CallPath, GatewayDep, Route
 from gateway.http.views import show, show_story
 from gateway.store.rows import CallFilter, Page
@@ -43,7 +43,7 @@ async def list_calls(gateway: GatewayDep, query: Annotated[CallsQuery, Query()])
         states=frozenset(query.state),
         unknown=query.unknown,
     )
-    rows, after = await gateway.calls(which, Page(query.limit, query.after))
+    rows, after = await gateway.calls.page(which, Page(query.limit, query.after))
     return listing([show(answers.Call, row) for row in rows], after)
 
 
@@ -51,14 +51,16 @@ async def list_calls(gateway: GatewayDep, query: Annotated[CallsQuery, Query()])
     "/v1/calls/{call_id}",
     response_model=answers.CallWithStory,
     response_description="The story.",
-    responses=problems("not-found"),
+    responses=problems("not-found", "overloaded"),
 )
-async def get_call(gateway: GatewayDep, call_id: CallPath) -> Response:
+async def get_call(gateway: GatewayDep, call_id: CallPath, query: Annotated[WaitQuery, Query()]) -> Response:
     """Read the whole story of a call.
 
-    The call, every event about it from the request on, and how its outcome was delivered.
+    The call, every event about it from the request on, and how its outcome was delivered. With `wait` the answer comes
+    when the call has ended, or when that many seconds are over.
     """
-    return Reply(show_story(await gateway.call_story(call_id)))
+    await gateway.callers.wait(call_id, query.wait)
+    return Reply(show_story(await gateway.calls.story(call_id)))
 
 
 @router.post(
@@ -83,7 +85,7 @@ async def settle_call(
     # At a callback address an outcome is read as an executor's answer is; a client's typing errors show.
     answered = _answered(outcome, strict="token" not in request.query_params)
     with _over_where_gone(caller):
-        row = await gateway.settle(call_id, answered, size=len(await request.body()))
+        row = await gateway.calls.settle(call_id, answered, size=len(await request.body()))
     return Reply(show(answers.Call, row))
 
 
@@ -106,7 +108,7 @@ async def progress_call(
     Any JSON object; it is recorded as `call.progressed` and followers see it.
     """
     with _over_where_gone(caller):
-        await gateway.progress(call_id, progress, size=len(await request.body()))
+        await gateway.calls.progress(call_id, progress, size=len(await request.body()))
     return Reply({"call_id": call_id}, 202)
 
 
@@ -128,7 +130,7 @@ async def cancel_call(
     Ask the executor to stop. For a short grace its answer still counts; then the call is canceled and the agent is
     told so.
     """
-    return Reply(show(answers.Call, await gateway.cancel(call_id, reason=wanted.reason)), 202)
+    return Reply(show(answers.Call, await gateway.calls.cancel(call_id, reason=wanted.reason)), 202)
 
 
 @router.post(
@@ -149,7 +151,7 @@ async def redrive_call(
     Make a new call of the same request, by default with the same idempotency key and without telling the runtime the
     outcome.
     """
-    row = await gateway.redrive(call_id, new_key=wanted.new_key, deliver=wanted.deliver)
+    row = await gateway.calls.redrive(call_id, new_key=wanted.new_key, deliver=wanted.deliver)
     return Reply(show(answers.Call, row), 202)
 
 

@@ -23,7 +23,7 @@ async def list_interactions(gateway: GatewayDep, query: Annotated[InteractionsQu
 
     Approvals, questions and secrets that agents asked for; `event` is the one that asked.
     """
-    rows, after = await gateway.interactions(
+    rows, after = await gateway.interactions.page(
         Page(query.limit, query.after),
         session_id=None if query.session_id is None else SessionId(query.session_id),
         state=query.state,
@@ -46,7 +46,7 @@ async def stream_interactions(request: ApiRequest, gateway: GatewayDep) -> Respo
     )
     followers.admit("interactions", most=most, most_each=most, memory=int(api.followers_memory))
     buffer = int(api.follower_buffer)
-    return EventStream(gateway.follow_interactions(), followers, about="interactions", buffer=buffer)
+    return EventStream(gateway.interactions.follow(), followers, about="interactions", buffer=buffer)
 
 
 @router.post(
@@ -66,5 +66,5 @@ async def answer_interaction(
     `decision` (and `scope`) for an approval, `answer` for a question (empty skips it), `value` for a secret, which is
     passed on and never stored. A second answer is a conflict.
     """
-    row = await gateway.answer(interaction_id, answer.as_mapping(), by=caller.name)
+    row = await gateway.interactions.answer(interaction_id, answer.as_mapping(), by=caller.name)
     return Reply(show(answers.Interaction, row))

@@ -56,7 +56,8 @@ async def list_runtimes(gateway: GatewayDep) -> Response:
 
     The runtimes of the configuration, and the state of the connection of each session that this instance carries.
     """
-    return listing([show_runtime(status) for status in gateway.runtimes()], None)
+    lacking = await gateway.sessions_without_tools()
+    return listing([show_runtime(status, lacking) for status in gateway.runtimes()], None)
 
 
 @router.get(

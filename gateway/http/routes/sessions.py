@@ -20,10 +20,10 @@ router = APIRouter(route_class=Route, tags=["sessions"])
 @router.post(
     "/v1/sessions",
     status_code=201,
-    response_model=answers.Session,
+    response_model=answers.OpenedSession,
     response_description="The session is open.",
     responses={
-        200: {"model": answers.Session, "description": "It was open already."},
+        200: {"model": answers.OpenedSession, "description": "It was open already."},
         **problems(
             "not-found",
             "conflict",
@@ -44,13 +44,20 @@ async def open_session(
     """Open a session.
 
     Attach to a native session by its `native_id`, or create one where the runtime's options say how. Opening the same
-    native session again answers the session that exists.
+    native session again answers the session that exists. Of a session that is created, `told` names the tools that its
+    runtime was told; what it could not be told is listed in the `losses` of its first event, `session.opened`.
     """
 
     async def act() -> Reply:
-        row, is_new = await gateway.open_session(wanted.runtime, native_id=wanted.native_id, labels=wanted.labels)
+        row, is_new, told = await gateway.open_session(
+            wanted.runtime,
+            native_id=wanted.native_id,
+            labels=wanted.labels,
+            name=wanted.name,
+            instructions=wanted.instructions,
+        )
         headers = {"location": f"/v1/sessions/{row.session_id}"}
-        return Reply(show(answers.Session, row), 201 if is_new else 200, headers)
+        return Reply(show(answers.OpenedSession, row, told=told), 201 if is_new else 200, headers)
 
     fingerprint = dump(await request.json())
     return await request.face.once.run(request, idempotency_key, fingerprint, act)
@@ -60,9 +67,11 @@ async def open_session(
 async def list_sessions(gateway: GatewayDep, query: Annotated[SessionsQuery, Query()]) -> Response:
     """List sessions.
 
-    All sessions, oldest first, also closed ones that retention has kept.
+    All sessions in the order in which they were opened, also closed ones that retention has kept. All filters must
+    match; `runtime` and `native_id` together name one session.
     """
-    rows, after = await gateway.sessions(Page(query.limit, query.after), runtime=query.runtime)
+    newest = query.order == "newest"
+    rows, after = await gateway.sessions(Page(query.limit, query.after), query.which(), newest_first=newest)
     return listing([show(answers.Session, row) for row in rows], after)
 
 

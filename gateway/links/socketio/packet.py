@@ -5,10 +5,10 @@ the one name `ARRIVED`, so that a peer can neither break the library's dispatch 
 """
 
 import re
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gateway.adapter.port import Frame
+from gateway.events.frozen import frozen
 from gateway.json_values import Malformed
 from gateway.links import json
 
@@ -21,7 +21,7 @@ _HEAD = re.compile(r"(?P<type>[0-6])(?:(?P<attachments>\d{1,10})-)?(?:(?P<namesp
 _CHANNEL = re.compile(r'\["((?:[^"\\]){0,64})"')
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Arrival:
     """What one packet brought: its frames, and the id of the acknowledgement that the peer asks for."""
 
@@ -46,21 +46,24 @@ def read_event(packet: str | bytes) -> Arrival:
 
 
 def _read_body(packet: str, body: str, *, namespace: str | None = None, ack: str | None = None) -> Arrival:
-    said, plain = json.read_frame(body)
-    # A letter that is written as an escape takes thrice the room here: whoever asks measures the value.
-    size = 0 if "\\u" in body else len(body) if body.isascii() else len(body.encode("utf-8", "replace"))
+    said, written = json.read_frame(body)
+    # A letter that is written as an escape takes thrice the room here: whoever asks measures the value. Looking for one
+    # letter takes a fraction of looking for two.
+    size = (
+        0 if "\\" in body and "\\u" in body else len(body) if body.isascii() else len(body.encode("utf-8", "replace"))
+    )
     match said:
         case Malformed():
             return Arrival((Frame(_channel(body), said),), ack)
         case [str(channel), payload] if namespace is None:
-            return Arrival((Frame(channel, payload, size, plain),), ack)
+            # What stands before the payload is as long whatever comes then.
+            inside = None if written is None else written[len(json.encode([channel])) : -1]
+            return Arrival((Frame(channel, payload, size, inside),), ack)
         case [str(channel), *arguments]:
             name = f"{namespace}#{channel}" if namespace not in {None, "/"} else channel
-            frames = [Frame(name, arguments[0] if arguments else None, size, plain)]
+            frames = [Frame(name, arguments[0] if arguments else None, size)]
             # A listener in JavaScript sees the first argument only; the others are kept apart, not thrown away.
-            frames.extend(
-                Frame(f"{name}#{place}", extra, size, plain) for place, extra in enumerate(arguments[1:], start=2)
-            )
+            frames.extend(Frame(f"{name}#{place}", extra, size) for place, extra in enumerate(arguments[1:], start=2))
             return Arrival(tuple(frames), ack)
         case _:
             return _malformed("", "a Socket.IO event that does not begin with its name", packet, ack=ack)
@@ -72,7 +75,9 @@ def write_event(frame: Frame) -> bytes:
     Raises:
         CannotExpress: the payload is not JSON.
     """
-    return b"42" + json.encode([frame.channel, frame.payload])
+    if frame.written is None:
+        return b"42" + json.encode([frame.channel, frame.payload])
+    return b"".join((b"42", json.encode([frame.channel])[:-1], b",", frame.written, b"]"))
 
 
 def _channel(body: str) -> str:

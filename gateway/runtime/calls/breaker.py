@@ -193,11 +193,11 @@ class Breakers:
         breaker = self._breakers.get(name)
         if breaker is None:
             return False
-        sign, reason = ("nothing", "") if answer is None else read(answer)
         before = breaker.state
-        if sign == "there" and before == "closed":
+        if before == "closed" and isinstance(answer, Answered):
             breaker.failures = 0
             return False
+        sign, reason = ("nothing", "") if answer is None else read(answer)
         reason = reason[:_LONGEST_REASON]
         if not breaker.ended(epoch, sign, reason=reason, now=self._clock.now(), jitter=self._jitter()):
             return False

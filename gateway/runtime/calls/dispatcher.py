@@ -35,6 +35,7 @@ from gateway.guard import FAULTS, Tasks, awaited, guard, guard_call, is_fault
 from gateway.runtime.calls.breaker import Breakers
 from gateway.runtime.calls.callbacks import Callbacks
 from gateway.runtime.calls.quotes import Quotes
+from gateway.runtime.calls.reports import Report
 from gateway.runtime.calls.slots import Slots
 from gateway.runtime.delivery.backends import Backends
 from gateway.runtime.metrics import AttemptResult, Metrics
@@ -85,6 +86,7 @@ class Dispatcher:
         self._broken_off: set[Future[Answer]] = set()
         """Attempts whose end nobody has to hear of."""
         self._questions: dict[Inbox, set[Task[None]]] = {}
+        self._hear_end = guard_call("dispatcher", self._ended)
         self._telling = 0
         self._noted: set[str] = set()
         """Executors of which it was logged that they say more than anybody knows."""
@@ -120,55 +122,54 @@ class Dispatcher:
         """Start one attempt of a call that holds a slot."""
         call = effect.call
         epoch = self._breakers.began(call.executor or "")
-        try:
-            begun = self._begin(call, view, protocol)
-        # The dispatcher's edge: whatever an executor does, an answer comes out.
-        except BaseException as exc:
-            if not is_fault(exc):
-                raise
-            begun = _failed(exc, executor=call.executor, call_id=call.call_id)
-        if not isinstance(begun, tuple):
-            self._over(session, call, epoch, begun, _result_of(begun), telling=False)
-            return
-        attempt, timeout, policy = begun
-        self._attempts.setdefault(session, {})[call.call_id] = attempt
-        ended = partial(self._ended, session, call, epoch, timeout, policy)
-        attempt.add_done_callback(guard_call("dispatcher", ended))
-
-    def _begin(
-        self, call: Call, view: SessionView, protocol: str
-    ) -> tuple[Future[Answer], timedelta, RetryPolicy] | Answer:
-        """Ask the executor; says what is under way, how long it may take and by which policy, or why nothing is."""
         found = self._backends.executor(call.executor or "")
         if found is None:
-            return failure(f"The tool {call.tool!r} is no longer available here.")
+            answer = failure(f"The tool {call.tool!r} is no longer available here.")
+            self._over(session, call, epoch, answer, "answered", telling=False)
+            return
         executor, policy = found
         # The executor keeps to it; one that does not is broken off when the call's deadline ends the call.
         timeout = min(policy.timeout, call.deadline_at - self._clock.now())
         if timeout <= _NO_TIME:
-            return NeverSent("no time was left for this attempt")
-        links = self._callbacks.addresses(call.call_id)
-        data = call_data(
-            view,
-            call,
-            protocol=protocol,
-            callback=links.outcome if links else None,
-            progress=links.progress if links else None,
-        )
-        attempt = executor.execute(Request("tool.requested", call.idempotency_key, data, call.attempt, timeout))
-        if not isinstance(attempt, Future):
-            attempt = awaited("attempt", attempt, self._tasks)
-        return attempt, timeout, policy
+            answer = NeverSent("no time was left for this attempt")
+            self._over(session, call, epoch, answer, "never_sent", telling=False)
+            return
+        report = Report(session, call.call_id)
+        try:
+            links = self._callbacks.addresses(call.call_id)
+            data = call_data(
+                view,
+                call,
+                protocol=protocol,
+                callback=links.outcome if links else None,
+                progress=links.progress if links else None,
+            )
+            request = Request("tool.requested", call.idempotency_key, data, call.attempt, timeout, call.written, report)
+            attempt = executor.execute(request)
+            if not isinstance(attempt, Future):
+                attempt = awaited("attempt", attempt, self._tasks)
+        # The dispatcher's edge: whatever an executor does, an answer comes out.
+        except BaseException as exc:
+            if not is_fault(exc):
+                raise
+            report.end()
+            answer = _failed(exc, executor=call.executor, call_id=call.call_id)
+            self._over(session, call, epoch, answer, "uncertain", telling=False)
+            return
+        self._attempts.setdefault(session, {})[call.call_id] = attempt
+        attempt.add_done_callback(partial(self._hear_end, report, call, epoch, timeout, policy))
 
     def _ended(
         self,
-        session: Inbox,
+        report: Report,
         call: Call,
         epoch: int,
         timeout: timedelta,
         policy: RetryPolicy,
         attempt: Future[Answer],
     ) -> None:
+        report.end()
+        session = report.session
         of_session = self._attempts.get(session, {})
         if of_session.get(call.call_id) is attempt:
             del of_session[call.call_id]

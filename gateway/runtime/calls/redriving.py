@@ -101,6 +101,7 @@ class Redriving:
             direction="to_runtime",
             event=dismissal(row, by=by),
             caused_by=row.request_sequence,
+            synthetic=True,
         )
         try:
             await self._engine.commit(Step(row.session_id, (event,), calls=(Dismissed(row.call_id),)))

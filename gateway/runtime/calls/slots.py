@@ -82,6 +82,8 @@ class Slots:
         self._paces: dict[Inbox, _Bucket] = {}
         """Of sessions that have begun a call, until they end; empty where sessions have no rate."""
         self._paused = False
+        self._queued = False
+        """Whether calls may wait somewhere; nearly always none do."""
         self.configure(executors, session=session)
 
     def configure(self, executors: Mapping[str, Limit], *, session: Limit) -> None:
@@ -127,6 +129,7 @@ class Slots:
             session.put(TurnedAway(call_id, f"executor {executor!r} is no longer configured"))
             return
         state.queues.setdefault(session, {})[call_id] = None
+        self._queued = True
         self._grant(executor)
         self.turn_away(executor)
 
@@ -161,9 +164,11 @@ class Slots:
             self._sessions[session] = left
         else:
             self._sessions.pop(session, None)
-        for name, other in self._executors.items():
-            if other.queues:
-                self._grant(name)
+        if self._queued:
+            for name, other in self._executors.items():
+                if other.queues:
+                    self._grant(name)
+            self._queued = any(other.queues for other in self._executors.values())
 
     def forget(self, session: Inbox) -> None:
         """Take a session's waiting calls out of all queues."""

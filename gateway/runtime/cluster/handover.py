@@ -156,7 +156,9 @@ class Handover:
         """Nothing is expected: whoever carries the session now finds that its history has gone on."""
         now, losses = self._clock.now(), (Loss(how="narrowed", path="", note=_NOTE),)
         events = tuple(
-            Envelope(self._ids.event_id(), session_id, 0, now, "from_runtime", one.event(), losses=losses)
+            Envelope(
+                self._ids.event_id(), session_id, 0, now, "from_runtime", one.event(), losses=losses, synthetic=True
+            )
             for one in some
         )
         return Step(session_id, events, sends=tuple(Enqueue(index, HANDOVER) for index in range(len(events))))

@@ -74,7 +74,8 @@ class ClusterMember:
     async def taking_part(self) -> AsyncGenerator[None]:
         """Take up what nobody carries, now and from now on; the runtimes are known."""
         shared = self._shared
-        await self.takeover.take_all()
+        async with self._sessions.without_links():
+            await self.takeover.take_all()
         with ExitStack() as stack:
             look = partial(self._handover.keep_looking, self._workers, shared=shared.keeper.shared)
             stack.enter_context(running("handover", look, shared.tasks))

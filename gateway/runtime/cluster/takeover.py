@@ -14,7 +14,7 @@ from gateway.runtime.metrics import Metrics
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.tuning import Tuning
 from gateway.store.port import Engine
-from gateway.store.rows import Page, Regained, SessionRow
+from gateway.store.rows import Page, Regained, SessionFilter, SessionRow
 
 log = structlog.get_logger(__name__)
 
@@ -132,7 +132,7 @@ class Takeover:
             return
         after: str | None = None
         while True:
-            rows, after = await self._engine.sessions(Page(_PAGE, after), open_only=True)
+            rows, after = await self._engine.sessions(Page(_PAGE, after), SessionFilter(open_only=True))
             for row in rows:
                 carried = self._sessions.carried(row.session_id)
                 if row.owner == lease.instance and carried is None:

@@ -1,18 +1,18 @@
 """Carries event copies to destinations, from the ledger, on a slow schedule with dead letters."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import partial
 
 import structlog
 
 from gateway.clock import Clock
 from gateway.core.session import RetryPolicy
 from gateway.errors import DragomanError, EngineUnavailable
-from gateway.events import to_copy
+from gateway.events import SessionId, to_copy
 from gateway.executors.port import Copied, Destination
-from gateway.guard import FAULTS, Tasks, guard, is_fault
+from gateway.guard import FAULTS, Tasks, guard, is_fault, is_to_end
 from gateway.store.port import Engine
 from gateway.store.rows import Send
 from gateway.store.step import SendChange, SendState, Step
@@ -21,6 +21,12 @@ log = structlog.get_logger(__name__)
 
 _PAGE = 100
 _OFF = "off"
+_LOOK_PAUSE = 0.05
+"""Seconds between two looks for copies, unless there were as many as one look finds."""
+_MARK_AFTER = 1.0
+"""Seconds after which the copies of a session that have arrived are marked, however many are still to follow."""
+_LAST_MARKS = 1.0
+"""Seconds that are given to marks where delivery is broken off."""
 FAULTS_A_COPY = 3
 """How often one copy may make its destination fail in ways that nobody foresaw."""
 
@@ -60,6 +66,8 @@ class EventDelivery:
         self._clock = clock
         self._jitter = jitter
         self._bell = asyncio.Event()
+        self._may_be_off = True
+        """Whether the store has to be asked if the destination is switched off."""
         self._faults: dict[tuple[str, int], int] = {}
         """How often the copies that made the destination fail have done so."""
         self.finishing = False
@@ -75,17 +83,21 @@ class EventDelivery:
 
     async def run(self) -> None:
         """Deliver until the task is canceled, or there is nothing more to finish."""
+        self._may_be_off = True
         while not self.finishing:
             self._bell.clear()
             try:
                 rows = await self._due()
-                if rows:
-                    await self._deliver(rows)
+                await self._deliver(rows)
+                if len(rows) == _PAGE:
                     continue
-                wait = await self._sleep_time()
+                # Where there is something new already, it is looked for next, whenever the others are due.
+                wait = 0.0 if self._bell.is_set() else await self._sleep_time()
             except DragomanError as exc:
                 log.warning("copies must wait", destination=self._name, reason=str(exc))
                 wait = 1.0
+            # What is written meanwhile shares the next look.
+            await asyncio.sleep(_LOOK_PAUSE)
             try:
                 async with asyncio.timeout(wait):
                     await self._bell.wait()
@@ -93,13 +105,19 @@ class EventDelivery:
                 continue
 
     async def _due(self) -> Sequence[Send]:
-        if await self._engine.note(note_of(self._name)) == _OFF:
+        if await self._is_off():
             return ()
         return await self._engine.pending_sends(target=target_of(self._name), due_before=self._clock.now(), limit=_PAGE)
 
+    async def _is_off(self) -> bool:
+        # Only its own 410 switches a destination off, and whoever switches it on again wakes this one.
+        if self._may_be_off:
+            self._may_be_off = await self._engine.note(note_of(self._name)) == _OFF
+        return self._may_be_off
+
     async def _sleep_time(self) -> float:
-        due = await self._engine.next_send_due(target_of(self._name))
-        if due is None or await self._engine.note(note_of(self._name)) == _OFF:
+        due = None if self._may_be_off else await self._engine.next_send_due(target_of(self._name))
+        if due is None:
             return self._longest_sleep
         return min(self._longest_sleep, max(0.05, (due - self._clock.now()).total_seconds()))
 
@@ -108,31 +126,56 @@ class EventDelivery:
         sessions: dict[str, list[Send]] = {}
         for row in rows:
             sessions.setdefault(row.session_id, []).append(row)
-        slots = asyncio.Semaphore(self._concurrency)
+        waiting = deque(sessions.values())
         problems: list[DragomanError] = []
 
-        async def of_one_session(mine: list[Send]) -> None:
-            async with slots:
+        async def of_the_next_sessions() -> None:
+            while waiting:
+                mine = waiting.popleft()
                 try:
-                    for row in mine:
-                        if self.finishing or not await self._copy(row):
-                            return
+                    await self._copy_in_order(mine)
                 except BaseException as exc:
                     if not is_fault(exc):
                         raise
-                    # One session's mark that cannot be written must not break off the copies of the others.
+                    # One session's marks that cannot be written must not break off the copies of the others.
                     if not isinstance(exc, DragomanError):
                         FAULTS.note("copies", exc, destination=self._name, session_id=mine[0].session_id)
                         exc = EngineUnavailable(f"a mark failed in a way that nobody foresaw ({type(exc).__name__})")
                     problems.append(exc)
 
         async with Tasks() as group:
-            for mine in sessions.values():
-                guard("copies", partial(of_one_session, mine), group, again=False)
+            for _ in range(min(len(waiting), self._concurrency)):
+                guard("copies", of_the_next_sessions, group, again=False)
         if problems:
             raise problems[0]
 
-    async def _copy(self, row: Send) -> bool:
+    async def _copy_in_order(self, rows: Sequence[Send]) -> None:
+        """Send copies of one session until one has to wait; what became of them is marked in few steps."""
+        marks: list[SendChange] = []
+        now = asyncio.get_running_loop().time
+        marked_at = now()
+        try:
+            for row in rows:
+                if self.finishing:
+                    break
+                marks.append(await self._copy(row))
+                if marks[-1].state != "delivered":
+                    break
+                if now() >= marked_at + _MARK_AFTER:
+                    await self._mark(rows[0].session_id, marks)
+                    marked_at = now()
+        finally:
+            # Broken off as well, for a while: what is not marked is sent again.
+            if marks:
+                async with asyncio.timeout(_LAST_MARKS if is_to_end() else None):
+                    await self._mark(rows[0].session_id, marks)
+
+    async def _mark(self, session_id: SessionId, marks: list[SendChange]) -> None:
+        changes = tuple(marks)
+        marks.clear()
+        await self._engine.commit(Step(session_id=session_id, send_changes=changes))
+
+    async def _copy(self, row: Send) -> SendChange:
         envelope = row.envelope
         attempt = row.attempt + 1
         try:
@@ -152,12 +195,11 @@ class EventDelivery:
             copied = self._failed(row, exc)
         else:
             self._faults.pop((row.session_id, row.sequence), None)
-        change = self._judge(row, copied, attempt)
-        await self._engine.commit(Step(session_id=row.session_id, send_changes=(change,)))
         if copied.state == "gone":
+            self._may_be_off = True
             await self._engine.set_note(note_of(self._name), _OFF)
             log.error("a destination answered 410 and is switched off", destination=self._name)
-        return change.state == "delivered"
+        return self._judge(row, copied, attempt)
 
     def _failed(self, row: Send, exc: BaseException) -> Copied:
         """A copy made its destination fail in a way that nobody foresaw: it is put aside when it has done so thrice."""

@@ -1,19 +1,30 @@
-"""What the followers of one session see: a tail of recent items, bounded by count and bytes, and a wake-up.
+"""What the followers of one session see: one log of recent news, bounded by count and bytes, and a wake-up.
 
-A follower keeps its own place. One that falls behind the tail reads the journal instead, so nobody
-is sent less than everything that is on record, and a slow follower costs nobody else anything.
+A follower keeps its own place in it, and all who are at the same place are given the same news. One that falls
+behind the tail reads the journal instead, so nobody is sent less than everything that is on record, and a slow
+follower costs nobody else anything.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 
-from gateway.events import Envelope, Live
+from gateway.events import CallId, Envelope, Live, ToolFinished
 from gateway.events.weight import weight
 from gateway.runtime.feeds.wakeup import Ending, Wakeup, woken
+from gateway.runtime.views import News
 
 TAIL = 1_000
 TAIL_BYTES = 4 * 1024 * 1024
+
+
+class OutcomeWatch(Wakeup):
+    """Wakes who waits for the outcome of one call, and no more often than that needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outcome: ToolFinished | None = None
 
 
 class Feed:
@@ -25,11 +36,17 @@ class Feed:
         self.last_sequence = last_sequence
         self.closed = False
         # Made for the first follower, since most sessions have none.
-        self._items: deque[tuple[Envelope | Live, int]] | None = None
+        self._log: deque[News] | None = None
         self._wakeup: Wakeup | None = None
         self._bytes = 0
+        self._items = 0
         self._count = 0
+        """News that were begun, those that are no longer kept included."""
+        self._is_read = True
+        """Whether somebody may have read the last of them, so that nothing is added to it."""
         self._followers = 0
+        self._watches: dict[str, set[OutcomeWatch]] = {}
+        """By the call."""
         self._others: Callable[[Live | None], None] | None = None
         self._others_until = 0.0
 
@@ -41,27 +58,56 @@ class Feed:
     def join(self) -> int:
         """Start to follow; returns the place to read from. Without followers the tail is not kept."""
         self._followers += 1
+        self._is_read = True
         if self._wakeup is None:
-            self._items, self._wakeup = deque(), Wakeup()
+            self._log, self._wakeup = deque(), Wakeup()
         return self._count
 
     def leave(self) -> None:
         """Stop following."""
         self._followers -= 1
         if self._followers == 0:
-            self._items = self._wakeup = None
-            self._bytes = 0
+            self._log = self._wakeup = None
+            self._bytes = self._items = 0
 
     def extend(self, envelopes: Sequence[Envelope]) -> None:
         """Show newly recorded events."""
         if not envelopes:
             return
         self.last_sequence = envelopes[-1].sequence
+        if self._watches:
+            self._tell_watches(envelopes)
         if self._followers:
             for envelope in envelopes:
                 self._show(envelope)
         if self._others is not None:
             self._tell_others(self._others, None)
+
+    @contextmanager
+    def watching(self, call_id: CallId) -> Generator[OutcomeWatch]:
+        """Watch for the outcome of an open call; wakes as well where the feed ends, or others have written."""
+        watch = OutcomeWatch()
+        watches = self._watches.setdefault(call_id, set())
+        watches.add(watch)
+        try:
+            yield watch
+        finally:
+            watches.discard(watch)
+            if not watches:
+                self._watches.pop(call_id, None)
+
+    def _tell_watches(self, envelopes: Sequence[Envelope]) -> None:
+        for envelope in envelopes:
+            event = envelope.event
+            if isinstance(event, ToolFinished) and event.call_id is not None:
+                for watch in self._watches.get(event.call_id, ()):
+                    watch.outcome = event
+                    watch.wake()
+
+    def _wake_watches(self) -> None:
+        for watches in self._watches.values():
+            for watch in watches:
+                watch.wake()
 
     def tell(self, live: Live) -> None:
         """Show something that is not recorded."""
@@ -83,29 +129,33 @@ class Feed:
     def skip_to(self, sequence: int) -> None:
         """Let all followers read the journal: what comes before this sequence was removed."""
         self.last_sequence = max(self.last_sequence, sequence)
-        if self._items is not None and self._wakeup is not None:
-            self._items.clear()
-            self._bytes = 0
+        self._wake_watches()
+        if self._log is not None and self._wakeup is not None:
+            self._log.clear()
+            self._bytes = self._items = 0
             self._count += 1
+            self._is_read = True
             self._wakeup.wake()
 
     def ends_with(self, kind: str) -> bool:
         """Whether the last item kept is a recorded event of this kind."""
-        last = self._items[-1][0] if self._items else None
+        last = self._log[-1].items[-1] if self._log else None
         return isinstance(last, Envelope) and last.event.kind == kind
 
     def close(self) -> None:
         """Let all followers end."""
         self.closed = True
+        self._wake_watches()
         if self._wakeup is not None:
             self._wakeup.wake()
 
-    def since(self, place: int) -> tuple[list[Envelope | Live], int, bool]:
-        """Read what came after a place: the items, the new place, and whether some were missed."""
-        items = self._items or ()
+    def since(self, place: int) -> tuple[list[News], int, bool]:
+        """Read what came after a place: the news, the new place, and whether some were missed."""
+        self._is_read = True
+        log = self._log or ()
         more = self._count - place
-        # From the end, where a deque is quick: a follower who keeps up reads a few of a thousand.
-        return [items[-back][0] for back in range(min(more, len(items)), 0, -1)], self._count, more > len(items)
+        # From the end, where a deque is quick: a follower who keeps up reads a few of many.
+        return [log[-back] for back in range(min(more, len(log)), 0, -1)], self._count, more > len(log)
 
     async def wait(self, place: int, *, ended: Ending, within: float) -> bool:
         """Wait, having joined, for something behind a place, or the end; False when neither came in so many seconds."""
@@ -116,12 +166,19 @@ class Feed:
         return self._count > place or self.closed
 
     def _show(self, item: Envelope | Live) -> None:
-        if self._items is None or self._wakeup is None:
+        if self._log is None or self._wakeup is None:
             return
         size = weight(item.event)
-        self._items.append((item, size))
-        self._count += 1
+        if self._is_read or not self._log[-1].takes(size):
+            self._log.append(News())
+            self._count += 1
+            self._is_read = False
+        self._log[-1].add(item, size)
+        self._items += 1
         self._bytes += size
-        while len(self._items) > self._tail or self._bytes > TAIL_BYTES:
-            self._bytes -= self._items.popleft()[1]
+        while self._items > self._tail or self._bytes > TAIL_BYTES:
+            oldest = self._log.popleft()
+            self._items -= len(oldest.items)
+            self._bytes -= oldest.weight
+            self._is_read = self._is_read or not self._log
         self._wakeup.wake()

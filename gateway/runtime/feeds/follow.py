@@ -8,12 +8,13 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from gateway.errors import Truncated
-from gateway.events import Envelope, Live, SessionId
+from gateway.events import Envelope, Gap, SessionId
 from gateway.events.weight import weight
 from gateway.runtime.cluster.remote_feeds import RemoteFeeds
 from gateway.runtime.feeds.feed import Feed
+from gateway.runtime.feeds.linked import with_links
 from gateway.runtime.feeds.wakeup import Ending
-from gateway.runtime.views import Gap, Heartbeat, StreamItem
+from gateway.runtime.views import Heartbeat, News, StreamItem
 from gateway.store.port import Engine
 
 _FIRST_PAGE, _LARGEST_PAGE = 4, 200
@@ -73,19 +74,21 @@ async def _from_feed(
     """Yield what is behind `last` until the feed is closed."""
     place = feed.join()
     try:
-        missed = True
+        # What was recorded up to now stands in the journal alone, everything else is still to come.
+        missed = last < feed.last_sequence
         while True:
-            items, place, behind = feed.since(place)
+            news, place, behind = feed.since(place)
             if missed or behind:
                 async with aclosing(_history(engine, session_id, last, pages)) as history:
                     async for item in history:
                         last = _place_of(item, last)
                         yield item
                 missed = False
-            for item in items:
-                if isinstance(item, Live) or item.sequence > last:
-                    last = _place_of(item, last)
-                    yield item
+            for some in news:
+                fresh = some if some.first is None or some.first > last else _behind(some, last)
+                if fresh.items:
+                    last = _place_of(fresh, last)
+                    yield fresh
             if feed.closed or ended.is_set():
                 return
             if not await feed.wait(place, ended=ended, within=heartbeat):
@@ -94,10 +97,15 @@ async def _from_feed(
         feed.leave()
 
 
+def _behind(news: News, last: int) -> News:
+    """Leave out what the journal has told already; what was only live is told nowhere else."""
+    return News(item for item in news.items if not isinstance(item, Envelope) or item.sequence > last)
+
+
 def _place_of(item: StreamItem, last: int) -> int:
     match item:
-        case Envelope():
-            return item.sequence
+        case News(last=int(sequence)):
+            return sequence
         case Gap():
             return item.first_sequence - 1
         case _:
@@ -112,15 +120,23 @@ async def _history(
         async with pages:
             try:
                 page = await engine.read(session_id, after=after, limit=limit)
+                page = await with_links(engine, session_id, page, more=len(page) == limit)
             except Truncated as exc:
                 yield Gap(exc.first_sequence)
                 after = exc.first_sequence - 1
                 continue
+            heavy, news = 0, News()
             for envelope in page:
-                yield envelope
+                size = weight(envelope.event)
+                heavy += size
+                if not news.takes(size):
+                    yield news
+                    news = News()
+                news.add(envelope, size)
+            if page:
+                yield news
             if len(page) < limit:
                 return
             after = page[-1].sequence
-            heavy = sum(weight(envelope.event) for envelope in page) / _PAGE_BYTES
-            del page
-        limit = max(1, int(limit / heavy)) if heavy > 1 else min(limit * 2, _LARGEST_PAGE)
+            del page, news
+        limit = max(1, limit * _PAGE_BYTES // heavy) if heavy > _PAGE_BYTES else min(limit * 2, _LARGEST_PAGE)

@@ -12,10 +12,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection,
 import structlog
 
 from gateway.errors import EngineUnavailable, Truncated
-from gateway.events import InteractionId
+from gateway.events import InteractionId, Missed
 from gateway.runtime.feeds.wakeup import Ending, Wakeup, woken
 from gateway.runtime.tuning import Tuning
-from gateway.runtime.views import Heartbeat, InteractionItem, InteractionShown, Missed
+from gateway.runtime.views import Heartbeat, InteractionItem, InteractionShown
 from gateway.store.port import Engine
 from gateway.store.rows import InteractionRow, Page
 
@@ -93,22 +93,27 @@ async def follow_interactions(
     engine: Engine, interaction_feed: InteractionFeed, *, heartbeat: float, ended: Ending
 ) -> AsyncGenerator[InteractionItem]:
     """Yield all that wait, then each that changes as it then is, and heartbeats in between."""
-    place = interaction_feed.join()
+    place, missed = interaction_feed.join(), True
+    listed: dict[InteractionId, InteractionRow] = {}
+    """What was shown of those that wait, as it stood: one that came just before is among the changes as well."""
     try:
-        async for waiting in _waiting(engine):
-            yield waiting
         while not ended.is_set():
+            if missed:
+                async for waiting in _waiting(engine):
+                    listed[waiting.row.interaction_id] = waiting.row
+                    yield waiting
             changed, place, missed = interaction_feed.since(place)
             if missed:
                 yield Missed()
-                async for waiting in _waiting(engine):
-                    yield waiting
                 continue
             for interaction_id in changed:
                 row = await engine.interaction(interaction_id)
-                shown = await show(engine, row) if row is not None else None
+                if row is None or row == listed.get(interaction_id):
+                    continue
+                shown = await show(engine, row)
                 if shown is not None:
                     yield shown
+            listed.clear()
             if not await interaction_feed.wait(place, ended=ended, within=heartbeat):
                 yield Heartbeat()
     finally:

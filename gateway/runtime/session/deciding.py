@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gateway.core import calls, confirmations, inbound, interactions, lifecycle, outbound
+from gateway.core import callers, calls, confirmations, inbound, interactions, lifecycle, outbound
 from gateway.core.effects import Transmit
 from gateway.core.session import RuntimeContext, StepBuilder
 from gateway.errors import Overloaded
@@ -29,18 +29,18 @@ def decide(
             inbound.take(runtime, builder, frame, cursor=cursor, overloaded=overloaded)
         case s.Attempted(call_id, attempt, answer):
             return calls.answered(runtime, builder, call_id, attempt, answer, jitter=jitter())
+        case s.Delivered(sequences, target, state, reason, overdue, fault):
+            for sequence in sequences:
+                lifecycle.delivery(builder, sequence, target, state, reason=reason, fault=fault)
+            if overdue:
+                confirmations.correct(runtime, builder, caused_by=sequences[-1])
         case s.Connecting() | s.CaughtUp() | s.Reread() | s.LinkUp() | s.LinkDown():
             _about_link(runtime, builder, signal, outgoing)
         case s.SlotFree() | s.TurnedAway() | s.ExecutorReplied():
             return _about_work(runtime, builder, signal)
         case s.HandedOver(frame, sequence, overloaded):
             inbound.take(runtime, builder, frame, overloaded=overloaded)
-            builder.change_send(SendChange(sequence, HANDOVER, "delivered"))
-        case s.Delivered(sequences, target, state, reason, overdue, fault):
-            for sequence in sequences:
-                lifecycle.delivery(builder, sequence, target, state, reason=reason, fault=fault)
-            if overdue:
-                confirmations.correct(runtime, builder, caused_by=sequences[-1])
+            builder.send_changes.append(SendChange(sequence, HANDOVER, "delivered"))
         case s.Held(sequences):
             lifecycle.held(builder, sequences)
         case s.AnsweredLate(row, answered):
@@ -96,6 +96,8 @@ def _for_client(runtime: RuntimeContext, builder: StepBuilder, signal: s.ClientS
             if keep is not None:
                 builder.keep(keep, sequences)
             return sequences
+        case s.CallAsked(request):
+            return callers.ask(runtime, builder, request)
         case s.OutcomeGiven(call_id, answered):
             return calls.outcome(runtime, builder, call_id, answered)
         case s.OutcomeLate(row, answered):

@@ -5,7 +5,8 @@ from typing import Any
 
 from gateway.errors import Conflict, Elsewhere, NotFound, Overloaded
 from gateway.events import CallId, SessionId
-from gateway.runtime.session.sessions import Carried, Sessions
+from gateway.runtime.session.carried import Carried
+from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.session.signals import ClientSignal
 from gateway.runtime.session.worker import SessionWorker
 from gateway.store.call import Call

@@ -1,20 +1,51 @@
-"""When a session's deadlines are due: one timer, which rings with a `Tick` in the inbox."""
+"""When a session's deadlines are due: one timer a session, which rings with a `Tick` in the inbox."""
 
 import asyncio
 from collections.abc import Callable
 from datetime import datetime
+from itertools import islice
 
 from gateway.clock import Clock
 from gateway.guard import guard_call, pause_after
 from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.signals import Tick
 
-_REVIEW_AFTER = 0.05
-"""Seconds after which a change may move the timer."""
+_REVIEW_AFTER = 0.1
+"""Seconds after which a change has moved the timer."""
+AT_ONCE = 256
+"""Sessions whose timers are set in one turn of the loop."""
+_LATE = 0.001
+
+
+class Reviews:
+    """Sets the timers of all sessions that had something to do, a few times a second.
+
+    Looking through the open calls of a session after each of its steps would cost more than its deadlines gain.
+    """
+
+    def __init__(self) -> None:
+        self._due: dict[DueTimer, None] = {}
+
+    def add(self, timer: "DueTimer") -> None:
+        """Set a timer soon: something may be due earlier by now."""
+        if not self._due:
+            asyncio.get_running_loop().call_later(_REVIEW_AFTER, _REVIEW, self)
+        self._due[timer] = None
+
+    def review(self) -> None:
+        """Set them."""
+        some = list(islice(self._due, AT_ONCE))
+        for timer in some:
+            del self._due[timer]
+            _SET(timer)
+        if self._due:
+            asyncio.get_running_loop().call_soon(_REVIEW, self)
 
 
 class DueTimer:
     """One session's; `next_due` says when something is due next, if anything is."""
+
+    __slots__ = ("_at", "_clock", "_ended", "_inbox", "_next_due", "_timer", "faults")
 
     def __init__(self, inbox: Inbox, clock: Clock, next_due: Callable[[], datetime | None]) -> None:
         self.faults = 0
@@ -24,42 +55,38 @@ class DueTimer:
         self._next_due = next_due
         self._timer: asyncio.TimerHandle | None = None
         self._at: datetime | None = None
-        self._review: asyncio.TimerHandle | None = None
-
-    def review(self) -> None:
-        """Look soon whether something is due earlier or later by now."""
-        if self._review is None:
-            # Looking through all open calls after each batch would cost a busy session more than its deadlines gain.
-            self._review = asyncio.get_running_loop().call_later(_REVIEW_AFTER, _SET, self)
+        self._ended = False
 
     def cancel(self) -> None:
         """Ring no more."""
-        for timer in (self._timer, self._review):
-            if timer is not None:
-                timer.cancel()
-
-    def set(self) -> None:
-        """Set the timer to what is due next."""
-        self._review = None
-        due = self._next_due()
-        if due == self._at and self._timer is not None:
-            return
-        if self._timer is not None and self._at is not None and due is not None and due >= self._at:
-            return  # the timer fires early, finds nothing due and is set again
+        self._ended = True
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._at = None, due
-        if due is not None:
-            wait = max(0.0, (due - self._clock.now()).total_seconds()) + 0.001
-            if self.faults:
-                wait = max(wait, pause_after(self.faults))
-            self._timer = asyncio.get_running_loop().call_later(wait, _RING, self)
+
+    def set(self) -> None:
+        """Let the timer ring when something is due next, or before."""
+        due = self._next_due()
+        if due is None or self._ended:
+            return
+        if self._timer is not None:
+            if self._at is not None and self._at <= due:
+                return  # it rings early, finds nothing due, and is set again
+            self._timer.cancel()
+        wait = max(0.0, (due - self._clock.now()).total_seconds()) + _LATE
+        if self.faults:
+            wait = max(wait, pause_after(self.faults))
+        self._at, self._timer = due, asyncio.get_running_loop().call_later(wait, _RING, self)
 
     def ring(self) -> None:
-        """Tell the session that something is due."""
+        """Tell the session that something is due, if it still is."""
         self._timer = self._at = None
-        self._inbox.put(Tick())
+        due = self._next_due()
+        if due is not None and due <= self._clock.now():
+            self._inbox.put(Tick())
+        else:
+            self.set()
 
 
+_REVIEW = guard_call("session", Reviews.review)
 _SET = guard_call("session", DueTimer.set)
 _RING = guard_call("session", DueTimer.ring)

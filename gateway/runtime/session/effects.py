@@ -133,7 +133,7 @@ class EffectRunner:
                 resolve(reply, [envelope for envelope in envelopes if envelope.sequence in wanted])
             case s.OutcomeGiven(reply=reply) | s.ProgressGiven(reply=reply) | s.CancelOrdered(reply=reply):
                 resolve(reply, answer)
-            case s.RedriveOrdered(reply=reply):
+            case s.RedriveOrdered(reply=reply) | s.CallAsked(reply=reply):
                 resolve(reply, answer)
             case s.OutcomeLate(reply=reply) | s.DismissOrdered(reply=reply):
                 resolve(reply, None)

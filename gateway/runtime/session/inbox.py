@@ -7,6 +7,7 @@ in flight. Past the bound frames are dealt with as config/README.md#bounds says;
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import orjson
 
@@ -29,7 +30,6 @@ class Inbox:
     """Takes signals from callbacks at once; hands them to the worker in batches."""
 
     __slots__ = (
-        "_bytes",
         "_frames",
         "_is_live",
         "_last_live",
@@ -44,7 +44,7 @@ class Inbox:
         "_roomy",
         "_shut",
         "_taker",
-        "_weighed",
+        "bytes",
     )
 
     def __init__(
@@ -55,9 +55,8 @@ class Inbox:
         resumes: bool,
         is_live: Callable[[Frame], bool],
         overflow: Callable[[str], None],
-        weighed: Callable[[int], None],
     ) -> None:
-        """Bound what the runtime sends; `weighed` hears of bytes that come in and go out.
+        """Bound what the runtime sends.
 
         Where the protocol `resumes`, a full inbox costs the link and nothing else: what did not get in is
         sent again by the next one. Elsewhere frames that are only live give way first: `is_live` tells them.
@@ -71,10 +70,11 @@ class Inbox:
         self._roomy: asyncio.Future[None] | None = None
         self._last_live: FrameArrived | None = None
         self._most_frames, self._most_bytes = frames, size
-        self._frames = self._bytes = self._requests = 0
+        self._frames = self._requests = 0
+        self.bytes = 0
+        """How much the frames take that wait."""
         self._is_live = is_live
         self._overflow = overflow
-        self._weighed = weighed
 
     def put(self, signal: Signal) -> None:
         """Add a signal of our own, or a request of a client.
@@ -82,7 +82,8 @@ class Inbox:
         Raises:
             Overloaded: it is a request, and too many wait already.
         """
-        reply = reply_of(signal)
+        # No more than a look, since nearly all are our own.
+        reply: asyncio.Future[Any] | None = getattr(signal, "reply", None)
         if reply is not None:
             if self._requests >= MOST_REQUESTS:
                 raise Overloaded(f"{MOST_REQUESTS} requests wait for this session already; try again later")
@@ -97,10 +98,11 @@ class Inbox:
         if self._shut:
             return
         size, room = frame.size or _size_of(frame), self._room
-        crowded = self._frames >= self._most_frames * room or self._bytes + size > max(self._most_bytes * room, size)
+        crowded = self._frames >= self._most_frames * room or self.bytes + size > max(self._most_bytes * room, size)
         if (crowded or room > HARD_FACTOR) and self._turns_away(frame, cursor, crowded=crowded):
             return
-        self._weigh(1, size)
+        self._frames += 1
+        self.bytes += size
         self._add(FrameArrived(frame, cursor, size, crowded, alone))
 
     def _turns_away(self, frame: Frame, cursor: str | None, *, crowded: bool) -> bool:
@@ -134,7 +136,7 @@ class Inbox:
     def overfull(self) -> bool:
         """Whether not even marked frames get in any more."""
         most_frames = max(self._most_frames * HARD_FACTOR, HARD_FRAMES)
-        return self._frames >= most_frames or self._bytes > self._most_bytes * HARD_FACTOR
+        return self._frames >= most_frames or self.bytes > self._most_bytes * HARD_FACTOR
 
     async def has_room(self) -> None:
         """Wait until a link that was cut because of a full inbox may be made again."""
@@ -145,7 +147,7 @@ class Inbox:
 
     @property
     def _is_half_full(self) -> bool:
-        return self._frames > self._most_frames // 2 or self._bytes > self._most_bytes // 2
+        return self._frames > self._most_frames // 2 or self.bytes > self._most_bytes // 2
 
     async def take(self, most: int) -> list[Signal]:
         """Wait for signals and take what is there, at most `most`."""
@@ -162,8 +164,10 @@ class Inbox:
             self._requests -= sum(reply_of(signal) is not None for signal in batch)
         if self._frames:
             sizes = [signal.size for signal in batch if isinstance(signal, FrameArrived)]
-            self._weigh(-len(sizes), -sum(sizes))
-            self._tell_of_room()
+            self._frames -= len(sizes)
+            self.bytes -= sum(sizes)
+            if self._roomy is not None:
+                self._tell_of_room()
         if self._queue is None and self._last_live is not None:
             batch.append(self._last_live)
             self._last_live = None
@@ -176,17 +180,18 @@ class Inbox:
                 self._queue = deque()
             self._queue.appendleft(signal)
             if isinstance(signal, FrameArrived):
-                self._weigh(1, signal.size)
+                self._frames += 1
+                self.bytes += signal.size
             elif reply_of(signal) is not None:
                 self._requests += 1
-        self._wake()
+        if self._taker is not None:
+            self._wake()
 
     def empty_out(self) -> list[Signal]:
         """Take everything out, for the end."""
         left = list(self._queue or ())
         self._queue = None
-        self._requests = 0
-        self._weigh(-self._frames, -self._bytes)
+        self._frames = self.bytes = self._requests = 0
         self._tell_of_room()
         return left
 
@@ -194,7 +199,8 @@ class Inbox:
         if self._queue is None:
             self._queue = deque()
         self._queue.append(signal)
-        self._wake()
+        if self._taker is not None:
+            self._wake()
 
     def _withdraw(self, signal: Signal) -> None:
         """Nobody waits for a request any more, so that it is not carried out either."""
@@ -211,11 +217,6 @@ class Inbox:
         taker, self._taker = self._taker, None
         if taker is not None and not taker.done():
             taker.set_result(None)
-
-    def _weigh(self, frames: int, size: int) -> None:
-        self._frames += frames
-        self._bytes += size
-        self._weighed(size)
 
     @property
     def waiting(self) -> list[Signal]:

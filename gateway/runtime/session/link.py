@@ -1,15 +1,15 @@
 """Keeps the link of one session: connects, waits, tries again with backoff and jitter."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Literal
 
 from gateway.adapter.port import Connector, Link, Resting
 from gateway.clock import Clock
 from gateway.errors import LinkCrowded, LinkLost, LinkRefused
-from gateway.guard import FAULTS, Tasks, awaited, is_fault, is_to_end
-from gateway.links.once import Once
+from gateway.guard import FAULTS, Tasks, as_future, guard_call, is_fault, is_to_end
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.session.resting import Rest
 from gateway.runtime.session.signals import LinkDown, LinkUp
@@ -33,7 +33,7 @@ class Supervisor:
         clock: Clock,
         metrics: Metrics,
         jitter: Callable[[], float],
-        changed: Callable[[], None],
+        entrance: asyncio.Lock,
         tasks: Tasks,
         tuning: Tuning,
     ) -> None:
@@ -49,9 +49,9 @@ class Supervisor:
         self._clock = clock
         self._metrics = metrics
         self._jitter = jitter
-        self._changed = changed
-        self._dropped = Once()
-        self._drop_reason = ""
+        self._entrance = entrance
+        self._cut: asyncio.Future[str] | None = None
+        """Why the present link has ended, or is to end."""
         self._rest: Rest | None = None
         if isinstance(connector, Resting):
             self._rest = Rest(
@@ -67,8 +67,8 @@ class Supervisor:
 
     def drop(self, reason: str) -> None:
         """Cut the link, e.g. because the inbox is full; it is made anew."""
-        self._drop_reason = reason
-        self._dropped.set()
+        if self._cut is not None and not self._cut.done():
+            self._cut.set_result(reason)
 
     async def run(self) -> None:
         """Keep the link up until the task is canceled or the session is closed."""
@@ -77,6 +77,9 @@ class Supervisor:
         while not self._worker.closed.is_set():
             # A link to a session that cannot decide about what is there already would only be cut again.
             await self._worker.has_room()
+            # One each turn of the loop, so that thousands that begin together leave room for everything else.
+            async with self._entrance:
+                await asyncio.sleep(0)
             try:
                 if not await self._rested():
                     continue
@@ -120,29 +123,32 @@ class Supervisor:
         return self._worker.leased and not self._worker.closed.is_set()
 
     async def _live(self) -> str:
-        self._dropped = Once()
+        self._cut = cut = asyncio.get_running_loop().create_future()
         native_id = self._worker.view.native_id
         self._worker.connecting()
         async with self._connector.connect(native_id, self._worker, resume_after=self._worker.cursor) as link:
-            if self._dropped.is_set():
-                return self._drop_reason
+            if cut.done():
+                return cut.result()
             self._move("up", None)
             if self._rest is not None:
                 self._rest.connected()
             self._worker.log.info("link up")
             self._worker.put(LinkUp(link))
-            return await self._until_ended(link)
+            return await self._until_ended(link, cut)
 
-    async def _until_ended(self, link: Link) -> str:
-        closed, dropped = link.wait_closed(), self._dropped.future()
-        lost = closed if isinstance(closed, asyncio.Future) else awaited("link", _closed(closed), self._tasks)
+    async def _until_ended(self, link: Link, cut: "asyncio.Future[str]") -> str:
+        lost, closed = as_future("link", link.wait_closed(), self._tasks), self._worker.closed.future()
+        tell = guard_call("link", partial(_pass_on, cut))
+        lost.add_done_callback(tell)
+        closed.add_done_callback(tell)
         try:
-            await asyncio.wait({lost, dropped, self._worker.closed.future()}, return_when=asyncio.FIRST_COMPLETED)
-            if lost.done():
-                return lost.result()
+            reason = await cut
+            # What the link itself says of its end is more than why it was cut.
+            await asyncio.sleep(0)
+            return lost.result() if lost.done() and not lost.cancelled() else reason
         finally:
+            closed.remove_done_callback(tell)
             lost.cancel()
-        return self._drop_reason if dropped.done() else "the session is closed"
 
     def _down(self, reason: str) -> None:
         if self.state == "up" or self.reason != reason:
@@ -167,7 +173,6 @@ class Supervisor:
     def _move(self, state: LinkState, reason: str | None) -> None:
         if (state, reason) != (self.state, self.reason):
             self.state, self.reason, self.since = state, reason, self._clock.now()
-            self._changed()
 
     def _backoff(self, tries: int) -> float:
         ceiling = min(self._tuning.link_longest, self._tuning.link_first * 2 ** min(tries, 10))
@@ -181,5 +186,14 @@ class Supervisor:
             return
 
 
-async def _closed(closed: Awaitable[str]) -> str:
-    return await closed
+def _pass_on(cut: "asyncio.Future[str]", ended: "asyncio.Future[str] | asyncio.Future[None]") -> None:
+    """Pass on how a link has ended, or that the session is closed."""
+    if ended.cancelled():
+        return
+    exc = ended.exception()
+    if cut.done():
+        return
+    if exc is not None:
+        cut.set_exception(exc)
+    else:
+        cut.set_result(ended.result() or "the session is closed")

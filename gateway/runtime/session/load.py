@@ -1,7 +1,10 @@
 """Taking a session up from the store: its memory folded, its open calls joined in."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime
 
+from gateway.core.callers import id_of
 from gateway.core.fold import fold
 from gateway.core.session import RuntimeContext
 from gateway.core.snapshots import from_snapshot, to_snapshot
@@ -11,6 +14,8 @@ from gateway.events import Envelope, SessionId, ToolRequested
 from gateway.events.weight import weight
 from gateway.runtime.session.signals import (
     AnsweredLate,
+    CallAsked,
+    CaughtUp,
     DismissOrdered,
     FrameArrived,
     HandedOver,
@@ -20,7 +25,7 @@ from gateway.runtime.session.signals import (
 )
 from gateway.store.call import Call
 from gateway.store.port import Engine
-from gateway.store.rows import SessionRow
+from gateway.store.rows import Send, SessionRow
 
 _PAGE = 500
 
@@ -45,7 +50,7 @@ async def load_view(engine: Engine, session_id: SessionId) -> SessionView:
             if envelope.stored_kind is not None and complete is None:
                 before = envelope.sequence - 1
                 complete = Complete(before, to_snapshot(before, memory))
-            memory = fold(memory, envelope, envelope.sequence)
+            memory = fold(memory, envelope)
         if len(page) < _PAGE:
             break
         after = page[-1].sequence
@@ -65,22 +70,31 @@ async def load_view(engine: Engine, session_id: SessionId) -> SessionView:
 
 async def known_calls(engine: Engine, view: SessionView, runtime: RuntimeContext, signal: Signal) -> dict[str, Call]:
     """Look up what the store knows of the calls that a signal is about, and the memory no longer holds."""
+    if isinstance(signal, CallAsked):
+        row = await engine.call(id_of(view.runtime, view.native_id, signal.request))
+        return {} if row is None else {row.call_id: row}
     if isinstance(signal, RedriveOrdered | DismissOrdered | OutcomeLate | AnsweredLate):
         row = await engine.call(signal.row.call_id)
         return {} if row is None else {row.call_id: row}
+    known: dict[str, Call] = {}
+    for native in _asked_for(view, runtime, signal):
+        row = await engine.latest_call(view.session_id, native)
+        if row is not None:
+            known[native] = row
+    return known
+
+
+def _asked_for(view: SessionView, runtime: RuntimeContext, signal: Signal) -> Iterable[str]:
+    """Name the native calls that a signal may open."""
+    if isinstance(signal, CaughtUp):
+        return view.memory.wanted
     if not isinstance(signal, FrameArrived | HandedOver):
-        return {}
+        return ()
     try:
         drafts = runtime.codec.decode(signal.frame)
     except MalformedFrame:
-        return {}
-    known: dict[str, Call] = {}
-    for draft in drafts:
-        if isinstance(draft.event, ToolRequested):
-            row = await engine.latest_call(view.session_id, draft.event.native_call_id)
-            if row is not None:
-                known[draft.event.native_call_id] = row
-    return known
+        return ()
+    return [draft.event.native_call_id for draft in drafts if isinstance(draft.event, ToolRequested)]
 
 
 async def read_unconfirmed(engine: Engine, view: SessionView) -> list[Envelope]:
@@ -95,10 +109,27 @@ async def read_unconfirmed(engine: Engine, view: SessionView) -> list[Envelope]:
     return found
 
 
+async def when_posted(engine: Engine, session_id: SessionId, rows: Sequence[Send]) -> dict[int, datetime]:
+    """Find when the messages were posted that these confirmations are about: their runtime waits from then on."""
+    found: dict[int, datetime] = {}
+    for row in rows:
+        about = row.envelope.caused_by
+        if row.envelope.event.kind != "message.confirmed" or about is None:
+            continue
+        try:
+            messages = await engine.read(session_id, after=about - 1, limit=1)
+        except Truncated:
+            continue
+        if messages:
+            found[row.sequence] = messages[0].recorded_at
+    return found
+
+
 async def _open_call(engine: Engine, session: SessionRow, call: Call) -> Call:
     found = await engine.read(session.session_id, after=call.request_sequence - 1, limit=1)
     request = found[0].event if found else None
     if isinstance(request, ToolRequested):
-        return replace(call, arguments=request.arguments, size=weight(request.arguments))
+        origin = found[0].origin if call.answer_to == "caller" else None
+        return replace(call, arguments=request.arguments, size=weight(request.arguments), origin=origin)
     # Erased, damaged, or written by a newer release; whatever it asked for, it still ends.
     return call

@@ -7,7 +7,6 @@ room, the pending rows are read from the ledger and planned anew.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Iterable, Sequence
-from datetime import datetime
 from functools import partial
 from logging import DEBUG
 from typing import Any, TypeVar, cast
@@ -20,15 +19,16 @@ from gateway.core.effects import Transmit
 from gateway.core.resend import OVERDUE
 from gateway.core.session import RuntimeContext
 from gateway.core.state import SessionView
-from gateway.errors import CannotExpress, EngineUnavailable, LinkLost, Truncated
-from gateway.events import Envelope, FaultReported, SessionMoved
-from gateway.guard import FAULTS, guard, guard_call, is_fault
+from gateway.errors import CannotExpress, EngineUnavailable, LinkLost
+from gateway.events import Envelope
+from gateway.guard import FAULTS, as_future, guard, guard_call, is_fault
 from gateway.runtime.observe import excerpt
-from gateway.runtime.session.outgoing import FEW, PAGE, SENT, Idle, Outgoing, Overdue, Read, read_result
+from gateway.runtime.session.load import when_posted
+from gateway.runtime.session.outgoing import FEW, PAGE, Idle, Outgoing, Overdue, Read
 from gateway.runtime.session.permit import Permit
+from gateway.runtime.session.results import SENT, read_result
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.session.signals import Delivered, Signal
-from gateway.store.rows import Send
 from gateway.store.step import NEWER, RUNTIME
 
 _RETRY_LOAD = 1.0
@@ -69,7 +69,8 @@ class Outbox:
         self._permit = permit
         self._link: Link | None = None
         self._sender: asyncio.Task[None] | None = None
-        self._proving: asyncio.Task[None] | None = None
+        self._proof: asyncio.Future[None] | None = None
+        """What the link was asked last: whether all that was said before has come."""
         self._leaving: int | None = None
         """What was taken out last; if sending fails in a way that nobody foresaw, that was about this one."""
         self._ripening: asyncio.TimerHandle | None = None
@@ -78,13 +79,15 @@ class Outbox:
 
     def reconfigure(self, runtime: RuntimeContext, log: FilteringBoundLogger) -> None:
         """Use another configuration from now on."""
-        self.outgoing.runtime, self._log = runtime, log
+        self._log = log
+        self.outgoing.reconfigure(runtime)
 
     def add(self, item: Transmit) -> None:
         """Take an event that is now on record; `poke` lets what was taken leave."""
         if self._when_said is not None:
             self._when_said()
-        self._tell(self.outgoing.add(item, self._look(), now=self._shared.clock.monotonic()))
+        for signal in self.outgoing.add(item, self._look(), now=self._shared.clock.monotonic()):
+            self._post(signal)
 
     def call_when_said(self, call: Callable[[], None] | None) -> None:
         """Have something called for each event that is to be sent; None ends it."""
@@ -103,15 +106,16 @@ class Outbox:
 
     def take_marks(self) -> Sequence[Signal]:
         """Take what is believed to be delivered and rides along with a step, for the one that is made now."""
-        return self.outgoing.take_marks() if self.outgoing.marks else ()
+        return self.outgoing.way.take_marks() if self.outgoing.way.marks else ()
 
     def post_marks(self) -> None:
         """Let what is believed to be delivered have a step of its own: none came that it could ride along with."""
-        self._tell(self.outgoing.take_marks())
+        for signal in self.take_marks():
+            self._post(signal)
 
     def poke(self) -> None:
         """What was taken, or had to wait, may perhaps leave now."""
-        if self.outgoing.queued:
+        if self.outgoing.lanes.count:
             self._start()
 
     def reload(self) -> None:
@@ -140,28 +144,30 @@ class Outbox:
         self._link = None
         self.post_marks()
         self.outgoing.link_down(refused=refused)
-        for running in (self._sender, self._proving, self._ripening, self._patience, self._looking):
-            if running is not None:
-                running.cancel()
-        self._sender = self._proving = None
-        self._ripening = self._patience = self._looking = None
+        running = (self._sender, self._proof, self._ripening, self._patience, self._looking)
+        self._sender = self._proof = self._ripening = self._patience = self._looking = None
+        for one in running:
+            if one is not None:
+                one.cancel()
 
     def hear(self, envelopes: Iterable[Envelope]) -> None:
         """Take what is now on record of the runtime, where it is about what was sent."""
         for envelope in envelopes:
-            match envelope.event:
-                case SessionMoved():
+            event = envelope.event
+            match event.kind:
+                case "session.moved":
                     # It has said how its turn goes: a message that began one has been seen.
                     self.outgoing.turn_moved()
-                case FaultReported(code=code, message=message):
-                    self._tell(self.outgoing.fault(code, message, now=self._shared.clock.monotonic()))
+                case "fault.reported":
+                    self._tell(self.outgoing.fault(event.code, event.message, now=self._shared.clock.monotonic()))
                 case _:
                     pass
 
     @property
-    def empty(self) -> bool:
-        """Whether nothing can leave right now."""
-        return self.outgoing.all_held(self._look())
+    def settled(self) -> bool:
+        """Whether nothing can leave right now, and nothing is believed of which no record says so."""
+        answered = self._proof is not None and self._proof.done()
+        return not self.outgoing.way.marks and not answered and self.outgoing.all_held(self._look())
 
     def oldest_wait(self) -> float:
         """Say for how many seconds something has waited to leave."""
@@ -184,7 +190,15 @@ class Outbox:
         if waits is not None:
             go_on = partial(_go_on, sending, waits)
             self._sender = guard("outbox", go_on, self._shared.tasks, again=False, session_id=self._session_id)
-            self._sender.add_done_callback(guard_call("outbox", partial(_close, sending, waits)))
+            self._sender.add_done_callback(guard_call("outbox", partial(self._end_sender, sending, waits)))
+
+    def _end_sender(self, sending: Sending[None], waits: Awaitable[Any], task: "asyncio.Task[None]") -> None:
+        """Leave nothing open of work whose task was canceled, perhaps before it had begun to wait."""
+        if self._sender is task:
+            self._sender = None
+        sending.close()
+        if isinstance(waits, Coroutine):
+            waits.close()
 
     def _send_all(self, link: Link) -> Sending[None]:
         """Do what is next, until there is nothing."""
@@ -213,13 +227,38 @@ class Outbox:
                 self._link_failed(() if self._leaving is None else (self._leaving,), exc)
 
     def _send(self, link: Link, item: Transmit) -> Sending[bool]:
-        """Send an event, and take note of what came of that; says whether the next one may leave."""
+        """Send an event frame by frame, and take note of what came of it; says whether the next one may leave."""
         self._leaving = item.sequence
-        result, item = yield from self._say(link, item)
+        result: Receipt | Exception = _TAKEN
+        try:
+            if item.state is not None:
+                item = self.outgoing.in_newest_form(item, self._look())
+            for frame in item.frames:
+                if not self._permit.holds:
+                    yield self._permit.given()
+                if self._log.is_enabled_for(DEBUG):
+                    about = {"channel": frame.channel, "payload": excerpt(frame.payload)}
+                    self._log.debug("frame >", **about, sequence=item.sequence)
+                receipt: object = link.send(frame)
+                if not isinstance(receipt, Receipt):
+                    receipt = yield cast("Awaitable[Any]", receipt)
+                    if not isinstance(receipt, Receipt):
+                        raise TypeError(f"a link answers with a Receipt, not {type(receipt).__name__}")
+                if receipt.state != "sent":
+                    result = receipt
+                if receipt.state == "busy":
+                    break
+        except Exception as exc:  # noqa: BLE001 - what it means is read from a table, and a fault is raised behind it
+            result = exc
+        return self._take_note(item, result)
+
+    def _take_note(self, item: Transmit, result: Receipt | Exception) -> bool:
+        """Take note of what came of a send; says whether the next one may leave."""
         silent = self.outgoing.runtime.capabilities.delivery == "silence"
-        meaning = read_result(result, silent=silent)
-        self._tell(self.outgoing.sent(item, meaning, now=self._shared.clock.monotonic()))
-        if meaning is SENT:
+        meaning = SENT if silent and result is _TAKEN else read_result(result, silent=silent)
+        for signal in self.outgoing.sent(item, meaning, now=self._shared.clock.monotonic()):
+            self._post(signal)
+        if meaning is SENT and self._ripening is None:
             self._await_silence()
         if isinstance(result, LinkLost):
             self._log.info("a send was cut off", sequence=item.sequence, reason=str(result))
@@ -231,34 +270,9 @@ class Outbox:
             self._shared.metrics.frame(self.outgoing.runtime.name, "to_runtime")
             if item.repeats:
                 self._shared.metrics.repeated()
-        if self.outgoing.begun and item.lane == "new_work":
+        if item.lane == "new_work" and self.outgoing.begun:
             self._hold_new_work()
         return True
-
-    def _say(self, link: Link, item: Transmit) -> Sending[tuple[Receipt | Exception, Transmit]]:
-        """Say an event frame by frame; answers what the link said that is not just `sent`, and the event as told."""
-        told = _TAKEN
-        try:
-            if item.state is not None:
-                item = self.outgoing.in_newest_form(item, self._look())
-            for frame in item.frames:
-                if not self._permit.holds:
-                    yield self._permit.given()
-                if self._log.is_enabled_for(DEBUG):
-                    about = {"channel": frame.channel, "payload": excerpt(frame.payload)}
-                    self._log.debug("frame >", **about, sequence=item.sequence)
-                receipt = link.send(frame)
-                if not isinstance(receipt, Receipt):
-                    receipt = cast("object", (yield receipt))
-                    if not isinstance(receipt, Receipt):
-                        raise TypeError(f"a link answers with a Receipt, not {type(receipt).__name__}")
-                if receipt.state == "busy":
-                    return receipt, item
-                if receipt.state != "sent":
-                    told = receipt
-        except Exception as exc:  # noqa: BLE001 - what it means is read from a table, and a fault is raised behind it
-            return exc, item
-        return told, item
 
     def _link_failed(self, sequences: Sequence[int], exc: BaseException) -> None:
         """An adapter, or what plans for it, raised what nobody foresaw: nothing more leaves by this link.
@@ -290,7 +304,7 @@ class Outbox:
         engine, reading = self._shared.engine, self.outgoing.begin_reading()
         try:
             page = await engine.pending_sends(session_id=self._session_id, target=RUNTIME, limit=reading.limit)
-            posted = await self._posted(page)
+            posted = await when_posted(engine, self._session_id, page)
         except EngineUnavailable as exc:
             self._log.warning("pending sends cannot be read", reason=str(exc))
             self.outgoing.reading_failed(reading)
@@ -302,74 +316,69 @@ class Outbox:
                 waiting = signal.sequences[:FEW]
                 self._log.warning("events wait for the newer release that wrote them", sequences=waiting)
             self._post(signal)
-        if self.outgoing.has_aside and self._looking is None:
-            self._looking = asyncio.get_running_loop().call_later(_LOOK_AGAIN, guard_call("outbox", self._look_again))
+        if self.outgoing.aside.waiting and self._looking is None:
+            self._looking = asyncio.get_running_loop().call_later(_LOOK_AGAIN, guard_call("outbox", self._read_again))
 
-    def _look_again(self) -> None:
+    def _read_again(self) -> None:
         """Another process may have dismissed what others waited behind."""
         self._looking = None
         self.reload()
-
-    async def _posted(self, rows: Sequence[Send]) -> dict[int, datetime]:
-        """Find when the messages were posted that these confirmations are about: their runtime waits from then on."""
-        found: dict[int, datetime] = {}
-        for row in rows:
-            about = row.envelope.caused_by
-            if row.envelope.event.kind != "message.confirmed" or about is None:
-                continue
-            try:
-                messages = await self._shared.engine.read(self._session_id, after=about - 1, limit=1)
-            except Truncated:
-                continue
-            if messages:
-                found[row.sequence] = messages[0].recorded_at
-        return found
 
     # Where silence means delivery ------------------------------------------------------------------------
 
     def _await_silence(self) -> None:
         """Look again in a window, if there will be something to look at: at most one look a window, for all sends."""
-        waits = self.outgoing.awaits_silence or self.outgoing.marks
-        if waits and self._ripening is None and self._proving is None:
-            wait = self.outgoing.window + _SLACK
-            self._ripening = asyncio.get_running_loop().call_later(wait, guard_call("outbox", self._ripen))
+        way = self.outgoing.way
+        if (way.sent or way.marks) and self._ripening is None and self._proof is None:
+            self._ripening = asyncio.get_running_loop().call_later(
+                self.outgoing.window + _SLACK, guard_call("outbox", self._ripen)
+            )
 
     def _ripen(self) -> None:
         """Nothing was said against some sends for a window: they are delivered, if the link still stands."""
         self._ripening = None
         self.post_marks()
-        if self._link is not None and self.outgoing.awaits_silence:
+        if self._link is not None and self.outgoing.way.sent:
             self._prove(self._link)
 
     def _prove_repeats(self, link: Link) -> None:
-        if self._proving is None and self.outgoing.awaits_proof:
+        if self._proof is None and self.outgoing.way.portion and self.outgoing.way.repeats:
             if self._ripening is not None:
                 self._ripening.cancel()
                 self._ripening = None
             self._prove(link)
 
     def _prove(self, link: Link) -> None:
-        believe, tasks = partial(self._believe, link), self._shared.tasks
-        self._proving = guard("outbox", believe, tasks, again=False, session_id=self._session_id)
-
-    async def _believe(self, link: Link) -> None:
+        """Ask the link whether all has come that was said until now."""
         asked_at = self._shared.clock.monotonic()
         try:
-            await link.prove()
-        except LinkLost as exc:
-            self._log.info("silence was no delivery", reason=str(exc))
-            self._drop_link(str(exc))
+            self._proof = as_future("outbox", link.prove(), self._shared.tasks)
+        except Exception as exc:  # noqa: BLE001 - an adapter's, which ends its link
+            self._doubt(exc, asked_at)
+        else:
+            self._proof.add_done_callback(guard_call("outbox", partial(self._believe, asked_at)))
+
+    def _believe(self, asked_at: float, proof: "asyncio.Future[None]") -> None:
+        exc = asyncio.CancelledError() if proof.cancelled() else proof.exception()
+        if proof is not self._proof:
             return
-        except BaseException as exc:
-            if not is_fault(exc):
-                raise
-            self._link_failed(self.outgoing.proven(asked_at=asked_at), exc)
+        # Also where it failed: a session whose link was closed has nothing under way any more.
+        self._proof = None
+        if exc is not None:
+            self._doubt(exc, asked_at)
             return
-        self._proving = None
-        self._tell(self.outgoing.believe(asked_at=asked_at))
+        for signal in self.outgoing.way.believe(asked_at=asked_at, window=self.outgoing.window):
+            self._post(signal)
         self._await_silence()
         if self.outgoing.goes_on:
             self._start()
+
+    def _doubt(self, exc: BaseException, asked_at: float) -> None:
+        if isinstance(exc, LinkLost):
+            self._log.info("silence was no delivery", reason=str(exc))
+            self._drop_link(str(exc))
+        else:
+            self._link_failed(self.outgoing.way.proven(asked_at=asked_at, window=self.outgoing.window), exc)
 
 
 async def _go_on(sending: Sending[None], waits: Awaitable[Any]) -> None:
@@ -385,10 +394,3 @@ async def _go_on(sending: Sending[None], waits: Awaitable[Any]) -> None:
             waits = step()
         except StopIteration:
             return
-
-
-def _close(sending: Sending[None], waits: Awaitable[Any], _task: asyncio.Task[None]) -> None:
-    """Leave nothing open of work whose task was canceled, perhaps before it had begun to wait."""
-    sending.close()
-    if isinstance(waits, Coroutine):
-        waits.close()

@@ -12,6 +12,8 @@ _LOOK_AFTER = 0.05
 class Permit:
     """One session's; its fence goes with every step that it writes."""
 
+    __slots__ = ("_keeper", "_regained", "_suspended", "fence", "outrun")
+
     def __init__(self, keeper: LeaseKeeper, fence: int) -> None:
         self.fence = fence
         self.outrun = False

@@ -2,82 +2,49 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from functools import partial
 
 import structlog
 
-from gateway.adapter.port import Adapter, Connector, Order, RuntimeOptions, Tool
-from gateway.core.session import Policy, RuntimeContext
 from gateway.core.state import SessionView, first_state
-from gateway.errors import DragomanError, EngineUnavailable, Fenced, NotFound
-from gateway.events import Envelope, SessionId, SessionOpened, session_id as name_session
+from gateway.errors import EngineUnavailable, Fenced, NotFound
+from gateway.events import SessionId, session_id as name_session
 from gateway.guard import FAULTS, Tasks, guard, guard_call, is_fault, is_to_end, tried
 from gateway.runtime.cluster.handover import Handover
 from gateway.runtime.cluster.lease import Lease
 from gateway.runtime.feeds.feed import Feed
-from gateway.runtime.session.codec import CheckedCodec
+from gateway.runtime.session.carried import STOP, Carried, Runtime, stopped
 from gateway.runtime.session.left import Left, worth_deciding
 from gateway.runtime.session.link import Supervisor
 from gateway.runtime.session.load import load_view, read_unconfirmed
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.session.signals import LinkDown, Recover
 from gateway.runtime.session.worker import SessionWorker
-from gateway.store.rows import Page, Regained, SessionRow
+from gateway.store.rows import Regained, SessionRow
 
 log = structlog.get_logger(__name__)
 
 _AT_ONCE = 16
 """Sessions that are read from the store side by side."""
-_STOP = 5.0
 _END = 30.0
 """Seconds in which a session's tasks have ended, also where the store does not answer."""
 _PAUSE = 1.0
-_CREATIONS = 3
-"""How often creating a session at start may fail in ways that nobody foresaw; each may have made one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Runtime:
-    """One runtime of the YAML, connected."""
-
-    name: str
-    adapter: Adapter
-    options: RuntimeOptions
-    connector: Connector
-    context: RuntimeContext
-    stack: AsyncExitStack
-    tools: tuple[Tool, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Carried:
-    """One session at work."""
-
-    worker: SessionWorker
-    supervisor: Supervisor
-    runtime: Runtime
-    tasks: tuple[asyncio.Task[None], ...]
 
 
 class Sessions:
-    """Starts and stops runtimes and their sessions; all tasks run in the gateway's group."""
+    """Takes sessions up, and lets go of them; all tasks run in the gateway's group."""
 
-    def __init__(
-        self,
-        shared: Shared,
-        handover: Handover,
-        *,
-        inbound_frames: int,
-        inbound_bytes: int,
-    ) -> None:
+    def __init__(self, shared: Shared, handover: Handover, *, inbound_frames: int, inbound_bytes: int) -> None:
         self.runtimes: dict[str, Runtime] = {}
+        """Those that are connected, by their names in the YAML."""
         self._shared = shared
         self._keeper = shared.keeper
-        self._notifications = shared.notifications
         self._handover = handover
         self._tasks = shared.tasks
+        self._entrance = asyncio.Lock()
+        """Whoever makes a link passes through it first, one each turn of the loop."""
         self._inbound_frames = inbound_frames
         self._inbound_bytes = inbound_bytes
         self._carried: dict[SessionId, Carried] = {}
@@ -86,162 +53,35 @@ class Sessions:
         """What is left of sessions that were let go: links that still close."""
         self._left: dict[SessionId, Left] = {}
         """What sessions that failed had before them, until they are taken up again."""
-        self._unfinished: set[str] = set()
         self.leaving = False
         """Whether nothing is taken up any more: the process is about to end."""
+        shared.metrics.watch_queues(lambda: sum(carried.worker.inbox.bytes for carried in self._carried.values()))
 
     # Runtimes --------------------------------------------------------------------------------------------
 
-    async def start_runtime(
-        self, name: str, adapter: Adapter, options: RuntimeOptions, *, tools: tuple[Tool, ...], policy: Policy
-    ) -> None:
-        """Connect a runtime and open the session its options name; its other sessions are for whoever takes them up."""
-        runtime = await self._connect(name, adapter, options, tools=tools, policy=policy)
-        await self._populate(runtime)
-
-    async def renew_runtime(
-        self, name: str, adapter: Adapter, options: RuntimeOptions, *, tools: tuple[Tool, ...], policy: Policy
-    ) -> None:
-        """Connect a runtime anew, with other options; its sessions go on, and with them the calls in flight."""
-        old = self.runtimes[name]
-        self._unfinished.add(name)
-        runtime = await self._connect(name, adapter, options, tools=tools, policy=policy)
-        for carried in list(self.of_runtime(name)):
-            worker, (working, linked) = carried.worker, carried.tasks
-            linked.cancel()
-            await asyncio.wait({linked}, timeout=_STOP)
+    async def relink(self, runtime: Runtime) -> None:
+        """Let a runtime's sessions go on over links of its new connector, and with them the calls in flight."""
+        for carried in list(self.of_runtime(runtime.name)):
+            worker = carried.worker
+            await stopped(carried.links)
             worker.reconfigure(runtime.context)
             worker.put(LinkDown("the runtime's options have changed"))
-            supervisor = self._supervisor(runtime, worker)
-            tasks = (working, self._keep_linked(supervisor, worker))
+            relinked = self._link(runtime, worker, carried.working)
             if self._carried.get(worker.view.session_id) is carried:
-                self._carried[worker.view.session_id] = Carried(worker, supervisor, runtime, tasks)
-        await tried("connector", old.stack.aclose(), runtime=name)
-        await self._populate(runtime)
+                self._carried[worker.view.session_id] = relinked
 
-    async def _connect(
-        self, name: str, adapter: Adapter, options: RuntimeOptions, *, tools: tuple[Tool, ...], policy: Policy
-    ) -> Runtime:
-        async with AsyncExitStack() as stack:
-            connector = await stack.enter_async_context(adapter.connector(options))
-            context = RuntimeContext(
-                adapter=adapter.name,
-                protocol=adapter.protocol,
-                name=name,
-                capabilities=adapter.capabilities,
-                codec=CheckedCodec(adapter.codec(options), runtime=name),
-                options=options,
-                policy=policy,
-            )
-            runtime = Runtime(name, adapter, options, connector, context, stack.pop_all(), tools)
-        self.runtimes[name] = runtime
-        self._changed(name)
-        return runtime
-
-    async def _populate(self, runtime: Runtime) -> None:
-        name, options = runtime.name, runtime.options
-        self._unfinished.add(name)
-        if options.native_id is not None:
-            await self.open(name, options.native_id, labels=options.labels)
-        self._unfinished.discard(name)
-        if options.autostart and options.creates:
-            guard("autostart", partial(self._autostart, runtime), self._tasks, times=_CREATIONS, runtime=name)
-
-    async def _autostart(self, runtime: Runtime) -> None:
-        """Create the runtime's one session; a failure is told and left to the operator's next try."""
-        try:
-            # Whoever is first may die before it has created one; after that nobody else need look again.
-            until = self._shared.clock.monotonic() + 3 * self._keeper.ttl.total_seconds()
-            while not await self._keeper.hold(f"autostart:{runtime.name}"):
-                if await self._has_session(runtime.name) or self._shared.clock.monotonic() > until:
-                    return
-                await asyncio.sleep(_PAUSE)
-            if not await self._has_session(runtime.name):
-                created = await runtime.connector.create(Order(runtime.options.labels, runtime.tools))
-                await self.open(runtime.name, created.native_id, labels=runtime.options.labels)
-        except DragomanError as exc:
-            # The reason is the peer's or the operator's; a traceback of ours would tell them nothing.
-            log.error("a session could not be created at start", runtime=runtime.name, reason=str(exc))  # noqa: TRY400
-
-    async def _has_session(self, runtime: str) -> bool:
-        rows, _ = await self._shared.engine.sessions(Page(limit=1), runtime=runtime, open_only=True)
-        return bool(rows)
-
-    async def stop_runtime(self, name: str) -> None:
-        """Let go of a runtime's links; its sessions stay on record."""
-        runtime = self.runtimes.pop(name)
-        self._unfinished.discard(name)
+    async def let_go_of(self, name: str) -> list[SessionId]:
+        """Let go of a runtime's links and sessions, which stay on record; returns which ones these are."""
         mine = list(self.of_runtime(name))
         for carried in mine:
-            await self._let_go(carried)
-        await tried("connector", runtime.stack.aclose(), runtime=runtime.name)
-        await self._release([carried.worker.view.session_id for carried in mine])
-        self._changed(name)
+            await stopped(reversed(carried.tasks))
+        return [carried.worker.view.session_id for carried in mine]
 
-    def is_unfinished(self, name: str) -> bool:
-        """Whether a runtime was not connected, or its session not opened, as its options say."""
-        return name in self._unfinished
+    # Taking up -------------------------------------------------------------------------------------------
 
-    def gave_up(self, name: str) -> bool:
-        """Whether a link of a runtime is not tried again before it is connected anew."""
-        return any(carried.supervisor.gave_up for carried in self.of_runtime(name))
-
-    def change_policy(self, policy: Policy) -> None:
-        """Use another configuration for calls from now on."""
-        for name, runtime in self.runtimes.items():
-            context = replace(runtime.context, policy=policy)
-            self.runtimes[name] = replace(runtime, context=context)
-            for carried in self.of_runtime(name):
-                carried.worker.reconfigure(context)
-
-    # Sessions --------------------------------------------------------------------------------------------
-
-    async def open(self, runtime_name: str, native_id: str, *, labels: dict[str, str]) -> tuple[SessionRow, bool]:
-        """Attach to a native session, once; labels of an open one stay as they are."""
-        runtime = self.runtime(runtime_name)
-        session_id = name_session(runtime=runtime_name, native_session_id=native_id)
-        protocol = runtime.adapter.protocol
-        opened = SessionOpened(
-            runtime=runtime_name,
-            protocol=protocol,
-            native_id=native_id,
-            labels=labels,
-            echoes=runtime.adapter.capabilities.echoes,
-            delegates=runtime.adapter.capabilities.delegates,
-        )
-        row, new = await self._shared.engine.open_session(
-            session_id=session_id,
-            runtime=runtime_name,
-            protocol=protocol,
-            native_id=native_id,
-            labels=labels,
-            first=Envelope(
-                event_id=self._shared.ids.event_id(),
-                session_id=session_id,
-                sequence=0,
-                recorded_at=self._shared.clock.now(),
-                direction="to_runtime",
-                event=opened,
-            ),
-            state=first_state(runtime.adapter.capabilities),
-        )
-        if self.leaving:
-            return row, new
-        taken = await self._keeper.take(session_id)
-        if taken is None:
-            # Whoever owns it carries it; where that was a closed session's last owner, it must hear of this.
-            self._notifications.tell("orphans", [session_id])
-        else:
-            await self.take_up([taken])
-        return taken or row, new
-
-    async def create(self, runtime_name: str, *, labels: dict[str, str]) -> tuple[SessionRow, bool]:
-        """Make a native session as the options say, and attach to it."""
-        runtime = self.runtime(runtime_name)
-        created = await runtime.connector.create(Order(labels, runtime.tools))
-        for loss in created.losses:
-            log.warning("not all could be told on creation", runtime=runtime_name, path=loss.path, note=loss.note)
-        return await self.open(runtime_name, created.native_id, labels=labels)
+    def without_links(self) -> AbstractAsyncContextManager[None]:
+        """Let no link be begun while this is entered: many sessions are taken up, and the process is not ready."""
+        return self._entrance
 
     async def take_up(self, rows: Sequence[SessionRow]) -> None:
         """Carry sessions that this instance owns; those that cannot be read now are taken up later."""
@@ -290,7 +130,7 @@ class Sessions:
         self._starting.add(session_id)
         try:
             if leftover := self._ending.get(session_id):
-                await asyncio.wait(leftover, timeout=_STOP)
+                await asyncio.wait(leftover, timeout=STOP)
             view = await load_view(self._shared.engine, session_id)
             recover = Recover(await read_unconfirmed(self._shared.engine, view))
             # Looked up by name: each reload makes the runtime anew.
@@ -298,7 +138,7 @@ class Sessions:
             if lease is None or lease is not self._keeper.lease:
                 return
             if runtime is None or self.leaving:
-                await self._release([session_id])
+                await self.release([session_id])
             else:
                 view = replace(view, first_state=first_state(runtime.adapter.capabilities))
                 self._carry(runtime, view, recover, fence=row.fence)
@@ -319,34 +159,33 @@ class Sessions:
             # What came of work comes before recovery, which would guess at it; calls that arrived come behind.
             kept=(*results, (recover, 0), *frames),
         )
-        supervisor = self._supervisor(runtime, worker)
         working = guard("session", partial(self._work, worker), self._tasks, session_id=session_id)
-        self._carried[session_id] = Carried(
-            worker, supervisor, runtime, (working, self._keep_linked(supervisor, worker))
-        )
+        self._carried[session_id] = self._link(runtime, worker, working)
         working.add_done_callback(guard_call("session", lambda _: self._ended(worker)))
         self._handover.wake()
 
     def _drop_link(self, session_id: SessionId, reason: str) -> None:
         # Looked up when it is needed: the supervisor is made after the worker, and again with new options.
         carried = self._carried.get(session_id)
-        if carried is not None:
+        if carried is not None and carried.supervisor is not None:
             carried.supervisor.drop(reason)
 
-    def _supervisor(self, runtime: Runtime, worker: SessionWorker) -> Supervisor:
-        return Supervisor(
+    def _link(self, runtime: Runtime, worker: SessionWorker, working: "asyncio.Task[None]") -> Carried:
+        """Keep a session linked to its runtime from now on, where there is something to link to."""
+        if runtime.connector is None:
+            return Carried(worker, None, runtime, working)
+        supervisor = Supervisor(
             worker,
             connector=runtime.connector,
             clock=self._shared.clock,
             metrics=self._shared.metrics,
             jitter=self._shared.jitter,
-            changed=lambda: self._changed(runtime.name),
+            entrance=self._entrance,
             tasks=self._tasks,
             tuning=self._shared.tuning,
         )
-
-    def _keep_linked(self, supervisor: Supervisor, worker: SessionWorker) -> "asyncio.Task[None]":
-        return guard("link", supervisor.run, self._tasks, session_id=worker.view.session_id)
+        linked = guard("link", supervisor.run, self._tasks, session_id=worker.view.session_id)
+        return Carried(worker, supervisor, runtime, working, (linked,))
 
     async def _work(self, worker: SessionWorker) -> None:
         """Run a worker; a fault of ours ends this session's work, which is then taken up anew from the store."""
@@ -355,8 +194,7 @@ class Sessions:
             await worker.run()
         except Fenced as exc:
             self._shared.metrics.fenced()
-            carried = self._carried.get(session_id)
-            if carried is not None and carried.worker is worker:
+            if (carried := self._carried_by(worker)) is not None:
                 self.lose(carried, str(exc))
             if worker.permit.outrun:
                 self._begin_again(session_id, after=_PAUSE)
@@ -365,12 +203,10 @@ class Sessions:
                 raise
             # One session's fault must not end the process, which every other session shares.
             pause = self._failed(session_id, exc, "a session failed and is taken up again")
-            carried = self._carried.get(session_id)
-            if carried is not None and carried.worker is worker:
+            if (carried := self._carried_by(worker)) is not None:
                 del self._carried[session_id]
                 # What is under way would report to nobody; recovery decides about it by the calls' rows.
                 self._drop(carried)
-                self._changed(carried.runtime.name)
             if worker.left is not None:
                 self._left[session_id] = worker.left
             if not is_to_end():
@@ -393,22 +229,23 @@ class Sessions:
         await self._take_up_or_later(row, self._keeper.lease)
 
     def _ended(self, worker: SessionWorker) -> None:
-        session_id = worker.view.session_id
-        carried = self._carried.get(session_id)
-        if carried is not None and carried.worker is worker and worker.closed.is_set():
-            del self._carried[session_id]
-            self._changed(carried.runtime.name)
+        if worker.closed.is_set() and self._carried_by(worker) is not None:
+            del self._carried[worker.view.session_id]
+
+    def _carried_by(self, worker: SessionWorker) -> Carried | None:
+        """Find the session of a worker, unless it has been let go, or is carried by another one by now."""
+        carried = self._carried.get(worker.view.session_id)
+        return carried if carried is not None and carried.worker is worker else None
 
     # Letting go ------------------------------------------------------------------------------------------
 
     def lose(self, carried: Carried, reason: str) -> None:
         """Let go of a session at once: somebody else speaks for it, or may do so soon."""
         session_id = carried.worker.view.session_id
-        if self._carried.get(session_id) is carried:
+        if self._carried_by(carried.worker) is carried:
             del self._carried[session_id]
         log.warning("a session is let go", session_id=session_id, runtime=carried.runtime.name, reason=reason)
         self._drop(carried)
-        self._changed(carried.runtime.name)
         hand_over = partial(self._hand_over_heard, carried)
         guard("handover", hand_over, self._tasks, again=False, session_id=session_id)
 
@@ -470,25 +307,20 @@ class Sessions:
 
         One that has got something to do meanwhile is kept, unless it must go.
         """
-        links = {carried.tasks[1] for carried in some}
-        for task in links:
-            task.cancel()
-        if links:
-            await asyncio.wait(links, timeout=_STOP)
+        await stopped(link for carried in some for link in carried.links)
         ready = [carried for carried in some if force or self._may_go(carried)]
         for carried in ready:
             self._carried.pop(carried.worker.view.session_id, None)
             self._drop(carried)
-            self._changed(carried.runtime.name)
         if ready:
-            await asyncio.wait({carried.tasks[0] for carried in ready}, timeout=_STOP)
+            await asyncio.wait({carried.working for carried in ready}, timeout=STOP)
             try:
-                async with asyncio.timeout(_STOP):
+                async with asyncio.timeout(STOP):
                     for carried in ready:
                         await self._hand_over_heard(carried)
             except TimeoutError:
                 log.warning("not all that was heard could be handed over", sessions=len(ready))
-            await self._release([carried.worker.view.session_id for carried in ready])
+            await self.release([carried.worker.view.session_id for carried in ready])
         return len(ready)
 
     def ready_to_go(self) -> list[Carried]:
@@ -503,7 +335,8 @@ class Sessions:
     def _may_go(self, carried: Carried) -> bool:
         return carried.worker.settled and not self._shared.dispatcher.busy(carried.worker.inbox)
 
-    async def _release(self, session_ids: Sequence[SessionId]) -> None:
+    async def release(self, session_ids: Sequence[SessionId]) -> None:
+        """Let others own sessions that were let go here."""
         try:
             await self._keeper.release(session_ids)
         except EngineUnavailable as exc:
@@ -512,30 +345,17 @@ class Sessions:
             if not is_fault(exc):
                 raise
             FAULTS.note("lease", exc, text="sessions are free when the lease has run out")
-        self._notifications.tell("orphans", session_ids)
-
-    async def _let_go(self, carried: Carried) -> None:
-        for task in reversed(carried.tasks):
-            task.cancel()
-        await asyncio.wait(carried.tasks, timeout=_STOP)
+        self._shared.notifications.tell("orphans", session_ids)
 
     async def let_go_of_links(self) -> None:
         """Close every link, for the end of the process; workers go on until they are told to end."""
-        links = [carried.tasks[1] for carried in self._carried.values()]
-        for task in links:
-            task.cancel()
-        if links:
-            await asyncio.wait(links, timeout=_STOP)
+        await stopped(link for carried in self._carried.values() for link in carried.links)
 
     async def end(self) -> None:
         """End all tasks and close all connectors."""
         # Nothing is taken up any more without its runtime.
         runtimes, self.runtimes = self.runtimes, {}
-        everyone = [task for carried in list(self._carried.values()) for task in carried.tasks]
-        for task in everyone:
-            task.cancel()
-        if everyone:
-            await asyncio.wait(everyone, timeout=_STOP)
+        await stopped(task for carried in self._carried.values() for task in carried.tasks)
         for runtime in runtimes.values():
             await tried("connector", runtime.stack.aclose(), runtime=runtime.name)
 
@@ -574,11 +394,3 @@ class Sessions:
     def all(self) -> list[Carried]:
         """All sessions that are at work here."""
         return list(self._carried.values())
-
-    def _changed(self, name: str) -> None:
-        """Show how many links of a runtime stand."""
-        links = [carried.supervisor.state for carried in self.of_runtime(name)]
-        # One that the runtime has ended, and that nobody needs, lacks nothing.
-        up = all(state in {"up", "asleep"} for state in links) if links else None
-        self._shared.metrics.link(name, up=up, asleep=links.count("asleep"))
-        self._shared.metrics.sessions(name, len(links))

@@ -12,6 +12,7 @@ from gateway.runtime.cluster.notifications import Notifications
 from gateway.runtime.delivery.backends import Backends
 from gateway.runtime.feeds.interactions import InteractionFeed
 from gateway.runtime.metrics import Metrics
+from gateway.runtime.session.due import Reviews
 from gateway.runtime.tuning import Tuning
 from gateway.store.port import Engine
 
@@ -32,5 +33,6 @@ class Shared:
     notifications: Notifications
     interaction_feed: InteractionFeed
     tuning: Tuning
+    reviews: Reviews
     tasks: Tasks
     """What runs for sessions belongs to these."""

@@ -6,6 +6,7 @@ from dataclasses import field
 from typing import Any
 
 from gateway.adapter.port import Frame, Link
+from gateway.core.callers import CallRequest
 from gateway.events import CallId, Envelope, Event, InteractionId, ToolRequested
 from gateway.events.frozen import frozen
 from gateway.executors.port import Answer, Answered
@@ -147,6 +148,14 @@ class Post:
 
 
 @frozen
+class CallAsked:
+    """Somebody else than the runtime asks for a tool."""
+
+    request: CallRequest
+    reply: "Future[CallId]"
+
+
+@frozen
 class OutcomeGiven:
     call_id: CallId
     answered: Answered
@@ -208,6 +217,7 @@ class CloseOrdered:
 
 ClientSignal = (
     Post
+    | CallAsked
     | OutcomeGiven
     | OutcomeLate
     | ProgressGiven

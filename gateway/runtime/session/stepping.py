@@ -111,7 +111,7 @@ class StepMaker:
             mint=self._shared.ids.event_id,
             take_slot=self._take_slot,
             refusal=self._shared.slots.refusal,
-            routes=runtime.policy.routes,
+            runtime=runtime,
             known=known,
             repeats=repeats,
         )
@@ -180,7 +180,7 @@ class StepMaker:
             case s.HandedOver(frame, sequence):
                 excerpt = repr(frame.payload)[:_EXCERPT]
                 event = FrameRejected(channel=frame.channel[:64], reason=reason, excerpt=excerpt)
-                builder.change_send(SendChange(sequence, HANDOVER, "moot", reason=reason))
+                builder.send_changes.append(SendChange(sequence, HANDOVER, "moot", reason=reason))
             case s.Tick() if self._timer.faults > 1:
                 # Each try would be another line on record; the log and the metric have them all.
                 return

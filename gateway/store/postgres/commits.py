@@ -26,8 +26,9 @@ from gateway.guard import FAULTS, Tasks, guard
 from gateway.store.apply import Writes, decide
 from gateway.store.byte_room import ByteRoom
 from gateway.store.postgres.connection import Address, Connection
+from gateway.store.postgres.known import KnownRows
 from gateway.store.postgres.once import ExactlyOnce, Line, Transaction
-from gateway.store.postgres.store import ALONE, KnownRows, lock, write, writing
+from gateway.store.postgres.store import ALONE, lock, write, writing
 from gateway.store.records import EventRecord, micros
 from gateway.store.step import Committed, Step
 
@@ -108,9 +109,8 @@ class CommitLanes:
             self._weight.leave(size)
 
     async def _enter(self, size: int, since: float) -> None:
-        if self._weight.is_free(size) and not self._room.locked():
+        if not self._room.locked() and self._weight.takes(size):
             # Neither waits, so that nothing bounds it: this is what most steps do.
-            await self._weight.enter(size)
             await self._room.acquire()
             return
         try:
@@ -233,12 +233,12 @@ class _Lane:
         link = self._link
         if link is None or not link.heard_within(FRESH) or not self._known.suffice(job.step for job in batch):
             return None
-        now, writes = micros(self._clock.now()), Writes()
+        writes = Writes(micros(self._clock.now()))
         try:
             verdicts: list[Verdict] = [
-                (job, decide(job.step, job.events, now=now, known=self._known, writes=writes), None) for job in batch
+                (job, decide(job.step, job.events, known=self._known, writes=writes), None) for job in batch
             ]
-            rows = await self._once.say(self._line, link, *writing(writes, now, self._known))
+            rows = await self._once.say(self._line, link, *writing(writes, self._known))
         except (DragomanError, ValueError, TypeError, OverflowError):
             # Whatever it is, what is on record says it as it is.
             self._known.forget(job.step.session_id for job in batch)
@@ -260,18 +260,18 @@ class _Lane:
             self._link = link
 
     async def _attempt(self, batch: Sequence[Job], turn: Transaction) -> _Written:
-        known, writes = self._known if turn.link is self._link else KnownRows(), Writes()
+        known = self._known if turn.link is self._link else KnownRows()
         await known.fetch(turn.link, (job.step for job in batch))
-        now = micros(self._clock.now())
+        writes = Writes(micros(self._clock.now()))
         verdicts: list[Verdict] = []
         for job in batch:
             try:
-                verdicts.append((job, decide(job.step, job.events, now=now, known=known, writes=writes), None))
+                verdicts.append((job, decide(job.step, job.events, known=known, writes=writes), None))
             except DragomanError as exc:
                 verdicts.append((job, None, exc))
         version = ""
         if writes.heads:
-            version = await write(turn.link, writes, now, known=known, token=turn.token, spent=turn.spent)
+            version = await write(turn.link, writes, known=known, token=turn.token, spent=turn.spent)
             turn.marked = True
         else:
             turn.idle = True

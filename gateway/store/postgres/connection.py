@@ -23,6 +23,8 @@ ANSWER_SECONDS = 10.0
 """What a statement may take; the server itself gives up before (see `store.BEGIN`)."""
 _CLOSE_SECONDS = 2.0
 _STATEMENTS = 200
+_BROKEN = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""What asyncpg raises over a connection that fails; the last where the server's end came at an odd moment."""
 
 _NUL, _ESCAPE = "\x00", "\x10"
 
@@ -130,7 +132,7 @@ class Connection:
         """Take leave of the server."""
         try:
             await self.raw.close(timeout=_CLOSE_SECONDS)
-        except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        except _BROKEN:
             self.drop()
 
     def _deadline(self, seconds: float) -> asyncio.TimerHandle:
@@ -171,7 +173,7 @@ async def connect(address: Address) -> Connection:
         raise EngineUnusable(
             f"the DSN of {address.place} cannot be used: write postgresql://user:password@host:5432/database"
         ) from exc
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as exc:
+    except _BROKEN as exc:
         raise translate(exc, address.place) from exc
     return Connection(connection, address)
 

@@ -30,7 +30,7 @@ from gateway.store.questions.answers import AnswersQuestions
 from gateway.store.questions.question import Question, T
 from gateway.store.records import micros
 from gateway.store.retention import RemovedRows
-from gateway.store.rows import EngineHealth, Instance, Regained, SessionRow, StoredAnswer
+from gateway.store.rows import NO_NOTES, EngineHealth, Instance, Regained, SessionRow, StoredAnswer
 from gateway.store.shared_probe import SharedProbe
 from gateway.store.step import Committed, Step
 
@@ -170,6 +170,7 @@ class PostgresEngine(AnswersQuestions):
         labels: Mapping[str, str],
         first: Envelope,
         state: str = "starting",
+        notes: Mapping[str, str] = NO_NOTES,
     ) -> tuple[SessionRow, bool]:
         try:
             written = orjson.dumps(dict(labels)).decode()
@@ -185,6 +186,7 @@ class PostgresEngine(AnswersQuestions):
                 first=first,
                 record=encode_event(first),
                 state=state,
+                notes=notes,
                 now=self._now(),
             )
         )

@@ -7,9 +7,10 @@ from gateway.errors import Conflict, NotFound
 from gateway.events import Envelope, SessionId
 from gateway.store.apply import CLOSED, Writes, begin, decide
 from gateway.store.encoding import strip_about
+from gateway.store.postgres.known import KnownRows
 from gateway.store.postgres.once import Transaction, Work
 from gateway.store.postgres.schema import check
-from gateway.store.postgres.store import KEEP_ANSWERS, KnownRows, write
+from gateway.store.postgres.store import KEEP_ANSWERS, write
 from gateway.store.questions.calls import DROP_CALLS
 from gateway.store.questions.kept import SET_NOTE
 from gateway.store.questions.retention import FLOOR
@@ -83,12 +84,15 @@ def open_session(
     first: Envelope,
     record: EventRecord,
     state: str,
+    notes: Mapping[str, str],
     now: int,
 ) -> Work[tuple[SessionId, bool]]:
     """Make a session or open a closed one again; answers its id and whether it is new."""
 
     async def work(turn: Transaction) -> tuple[SessionId, bool]:
         ask = turn.link.ask
+        for name, value in notes.items():
+            await ask(SET_NOTE, name, value)
         found = await ask(_FIND, runtime, native_id)
         if not found:
             # It waits for whoever opens the same at this moment, and writes nothing where that one did.
@@ -109,17 +113,17 @@ def open_session(
                 protocol,
             )
         else:
-            turn.idle = True
+            turn.idle = not notes
         return head.session_id, False
 
     return work
 
 
 async def _begin(turn: Transaction, head: Head, first: Envelope, record: EventRecord, state: str, now: int) -> None:
-    step, held, writes = begin(first, head.session_id, state), KnownRows(), Writes()
+    step, held, writes = begin(first, head.session_id, state), KnownRows(), Writes(now)
     await held.fetch(turn.link, [step])
-    decide(step, [record], now=now, known=held, writes=writes)
-    await write(turn.link, writes, now, known=held, token=turn.token, spent=turn.spent)
+    decide(step, [record], known=held, writes=writes)
+    await write(turn.link, writes, known=held, token=turn.token, spent=turn.spent)
     turn.marked = True
 
 

@@ -12,12 +12,14 @@ from gateway.store.records import whole_micros
 from gateway.store.retention import Chosen, Item, RemovedRows, add_up, consider, portions
 from gateway.store.rows import (
     ANY_DEAD,
+    ANY_SESSION,
     CallFilter,
     DeadFilter,
     InteractionRow,
     Page,
     RetentionPolicy,
     Send,
+    SessionFilter,
     SessionRow,
     StoredAnswer,
     Swept,
@@ -51,9 +53,9 @@ class AnswersQuestions(ABC):
         return await self._answer(sessions.session(session_id))
 
     async def sessions(
-        self, page: Page, *, runtime: str | None = None, open_only: bool = False
+        self, page: Page, which: SessionFilter = ANY_SESSION, *, newest_first: bool = False
     ) -> tuple[Sequence[SessionRow], str | None]:
-        return await self._answer(sessions.sessions(page, runtime=runtime, open_only=open_only))
+        return await self._answer(sessions.sessions(page, which, newest_first=newest_first))
 
     async def call(self, call_id: CallId) -> Call | None:
         return await self._answer(calls.call(call_id))

@@ -21,10 +21,21 @@ NOT EXISTS (
 )
 """
 _NEXT_SEND_DUE = "SELECT min(coalesce(o.due_at, o.created_at)) FROM @outbound o"
-_APART = "o.session_id NOT IN (SELECT value FROM json_each({0}))"
-_PENDING_OF = f"""
-{_SENDS} WHERE o.{PENDING} AND o.target = $1 AND o.session_id IN (SELECT value FROM json_each($2))
-ORDER BY o.session_id, o.seq LIMIT $3
+# From session to session by the index: a busy one may have thousands of rows, which nobody has to look at.
+_APART = f"""
+o.session_id IN (
+    WITH RECURSIVE waiting (session_id) AS (
+        SELECT min(session_id) FROM outbound WHERE {PENDING} AND target = {{0}}
+        UNION ALL
+        SELECT (SELECT min(session_id) FROM outbound
+                WHERE {PENDING} AND target = {{0}} AND session_id > waiting.session_id)
+        FROM waiting WHERE waiting.session_id IS NOT NULL
+    )
+    SELECT session_id FROM waiting WHERE session_id NOT IN (SELECT value FROM json_each({{1}}))
+)
+"""
+_SENDS_AT = f"""
+{_SENDS} WHERE o.session_id = $1 AND o.target = $2 AND o.seq IN (SELECT value FROM json_each($3))
 """
 UNDELIVERED = f"""
 SELECT target, count(*) FROM @outbound WHERE session_id = $1 AND seq < $2 AND {PENDING} GROUP BY target
@@ -67,13 +78,13 @@ def _pending(target: str, apart: str | None) -> Where:
     where = Where()
     where.add(f"o.{PENDING} AND o.target = {{0}}", target)
     if apart is not None:
-        where.add(_APART, apart)
+        where.add(_APART, target, apart)
     return where
 
 
-def pending_of(sessions: str, target: str, limit: int) -> Question[list[Send]]:
-    """Ask SQLite for the pending rows of the sessions in a JSON list."""
-    return each(_PENDING_OF, (target, sessions, limit), _send)
+def sends_at(session_id: SessionId, target: str, sequences: str) -> Question[list[Send]]:
+    """Ask SQLite for the rows at the sequences in a JSON list."""
+    return each(_SENDS_AT, (session_id, target, sequences), _send)
 
 
 def sends_of(session_id: SessionId, sequence: int) -> Question[list[Send]]:

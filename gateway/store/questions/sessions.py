@@ -10,7 +10,7 @@ from gateway.store.apply import CLOSED
 from gateway.store.encoding import decode_envelope, read_cursor
 from gateway.store.questions.question import Question, Row, Where, columns, last, one, page_of
 from gateway.store.records import EventRecord, moment
-from gateway.store.rows import Page, SessionRow
+from gateway.store.rows import Page, SessionFilter, SessionRow
 
 SESSION = """
 SELECT s.session_id, s.runtime, s.protocol, s.native_id, s.state, s.labels, s.last_seq, s.min_seq, s.opened_at,
@@ -72,11 +72,14 @@ def session(session_id: SessionId) -> Question[SessionRow | None]:
     return one(_BY_ID, (session_id,), session_row)
 
 
-def sessions(page: Page, *, runtime: str | None, open_only: bool) -> Question[tuple[list[SessionRow], str | None]]:
+def sessions(page: Page, which: SessionFilter, *, newest_first: bool) -> Question[tuple[list[SessionRow], str | None]]:
     where = Where()
-    where.add("s.id > {0}", read_cursor(page.after, int)[0] if page.after else 0)
-    if runtime is not None:
-        where.add("s.runtime = {0}", runtime)
-    if open_only:
+    if page.after:
+        where.add("s.id < {0}" if newest_first else "s.id > {0}", read_cursor(page.after, int)[0])
+    if which.runtime is not None:
+        where.add("s.runtime = {0}", which.runtime)
+    if which.native_id is not None:
+        where.add("s.native_id = {0}", which.native_id)
+    if which.open_only:
         where.add("s.state <> {0}", CLOSED)
-    return page_of(page, SESSION, where, "s.id", session_row, last)
+    return page_of(page, SESSION, where, "s.id DESC" if newest_first else "s.id", session_row, last)

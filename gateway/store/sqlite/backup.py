@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import EngineUnusable, OperatorError
+from gateway.store.copy import Tell
 from gateway.store.roster import RESTORED
 from gateway.store.sqlite.lock import FileLock, check_place
 from gateway.store.sqlite.log import replay
@@ -20,8 +21,13 @@ from gateway.store.sqlite.schema import APPLICATION, open_writer, refuse_newer
 
 _SIDES = ("", "-wal", "-shm")
 _STEPS_BETWEEN_SIGNALS = 100_000
+_PAGES_AT_ONCE = 1_000
 _RENEW = "UPDATE sessions SET fence = fence + ?, owner = NULL"
 _COUNTS = "SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM events)"
+
+
+def _tell_nobody(what: str, done: int, total: int) -> None:
+    del what, done, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +67,10 @@ def migrate(path: Path) -> tuple[int, int]:
         return before, schema_of(path)
 
 
-def back_up(path: Path, target: Path, *, force: bool) -> Contents:
+def back_up(path: Path, target: Path, *, force: bool, tell: Tell = _tell_nobody) -> Contents:
     """Copy a database, also while a gateway uses it; the copy appears under its name once it is whole and checked.
+
+    `tell` hears of bytes.
 
     Raises:
         EngineUnusable: there is no database of ours to copy, or the copy is not sound.
@@ -74,8 +82,13 @@ def back_up(path: Path, target: Path, *, force: bool) -> Contents:
         _refuse_existing(target, force=force)
         with _reading(path) as connection:
             _check(connection, path)
+            total = _used(connection)
+            connection.set_progress_handler(
+                lambda: tell("copying", partial.stat().st_size, total), _STEPS_BETWEEN_SIGNALS
+            )
             # The copy is of one moment, and holds no page that was freed.
             connection.execute("VACUUM INTO ?", (str(partial),))
+        tell("checking", 0, 0)
         with _opened(partial, "rw") as copy:
             settle(copy)
         partial.chmod(path.stat().st_mode & 0o777)
@@ -85,8 +98,10 @@ def back_up(path: Path, target: Path, *, force: bool) -> Contents:
     return contents
 
 
-def restore(path: Path, backup: Path) -> tuple[Contents, Path | None]:
+def restore(path: Path, backup: Path, *, tell: Tell = _tell_nobody) -> tuple[Contents, Path | None]:
     """Put a backup in a database's place, with fences that nobody has; answers where the old one was put.
+
+    `tell` hears of bytes.
 
     Raises:
         EngineLocked: a gateway uses the database.
@@ -99,9 +114,16 @@ def restore(path: Path, backup: Path) -> tuple[Contents, Path | None]:
         if path.exists() and path.samefile(backup):
             raise OperatorError(f"{str(backup)!r} is the database itself: name a backup, or use --bump-fences")
         with _partial(path) as partial:
+            tell("checking the backup", 0, 0)
             examine(backup, name=backup)
             with _reading(backup) as source, _opened(partial, "rwc") as copy:
-                source.backup(copy)
+                size = source.execute("PRAGMA page_size").fetchone()[0]
+                source.backup(
+                    copy,
+                    pages=_PAGES_AT_ONCE,
+                    progress=lambda _, left, total: tell("restoring", (total - left) * size, total * size),
+                )
+            tell("checking", 0, 0)
             renew(partial)
             partial.chmod((path if path.exists() else backup).stat().st_mode & 0o777)
             if os.geteuid() == 0:
@@ -163,6 +185,14 @@ def settle(connection: sqlite3.Connection) -> None:
         replay(connection)
 
 
+def _used(connection: sqlite3.Connection) -> int:
+    """Say how large a copy of a database becomes, about."""
+    pages, free, size = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+    )
+    return (pages - free) * size
+
+
 def _check(connection: sqlite3.Connection, path: Path) -> int:
     application, version = (
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
@@ -194,6 +224,9 @@ def _opened(path: Path, mode: str) -> Generator[sqlite3.Connection]:
         finally:
             connection.close()
     except sqlite3.Error as exc:
+        if getattr(exc, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
+            # SQLite says so where Ctrl-C was pressed between two steps of a statement.
+            raise KeyboardInterrupt from exc
         raise EngineUnusable(
             f"cannot copy or read {str(path)!r} ({exc}): is it a database of Dragoman, and has the disk space?"
         ) from exc

@@ -20,10 +20,11 @@ from gateway.store.questions.question import Question, T
 from gateway.store.records import micros
 from gateway.store.retention import RemovedRows
 from gateway.store.roster import Roster
-from gateway.store.rows import EngineHealth, Instance, Regained, SessionRow, StoredAnswer
+from gateway.store.rows import NO_NOTES, EngineHealth, Instance, Regained, SessionRow, StoredAnswer
 from gateway.store.shared_probe import SharedProbe
 from gateway.store.sqlite import leases, upkeep
-from gateway.store.sqlite.beside import OWNED, AnswersBeside, Beside, TablesNeeded, answer_beside
+from gateway.store.sqlite.answers_beside import OWNED, AnswersBeside
+from gateway.store.sqlite.beside import Beside, TablesNeeded, answer_beside
 from gateway.store.sqlite.dialect import answer
 from gateway.store.sqlite.lock import FileLock, check_place, locate
 from gateway.store.sqlite.place import FilePlace
@@ -125,7 +126,7 @@ class SqliteEngine(AnswersBeside):
     # Journal
 
     async def commit(self, step: Step) -> Committed:
-        return await self._write.commit(step, [encode_event(new) for new in step.events])
+        return await self._open[0].commit(step, [encode_event(new) for new in step.events])
 
     # Registry
 
@@ -139,6 +140,7 @@ class SqliteEngine(AnswersBeside):
         labels: Mapping[str, str],
         first: Envelope,
         state: str = "starting",
+        notes: Mapping[str, str] = NO_NOTES,
     ) -> tuple[SessionRow, bool]:
         try:
             written = orjson.dumps(dict(labels))
@@ -154,6 +156,7 @@ class SqliteEngine(AnswersBeside):
                 first=first,
                 record=encode_event(first),
                 state=state,
+                notes=notes,
             )
         )
         row = await self.session(found)

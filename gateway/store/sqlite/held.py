@@ -4,8 +4,10 @@ A commit appends its rows to one table, `steps`, and touches no other. They are 
 into earlier ones, so that what begins and ends meanwhile is put into its table once, in its last state.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+from zlib import compress, decompress
 
 import orjson
 
@@ -27,12 +29,12 @@ from gateway.store.records import (
     send_row,
 )
 
-T = TypeVar("T")
+PLAIN, PACKED = 1, 2
+"""How an entry is written, as it is or compressed. A release reads every format up to its own newest."""
+_SMALL = 1_024
+"""Bytes for a step or event up to which an entry is compressed: rows repeat each other, long bodies cost much CPU."""
 
-FORMAT = 1
-"""How `encode` writes. A release reads every format up to its own; a new one raises the number."""
-
-Row = tuple[Any, ...]
+Row = Sequence[Any]
 Place = tuple[SessionId, int]
 """Session and sequence of an event, or of a send whose target is said beside."""
 
@@ -42,8 +44,47 @@ CHANGING = (
 )  # fmt: skip
 """The columns of a call that change; a row that moves one is these, and its id."""
 _CHANGING = [CALL_COLUMNS.index(name) for name in CHANGING]
+_MOVE = itemgetter(*_CHANGING, CALL_COLUMNS.index("call_id"))
 _STATE, _CREATED = SEND_COLUMNS.index("state"), SEND_COLUMNS.index("created_at")
+_TARGET = SEND_COLUMNS.index("target")
 _BODY = EventRecord._fields.index("body")
+
+
+class BatchRows(NamedTuple):
+    """The rows of one batch, as they are appended to the log."""
+
+    sessions: Sequence[Row]
+    """last_seq, size, updated_at, cursor and session_id of every session touched."""
+    states: Mapping[SessionId, str]
+    """The new ones."""
+    events: Sequence[EventRecord]
+    opened: Sequence[Row]
+    moved: Sequence[Row]
+    """`CHANGING`, and the id, of calls that were there before."""
+    sends: Sequence[Row]
+    changes: Sequence[Row]
+    interactions: Sequence[InteractionRecord | InteractionMove]
+    answers: Sequence[Row]
+    """`AnswerRecord`, and the time it was kept at."""
+    snapshots: Sequence[SnapshotRecord]
+
+
+def rows_of(writes: Writes, before: Mapping[SessionId, Head]) -> BatchRows:
+    """Make the rows of a batch; `before` says how its sessions were."""
+    now, cursors, heads, opened = writes.now, writes.cursors, writes.heads, writes.opened
+    rows = {call_id: call_row(call) for call_id, call in writes.calls.items()}
+    return BatchRows(
+        [(head.last_seq, head.size, now, cursors.get(name), name) for name, head in heads.items()],
+        {name: head.state for name, head in heads.items() if name not in before or before[name].state != head.state},
+        writes.events,
+        [rows.pop(call_id) for call_id in opened],
+        [_MOVE(row) for row in rows.values()],
+        [send_row(send) for send in writes.sends],
+        [send_change_row(session_id, change) for session_id, change in writes.send_changes],
+        writes.interactions,
+        [(*answer, now) for answer in writes.answers],
+        [*writes.snapshots.values()],
+    )
 
 
 class HeldRows:
@@ -65,68 +106,41 @@ class HeldRows:
         """Of sends that are in their table already. Both by target."""
         self.interactions: list[InteractionRecord | InteractionMove] = []
         self.answers: list[Row] = []
-        """`AnswerRecord`, and the time it was kept at."""
         self.snapshots: dict[SessionId, SnapshotRecord] = {}
         self.sessions: dict[SessionId, Row] = {}
-        """last_seq, size, updated_at, cursor and session_id of every session touched."""
         self.states: dict[SessionId, str] = {}
 
-    def take(self, writes: Writes, now: int, before: Callable[[SessionId], Head | None]) -> None:
-        """Make the rows of a batch; `before` says how its sessions were."""
-        for event in writes.events:
-            self.events[event.session_id, event.seq] = event
-        self.keys |= writes.keys
-        for call_id in writes.opened:
-            self.opened[call_id] = call_row(writes.calls[call_id])
-        for call_id, call in writes.calls.items():
-            if call_id not in self.opened:
-                row = call_row(call)
-                self.moved[call_id] = (*[row[column] for column in _CHANGING], call_id)
-        for send in writes.sends:
-            self.sends.setdefault(send.target, {})[send.session_id, send.sequence] = send_row(send)
-        for session_id, change in writes.send_changes:
-            self._change(change.target, (session_id, change.sequence), send_change_row(session_id, change))
-        self.interactions += writes.interactions
-        self.answers += [(*answer, now) for answer in writes.answers]
-        self.snapshots |= writes.snapshots
-        cursors = writes.cursors
-        for session_id, head in writes.heads.items():
-            self.sessions[session_id] = (head.last_seq, head.size, now, cursors.get(session_id), session_id)
-            known = before(session_id)
-            if known is None or known.state != head.state:
-                self.states[session_id] = head.state
-
-    def add(self, later: "HeldRows") -> None:
+    def add(self, rows: BatchRows) -> None:
         """Merge what a later batch writes."""
-        self.events |= later.events
-        self.keys |= later.keys
-        self.opened |= later.opened
-        for call_id, row in later.moved.items():
-            opened = self.opened.get(call_id)
-            if opened is None:
-                self.moved[call_id] = row
+        for event in rows.events:
+            self.events[event.session_id, event.seq] = event
+            if event.dedupe_key is not None:
+                self.keys.add((event.session_id, event.direction, event.dedupe_key))
+        for row in rows.opened:
+            self.opened[row[0]] = row
+        for row in rows.moved:
+            call_id = row[-1]
+            if call_id in self.opened:
+                self.opened[call_id] = after_move(self.opened[call_id], row)
             else:
-                self.opened[call_id] = after_move(opened, row)
-        for target, sends in later.sends.items():
-            self.sends.setdefault(target, {}).update(sends)
-        for target, changes in later.changes.items():
-            for place, row in changes.items():
-                self._change(target, place, row)
-        self.interactions += later.interactions
-        self.answers += later.answers
-        self.snapshots |= later.snapshots
-        for session_id, row in later.sessions.items():
-            known = self.sessions.get(session_id)
-            kept = row if known is None or row[3] is not None else (*row[:3], known[3], session_id)
-            self.sessions[session_id] = kept
-        self.states |= later.states
-
-    def _change(self, target: str, place: Place, row: Row) -> None:
-        sends = self.sends.get(target)
-        if sends is not None and place in sends:
-            sends[place] = after_change(sends[place], row)
-        else:
-            self.changes.setdefault(target, {})[place] = row
+                self.moved[call_id] = row
+        for row in rows.sends:
+            self.sends.setdefault(row[_TARGET], {})[row[0], row[1]] = row
+        for row in rows.changes:
+            *_, session_id, seq, target = row
+            place, sends = (session_id, seq), self.sends.get(target)
+            if sends is not None and place in sends:
+                sends[place] = after_change(sends[place], row)
+            else:
+                self.changes.setdefault(target, {})[place] = row
+        self.interactions += rows.interactions
+        self.answers += rows.answers
+        for snapshot in rows.snapshots:
+            self.snapshots[snapshot.session_id] = snapshot
+        for row in rows.sessions:
+            known = self.sessions.get(row[-1])
+            self.sessions[row[-1]] = row if known is None or row[3] is not None else (*row[:3], known[3], row[-1])
+        self.states |= rows.states
 
     def head(self, head: Head) -> Head:
         """Say what is true of a session, given what its table says."""
@@ -157,44 +171,54 @@ def after_change(row: Row, change: Row) -> Row:
     return (*row[:_STATE], *change[:4], *row[_CREATED:])
 
 
-def encode(rows: HeldRows, steps: int) -> tuple[bytes, bytes]:
+def encode(rows: BatchRows, steps: int) -> tuple[bytes, bytes]:
     """Write down the rows of so many steps: as JSON, and apart from it what is bytes already."""
-    blobs: list[bytes] = []
+    events: list[Row] = []
+    apart: list[bytes] = []
+    for event in rows.events:
+        body, about = event.body, event.about
+        events.append((*event[:_BODY], None if body is None else len(body), None if about is None else len(about)))
+        apart += (body or b"", about or b"")
+    apart += [answer[3] for answer in rows.answers]
+    apart += [one.snapshot for one in rows.snapshots]
+    told = (
+        steps,
+        rows.sessions,
+        rows.states,
+        events,
+        rows.opened,
+        rows.moved,
+        rows.sends,
+        rows.changes,
+        [tuple(change) for change in rows.interactions],
+        [(*answer[:3], len(answer[3]), *answer[4:]) for answer in rows.answers],
+        [(one.session_id, len(one.snapshot), one.keep_from) for one in rows.snapshots],
+    )
+    return orjson.dumps(told), b"".join(apart)
 
-    def apart(blob: bytes | None) -> int | None:
-        if blob is None:
-            return None
-        blobs.append(blob)
-        return len(blob)
 
-    told: dict[str, Any] = {
-        "steps": steps,
-        "events": [(*event[:_BODY], apart(event.body), apart(event.about)) for event in rows.events.values()],
-        "opened": [*rows.opened.values()],
-        "moved": [*rows.moved.values()],
-        "sends": [row for sends in rows.sends.values() for row in sends.values()],
-        "changes": [row for changes in rows.changes.values() for row in changes.values()],
-        "interactions": [tuple(change) for change in rows.interactions],
-        "answers": [(*answer[:3], apart(answer[3]), *answer[4:]) for answer in rows.answers],
-        "snapshots": [(one.session_id, apart(one.snapshot), one.keep_from) for one in rows.snapshots.values()],
-        "sessions": [*rows.sessions.values()],
-        "states": rows.states,
-    }
-    return orjson.dumps({name: value for name, value in told.items() if value}), b"".join(blobs)
+def pack(said: bytes, apart: bytes, *, count: int) -> tuple[int, bytes, bytes]:
+    """Compress what `encode` has written of so many steps and events, where they are small; says the format too."""
+    if len(said) + len(apart) > _SMALL * count:
+        return PLAIN, said, apart
+    return PACKED, compress(said, 1), compress(apart, 1)
 
 
-def decode(number: int, said: bytes, apart: bytes) -> tuple[HeldRows, int]:
+def decode(number: int, said: bytes, apart: bytes) -> tuple[BatchRows, int]:
     """Read the rows of some steps, and how many steps they are of.
 
     Raises:
         EngineUnusable: a newer release has written them, in a way that this one does not know.
     """
-    if number != FORMAT:
+    if number > PACKED:
         raise EngineUnusable(
-            f"steps of format {number} wait in the database, and this release knows {FORMAT}: "
+            f"steps of format {number} wait in the database, and this release knows {PACKED}: "
             "run the release that was killed over it, and stop that in order"
         )
-    told: Mapping[str, Any] = orjson.loads(said)
+    if number == PACKED:
+        said, apart = decompress(said), decompress(apart)
+    told: Sequence[Any] = orjson.loads(said)
+    steps, sessions, states, events, opened, moved, sends, changes, interactions, answers, snapshots = told
     at = 0
 
     def blob(size: int | None) -> bytes | None:
@@ -204,24 +228,19 @@ def decode(number: int, said: bytes, apart: bytes) -> tuple[HeldRows, int]:
         at += size
         return apart[at - size : at]
 
-    rows = HeldRows()
-    for event in told.get("events", ()):
-        record = EventRecord._make((*event[:_BODY], blob(event[_BODY]), blob(event[_BODY + 1])))
-        rows.events[record.session_id, record.seq] = record
-        if record.dedupe_key is not None:
-            rows.keys.add((record.session_id, record.direction, record.dedupe_key))
-    rows.opened = {row[0]: tuple(row) for row in told.get("opened", ())}
-    rows.moved = {row[-1]: tuple(row) for row in told.get("moved", ())}
-    for row in told.get("sends", ()):
-        rows.sends.setdefault(row[2], {})[row[0], row[1]] = tuple(row)
-    for row in told.get("changes", ()):
-        rows.changes.setdefault(row[6], {})[row[4], row[5]] = tuple(row)
-    for row in told.get("interactions", ()):
-        kind = InteractionMove if len(row) == len(InteractionMove._fields) else InteractionRecord
-        rows.interactions.append(kind(*row))
-    rows.answers = [(*row[:3], blob(row[3]), *row[4:]) for row in told.get("answers", ())]
-    for session_id, size, keep_from in told.get("snapshots", ()):
-        rows.snapshots[session_id] = SnapshotRecord(session_id, blob(size) or b"", keep_from)
-    rows.sessions = {row[-1]: tuple(row) for row in told.get("sessions", ())}
-    rows.states = told.get("states", {})
-    return rows, told["steps"]
+    rows = BatchRows(
+        sessions,
+        states,
+        [EventRecord._make((*row[:_BODY], blob(row[_BODY]), blob(row[_BODY + 1]))) for row in events],
+        opened,
+        moved,
+        sends,
+        changes,
+        [
+            (InteractionMove if len(row) == len(InteractionMove._fields) else InteractionRecord)(*row)
+            for row in interactions
+        ],
+        [(*row[:3], blob(row[3]), *row[4:]) for row in answers],
+        [SnapshotRecord(session_id, blob(size) or b"", keep_from) for session_id, size, keep_from in snapshots],
+    )
+    return rows, steps

@@ -14,8 +14,8 @@ from gateway.store.questions.sessions import session
 from gateway.store.roster import Roster, room_for
 from gateway.store.rows import Regained, SessionRow
 from gateway.store.sqlite.dialect import answer
+from gateway.store.sqlite.jobs import Turn
 from gateway.store.sqlite.upkeep import Run
-from gateway.store.sqlite.writer import Turn
 
 OWNED = "SELECT owner, count(*) FROM sessions INDEXED BY sessions_owned WHERE state <> 'closed' GROUP BY owner"
 _ORPHANS = """

@@ -1,24 +1,26 @@
 """The table `steps`: what commits append to, and what is spread over the other tables later, in one transaction.
 
-It is a row of slots, each as large as a page holds; an entry takes as many as it needs, and once all entries are
-spread they are written over from the first on. So a commit writes whole pages and touches no other. Slot 0 says
-which entry was spread last; those with a higher number wait.
+It is a row of slots, each as large as a page holds, and each begins with the number of its round. An entry goes behind
+the one before it into the same slot where it fits in there whole, and into as many of the next as it needs otherwise;
+once all entries are spread, the next round writes the slots over from the first on. So a commit writes whole pages,
+most often one, and touches no other table. Many small steps and events at once are compressed. Slot 0 says which round
+was spread last; what is of a later one waits.
 """
 
 import sqlite3
-from collections.abc import Callable
-from itertools import groupby
+from collections.abc import Callable, Iterator
+from math import inf
 from struct import Struct
 from threading import Lock
 from time import monotonic
 from typing import NamedTuple, TypeVar
 
-from gateway.store.sqlite.held import FORMAT, HeldRows, decode, encode
+from gateway.store.sqlite.held import PLAIN, BatchRows, HeldRows, decode, encode, pack
 from gateway.store.sqlite.statements import write
 
 T = TypeVar("T")
 
-SPREAD_AFTER = 1.0
+SPREAD_AFTER = 2.0
 """Seconds after which what was appended is spread."""
 SPREAD_BYTES = 2 * 1024 * 1024
 """How much is spread at once, so that no commit waits long behind it."""
@@ -26,13 +28,13 @@ MOST_SECONDS, MOST_BYTES = 10.0, 64 * 1024 * 1024
 """How far the tables may fall behind where they cannot be written; then nothing is appended any more."""
 
 _ENTRY = Struct(">HII")
-"""What an entry begins with: its format, and the sizes of its JSON and of what is apart from it."""
+"""What an entry begins with: its format, which is never 0, and the sizes of its JSON and of what is apart from it."""
 _SLOT = Struct(">Q")
-"""What a slot begins with: the number of the entry."""
+"""What a slot begins with: the number of its round."""
 _FRAME = 39
 """What SQLite itself needs of a page that holds one slot and nothing else."""
 
-_PUT, _PUT_AGAIN = "INSERT INTO steps (part, id) VALUES (?, ?)", "UPDATE steps SET part = ? WHERE id = ?"
+_PUT = "INSERT OR REPLACE INTO steps (id, part) VALUES (?, ?)"
 _CLOSE = """
 UPDATE schema_version SET settled = readable_from, readable_from = max(readable_from, ?)
 WHERE settled IS NULL AND n = (SELECT max(n) FROM schema_version)
@@ -46,9 +48,13 @@ _BLANK = "UPDATE steps SET part = zeroblob(length(part)) WHERE id > 0"
 class Entry(NamedTuple):
     """One commit as it was appended."""
 
-    rows: HeldRows
+    rows: BatchRows
     size: int
-    slots: int
+    """What it takes in memory, about."""
+    slot: int
+    """The last slot that it takes."""
+    end: bytes
+    """What that slot holds then."""
 
 
 class Behind:
@@ -57,35 +63,38 @@ class Behind:
     def __init__(self) -> None:
         self.rows = HeldRows()
         self.spread_to = 0
-        """The number of the last entry that the tables have; grows for as long as the engine is open."""
+        """The number of the last round that the tables have; grows for as long as the engine is open."""
+        self.due_at = inf
+        """When it is to be spread, by the monotonic clock."""
         self.entries = 0
-        self.slots_taken = 0
+        self.begun = False
+        """Whether the database says that its log holds something."""
+        self.slot, self.end = 1, b""
+        """Where the last entry ends, and what that slot holds."""
         self._size = 0
         self._since = 0.0
         self._lock = Lock()
 
     def append(self, entry: Entry) -> None:
         """Take over what was committed."""
+        self.begun = True
         with self._lock:
             if not self.entries:
                 self._since = monotonic()
+                self.due_at = self._since + SPREAD_AFTER
+            if self._size < SPREAD_BYTES <= self._size + entry.size:
+                self.due_at = self._since
             self.entries += 1
-            self.slots_taken += entry.slots
             self._size += entry.size
+            self.slot, self.end = entry.slot, entry.end
             self.rows.add(entry.rows)
 
     def clear(self) -> None:
         """Let go of all of it: the tables have it."""
         with self._lock:
-            self.spread_to += self.entries
-            self.rows, self.entries, self.slots_taken, self._size = HeldRows(), 0, 0, 0
-
-    @property
-    def due_in(self) -> float | None:
-        """In how many seconds it is to be spread; None where there is nothing."""
-        if not self.entries:
-            return None
-        return 0.0 if self._size >= SPREAD_BYTES else max(0.0, self._since + SPREAD_AFTER - monotonic())
+            self.spread_to += bool(self.entries)
+            self.rows, self.entries, self._size, self.due_at = HeldRows(), 0, 0, inf
+            self.slot, self.end = 1, b""
 
     @property
     def is_full(self) -> bool:
@@ -116,32 +125,31 @@ class Log:
         self._behind = behind
         self._schema = schema
         self._room: int = connection.execute("PRAGMA page_size").fetchone()[0] - _FRAME - _SLOT.size
-        self._slots = 0
-        """How many there are; none where nothing was appended yet."""
+        behind.begun = False
 
-    def append(self, rows: HeldRows, steps: int) -> Entry:
+    def append(self, rows: BatchRows, steps: int) -> Entry:
         """Write down the rows of so many steps; the transaction is the caller's."""
-        behind, many = self._behind, self._connection.executemany
-        if not self._slots:
+        behind, room = self._behind, self._room
+        if not behind.begun:
             # No release may read the database now that does not know the log.
             self._connection.execute(_CLOSE, (self._schema,))
-            self._connection.execute("INSERT OR REPLACE INTO steps VALUES (0, ?)", (_SLOT.pack(behind.spread_to),))
-        said, apart = encode(rows, steps)
-        entry = b"".join((_ENTRY.pack(FORMAT, len(said), len(apart)), said, apart))
-        number, room = _SLOT.pack(behind.spread_to + behind.entries + 1), self._room
-        parts = [
-            (number + entry[at : at + room].ljust(room, b"\0"), slot)
-            for slot, at in enumerate(range(0, len(entry), room), start=behind.slots_taken + 1)
-        ]
-        old = max(0, min(self._slots - behind.slots_taken, len(parts)))
-        many(_PUT_AGAIN, parts[:old])
-        many(_PUT, parts[old:])
-        return Entry(rows, len(entry), len(parts))
-
-    def appended(self, entry: Entry) -> None:
-        """Take over what was committed."""
-        self._slots = max(self._slots, self._behind.slots_taken + entry.slots)
-        self._behind.append(entry)
+            self._connection.execute(_PUT, (0, _SLOT.pack(behind.spread_to)))
+        form, (said, apart) = PLAIN, encode(rows, steps)
+        size = len(said) + len(apart)
+        if size > room:
+            # Less than a page is not written anyhow.
+            form, said, apart = pack(said, apart, count=steps + len(rows.events))
+        entry = b"".join((_ENTRY.pack(form, len(said), len(apart)), said, apart))
+        slot, round_ = behind.slot, _SLOT.pack(behind.spread_to + 1)
+        if len(behind.end) + len(entry) <= room:
+            entry = behind.end + entry
+        elif behind.end:
+            slot += 1
+        parts = [entry[at : at + room] for at in range(0, len(entry), room)]
+        last = slot + len(parts) - 1
+        slots = [(at, round_ + part.ljust(room, b"\0")) for at, part in enumerate(parts, slot)]
+        self._connection.executemany(_PUT, slots)
+        return Entry(rows, size, last, parts[-1])
 
     def spread(self) -> None:
         """Write what is held into the tables; the transaction is the caller's.
@@ -151,12 +159,12 @@ class Log:
         behind = self._behind
         if behind.entries:
             write(self._connection, behind.rows)
-            self._connection.execute(_PUT_AGAIN, (_SLOT.pack(behind.spread_to + behind.entries), 0))
+            self._connection.execute(_PUT, (0, _SLOT.pack(behind.spread_to + 1)))
 
     def spread_and_close(self) -> None:
         """Write what is held into the tables and leave a database that every release reads that could before."""
         _finish(self._connection, self._behind.rows)
-        self._slots = 0
+        self._behind.begun = False
         self._behind.clear()
 
 
@@ -174,18 +182,28 @@ def replay(connection: sqlite3.Connection) -> int:
     found = connection.execute(_SPREAD).fetchone()
     if found is None:
         return 0
+    waiting = [part[_SLOT.size :] for (part,) in connection.execute(_ALL) if part[: _SLOT.size] > found[0]]
     rows, steps = HeldRows(), 0
-    parts = (row[0] for row in connection.execute(_ALL))
-    for number, slots in groupby(parts, key=lambda part: part[: _SLOT.size]):
-        if number > found[0]:
-            entry = b"".join(slot[_SLOT.size :] for slot in slots)
-            form, said, apart = _ENTRY.unpack_from(entry)
-            middle = _ENTRY.size + said
-            later, count = decode(form, entry[_ENTRY.size : middle], entry[middle : middle + apart])
-            rows.add(later)
-            steps += count
+    for form, said, apart in _entries(b"".join(waiting), len(waiting[0]) if waiting else 0):
+        later, count = decode(form, said, apart)
+        rows.add(later)
+        steps += count
     _finish(connection, rows)
     return steps
+
+
+def _entries(log: bytes, room: int) -> Iterator[tuple[int, bytes, bytes]]:
+    at = 0
+    while at < len(log):
+        left = room - at % room
+        form, said, apart = _ENTRY.unpack_from(log, at) if left >= _ENTRY.size else (0, 0, 0)
+        if form:
+            middle = at + _ENTRY.size + said
+            yield form, log[at + _ENTRY.size : middle], log[middle : middle + apart]
+            at = middle + apart
+        else:
+            # Nothing more is in this slot.
+            at += left
 
 
 def _finish(connection: sqlite3.Connection, rows: HeldRows) -> None:

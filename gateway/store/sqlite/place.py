@@ -46,6 +46,11 @@ class FilePlace:
     # What others ask
 
     @property
+    def is_in_doubt(self) -> bool:
+        """Whether something was not where it was when it was looked at last."""
+        return bool(self._since)
+
+    @property
     def trouble(self) -> str | None:
         """What is not where it was, with what to do; for an operator."""
         return "; ".join(self._counted.values()) or None

@@ -209,7 +209,7 @@ def open_writer(path: Path, *, replayed: Callable[[int], object] = lambda _: Non
         connection = _connect(path)
         _check_ours(connection, path)
         # Only a new file takes it: what a commit appends is small, and a page is the least that it writes.
-        connection.execute("PRAGMA page_size = 4096")
+        connection.execute("PRAGMA page_size = 2048")
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise EngineUnusable(f"the file system of {str(path)!r} cannot hold a write-ahead log: use a local disk")

@@ -82,7 +82,7 @@ def write(connection: sqlite3.Connection, rows: HeldRows) -> None:
     many(_CHANGE_STATE, [(state, session_id) for session_id, state in rows.states.items()])
 
 
-def _add(connection: sqlite3.Connection, statements: dict[int, str], rows: Sequence[tuple[object, ...]]) -> None:
+def _add(connection: sqlite3.Connection, statements: dict[int, str], rows: Sequence[Sequence[object]]) -> None:
     start = 0
     for size, statement in statements.items():
         while len(rows) - start >= size:

@@ -12,10 +12,10 @@ from gateway.events import CallId, SessionId
 from gateway.store.apply import DedupeKey, Writes
 from gateway.store.call import Call
 from gateway.store.records import CALL_COLUMNS, Head
-from gateway.store.sqlite.held import HeldRows
+from gateway.store.sqlite.held import HeldRows, rows_of
 from gateway.store.sqlite.log import Behind, Log
 from gateway.store.sqlite.statements import select, write
-from gateway.store.step import CallOpen, Step
+from gateway.store.step import Step
 
 _HEADS_KEPT = 20_000
 _SIZES = (1, 4, 16, 64, 256)
@@ -49,15 +49,13 @@ class Store:
         self._held = behind.rows
         """What is held while the transaction lasts; nothing once it was spread."""
         self._heads: dict[SessionId, Head] = {}
-        self._open_calls: dict[CallId, Call] = {}
-        self._fetched: dict[CallId, Call] = {}
+        self._calls: dict[CallId, Call] = {}
+        """The open ones, and those that the batch asks about."""
+        self._ended: list[CallId] = []
+        """What is to be forgotten of them with the next batch."""
         self._seen: set[DedupeKey] = set()
-
-    def head(self, session_id: SessionId) -> Head | None:
-        return self._heads.get(session_id)
-
-    def call(self, call_id: CallId) -> Call | None:
-        return self._open_calls.get(call_id) or self._fetched.get(call_id)
+        self.head = self._heads.get
+        self.call = self._calls.get
 
     def seen(self, key: DedupeKey) -> bool:
         return key in self._seen or key in self._held.keys
@@ -65,7 +63,9 @@ class Store:
     def begin(self) -> None:
         """Start a batch: its transaction, and a fresh look at what memory does not hold."""
         self._held = self._behind.rows
-        self._fetched = {}
+        for call_id in self._ended:
+            self._calls.pop(call_id, None)
+        self._ended = []
         self._seen = set()
         if len(self._heads) > _HEADS_KEPT:
             self._heads.clear()
@@ -85,14 +85,11 @@ class Store:
             sessions.add(step.session_id)
             for change in step.calls:
                 calls.add(change.call_id)
-            for expectation in step.expects:
-                if isinstance(expectation, CallOpen):
-                    calls.add(expectation.call_id)
             for new in step.events:
                 if new.dedupe_key is not None:
                     keys.add((step.session_id, new.direction, new.dedupe_key))
         sessions -= self._heads.keys()
-        calls -= self._open_calls.keys()
+        calls -= self._calls.keys()
         if sessions:
             for row in self._find(_HEADS, sessions):
                 self._heads[row[0]] = self._held.head(Head._make(row))
@@ -101,7 +98,9 @@ class Store:
             for call_id in calls:
                 call = self._held.call(call_id, kept.get(call_id))
                 if call is not None:
-                    self._fetched[call_id] = call
+                    self._calls[call_id] = call
+                    if not call.is_open:
+                        self._ended.append(call_id)
         if keys:
             self._seen.update(self._find(_KEYS, keys))
 
@@ -120,25 +119,27 @@ class Store:
             values = part if isinstance(part[0], str) else [value for key in part for value in key]
             yield from self.connection.execute(statements[size], values)
 
-    def keep(self, writes: Writes, now: int, *, steps: int, lazily: bool) -> None:
+    def keep(self, writes: Writes, *, steps: int, lazily: bool) -> None:
         """Commit what a batch writes: as an entry of the log, or into the tables where what was held is there too."""
-        rows = HeldRows()
-        rows.take(writes, now, self._heads.get)
-        # Where every step was refused there is nothing to append.
-        entry = self.log.append(rows, steps) if lazily and writes.heads else None
-        if not lazily:
-            write(self.connection, rows)
-        self.connection.execute("COMMIT")
-        if entry is not None:
-            self.log.appended(entry)
-        if not lazily:
+        rows = rows_of(writes, self._heads)
+        if lazily:
+            # Where every step was refused there is nothing to append.
+            entry = self.log.append(rows, steps) if writes.heads else None
+            self.connection.execute("COMMIT")
+            if entry is not None:
+                self._behind.append(entry)
+        else:
+            held = HeldRows()
+            held.add(rows)
+            write(self.connection, held)
+            self.connection.execute("COMMIT")
             self._behind.clear()
         self._heads.update(writes.heads)
         for call_id, call in writes.calls.items():
             if call.is_open:
-                self._open_calls[call_id] = call
+                self._calls[call_id] = call
             else:
-                self._open_calls.pop(call_id, None)
+                self._calls.pop(call_id, None)
 
     def forget_head(self, session_id: SessionId) -> None:
         """Trust memory no more about one session."""
@@ -147,4 +148,4 @@ class Store:
     def forget(self) -> None:
         """Trust memory no more; the tables are asked again, and what is held."""
         self._heads.clear()
-        self._open_calls.clear()
+        self._calls.clear()

@@ -16,9 +16,9 @@ from gateway.store.records import EventRecord, Head, micros
 from gateway.store.retention import PORTION, RemovedRows, add_up
 from gateway.store.rows import StoredAnswer
 from gateway.store.sqlite.dialect import in_sqlite
+from gateway.store.sqlite.jobs import Turn
 from gateway.store.sqlite.log import blank
 from gateway.store.sqlite.schema import PATIENCE
-from gateway.store.sqlite.writer import Turn
 
 _ADD_SESSION = """
 INSERT INTO sessions (session_id, runtime, protocol, native_id, state, labels, last_seq, min_seq, fence, size,
@@ -50,6 +50,7 @@ def open_session(
     first: Envelope,
     record: EventRecord,
     state: str,
+    notes: Mapping[str, str],
 ) -> Run:
     """Make a session or open a closed one again; answers its id and whether it is new."""
     shown = labels.decode()
@@ -59,10 +60,14 @@ def open_session(
         found = execute(
             "SELECT session_id FROM sessions WHERE runtime = ? AND native_id = ?", (runtime, native_id)
         ).fetchone()
+        if found is None and _head(turn, session_id) is not None:
+            raise Conflict(f"session {session_id!r} is another one of runtime {runtime!r}")
+        for name, value in notes.items():
+            _ask(turn, SET_NOTE, name, value)
         if found is None:
-            if _head(turn, session_id) is not None:
-                raise Conflict(f"session {session_id!r} is another one of runtime {runtime!r}")
-            execute(_ADD_SESSION, (session_id, runtime, protocol, native_id, state, shown, turn.now, turn.now))
+            execute(
+                _ADD_SESSION, (session_id, runtime, protocol, native_id, state, shown, turn.writes.now, turn.writes.now)
+            )
             turn.writes.heads[session_id] = Head(session_id, runtime, state, 0, 1, 0, 0)
             _begin(turn, session_id, first, record, state)
             return session_id, True
@@ -79,7 +84,7 @@ def open_session(
 def _begin(turn: Turn, session_id: SessionId, first: Envelope, record: EventRecord, state: str) -> None:
     step = begin(first, session_id, state)
     turn.store.fetch([step])
-    decide(step, [record], now=turn.now, known=turn.store, writes=turn.writes)
+    decide(step, [record], known=turn.store, writes=turn.writes)
 
 
 def _head(turn: Turn, session_id: SessionId) -> Head | None:
@@ -93,7 +98,7 @@ def remember(key: str, scope: str, answer: StoredAnswer) -> Run:
     def run(turn: Turn) -> bool:
         execute = turn.store.connection.execute
         found = execute("SELECT expires_at FROM idempotency WHERE scope = ? AND key = ?", (scope, key)).fetchone()
-        if found is not None and found[0] > turn.now:
+        if found is not None and found[0] > turn.writes.now:
             return False
         execute(_REMEMBER, (scope, key, answer.request_sha, answer.response, micros(answer.expires_at)))
         return True
@@ -134,7 +139,7 @@ def set_note(name: str, value: str | None) -> Run:
 def probe(turn: Turn) -> Mapping[str, Any]:
     """Write something, and say how the database is set."""
     connection = turn.store.connection
-    connection.execute("INSERT OR REPLACE INTO probe (id, tried_at) VALUES (1, ?)", (turn.now,))
+    connection.execute("INSERT OR REPLACE INTO probe (id, tried_at) VALUES (1, ?)", (turn.writes.now,))
     names = ("page_count", "page_size", "journal_mode", "synchronous", "user_version")
     return {name: connection.execute("PRAGMA " + name).fetchone()[0] for name in names}
 
@@ -229,7 +234,7 @@ def drop_calls(before: int, budget: int) -> Run:
     """Remove calls that ended before a time and whose outcome waits for no one, and expired answers."""
 
     def run(turn: Turn) -> int:
-        turn.store.connection.execute("DELETE FROM idempotency WHERE expires_at <= ?", (turn.now,))
+        turn.store.connection.execute("DELETE FROM idempotency WHERE expires_at <= ?", (turn.writes.now,))
         return len(_ask(turn, DROP_CALLS, before, max(budget, 0)))
 
     return run

@@ -11,22 +11,34 @@ import contextlib
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from math import inf
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import Any, Literal
+from typing import Any
 
 import structlog
 
 from gateway.clock import Clock
-from gateway.errors import DragomanError, EngineUnavailable, InvalidRequest, OperatorError
-from gateway.events.frozen import frozen
+from gateway.errors import DragomanError, EngineUnavailable, OperatorError
 from gateway.guard import FAULTS, guard_call
 from gateway.store.apply import Writes, decide
 from gateway.store.byte_room import ByteRoom
 from gateway.store.records import EventRecord, micros
+from gateway.store.sqlite.jobs import (
+    LEAST,
+    WAITING_BYTES,
+    How,
+    Job,
+    StepJob,
+    Task,
+    Turn,
+    Verdict,
+    caused,
+    take,
+    translate,
+)
 from gateway.store.sqlite.log import Behind
 from gateway.store.sqlite.place import FilePlace
 from gateway.store.sqlite.schema import MIGRATIONS, open_writer
@@ -35,70 +47,8 @@ from gateway.store.step import Committed, Step
 
 log = structlog.get_logger(__name__)
 
-BATCH = 256
-WAITING = 1_024
-"""Jobs that may wait for the writer; who comes later waits for room."""
-WAITING_BYTES = 64 * 1024 * 1024
-"""What the events of waiting steps may take; who comes later waits for room."""
 _PAUSE = 1.0
 """Seconds until the tables are tried again that could not be written."""
-_LEAST = WAITING_BYTES // WAITING
-"""What a job takes of that room however small it is, so that it is full by count as well."""
-
-# The surroundings are at fault (disk, memory, permissions), not what was to be written.
-_SURROUNDINGS = frozenset(
-    {
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_INTERRUPT,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_NOMEM,
-        sqlite3.SQLITE_NOTADB,
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_PROTOCOL,
-        sqlite3.SQLITE_READONLY,
-    }
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """What a task may use while its transaction is open."""
-
-    store: Store
-    writes: Writes
-    now: int
-
-
-How = Literal["shared", "alone", "outside"]
-"""In the batch's transaction; in one of its own, since it changes rows that steps have an eye on; in none."""
-
-
-@frozen
-class StepJob:
-    """A step to decide and write."""
-
-    step: Step
-    events: Sequence[EventRecord]
-    future: asyncio.Future[Any]
-    weight: int
-
-
-@frozen
-class Task:
-    """Something else to write. It raises before it writes anything, or not at all."""
-
-    run: Callable[[Turn], Any]
-    how: How
-    future: asyncio.Future[Any]
-    weight: int = _LEAST
-
-
-Job = StepJob | Task
-Verdict = tuple[Job, Any, Exception | None]
 
 
 class Writer:
@@ -109,7 +59,6 @@ class Writer:
         self._clock = clock
         self._place = place
         self.behind = Behind()
-        self._spread_again_at = 0.0
         self._told = False
         """Whether it was said that the tables cannot be brought up to date."""
         self._queue: SimpleQueue[list[Job] | None] = SimpleQueue()
@@ -147,25 +96,36 @@ class Writer:
         finally:
             self._thread.join()
 
-    async def commit(self, step: Step, events: Sequence[EventRecord]) -> Committed:
-        size = sum([event.size for event in events])
-        return await self._do(StepJob(step, events, self._loop.create_future(), max(size, _LEAST)))
+    def commit(self, step: Step, events: Sequence[EventRecord]) -> Awaitable[Committed]:
+        size = LEAST
+        for event in events:
+            size += len(event.body or b"") + len(event.about or b"")
+        return self._do(StepJob(step, events, self._loop.create_future(), size))
 
-    async def run(self, run: Callable[[Turn], Any], *, how: How = "shared") -> Any:
-        return await self._do(Task(run, how, self._loop.create_future()))
+    def run(self, run: Callable[[Turn], Any], *, how: How = "shared") -> Awaitable[Any]:
+        return self._do(Task(run, how, self._loop.create_future()))
 
-    async def _do(self, job: Job) -> Any:
+    def _do(self, job: Job) -> Awaitable[Any]:
+        # Nearly always there is room, and then nothing stands between who waits and the future.
+        if self._closing or not self._room.takes(job.weight):
+            return self._wait_for_room(job)
+        return self._put(job)
+
+    async def _wait_for_room(self, job: Job) -> Any:
         if not self._closing:
             await self._room.enter(job.weight)
             if self._closing:
                 self._room.leave(job.weight)
         if self._closing:
             raise EngineUnavailable(f"the database {str(self._path)!r} is closed")
+        return await self._put(job)
+
+    def _put(self, job: Job) -> asyncio.Future[Any]:
         # One wake-up of the thread per turn of the loop, so that what comes together is written together.
         if not self._tick:
             self._loop.call_soon(guard_call("sqlite writer", self._flush))
         self._tick.append(job)
-        return await job.future
+        return job.future
 
     def _flush(self) -> None:
         if self._tick:
@@ -198,14 +158,14 @@ class Writer:
             while open_ended or waiting:
                 if open_ended:
                     open_ended = self._gather(waiting)
-                batch = _take(waiting)
+                batch = take(waiting)
                 try:
                     verdicts = self._process(batch)
                 except BaseException:
                     waiting.extendleft(reversed(batch))
                     raise
                 self._tell(self._resolve, verdicts)
-                if self._spread_in() == 0.0:
+                if self.behind.due_at <= monotonic():
                     self._spread()
             self._finish()
         finally:
@@ -213,10 +173,6 @@ class Writer:
             self._closing = True
             self._close()
             self._tell(self._abandon, list(waiting))
-
-    def _spread_in(self) -> float | None:
-        due = self.behind.due_in
-        return None if due is None else max(due, self._spread_again_at - monotonic(), 0.0)
 
     def _finish(self) -> None:
         """Leave a database behind that every release can read that could before."""
@@ -227,9 +183,13 @@ class Writer:
 
     def _gather(self, waiting: deque[Job]) -> bool:
         """Move queued jobs over; wait only where there are none, until what is held is due. False ends the thread."""
+        due_at = self.behind.due_at
         try:
             while True:
-                jobs = self._queue.get_nowait() if waiting else self._queue.get(timeout=self._spread_in())
+                if waiting:
+                    jobs = self._queue.get_nowait()
+                else:
+                    jobs = self._queue.get(timeout=None if due_at == inf else max(due_at - monotonic(), 0.0))
                 if jobs is None:
                     return False
                 waiting.extend(jobs)
@@ -241,12 +201,12 @@ class Writer:
             return self._attempt(batch) if batch else []
         except (OperatorError, EngineUnavailable) as exc:
             self._recover()
-            return [(job, None, _caused(EngineUnavailable(str(exc)), exc)) for job in batch]
+            return [(job, None, caused(EngineUnavailable(str(exc)), exc)) for job in batch]
         except (sqlite3.Error, ValueError, TypeError, OverflowError, MemoryError) as exc:
             self._recover()
             if len(batch) == 1:
                 lost = self._store is None
-                return [(batch[0], None, _translate(exc, self._path, connection_lost=lost))]
+                return [(batch[0], None, translate(exc, self._path, connection_lost=lost))]
         # Whatever it is, it is one job's alone, which is found below; the thread goes on.
         except Exception as exc:  # noqa: BLE001
             self._recover()
@@ -256,10 +216,9 @@ class Writer:
         return [verdict for job in batch for verdict in self._process([job])]
 
     def _attempt(self, batch: Sequence[Job]) -> list[Verdict]:
-        store = self._ready()
-        now = micros(self._clock.now())
-        writes = Writes()
-        turn = Turn(store, writes, now)
+        store = self._store if not self._place.is_in_doubt and self._store is not None else self._ready()
+        writes = Writes(micros(self._clock.now()))
+        turn = Turn(store, writes)
         verdicts: list[Verdict] = []
         first = batch[0]
         if isinstance(first, Task) and first.how == "outside":
@@ -274,13 +233,13 @@ class Writer:
         for job in batch:
             try:
                 if isinstance(job, StepJob):
-                    value = decide(job.step, job.events, now=now, known=store, writes=writes)
+                    value = decide(job.step, job.events, known=store, writes=writes)
                 else:
                     value = job.run(turn)
                 verdicts.append((job, value, None))
             except DragomanError as exc:
                 verdicts.append((job, None, exc))
-        store.keep(writes, now, steps=len(steps), lazily=lazily)
+        store.keep(writes, steps=len(steps), lazily=lazily)
         return verdicts
 
     def _spread_in_transaction(self, store: Store) -> None:
@@ -310,7 +269,7 @@ class Writer:
             store = self._ready()
             store.begin()
             store.spread()
-            store.keep(Writes(), 0, steps=0, lazily=False)
+            store.keep(Writes(0), steps=0, lazily=False)
             self._told = False
         except (OperatorError, EngineUnavailable, sqlite3.Error, MemoryError) as exc:
             self._put_off(exc)
@@ -321,7 +280,7 @@ class Writer:
 
     def _put_off(self, exc: Exception) -> None:
         self._recover()
-        self._spread_again_at = monotonic() + _PAUSE
+        self.behind.due_at = monotonic() + _PAUSE
         if not self._told:
             self._told = True
             text = "what was committed is in the database, and not in its tables yet"
@@ -386,29 +345,3 @@ class Writer:
             self._started.set_exception(EngineUnavailable(text))
         if not self._stopped.done():
             self._stopped.set_result(None)
-
-
-def _take(waiting: deque[Job]) -> list[Job]:
-    batch: list[Job] = []
-    while waiting and len(batch) < BATCH:
-        job = waiting[0]
-        alone = isinstance(job, Task) and job.how != "shared"
-        if alone and batch:
-            break
-        batch.append(waiting.popleft())
-        if alone:
-            break
-    return batch
-
-
-def _translate(exc: Exception, path: Path, *, connection_lost: bool) -> DragomanError:
-    code = getattr(exc, "sqlite_errorcode", 0) & 0xFF if isinstance(exc, sqlite3.Error) else 0
-    if connection_lost or code in _SURROUNDINGS or isinstance(exc, MemoryError):
-        return _caused(EngineUnavailable(f"the database {str(path)!r} cannot be written: {exc}"), exc)
-    return _caused(InvalidRequest(f"the step cannot be kept: {exc}"), exc)
-
-
-def _caused(error: DragomanError, cause: BaseException) -> DragomanError:
-    # The same as `raise ... from`, for an error that is raised on another thread.
-    error.__cause__ = cause
-    return error

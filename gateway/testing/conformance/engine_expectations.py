@@ -7,18 +7,14 @@ import pytest
 
 from gateway.errors import Fenced, Repeated, Stale
 from gateway.events import CallId, InteractionId
-from gateway.store.call import Claim
+from gateway.store.call import CallChange, Claim, MarkCanceling
 from gateway.store.port import Engine
 from gateway.store.rows import CallFilter
 from gateway.store.step import (
     RUNTIME,
-    CallOpen,
     Enqueue,
-    Expectation,
-    Fence,
     InteractionChange,
     Keep,
-    LastSequence,
     Step,
 )
 from gateway.testing.conformance.engine_words import (
@@ -43,47 +39,49 @@ class ExpectationSuite:
     """Steps that fail whole, those with repeats among them."""
 
     @pytest.mark.parametrize(
-        "expectation",
+        "fails",
         [
-            LastSequence(1),
-            LastSequence(3),
-            Fence(1),
-            CallOpen(CallId("nobody's")),
-            CallOpen(CallId("ended")),
-            CallOpen(CallId("open"), 2),
+            {"last_sequence": 1},
+            {"last_sequence": 3},
+            {"fence": 1},
+            Claim(CallId("nobody's"), 2),
+            Claim(CallId("ended"), 2),
+            settled("ended"),
         ],
         ids=repr,
     )
-    async def test_a_step_whose_expectation_fails_writes_nothing(
-        self, engine: Engine, expectation: Expectation
+    async def test_a_step_that_may_not_be_written_writes_nothing(
+        self, engine: Engine, fails: dict[str, int] | CallChange
     ) -> None:
         await self._expectations(engine)
         before = await row_of(engine)
+        changes: tuple[CallChange, ...] = () if isinstance(fails, dict) else (fails,)
         step = Step(
             ALICE,
             (asked("n-3"),),
-            calls=(call("other", native_call_id="n-3"), Claim(CallId("open"), 7)),
+            calls=(call("other", native_call_id="n-3"), MarkCanceling(CallId("open"), START + DAY), *changes),
             sends=(Enqueue(0, RUNTIME),),
             interactions=(InteractionChange(InteractionId("i"), "waiting", "question.asked", 5),),
             cursor="c",
             snapshot=b"s",
             state="running",
-            expects=(LastSequence(4), expectation),
+            last_sequence=4,
         )
+        if isinstance(fails, dict):
+            step = replace(step, **fails)
         with pytest.raises(Stale):
             await engine.commit(step)
         assert await row_of(engine) == before
         assert await engine.call(CallId("other")) is None
         row = await engine.call(CallId("open"))
         assert row is not None
-        assert row.attempt == 1
+        assert row.canceling_until is None
         assert await engine.pending_sends(target=RUNTIME) == []
         assert await engine.interaction(InteractionId("i")) is None
 
     async def test_a_step_whose_expectations_hold_is_written(self, engine: Engine) -> None:
         await self._expectations(engine)
-        holds = (LastSequence(4), Fence(0), CallOpen(CallId("open")), CallOpen(CallId("open"), 1))
-        done = await engine.commit(Step(ALICE, (said(),), expects=holds))
+        done = await engine.commit(Step(ALICE, (said(),), fence=0, last_sequence=4))
         assert done.last_sequence == 5
 
     async def _expectations(self, engine: Engine) -> None:
@@ -122,10 +120,7 @@ class ExpectationSuite:
     async def test_of_many_outcomes_at_once_exactly_one_wins(self, engine: Engine) -> None:
         await open_session(engine)
         await open_call(engine)
-        steps = [
-            Step(ALICE, (answered(),), calls=(settled(outcome_sha=str(n)),), expects=(CallOpen(CallId("call-1")),))
-            for n in range(30)
-        ]
+        steps = [Step(ALICE, (answered(),), calls=(settled(outcome_sha=str(n)),)) for n in range(30)]
         results = await asyncio.gather(*(engine.commit(step) for step in steps), return_exceptions=True)
         assert [type(result) for result in results].count(Stale) == 29
         row = await engine.call(CallId("call-1"))
@@ -187,10 +182,10 @@ class ExpectationSuite:
         await open_session(engine)
         await engine.commit(Step(ALICE, (said(dedupe_key="k"),)))
         with pytest.raises(Stale) as told:
-            await engine.commit(Step(ALICE, (said(dedupe_key="k"),), expects=(LastSequence(1),)))
+            await engine.commit(Step(ALICE, (said(dedupe_key="k"),), last_sequence=1))
         assert type(told.value) is Stale
         with pytest.raises(Fenced):
-            await engine.commit(Step(ALICE, (said(dedupe_key="k"),), expects=(Fence(7),)))
+            await engine.commit(Step(ALICE, (said(dedupe_key="k"),), fence=7))
 
     async def test_a_key_counts_per_session_and_direction(self, engine: Engine) -> None:
         await open_session(engine)
@@ -208,7 +203,7 @@ class ExpectationSuite:
         await engine.commit(step)
         with pytest.raises(Stale):
             await engine.commit(step)
-        outcome = Step(ALICE, (answered(),), calls=(settled(),), expects=(CallOpen(CallId("call-1")),))
+        outcome = Step(ALICE, (answered(),), calls=(settled(),))
         await engine.commit(outcome)
         with pytest.raises(Stale):
             await engine.commit(outcome)

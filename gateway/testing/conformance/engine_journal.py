@@ -12,7 +12,7 @@ from gateway.errors import InvalidRequest, NotFound, Stale
 from gateway.events import CallId, ContextUpdated, Loss, MessagePosted, Opaque, Origin, SecretSupplied, SessionId, Text
 from gateway.store.call import Claim
 from gateway.store.port import Engine
-from gateway.store.step import RUNTIME, CallOpen, Enqueue, Fence, LastSequence, SendChange, Step
+from gateway.store.step import RUNTIME, Enqueue, SendChange, Step
 from gateway.testing.conformance.engine_words import (
     ALICE,
     BOB,
@@ -69,7 +69,9 @@ class JournalSuite:
             recorded_at=START.astimezone(timezone(timedelta(hours=5, minutes=30))),
             origin=Origin("huma-0.2", "huma/0.2.0", "n-1", 2**53, "12:00"),
             caused_by=1,
+            linked_to=CallId("call-1"),
             losses=(Loss(how="dropped", path="/a~1b", note="unknown"), Loss(how="invented", path="")),
+            synthetic=True,
         )
         committed = await engine.commit(Step(ALICE, (given, said("plain"))))
         assert [*committed.envelopes] == [*await engine.read(ALICE, after=1)]
@@ -78,8 +80,9 @@ class JournalSuite:
         assert kept.event_id == given.event_id
         assert kept.recorded_at == given.recorded_at
         assert (kept.session_id, kept.sequence, kept.direction, kept.caused_by) == (ALICE, 2, "to_runtime", 1)
-        assert (kept.origin, kept.losses) == (given.origin, given.losses)
-        assert committed.envelopes[1].origin is None
+        assert (kept.origin, kept.losses, kept.synthetic) == (given.origin, given.losses, True)
+        assert [one.linked_to for one in committed.envelopes] == ["call-1", None]
+        assert (committed.envelopes[1].origin, committed.envelopes[1].synthetic) == (None, False)
 
     @pytest.mark.parametrize("value", FREE_FORM)
     async def test_free_form_values_come_back_exactly(self, engine: Engine, value: Any) -> None:
@@ -219,17 +222,17 @@ class JournalSuite:
         await open_session(engine)
         results = await asyncio.gather(
             open_call(engine, state="queued"),
-            engine.commit(Step(ALICE, calls=(Claim(CallId("call-1"), 2),), expects=(CallOpen(CallId("call-1"), 1),))),
-            engine.commit(Step(ALICE, (answered(),), calls=(settled(),), expects=(CallOpen(CallId("call-1"), 2),))),
-            engine.commit(Step(ALICE, (answered(),), calls=(settled(),), expects=(CallOpen(CallId("call-1"), 2),))),
-            engine.commit(Step(ALICE, (said(),), expects=(LastSequence(3),))),
+            engine.commit(Step(ALICE, calls=(Claim(CallId("call-1"), 2),))),
+            engine.commit(Step(ALICE, (answered(),), calls=(settled(),))),
+            engine.commit(Step(ALICE, (answered(),), calls=(settled(),))),
+            engine.commit(Step(ALICE, (said(),), last_sequence=3)),
             return_exceptions=True,
         )
         assert [type(result) is Stale for result in results] == [False, False, False, True, False]
 
     async def test_stale_steps_among_others_fail_alone(self, engine: Engine) -> None:
         await open_session(engine)
-        steps = [Step(ALICE, (said(str(n)),), expects=(Fence(n % 2),)) for n in range(50)]
+        steps = [Step(ALICE, (said(str(n)),), fence=n % 2) for n in range(50)]
         results = await asyncio.gather(*(engine.commit(step) for step in steps), return_exceptions=True)
         assert [isinstance(result, Stale) for result in results] == [n % 2 == 1 for n in range(50)]
         assert await texts(engine) == [str(n) for n in range(0, 50, 2)]

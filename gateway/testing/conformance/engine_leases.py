@@ -13,7 +13,7 @@ from gateway.errors import Fenced, Stale
 from gateway.events import Opaque, SessionId
 from gateway.store.port import Engine
 from gateway.store.rows import Instance, Page, RetentionPolicy, SessionRow
-from gateway.store.step import HANDOVER, Enqueue, Fence, LastSequence, SendChange, Step
+from gateway.store.step import HANDOVER, Enqueue, SendChange, Step
 from gateway.testing.conformance.engine_words import (
     ALICE,
     BOB,
@@ -159,7 +159,7 @@ class LeaseSuite:
         await open_session(engine)
         await live(engine, A)
         await engine.take(A, ALICE)
-        await engine.commit(Step(ALICE, (said("from a"),), expects=(Fence(1),)))
+        await engine.commit(Step(ALICE, (said("from a"),), fence=1))
         await live(engine, B)
         assert await engine.take(B, ALICE) is None
         await self.lapse(engine, clock, A)
@@ -167,8 +167,8 @@ class LeaseSuite:
         assert row is not None
         assert (row.owner, row.fence, row.last_sequence) == (B, 2, 2)
         with pytest.raises(Fenced):
-            await engine.commit(Step(ALICE, (said("too late"),), expects=(Fence(1),)))
-        done = await engine.commit(Step(ALICE, (said("from b"),), expects=(Fence(2),)))
+            await engine.commit(Step(ALICE, (said("too late"),), fence=1))
+        done = await engine.commit(Step(ALICE, (said("from b"),), fence=2))
         assert done.last_sequence == 3
         await engine.release(B)
         await live(engine, C)
@@ -176,7 +176,7 @@ class LeaseSuite:
         assert row is not None
         assert row.fence == 3
         with pytest.raises(Fenced):
-            await engine.commit(Step(ALICE, (said("too late"),), expects=(Fence(2),)))
+            await engine.commit(Step(ALICE, (said("too late"),), fence=2))
         assert (await row_of(engine)).last_sequence == 3
 
     async def test_who_is_fenced_out_may_leave_what_it_has_heard_and_only_the_owner_takes_it(
@@ -191,7 +191,7 @@ class LeaseSuite:
         heard = [Opaque(channel="handed-over", payload={"json": letter * 2**20}) for letter in "xy"]
         step = Step(ALICE, tuple(new(event) for event in heard), sends=(Enqueue(0, HANDOVER), Enqueue(1, HANDOVER)))
         with pytest.raises(Fenced):
-            await engine.commit(replace(step, expects=(Fence(1),)))
+            await engine.commit(replace(step, fence=1))
         assert await engine.pending_sends(target=HANDOVER) == []
         await engine.commit(step)
         rows = await engine.pending_sends(target=HANDOVER)
@@ -201,12 +201,12 @@ class LeaseSuite:
         ]
         taken = Step(ALICE, (said("decided"),), send_changes=(SendChange(2, HANDOVER, "delivered"),))
         with pytest.raises(Fenced):
-            await engine.commit(replace(taken, expects=(Fence(1),)))
+            await engine.commit(replace(taken, fence=1))
         with pytest.raises(Stale):
             # The owner finds that its history has gone on.
-            await engine.commit(replace(taken, expects=(Fence(2), LastSequence(1))))
+            await engine.commit(replace(taken, fence=2, last_sequence=1))
         assert len(await engine.pending_sends(target=HANDOVER)) == 2
-        await engine.commit(replace(taken, expects=(Fence(2), LastSequence(3))))
+        await engine.commit(replace(taken, fence=2, last_sequence=3))
         assert [row.sequence for row in await engine.pending_sends(session_id=ALICE, target=HANDOVER)] == [3]
 
     async def test_commits_and_takings_at_once_never_mix_fences(self, engine: Engine) -> None:
@@ -219,9 +219,9 @@ class LeaseSuite:
             while row is None:
                 row = await engine.take(name, ALICE)
                 await asyncio.sleep(0)
-            steps = (Step(ALICE, (said(name),), expects=(Fence(row.fence),)) for _ in range(5))
+            steps = (Step(ALICE, (said(name),), fence=row.fence) for _ in range(5))
             await asyncio.gather(*(engine.commit(step) for step in steps))
-            late = asyncio.ensure_future(engine.commit(Step(ALICE, (said("late"),), expects=(Fence(row.fence - 1),))))
+            late = asyncio.ensure_future(engine.commit(Step(ALICE, (said("late"),), fence=row.fence - 1)))
             await engine.release(name, {ALICE})
             with pytest.raises(Fenced):
                 await late
@@ -239,17 +239,17 @@ class LeaseSuite:
         for fence in range(1, 20):
             giver, taker = (A, B) if fence % 2 else (B, A)
             done = await asyncio.gather(
-                engine.commit(Step(ALICE, (said("old"),), expects=(Fence(fence),))),
+                engine.commit(Step(ALICE, (said("old"),), fence=fence)),
                 engine.release(giver, {ALICE}),
                 engine.take(taker, ALICE),
-                engine.commit(Step(ALICE, (said("old or late"),), expects=(Fence(fence),))),
+                engine.commit(Step(ALICE, (said("old or late"),), fence=fence)),
                 return_exceptions=True,
             )
             assert {type(one) for one in done if isinstance(one, BaseException)} <= {Fenced}
             await engine.take(taker, ALICE)
             with pytest.raises(Fenced):
-                await engine.commit(Step(ALICE, (said("late"),), expects=(Fence(fence),)))
-            await engine.commit(Step(ALICE, (said("new"),), expects=(Fence(fence + 1),)))
+                await engine.commit(Step(ALICE, (said("late"),), fence=fence))
+            await engine.commit(Step(ALICE, (said("new"),), fence=fence + 1))
         spoken = await texts(engine)
         assert (await row_of(engine)).last_sequence == 1 + len(spoken)
         assert "late" not in spoken
@@ -274,12 +274,12 @@ class LeaseSuite:
         await open_session(engine)
         await live(engine, A, B)
         await engine.take(A, ALICE)
-        await engine.commit(Step(ALICE, (said(),), state="closed", expects=(Fence(1),)))
+        await engine.commit(Step(ALICE, (said(),), state="closed", fence=1))
         await engine.release(A, {ALICE})
         await open_session(engine)
         assert await engine.take(B, ALICE) is not None
         with pytest.raises(Fenced):
-            await engine.commit(Step(ALICE, (said(),), expects=(Fence(1),)))
+            await engine.commit(Step(ALICE, (said(),), fence=1))
         assert (await row_of(engine)).fence == 2
 
     # Adopting
@@ -392,7 +392,7 @@ class LeaseSuite:
         await live(engine, A)
         for name in names[:5]:
             await engine.take(A, name)
-        await engine.commit(Step(names[1], (said(), said()), expects=(Fence(1),)))
+        await engine.commit(Step(names[1], (said(), said()), fence=1))
         await close_session(engine, names[4])
         await self.lapse(engine, clock, A)
         await live(engine, B, C)
@@ -402,8 +402,8 @@ class LeaseSuite:
         owners = [((await row_of(engine, name)).owner, (await row_of(engine, name)).fence) for name in names]
         assert owners == [(B, 2), (B, 2), (B, 2), (C, 2), (owners[4][0], 1), (None, 0)]
         with pytest.raises(Fenced):
-            await engine.commit(Step(names[0], (said(),), expects=(Fence(1),)))
-        await engine.commit(Step(names[0], (said(),), expects=(Fence(2),)))
+            await engine.commit(Step(names[0], (said(),), fence=1))
+        await engine.commit(Step(names[0], (said(),), fence=2))
         # An answer that was lost is asked for again, and costs no further fence.
         again = {one.session_id: (one.fence, one.last_sequence) for one in await engine.regain(B, former={A})}
         assert again == {**found, names[0]: (2, 2)}

@@ -11,7 +11,7 @@ from gateway.errors import Stale
 from gateway.events import InteractionId, QuestionAsked
 from gateway.store.port import Engine
 from gateway.store.rows import DeadFilter, Page, StoredAnswer
-from gateway.store.step import RUNTIME, Enqueue, InteractionChange, Keep, LastSequence, SendChange, Step
+from gateway.store.step import RUNTIME, Enqueue, InteractionChange, Keep, SendChange, Step
 from gateway.testing.conformance.engine_words import ALICE, ALL, BOB, DAY, START, FakeClock, new, open_session, said
 
 SECOND = timedelta(seconds=1)
@@ -119,6 +119,20 @@ class SendSuite:
         assert [row.sequence for row in rows] == [2]
         assert len(await engine.pending_sends(target=RUNTIME)) == 2
         assert await engine.next_send_due("destination:x") is None
+
+    async def test_a_send_may_wait_from_its_beginning_until_it_is_changed(self, engine: Engine) -> None:
+        await open_session(engine)
+        held = Enqueue(0, "destination:x", due_at=START + SECOND)
+        await engine.commit(Step(ALICE, (said(), said()), sends=(held, Enqueue(1, "destination:x"))))
+        assert await engine.pending_sends(target="destination:x", due_before=START) == []
+        assert await engine.next_send_due("destination:x") == START + SECOND
+        await engine.commit(Step(ALICE, send_changes=(SendChange(2, "destination:x", "moot", reason="not wanted"),)))
+        rows = await engine.pending_sends(target="destination:x", due_before=START)
+        assert [row.sequence for row in rows] == [3]
+        again = Step(ALICE, (said(),), sends=(held,), send_changes=(SendChange(4, "destination:x", "pending"),))
+        await engine.commit(again)
+        rows = await engine.pending_sends(target="destination:x", due_before=START)
+        assert [(row.sequence, row.due_at) for row in rows] == [(3, None), (4, None)]
 
     async def test_a_send_that_is_not_due_holds_back_the_later_ones_of_its_session(
         self, engine: Engine, clock: FakeClock
@@ -304,7 +318,7 @@ class MemorySuite:
         await open_session(engine)
         keep = Keep("k", "s", "sha", START + DAY, events=(0,))
         with pytest.raises(Stale):
-            await engine.commit(Step(ALICE, (said(),), keeps=(keep,), expects=(LastSequence(7),)))
+            await engine.commit(Step(ALICE, (said(),), keeps=(keep,), last_sequence=7))
         assert await engine.recall(key="k", scope="s") is None
 
     async def test_a_note_is_kept_replaced_and_removed(self, engine: Engine) -> None:

@@ -17,7 +17,7 @@ from gateway.events import CallId, Envelope, SessionId
 from gateway.store.call import CallChange
 from gateway.store.port import Engine
 from gateway.store.rows import RetentionPolicy
-from gateway.store.step import RUNTIME, CallOpen, Committed, Enqueue, Fence, LastSequence, SendChange, Step
+from gateway.store.step import RUNTIME, Committed, Enqueue, SendChange, Step
 from gateway.testing.conformance.engine_model_leases import LeaseRules, Lives, Owned
 from gateway.testing.conformance.engine_words import DAY, FakeClock, answered, asked, call, open_session, said, settled
 
@@ -117,8 +117,8 @@ class EngineMachine(LeaseRules):
         if written:
             self.told[session_id].calls[call_id] = (True, len(self.told[session_id].ids))
 
-    @rule(session_id=sessions, call_id=calls, expects=st.booleans())
-    def settle(self, session_id: SessionId, call_id: CallId, expects: bool) -> None:
+    @rule(session_id=sessions, call_id=calls)
+    def settle(self, session_id: SessionId, call_id: CallId) -> None:
         told = self.told[session_id]
         open_here, request = told.calls.get(call_id, (False, 0))
         step = Step(
@@ -126,7 +126,6 @@ class EngineMachine(LeaseRules):
             (answered(),),
             calls=(settled(call_id),),
             sends=(Enqueue(0, RUNTIME),),
-            expects=(CallOpen(call_id),) if expects else (),
         )
         assert self.commit(session_id, step) is open_here
         if open_here:
@@ -134,12 +133,12 @@ class EngineMachine(LeaseRules):
 
     @rule(session_id=sessions, offset=st.integers(-1, 1))
     def expect(self, session_id: SessionId, offset: int) -> None:
-        step = Step(session_id, (said(),), expects=(LastSequence(len(self.told[session_id].ids) + offset),))
+        step = Step(session_id, (said(),), last_sequence=len(self.told[session_id].ids) + offset)
         assert self.commit(session_id, step) is (offset == 0)
 
     @rule(session_id=sessions, offset=st.integers(-1, 1))
     def expect_fence(self, session_id: SessionId, offset: int) -> None:
-        step = Step(session_id, (said(),), expects=(Fence(self.owned[session_id].fence + offset),))
+        step = Step(session_id, (said(),), fence=self.owned[session_id].fence + offset)
         assert self.commit(session_id, step) is (offset == 0)
 
     @rule(session_id=sessions)

@@ -11,7 +11,7 @@ import pytest
 from gateway.errors import Conflict, InvalidRequest
 from gateway.events import SessionId, SessionOpened, SessionState
 from gateway.store.port import Engine
-from gateway.store.rows import CallFilter, Page, SessionRow
+from gateway.store.rows import CallFilter, Page, SessionFilter, SessionRow
 from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import (
     ALICE,
@@ -73,6 +73,25 @@ class RegistrySuite:
         )
         assert (row, is_new) == (before, False)
         assert await engine.session(BOB) is None
+
+    async def test_notes_are_kept_in_the_transaction_that_opens_a_session(self, engine: Engine) -> None:
+        async def opened(native_id: str, note: str, session_id: SessionId = ALICE) -> bool:
+            notes = {"n": note, f"n-{note}": "here"}
+            _, is_new = await engine.open_session(
+                session_id=session_id, runtime="finn", protocol="test/1", native_id=native_id, labels={}, first=said(),
+                notes=notes,
+            )  # fmt: skip
+            return is_new
+
+        assert await opened("a", "made")
+        assert not await opened("a", "found")
+        await engine.commit(Step(ALICE, (said(),), state="closed"))
+        assert not await opened("a", "again")
+        for note in ("made", "found", "again"):
+            assert await engine.note(f"n-{note}") == "here"
+        with pytest.raises(Conflict):
+            await opened("b", "refused")
+        assert (await engine.note("n"), await engine.note("n-refused")) == ("again", None)
 
     async def test_a_closed_session_is_opened_again(self, engine: Engine, clock: FakeClock) -> None:
         await open_session(engine, labels={"team": "a"})
@@ -142,10 +161,39 @@ class RegistrySuite:
         assert ([row.session_id for row in rows], cursor) == (names[4:], None)
         rows, cursor = await engine.sessions(Page(5))
         assert (len(rows), cursor) == (5, None)
-        rows, _ = await engine.sessions(ALL, runtime="odd")
+        rows, _ = await engine.sessions(ALL, SessionFilter("odd"))
         assert [row.session_id for row in rows] == ["a"]
-        rows, _ = await engine.sessions(ALL, open_only=True)
+        rows, _ = await engine.sessions(ALL, SessionFilter(open_only=True))
         assert [row.session_id for row in rows] == ["m", "a", "b", "y"]
+
+    async def test_sessions_are_listed_newest_first_where_that_is_asked(self, engine: Engine) -> None:
+        names = [SessionId(name) for name in ("m", "a", "z", "b", "y")]
+        for name in names:
+            await open_session(engine, name)
+        await close_session(engine, names[4])
+        shown, cursor = list[str](), None
+        for size in (2, 2, 1):
+            rows, cursor = await engine.sessions(Page(2, cursor), newest_first=True)
+            assert len(rows) == size
+            shown += [row.session_id for row in rows]
+        assert (shown, cursor) == (["y", "b", "z", "a", "m"], None)
+        rows, cursor = await engine.sessions(Page(1), SessionFilter(open_only=True), newest_first=True)
+        assert [row.session_id for row in rows] == ["b"]
+        rows, _ = await engine.sessions(Page(1, cursor), SessionFilter(open_only=True), newest_first=True)
+        assert [row.session_id for row in rows] == ["z"]
+
+    @pytest.mark.parametrize("native_id", ["room-7", "a/b/c", "ä'; --", "🃏 %_"])
+    async def test_a_session_is_found_by_its_runtime_and_native_id(self, engine: Engine, native_id: str) -> None:
+        await open_session(engine, SessionId("one"), native_id=native_id)
+        await open_session(engine, SessionId("other"), native_id=native_id, runtime="odd")
+        await open_session(engine, SessionId("longer"), native_id=f"{native_id}x")
+        rows, cursor = await engine.sessions(Page(1), SessionFilter("finn", native_id))
+        assert ([row.session_id for row in rows], cursor) == (["one"], None)
+        await close_session(engine, SessionId("one"))
+        rows, _ = await engine.sessions(Page(1), SessionFilter("finn", native_id))
+        assert [row.state for row in rows] == ["closed"]
+        assert (await engine.sessions(Page(1), SessionFilter("finn", native_id, open_only=True)))[0] == []
+        assert (await engine.sessions(Page(1), SessionFilter("finn", "unknown")))[0] == []
 
     @pytest.mark.parametrize("cursor", ["", "x", "ä", "bnVsbA", "WyJhIl0", "WzEsMl0", "\x00", "W3RydWVd"])
     async def test_a_cursor_that_was_never_given_out_is_refused(self, engine: Engine, cursor: str) -> None:

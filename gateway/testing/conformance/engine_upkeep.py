@@ -50,7 +50,11 @@ class EraseSuite:
         origin = Origin("a", "p", "n-1")
         loss = Loss(how="dropped", path="/x", note="it was secret")
         before = await engine.commit(
-            Step(ALICE, (said("secret", origin=origin, caused_by=1, losses=(loss,)),), snapshot=b"secret")
+            Step(
+                ALICE,
+                (said("secret", origin=origin, caused_by=1, linked_to="call-1", losses=(loss,)),),
+                snapshot=b"secret",
+            )
         )
         await engine.commit(Step(BOB, (said("kept"),), snapshot=b"kept"))
         await close_session(engine)

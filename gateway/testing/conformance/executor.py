@@ -14,8 +14,9 @@ Inherit once more for each way the other side can misbehave; `HangingExecutorSui
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -34,6 +35,8 @@ from gateway.executors.port import (
     Uncertain,
 )
 
+MOST_REPORTED = 64 * 1024
+"""Bytes of JSON that a report may have."""
 BOUND = 5.0
 """Seconds within which everything in the suite must have happened."""
 
@@ -46,6 +49,7 @@ def make_request(
     key: str = "5f0c2a54-6d1b-5c53-9d0e-2f4a7d3b9c11",
     attempt: int = 1,
     timeout: timedelta = timedelta(seconds=3),
+    report: Callable[[dict[str, Any]], None] | None = None,
     **members: Any,
 ) -> Request:
     """Make a request of the documented form."""
@@ -62,7 +66,8 @@ def make_request(
         "attempt": attempt,
         "deadline": "2026-11-20T12:02:00Z",
     }
-    return Request(kind=kind, key=key, data=data | members, attempt=attempt, timeout=timeout)
+    request = Request(kind=kind, key=key, data=data | members, attempt=attempt, timeout=timeout)
+    return request if report is None else replace(request, report=report)
 
 
 def check_answer(answer: Answer, *, kind: str, limit: int) -> None:
@@ -91,6 +96,8 @@ class ExecutorSuite:
     """No answer may be larger, written as JSON."""
     patience: ClassVar[timedelta] = timedelta(seconds=3)
     """How long the attempts of the suite may take; short where the other side never answers."""
+    reports: ClassVar[bool] = False
+    """Whether it tells how far a call is by `Request.report`."""
 
     def make(self) -> AbstractAsyncContextManager[Executor]:
         """Make a fresh executor, which is entered by the suite."""
@@ -100,6 +107,18 @@ class ExecutorSuite:
         async with asyncio.timeout(BOUND), self.make() as executor:
             answer = await executor.execute(make_request(timeout=self.patience))
         check_answer(answer, kind="tool.requested", limit=self.answer_limit)
+
+    async def test_what_it_reports_are_bounded_json_objects_before_its_answer(self) -> None:
+        heard: list[Any] = []
+        async with asyncio.timeout(BOUND):
+            async with self.make() as executor:
+                await executor.execute(make_request(timeout=self.patience, report=heard.append))
+                said = list(heard)
+            assert heard == said, "with its answer an attempt has said all"
+        assert bool(said) == self.reports
+        for one in said:
+            assert isinstance(one, dict)
+            assert len(orjson.dumps(one)) <= MOST_REPORTED
 
     async def test_what_is_not_a_call_ends_in_a_bounded_answer_too(self) -> None:
         async with asyncio.timeout(BOUND), self.make() as executor:

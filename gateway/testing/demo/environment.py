@@ -18,40 +18,75 @@ from gateway.testing.demo.report import Unmet
 from gateway.testing.runtimes.herm.server import HermServer
 from gateway.testing.runtimes.huma.server import HumaServer, Manners
 from gateway.testing.runtimes.openhands.server import OpenHandsServer
-from gateway.testing.serving import Served
+from gateway.testing.serving import LOOPBACK, Served
+from gateway.testing.wire import Wire
 
 START_LIMIT = 20.0
 STOP_LIMIT = 15.0
-RUNTIMES = {"huma 0.1": "finn-0.1", "huma 0.2": "finn-0.2", "openhands": "coder", "herm": "ada"}
-HERM_AGENT = "agent"
+RUNTIMES = {
+    "huma 0.1": "finn-0.1",
+    "huma 0.2": "finn-0.2",
+    "openhands": "coder",
+    "herm": "ada",
+    "mcp": "desk",
+}
+HERM_AGENT, MCP_CLIENT = "agent", "joan"
 GREETING = "Hello! Whose turn is it?"
 FAREWELL = "Thanks for the game."
 
 
-class Environment:
-    """Everything the demo needs, on free loopback ports; the files go into a folder of their own."""
+PARTS = ("gateway", "backend", "huma 0.1", "huma 0.2", "openhands", "herm")
+"""Who listens, in the order of their ports, where those are given."""
 
-    def __init__(self) -> None:
+
+class Environment:
+    """Everything the demo needs, on free loopback ports unless said otherwise; its files have a folder of their own."""
+
+    def __init__(self, *, host: str = LOOPBACK, port: int = 0) -> None:
+        self.host = host
+        ports = {part: port + number if port else 0 for number, part in enumerate(PARTS)}
         self.folder = Path(tempfile.mkdtemp(prefix="dragoman-demo-"))
         self.config = self.folder / "gateway.yaml"
         self.log = self.folder / "gateway.log"
         self.api_key = secrets.token_urlsafe(24)
+        self.wires = {label: Wire() for label in RUNTIMES}
+        """What went over the connections of each runtime."""
         self.huma = {
-            "0.1": HumaServer("0.1", api_key=secrets.token_urlsafe(12)),
+            "0.1": HumaServer(
+                "0.1",
+                api_key=secrets.token_urlsafe(12),
+                host=host,
+                port=ports["huma 0.1"],
+                wire=self.wires["huma 0.1"],
+            ),
             # As a real agent would, it cancels open calls when an update wakes it.
-            "0.2": HumaServer("0.2", api_key=secrets.token_urlsafe(12), manners=Manners(interrupts=True)),
+            "0.2": HumaServer(
+                "0.2",
+                api_key=secrets.token_urlsafe(12),
+                host=host,
+                port=ports["huma 0.2"],
+                manners=Manners(interrupts=True),
+                wire=self.wires["huma 0.2"],
+            ),
         }
-        self.openhands = OpenHandsServer(session_api_key=secrets.token_urlsafe(12))
-        self.herm = HermServer(api_key=secrets.token_urlsafe(12))
+        self.openhands = OpenHandsServer(
+            session_api_key=secrets.token_urlsafe(12), host=host, port=ports["openhands"], wire=self.wires["openhands"]
+        )
+        self.herm = HermServer(
+            api_key=secrets.token_urlsafe(12), host=host, port=ports["herm"], wire=self.wires["herm"]
+        )
+        self.mcp_token = secrets.token_urlsafe(24)
         self.runtimes = RUNTIMES
         """Names in the YAML, by what the table calls them."""
         self.greeting = GREETING
         self.farewell = FAREWELL
         self._secret = "whsec_" + base64.b64encode(secrets.token_bytes(24)).decode()
         self.backend = Backend(self._secret)
-        self.backend_served = Served(self.backend.app)
-        self.port = _free_port()
+        self.backend_wire = Wire()
+        self.backend_served = Served(self.backend.app, host=host, port=ports["backend"], wire=self.backend_wire)
+        self.port = ports["gateway"] or _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
+        self.mcp_url = f"{self.url}/mcp/r/{RUNTIMES['mcp']}"
         self.http = httpx.AsyncClient(
             base_url=self.url, headers={"Authorization": f"Bearer {self.api_key}"}, timeout=10, trust_env=False
         )
@@ -68,7 +103,8 @@ class Environment:
         Raises:
             Unmet: it ended, or was not ready in time.
         """
-        command = [sys.executable, "-m", "gateway", "serve", "--config", str(self.config), "--port", str(self.port)]
+        listening = ["--host", self.host, "--port", str(self.port)]
+        command = [sys.executable, "-m", "gateway", "serve", "--config", str(self.config), *listening]
         with self.log.open("ab") as log:
             # A session of its own keeps Ctrl-C in the terminal from reaching it before we have said goodbye.
             self.process = await asyncio.create_subprocess_exec(
@@ -117,6 +153,18 @@ class Environment:
             Unmet: it answers with a problem.
         """
         return _content_of(await self.http.post(path, json=body))
+
+    def addresses(self) -> dict[str, str]:
+        """Say where everybody listens."""
+        return {
+            "gateway": self.url,
+            "backend": self.backend_served.url,
+            **{f"huma {dialect}": server.url for dialect, server in self.huma.items()},
+            "openhands": self.openhands.url,
+            "herm": self.herm.url,
+            "mcp": self.mcp_url,
+            "files": str(self.folder),
+        }
 
     def last_words(self) -> str:
         """Return the end of the gateway's log."""
@@ -194,6 +242,8 @@ class Environment:
             # These two have no session yet: the gateway creates one each, and keeps it.
             RUNTIMES["openhands"]: {**coder, "conversation": {}, "autostart": True},
             RUNTIMES["herm"]: {**ada, "autostart": True},
+            # Whoever comes with the token has a session.
+            RUNTIMES["mcp"]: {"adapter": "mcp", "clients": [{"name": MCP_CLIENT, "token": self.mcp_token}]},
         }
 
     async def _is_ready(self) -> bool:
@@ -235,37 +285,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def sample_commands(environment: Environment, session_id: str) -> list[str]:
-    """Write curl lines that work while the stage stands."""
-    huma = environment.huma["0.2"]
-    agent = f"{huma.url}/simulator/agents/{RUNTIMES['huma 0.2']}"
-    session = f"{environment.url}/v1/sessions/{session_id}"
-    body = "-H 'Content-Type: application/json' -d"
-    key, huma_key = f"-H 'X-API-Key: {environment.api_key}'", f"-H 'X-API-Key: {huma.api_key}'"
-    work = next(iter(environment.openhands.conversations), "CONVERSATION")
-    coder = f"{environment.openhands.url}/simulator/conversations/{work}"
-    coder_key = f"-H 'X-Session-API-Key: {environment.openhands.session_api_key}'"
-    ada = f"{environment.herm.url}/simulator/sessions/{next(iter(environment.herm.sessions), 'SESSION')}"
-    ada_key = f"-H 'Authorization: Bearer {environment.herm.api_key}'"
-    run = '{"command": "rm deck.txt", "gated": true}'
-    ask = '{"tool": "ask_for_cards", "arguments": {"targetPlayer": "Alice", "rank": "3"}}'
-    say = '{"messages": ["Hello"]}'
-    tell = '{"kind": "message.posted", "content": "Hi Finn"}'
-    return [
-        "# let the simulated agent ask for a tool, and say something",
-        f"curl {agent}/call {huma_key} {body} '{ask}'",
-        f"curl {agent}/say {huma_key} {body} '{say}'",
-        "# let Herm's agent ask for the same, and let the OpenHands agent run something that needs a permission",
-        f"curl {ada}/call {ada_key} {body} '{ask}'",
-        f"curl {coder}/run {coder_key} {body} '{run}'",
-        "# look at the calls, follow a session, and speak to the agent",
-        f"curl {environment.url}/v1/calls {key}",
-        f"curl -N '{session}/events/stream?after=0' {key}",
-        f"curl {session}/events {key} {body} '{tell}'",
-        "# see the tables as the backend does",
-        f"curl {environment.backend_served.url}/",
-        "# kill the gateway if you like; this starts it again",
-        f"{sys.executable} -m gateway serve --config {environment.config} --port {environment.port}",
-    ]

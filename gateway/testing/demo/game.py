@@ -1,120 +1,136 @@
-"""`dragoman demo`: a scripted game of Go Fish through a real gateway, with all four runtimes and one backend.
+"""`dragoman demo`: a scripted game of Go Fish through a real gateway, with every kind of agent and one backend.
 
-Everything runs on free loopback ports: the simulated runtimes and the sample backend in this process, the
-gateway in a process of its own, so that it can be killed.
+Everything runs on free loopback ports unless others are asked for: the simulated runtimes and the sample backend in
+this process, the gateway in a process of its own, so that it can be killed.
 """
 
 import asyncio
 import signal
+import sys
 
 from rich.console import Console
 
 from gateway.testing.demo.crash import Side, crash_in_the_middle
-from gateway.testing.demo.environment import Environment, sample_commands
+from gateway.testing.demo.environment import Environment
 from gateway.testing.demo.herm import HermSide
 from gateway.testing.demo.huma import HumaSide
+from gateway.testing.demo.lines import sample_lines
+from gateway.testing.demo.machine import JsonOutput
+from gateway.testing.demo.mcp import McpSide
+from gateway.testing.demo.one_call import DIALECTS, OneCall
 from gateway.testing.demo.openhands import OpenHandsSide
-from gateway.testing.demo.report import Report, expect
+from gateway.testing.demo.plain import PlainOutput
+from gateway.testing.demo.report import Output, Report, expect
+from gateway.testing.demo.terminal import TerminalOutput
+from gateway.testing.serving import LOOPBACK
 
-WHOLE_LIMIT = 60.0
+WHOLE_LIMIT = 120.0
+ALL = "all"
 
 
-def main(keep: bool = False) -> int:
+def main(keep: bool = False, *, as_json: bool = False, host: str = LOOPBACK, port: int = 0) -> int:
     """Play the game; returns 0 only if every expectation held, and 1 otherwise."""
+    console = Console(highlight=False)
+    output: Output = PlainOutput(console)
+    if as_json:
+        output = JsonOutput(sys.stdout)
+    elif console.is_terminal and not console.is_dumb_terminal:
+        output = TerminalOutput(console)
     try:
-        return asyncio.run(_demonstrate(Console(), keep=keep))
+        return asyncio.run(_demonstrate(Environment(host=host, port=port), Report(output), keep=keep))
     except KeyboardInterrupt:
         return 130
     except asyncio.CancelledError:
         return 143
 
 
-async def _demonstrate(console: Console, *, keep: bool) -> int:
+async def _demonstrate(environment: Environment, report: Report, *, keep: bool) -> int:
     task = asyncio.current_task()
     assert task is not None
     # Like Ctrl-C, which asyncio turns into a cancellation by itself.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    environment = Environment()
-    report = Report(console)
-    kept = True
     try:
         async with environment:
-            coder = OpenHandsSide(environment, report)
-            sides: list[Side] = [
-                HumaSide(environment, report, "0.1"),
-                HumaSide(environment, report, "0.2"),
-                coder,
-                HermSide(environment, report),
-            ]
-            with report:
-                try:
-                    await _play(environment, report, sides)
-                finally:
-                    coder.end()
+            coder, client = OpenHandsSide(environment, report), McpSide(environment, report)
+            huma = [HumaSide(environment, report, dialect) for dialect in environment.huma]
+            sides: list[Side] = [*huma, coder, HermSide(environment, report), client]
+            report.output.begin()
+            try:
+                await _play(environment, report, sides)
                 if not keep and environment.runs:
                     await _stop(environment, report)
-            _summarize(console, report, environment)
+            finally:
+                coder.end()
+                await client.end()
+                report.output.end()
+            seen = f"{sum(len(side.player.asked) for side in sides)} calls"
+            if not report.failed:
+                seen += ", one kill -9, one outcome each"
+            report.output.show_end(report.notes, seen, str(environment.log))
             if keep and environment.runs:
-                await _stand_by(console, environment, sides[1].player.session_id)
-            kept = keep or bool(report.failed)
-    except asyncio.CancelledError:
-        kept = keep
+                await _stand_by(report, environment)
+    except (asyncio.CancelledError, OSError):
+        environment.remove()
         raise
-    finally:
-        if not kept:
-            environment.remove()
+    if not report.failed:
+        environment.remove()
     return 1 if report.failed else 0
 
 
 async def _play(environment: Environment, report: Report, sides: list[Side]) -> None:
-    async with report.step("all", "the whole game", within=WHOLE_LIMIT) as whole:
-        async with report.step("all", "the gateway starts", within=30) as note:
+    async with report.step(ALL, "the whole game", within=WHOLE_LIMIT) as whole:
+        async with report.step(ALL, "the gateway starts", within=30) as note:
             await environment.start_gateway()
             note.say(f"ready at {environment.url}")
         expect(note.held is True, "there is no gateway to play with")
         for side in sides:
-            await side.play()
-        await crash_in_the_middle(environment, report, sides)
+            await side.connect()
+            await side.ask_for_cards()
+        await _compare(report, sides)
         for side in sides:
-            await side.look_back()
+            report.output.chapter(side.player.label, DIALECTS[side.player.label])
+            await side.play()
+        report.output.chapter(ALL, "The gateway is killed")
+        if await crash_in_the_middle(environment, report, sides):
+            for side in sides:
+                report.output.chapter(side.player.label, f"{DIALECTS[side.player.label]}, after the crash")
+                await side.check_after_the_crash()
+                await side.look_back()
         whole.say("played to the end")
 
 
+async def _compare(report: Report, sides: list[Side]) -> None:
+    """Show one call of each agent on the wire, and see that only the ends know its dialect."""
+    calls: list[OneCall] = []
+    async with report.step(ALL, "one call, alike in every dialect") as note:
+        players = [side.player for side in sides if side.player.asked]
+        calls += [await player.on_the_wire(player.asked[0]) for player in players]
+        expect(bool(calls), "nobody has called")
+        for call in calls:
+            event, asked = call.envelope["event"], call.request
+            expect(call.answered.head == "200", f"{call.runtime}: the backend answered {call.answered.head}")
+            expect(
+                (event["tool"], event["arguments"]) == (asked["tool"], asked["arguments"]),
+                f"{call.runtime}: the backend was asked for something else",
+            )
+        first = calls[0].request
+        same = [call for call in calls if all(call.request[name] == first[name] for name in ("tool", "arguments"))]
+        expect(len(same) == len(calls), "the backend can tell the dialects by the tool or its arguments")
+        note.say(f"{len(calls)} dialects, the same tool and arguments on record and in the signed webhooks")
+    report.output.show_calls(calls)
+
+
 async def _stop(environment: Environment, report: Report) -> None:
-    async with report.step("all", "SIGTERM: drained and left", within=20) as note:
+    report.output.chapter(ALL, "The end")
+    async with report.step(ALL, "SIGTERM: drained and left", within=20) as note:
         code = await environment.stop_gateway()
         expect(code == 0, f"exit code {code}")
         note.say("exit code 0")
 
 
-def _summarize(console: Console, report: Report, environment: Environment) -> None:
-    held = len(report.notes) - len(report.failed)
-    console.print(f"\n{held} of {len(report.notes)} expectations held.", highlight=False)
-    for note in report.failed:
-        console.print(
-            f"  ✗ {note.runtime}: {note.step}: {note.happened}", markup=False, highlight=False, soft_wrap=True
-        )
-    if report.failed:
-        console.print(f"The gateway's log is {environment.log}", highlight=False, soft_wrap=True)
-
-
-async def _stand_by(console: Console, environment: Environment, session_id: str) -> None:
+async def _stand_by(report: Report, environment: Environment) -> None:
     """Leave everything running until Ctrl-C."""
-    lines = [
-        "",
-        f"gateway   {environment.url}   key {environment.api_key}",
-        f"backend   {environment.backend_served.url}",
-        *(f"huma {dialect}  {server.url}   key {server.api_key}" for dialect, server in environment.huma.items()),
-        f"openhands {environment.openhands.url}   key {environment.openhands.session_api_key}",
-        f"herm      {environment.herm.url}   key {environment.herm.api_key}",
-        f"files     {environment.folder}",
-        "",
-        *sample_commands(environment, session_id),
-        "",
-        "Ctrl-C ends everything.",
-    ]
-    for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
+    report.output.show_addresses(environment.addresses(), await sample_lines(environment))
     await stop.wait()

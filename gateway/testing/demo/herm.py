@@ -29,6 +29,10 @@ class HermAsk:
         return self.asked.asked_id
 
     @property
+    def mark(self) -> str:
+        return self.native_id
+
+    @property
     def tool(self) -> str:
         return str(self.asked.payload["tool"])
 
@@ -71,9 +75,7 @@ class HermSide:
 
     async def play(self) -> None:
         """Play all that needs no crash."""
-        await self.connect()
         await converse(self.player, self.player.environment.greeting, hear=self._hear, answer=self._answer)
-        await self.ask_for_cards()
         await self._game.play()
         await self.speak_in_chunks()
         await self.be_allowed()
@@ -100,6 +102,7 @@ class HermSide:
             hand = self.player.environment.backend.games[self.player.session_id].view()["yourHand"]
             expect(json.dumps(hand, separators=(",", ":")) in blocks[0], "the update shows an old hand")
             note.say(told.text, ask.latency)
+        self.session.end_turn()
 
     async def speak_in_chunks(self) -> None:
         async with self.player.step("chunks are live, the whole is kept") as note:

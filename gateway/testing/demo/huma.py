@@ -23,6 +23,10 @@ class HumaAsk:
         return self.call.call_id
 
     @property
+    def mark(self) -> str:
+        return self.native_id
+
+    @property
     def tool(self) -> str:
         return self.call.tool
 
@@ -55,9 +59,7 @@ class HumaSide:
 
     async def play(self) -> None:
         """Play all that needs no crash."""
-        await self.connect()
         await converse(self.player, self.player.environment.greeting, hear=self._hear, answer=self._answer)
-        await self.ask_for_cards()
         await self._game.play()
         await self.speak()
         await self.cancel()

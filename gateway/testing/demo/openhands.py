@@ -1,18 +1,46 @@
 """The demo's OpenHands runtime: it works by itself, and the gateway watches, allows and orders."""
 
 import asyncio
+import json
 import time
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
 from gateway.testing.demo.environment import Environment
-from gateway.testing.demo.player import WAIT, Envelope, Player
+from gateway.testing.demo.player import WAIT, Ask, Envelope, Player, Told
 from gateway.testing.demo.report import Report, Unmet, expect
-from gateway.testing.demo.tools import check_journal, converse
+from gateway.testing.demo.tools import Game, check_journal, converse
 from gateway.testing.runtimes.openhands.rules import Frame
 from gateway.testing.runtimes.openhands.server import SimConversation
 
 LISTING = "deck.txt\nrules.md\n"
+
+
+class OpenHandsAsk:
+    """A call of an OpenHands agent at the gateway's MCP server, which has no id before it is on record there."""
+
+    mark = '"tools/call"'
+
+    def __init__(self, tool: str, calling: Awaitable[Frame], find: Callable[[str], Awaitable[str]]) -> None:
+        self.tool = tool
+        self.native_id = ""
+        self.latency: timedelta | None = None
+        self.answers: list[Any] = []
+        self.observation: Frame = {}
+        self._calling = calling
+        self._find = find
+
+    async def told(self, within: float = WAIT) -> Told:
+        began = time.monotonic()
+        async with asyncio.timeout(within):
+            self.observation = await self._calling
+        self.latency = _since(began)
+        self.native_id = await self._find(self.tool)
+        expect(self.observation["observation"] == "mcp", f"the agent saw {self.observation['observation']!r}")
+        answer = json.loads(self.observation["content"])
+        self.answers.append(answer)
+        return Told("failure" if answer["isError"] else "success", str(answer["content"][-1]["text"]))
 
 
 class OpenHandsSide:
@@ -21,6 +49,7 @@ class OpenHandsSide:
     def __init__(self, environment: Environment, report: Report) -> None:
         self.player = Player(environment, report, "openhands")
         self._server = environment.openhands
+        self._game = Game(self.player, self._ask)
         self._work: SimConversation | None = None
         self._waiting: asyncio.Task[Frame] | None = None
         self._missed: Frame = {}
@@ -39,8 +68,10 @@ class OpenHandsSide:
 
     async def play(self) -> None:
         """Play all that needs no crash."""
-        await self.connect()
         await converse(self.player, self.player.environment.greeting, hear=self._hear, answer=self._answer)
+        await self._game.ask_for_what_is_not_there()
+        await self._game.ask_again_after_a_refusal()
+        await self._game.accept_and_call_back()
         await self.run_its_own_action()
         await self.be_allowed()
         await self.be_denied()
@@ -57,6 +88,18 @@ class OpenHandsSide:
             await self.work.wait_event(lambda event: event.get("action") == "system")
             expect(len(self._server.conversations) == 1, "more than one conversation was created")
             note.say(f"{session['native_id']}, protocol {session['protocol']}")
+
+    async def ask_for_cards(self) -> None:
+        async with self.player.step("a call at our MCP server, linked") as note:
+            ask, told = await self._game.ask("ask_for_cards", {"targetPlayer": "Victoria", "rank": "7"})
+            expect(told.outcome == "success", f"failed: {told.text}")
+            blocks = [block["text"] for block in ask.answers[0]["content"]]
+            expect(len(blocks) == 2 and "cards-asked" in blocks[0], f"expected the update first, got {blocks}")
+            linked = await self.player.event("call.linked")
+            expect(linked["event"]["call_id"] == await self.player.key_of(ask), "linked to another call")
+            action = next(each for each in await self.player.journal() if each["sequence"] == linked["caused_by"])
+            expect(action["event"]["tool"] == "call_tool_mcp", f"linked is {action['event']['tool']}")
+            note.say(told.text, ask.latency)
 
     async def run_its_own_action(self) -> None:
         async with self.player.step("an action of its own, mirrored") as note:
@@ -177,9 +220,10 @@ class OpenHandsSide:
             breaches = [*self.work.violations, *self._server.violations, *self._server.refused]
             expect(not breaches, f"{len(breaches)} breaches: {breaches[:3]}")
             note.say(f"{len(self.work.received)} actions, all acknowledged")
-        async with self.player.step("nothing was executed for it") as note:
+        await self._game.look_back()
+        async with self.player.step("its own work was done by nobody else") as note:
             calls = (await self.player.environment.get("/v1/calls", session_id=self.player.session_id))["data"]
-            expect(not calls, f"the gateway has {len(calls)} calls of it")
+            expect(len(calls) == len(self.player.asked), f"the gateway has {len(calls)} calls of it")
             ordered = [args.get("command") for _, args in self.work.workspace.executed]
             expect(ordered == ["cat rules.md"], f"the gateway ordered {ordered}")
             mirrored = await self._commands()
@@ -194,6 +238,18 @@ class OpenHandsSide:
             self._waiting.cancel()
 
     # What several steps need
+
+    async def _ask(self, tool: str, arguments: dict[str, Any]) -> Ask:
+        return OpenHandsAsk(tool, self.work.agent_calls(tool, arguments), self._newest)
+
+    async def _newest(self, tool: str) -> str:
+        """Find what the gateway calls the newest call of a tool."""
+        calls = (await self.player.environment.get("/v1/calls", session_id=self.player.session_id))["data"]
+        found = [str(call["native_call_id"]) for call in calls if call["tool"] == tool]
+        known = {ask.native_id for ask in self.player.asked}
+        fresh = [name for name in found if name not in known]
+        expect(len(fresh) == 1, f"the gateway has {len(fresh)} new calls of {tool}")
+        return fresh[0]
 
     async def _hear(self, text: str) -> str:
         await self.work.wait_for(lambda payload: payload["args"].get("content") == text, WAIT)

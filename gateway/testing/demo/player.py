@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from gateway.testing.demo.environment import Environment
+from gateway.testing.demo.one_call import OneCall, find_call
 from gateway.testing.demo.report import STEP_LIMIT, Note, Report, Unmet, expect
 
 WAIT = 10.0
@@ -26,10 +27,12 @@ class Told:
 
 
 class Ask(Protocol):
-    """A call that an agent has made."""
+    """A call that an agent has made; `mark` is the text by which its frames are known on the wire."""
 
     @property
     def native_id(self) -> str: ...
+    @property
+    def mark(self) -> str: ...
     @property
     def tool(self) -> str: ...
     @property
@@ -125,6 +128,23 @@ class Player:
             await self.environment.backend.changed.until(lambda: held() or None, WAIT, what=lambda: otherwise)
         except TimeoutError as exc:
             raise Unmet(otherwise) from exc
+
+    async def on_the_wire(self, ask: Ask) -> OneCall:
+        """Find a call as it went over the connections of the agent and of the backend.
+
+        Raises:
+            Unmet: not all of it was seen.
+        """
+        call_id = await self.key_of(ask)
+        wire, backend = self.environment.wires[self.label], self.environment.backend_wire
+
+        def look() -> OneCall | None:
+            return find_call(self.label, ask.mark, call_id, wire=wire, backend=backend)
+
+        await self.backend_has(lambda: look() is not None, f"not all of {self.label}'s call was seen on the wire")
+        found = look()
+        assert found is not None
+        return found
 
     async def key_of(self, ask: Ask) -> str:
         """Return the gateway's own id of a call, which is also its webhook-id."""

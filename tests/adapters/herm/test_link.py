@@ -103,13 +103,15 @@ async def test_a_session_is_opened_as_the_options_say(answer: RestAnswer, native
     async with RawHerm().serve() as server:
         server.creates.append(answer)
         async with ADAPTER.connector(options_for(server, **more)) as connector:
-            created = await within(connector.create(Order({"label": "x"}, (tool,))))
+            created = await within(connector.create(Order({"label": "x"}, (tool,), "N", "Be brief.")))
         assert created.native_id == native_id
         # Herm declares tools on its agents, which is not ours to do.
-        assert [(loss.how, loss.path) for loss in created.losses] == [("dropped", "/tools/ask")]
+        lost = [(loss.how, loss.path) for loss in created.losses]
+        assert lost == [("dropped", "/tools/ask"), ("dropped", "/instructions")]
+        assert created.told == ()
         (request,) = server.requests
         assert (request.method, request.path) == ("POST", "/v1/agents/agent_1/sessions")
-        assert request.body == {"userId": "u1", "title": "T", "metadata": {"a": 1}}
+        assert request.body == {"userId": "u1", "title": "N", "metadata": {"a": 1}}
 
 
 @pytest.mark.parametrize(

@@ -168,8 +168,6 @@ async def test_two_calls_are_answered_one_by_one_in_any_order_and_the_turn_goes_
 @pytest.mark.requirement("H33", "H34")
 async def test_a_secret_and_the_key_are_nowhere_but_on_the_wire(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    # It shows headers below this level, and is kept quiet by the gateway.
-    caplog.set_level(logging.INFO, logger="httpcore")
     codec = ADAPTER.codec()
     shown: list[str] = []
     witness = RecordingBackend()

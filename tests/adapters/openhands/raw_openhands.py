@@ -39,6 +39,8 @@ class RawOpenHands:
         """What happens between the replay and the join of the room (OH3)."""
         self.answers: dict[str, tuple[int, Any]] = {}
         """REST answers by path that stand in for the usual ones."""
+        self.answers_once: dict[str, tuple[int, Any]] = {}
+        """The same, but each for one request."""
         self.acknowledges = True
         self._silence = asyncio.Event()
         self._heard: asyncio.Queue[Frame] = asyncio.Queue()
@@ -134,6 +136,8 @@ class RawOpenHands:
     # REST ------------------------------------------------------------------------------------------------
 
     def _rest(self, method: str, path: str, query: dict[str, list[str]], headers: dict[str, str]) -> tuple[int, Any]:
+        if path in self.answers_once:
+            return self.answers_once.pop(path)
         if path in self.answers:
             return self.answers[path]
         if self.key is not None and headers.get("x-session-api-key") != self.key:
@@ -143,7 +147,9 @@ class RawOpenHands:
         if path.endswith("/events"):
             start, limit = int(query.get("start_id", ["0"])[0]), int(query.get("limit", ["20"])[0])
             assert 0 < limit <= 100
-            found = sorted((e for e in self.store if e["id"] >= start), key=lambda event: event["id"])
+            backwards = query.get("reverse") == ["true"]
+            stored = (event for event in self.store if event["id"] >= start)
+            found = sorted(stored, key=lambda event: event["id"], reverse=backwards)
             return 200, {"events": found[:limit], "has_more": len(found) > limit}
         return 404, {"error": "Not Found"}
 

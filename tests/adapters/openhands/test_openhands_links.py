@@ -5,12 +5,14 @@ import json
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
+from pydantic import SecretStr
 
 from adapters.openhands import ADAPTER
-from gateway.adapter.port import Connector, Frame, Order, Resting, RestTimes, Tool
+from gateway.adapter.port import Connector, Frame, McpEndpoint, Order, Resting, RestTimes, Tool
 from gateway.errors import LinkLost, LinkRefused, MalformedFrame
 from gateway.testing.conformance.link import Collector, LinkSuite, Peer, enter, within
 from tests.adapters.openhands.raw_openhands import (
@@ -23,6 +25,9 @@ from tests.adapters.openhands.raw_openhands import (
     state,
     thought,
 )
+
+FAILED = (500, b"Internal Server Error")
+"""What a real server says where it fails inside."""
 
 
 def options_for(server: RawOpenHands, **more: Any) -> Any:
@@ -341,16 +346,18 @@ async def test_a_conversation_that_was_begun_anew_under_its_name_is_read_from_th
         ("RUNNING", None, False),
         ("STOPPED", None, None),
         (None, None, None),
+        (FAILED, None, None),
     ],
 )
 async def test_a_link_finds_out_whether_the_agent_is_still_starting(
-    status: str | None, meanwhile: str | None, starting: bool | None
+    status: str | tuple[int, bytes] | None, meanwhile: str | None, starting: bool | None
 ) -> None:
     server = RawOpenHands()
     # The state of the last agent loop, which a replay shows although another one begins now.
     server.keep(state(0, "awaiting_user_input"))
     if status is not None:
-        server.answers[f"/api/conversations/{CONVERSATION}"] = (200, {"status": status})
+        answer = (200, {"status": status}) if isinstance(status, str) else status
+        server.answers[f"/api/conversations/{CONVERSATION}"] = answer
     if meanwhile is not None:
         server.before_join = lambda: server.keep(state(1, meanwhile))
     collector = Collector()
@@ -381,6 +388,36 @@ async def test_a_conversation_is_stopped_where_the_server_says_that_no_agent_run
         assert await connector.is_stopped(CONVERSATION) is stopped
         assert server.queries == []
         assert connector.rest_times == RestTimes()
+
+
+@pytest.mark.requirement("OH61")
+@pytest.mark.parametrize("answer", [FAILED, (404, {"detail": "Not Found"})])
+@pytest.mark.parametrize(("words", "stopped"), [(("running", "stopped"), True), (("stopped", "loading"), False)])
+async def test_a_server_that_does_not_say_how_a_conversation_stands_has_stopped_what_it_left_so(
+    answer: tuple[int, Any], words: tuple[str, str], stopped: bool
+) -> None:
+    server = RawOpenHands()
+    server.answers[f"/api/conversations/{CONVERSATION}"] = answer
+    for number, word in enumerate(words):
+        server.keep(state(2 * number, word))
+        server.keep(thought(2 * number + 1))
+    async with server.serve(), ADAPTER.connector(options_for(server)) as connector:
+        assert isinstance(connector, Resting)
+        assert await connector.is_stopped(CONVERSATION) is stopped
+        assert server.queries == []
+
+
+@pytest.mark.requirement("OH61")
+async def test_a_server_that_fails_once_is_asked_again_how_a_conversation_stands() -> None:
+    server = RawOpenHands()
+    path = f"/api/conversations/{CONVERSATION}"
+    server.answers_once[path] = FAILED
+    server.answers[path] = (200, {"status": "STARTING"})
+    # The state of the last agent loop, which a replay shows although another one begins now.
+    server.keep(state(0, "awaiting_user_input"))
+    collector = Collector()
+    async with server.serve(), linked(server, collector):
+        assert collector.is_starting is True
 
 
 @pytest.mark.requirement("OH63")
@@ -513,7 +550,7 @@ async def test_a_conversation_is_created_as_the_options_say() -> None:
         assert options.creates
         assert options.native_id is None
         async with ADAPTER.connector(options) as connector:
-            created = await within(connector.create(Order({"a": "b"})))
+            created = await within(connector.create(Order({"a": "b"}, instructions="Be brief.")))
         assert created.native_id == CONVERSATION
         method, path, headers, body = server.requests[0]
         assert (method, path) == ("POST", "/api/conversations?")
@@ -522,7 +559,40 @@ async def test_a_conversation_is_created_as_the_options_say() -> None:
             "repository": "owner/name",
             "git_provider": "github",
             "initial_user_msg": "Hi",
+            "conversation_instructions": "Be brief.",
         }
+        assert created.losses == ()
+
+
+TICKET = "dtt_a-ticket-of-one-conversation"
+
+
+def order_with_tools(longest: timedelta = timedelta(seconds=90)) -> Order:
+    endpoint = McpEndpoint("https://gateway.example/mcp/t/1", SecretStr(TICKET), longest)
+    return Order(tools=(Tool("ask", "Ask.", {}),), mcp=endpoint)
+
+
+@pytest.mark.requirement("OH60")
+@pytest.mark.parametrize(("longest", "told"), [(5, 60), (120.2, 121), (7200, 3600)])
+async def test_a_conversation_is_told_an_mcp_server_and_for_how_long_its_calls_may_take(
+    longest: float, told: int
+) -> None:
+    async with RawOpenHands().serve() as server, ADAPTER.connector(creating(server)) as connector:
+        created = await within(connector.create(order_with_tools(timedelta(seconds=longest))))
+        assert (created.told, created.losses) == (("ask",), ())
+        said = {"url": "https://gateway.example/mcp/t/1", "api_key": TICKET, "timeout": told}
+        assert json.loads(server.requests[0][3]) == {"mcp_config": {"shttp_servers": [said]}}
+
+
+@pytest.mark.parametrize("status", [400, 503])
+async def test_a_refusal_that_quotes_the_creation_quotes_no_ticket(status: int) -> None:
+    async with RawOpenHands().serve() as server:
+        server.answers["/api/conversations"] = (status, {"message": f"no such key: {TICKET}", "msg_id": TICKET})
+        async with ADAPTER.connector(creating(server)) as connector:
+            with pytest.raises((LinkRefused, LinkLost)) as refusal:
+                await within(connector.create(order_with_tools()))
+    assert TICKET not in repr(refusal.value)
+    assert "no such key: ***" in str(refusal.value)
 
 
 @pytest.mark.requirement("OH60")
@@ -572,8 +642,9 @@ async def test_without_a_conversation_to_create_none_is_asked_for() -> None:
         assert server.requests == []
 
 
-async def test_that_our_tools_are_not_told_is_a_loss() -> None:
+async def test_our_tools_and_a_name_are_not_told_which_is_a_loss_each() -> None:
     tools = (Tool("ask_for_cards", "Ask.", {"type": "object"}),)
     async with RawOpenHands(key=KEY).serve() as server, ADAPTER.connector(creating(server)) as connector:
-        created = await within(connector.create(Order(tools=tools)))
-        assert [(loss.how, loss.path) for loss in created.losses] == [("dropped", "/tools")]
+        created = await within(connector.create(Order(tools=tools, name="Table 4")))
+        assert created.told == ()
+        assert [(loss.how, loss.path) for loss in created.losses] == [("dropped", "/tools"), ("dropped", "/name")]

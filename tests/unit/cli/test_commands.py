@@ -21,12 +21,13 @@ from gateway.store.sqlite.lock import FileLock
 
 ROOT = Path(__file__).parents[3]
 STATIC = ROOT / "config/examples/static.yaml"
-ADAPTERS = ("herm", "huma", "openhands")
+ADAPTERS = ("herm", "huma", "mcp", "openhands")
 NEEDLESS = ("codec", "connector", "capabilities", "v0_1", "v0_2", "wire")
 """Modules of an adapter that only a link needs."""
 COMMANDS = (
-    "serve", "check", "schema", "openapi", "doctor", "demo", "version", "tail", "send", "answer", "explain", "migrate",
-    "backup", "restore", "copy", "dead-letters",
+    "serve", "check", "schema", "tools", "openapi", "doctor", "demo", "init", "version", "runtimes", "sessions",
+    "calls", "inbox", "tail", "send", "answer", "explain", "migrate", "backup", "restore", "copy", "dead-letters",
+    "completion",
 )  # fmt: skip
 
 
@@ -128,6 +129,25 @@ def test_check_writes_json_for_programs() -> None:
         (4, "api.keys", "warning"),
         (4, "runtimes", "warning"),
     ]
+
+
+def test_what_else_is_said_is_said_as_json_too(tmp_path: Path) -> None:
+    check = _run("check", str(STATIC), "--json")
+    assert check.stdout == _run("check", str(STATIC), "--format", "json").stdout
+    version = json.loads(_run("version", "--json").stdout)
+    assert set(version) == {"dragoman", "python"}
+    doctor = _run("doctor", "--config", str(STATIC), "--json")
+    found = [json.loads(line) for line in doctor.stdout.splitlines()]
+    assert {one["about"] for one in found} == {"Installation", "Adapters", "Configuration", "Store", "Network", "Links"}
+    assert (doctor.exit_code != 0) == any(one.get("state") == "broken" for one in found)
+    assert {"path": "api.keys", "severity": "warning"}.items() <= next(one for one in found if "path" in one).items()
+    path = tmp_path / "wrong.yaml"
+    path.write_text("api: {kees: 1}\n", encoding="utf-8")
+    broken = _run("doctor", "--config", str(path), "--json")
+    told = [json.loads(line) for line in broken.stdout.splitlines()]
+    assert broken.exit_code == 1
+    assert "broken" in [one.get("state") for one in told]
+    assert "unknown key; did you mean 'keys'?" in [one.get("message") for one in told]
 
 
 def test_check_writes_json_of_what_cannot_be_used(tmp_path: Path) -> None:
@@ -282,6 +302,18 @@ def test_the_doctor_looks_at_store_and_network_and_fails_on_what_is_broken(tmp_p
     assert "is it running, and is the port right?" in result.stdout
     assert "my.db: will be made at the first start" in result.stdout
     assert "free in" in result.stdout
+
+
+def test_the_doctor_has_nothing_to_reach_where_clients_come_to_us(tmp_path: Path) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text(
+        f"engine: {{type: sqlite, path: {tmp_path}/my.db}}\n"
+        "runtimes: {desk: {adapter: mcp, clients: [{name: ada, token: 0123456789abcdef}]}}\n"
+    )
+    result = _run("doctor", "--config", str(file))
+    assert result.exit_code == 0
+    assert "mcp speaks mcp/2026-07-28" in result.stdout
+    assert "nothing to connect to" in result.stdout
 
 
 @pytest.mark.parametrize(

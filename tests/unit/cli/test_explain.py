@@ -116,6 +116,29 @@ def test_arguments_that_do_not_fit_show_what_the_agent_is_told(config: Path) -> 
     assert not lines_of(done, "request")
 
 
+DESK = """\
+  desk: {adapter: mcp, clients: [{name: ada, token: token-canary-0123456789, labels: {table: "12"}}]}
+"""
+
+
+def test_a_client_that_comes_to_us_is_told_what_no_agent_is(config: Path) -> None:
+    config.write_text(YAML.replace("executors:\n", f"{DESK}executors:\n") + "unrouted: ignore\n")
+    desk = ("--runtime", "desk", "--tool")
+    fits = explain(config, *desk, "ask_for_cards", "--arguments", '{"rank": "7"}', "--label", "table=12")
+    assert (fits.exit_code, lines_of(fits, "request")) == (0, ["POST http://***@cards/tools?token=***"])
+    assert block_of(fits)["data"]["runtime"] == "desk"
+    unfit = explain(config, *desk, "ask_for_cards", "--arguments", '{"rank": 7}', "--label", "table=12")
+    assert (unfit.exit_code, lines_of(unfit, "refused")) == (1, ["nobody is asked; the client is told"])
+    assert "at /rank: 7 is not allowed" in unfit.stdout
+    for unknown in ("ask_for_cards", "shut"):
+        shown = explain(config, *desk, unknown)
+        assert shown.exit_code == 1
+        assert lines_of(shown, "refused") == ["it is not among the tools that this client is shown; it is told so"]
+    steered = explain(config, "--runtime", "desk", "--event", '{"kind": "turn.steered", "text": "Quick."}')
+    assert steered.exit_code == 1
+    assert lines_of(steered, "refused") == ["422: the runtime has no way to be told 'turn.steered'"]
+
+
 def test_a_call_that_no_route_takes_is_refused_or_left_to_others(config: Path) -> None:
     done = call(config, "deal")
     assert done.exit_code == 1
@@ -262,3 +285,12 @@ def test_json_can_come_from_stdin(config: Path) -> None:
 def test_nothing_in_an_event_can_steer_the_terminal(config: Path) -> None:
     done = call(config, "win\x1b[2J\n", {"a": "\x1b[31m\u202e\x9b"})
     assert not re.search(r"[\x1b\x9b\u202e]", done.stdout)
+
+
+def test_an_explanation_is_told_to_programs_without_its_secrets(config: Path) -> None:
+    done = call(config, "ask_for_cards", {"rank": "7"}, "--json")
+    told = json.loads(done.stdout)
+    assert (told["goes_through"], done.exit_code) == (done.exit_code == 0, done.exit_code)
+    plain = call(config, "ask_for_cards", {"rank": "7"})
+    assert [part["text"] for part in told["parts"] if part["about"] == "route"] == lines_of(plain, "route")
+    assert any(part["block"] for part in told["parts"])

@@ -190,3 +190,29 @@ def test_a_copy_needs_a_source_of_this_release(database: Path) -> None:
     with closing(sqlite3.connect(database)) as old:
         old.executescript(FIRST.read_text(encoding="utf-8"))
     _complains(_run("copy", "gateway.yaml", "new.yaml"), f"has schema 1, not {NOW}", "dragoman migrate")
+
+
+# for programs
+
+
+def test_every_command_about_the_database_speaks_json(database: Path) -> None:
+    _fill(database)
+    Path("new.yaml").write_text("engine: {path: new.db}\n")
+    said: dict[str, list[dict[str, object]]] = {}
+    for words in (
+        ("migrate", "--check"), ("backup", "copy.db"), ("restore", "copy.db"), ("restore", "--bump-fences"),
+        ("copy", "gateway.yaml", "new.yaml"),
+    ):  # fmt: skip
+        result = _run(*words, "--json")
+        assert (result.exit_code, result.stderr) == (0, ""), words
+        assert result.stdout.isascii()
+        said[words[0] + words[1]] = [json.loads(line) for line in result.stdout.splitlines()]
+    assert said["migrate--check"] == [{"database": str(database), "before": NOW, "after": NOW, "waits": False}]
+    (backup,) = said["backupcopy.db"]
+    assert (backup["file"], backup["sessions"], backup["events"]) == ("copy.db", 1, 2)
+    (restored,) = said["restorecopy.db"]
+    assert restored["before_restore"] == f"{database}.before-restore"
+    assert said["restore--bump-fences"] == [{"database": str(database), "sessions": 1}]
+    tables = said["copygateway.yaml"]
+    assert all(one["old"] == one["new"] for one in tables)
+    assert {"table": "sessions"}.items() <= tables[0].items()

@@ -95,7 +95,7 @@ class Harness:
             mint=self._mint,
             take_slot=self._take,
             refusal=lambda _: self.missing,
-            routes=self.runtime.policy.routes,
+            runtime=self.runtime,
             known=self.known,
         )
         assert builder.open_bytes == sum(call.size for call in self.view.calls.values())

@@ -1,7 +1,11 @@
 """What a session remembers is bounded by count and bytes, and nothing that waits is forgotten without an answer."""
 
-from gateway.core.fold import HISTORY_BYTES
-from gateway.core.state import KEPT_BYTES, MOST_ASKED
+from collections.abc import Mapping
+
+from hypothesis import given, strategies as st
+
+from gateway.core.bounds import HISTORY_BYTES, KEPT_BYTES, with_entry, without
+from gateway.core.state import MOST_ASKED, Hosted
 from gateway.events import ContextUpdated, MessagePosted, Text
 from gateway.events.weight import weight
 from tests.unit.core.harness import OPENHANDS, Harness
@@ -61,3 +65,39 @@ def test_weights_grow_with_whatever_a_value_holds():
     exact = sum(weight(card) for card in many["cards"])
     for value in (many, {"cards": [*many["cards"], b""]}):
         assert exact / 2 < weight(value) < exact * 2
+
+
+SIZES = (1, KEPT_BYTES // 3, KEPT_BYTES // 2, KEPT_BYTES + 1, None)
+"""Of entries that come; None for one that goes."""
+
+
+def _naive(entries: dict[str, Hosted], native: str, entry: Hosted, most: int) -> list[Hosted]:
+    kept = list({**entries, native: entry}.values())[-most:]
+    while len(kept) > 1 and sum(one.size for one in kept) > KEPT_BYTES:
+        del kept[0]
+    return kept
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(SIZES)), min_size=3),
+    st.integers(2, 4),
+    st.booleans(),
+)
+def test_entries_by_id_give_way_as_if_each_time_all_were_counted(
+    changes: list[tuple[str, int | None]], most: int, read_back: bool
+):
+    entries: Mapping[str, Hosted] = {}
+    for native, size in changes:
+        if read_back:
+            # A snapshot gives plain ones.
+            entries = dict(entries)
+        before = dict(entries)
+        if size is None:
+            after, wanted = without(entries, native), [one for one in entries.values() if one.native_call_id != native]
+        else:
+            entry = Hosted(native, size=size)
+            after, wanted = with_entry(entries, native, entry, most), _naive(before, native, entry, most)
+        assert entries == before
+        assert list(after.values()) == wanted
+        assert [one.native_call_id for one in after.values()] == list(after)
+        entries = after

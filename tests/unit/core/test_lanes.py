@@ -45,7 +45,7 @@ def test_each_event_leaves_once_by_lane_or_by_place_and_never_behind_a_later_one
     assert _all_of(lanes, held) == sorted((one for one in items if one.sequence not in held), key=rank)
     # What had to wait is all still there.
     assert _all_of(lanes) == sorted((one for one in items if one.sequence in held), key=rank)
-    assert not len(lanes)
+    assert not lanes.count
 
 
 # A fresh link ---------------------------------------------------------------------------------------------

@@ -1,17 +1,28 @@
 """What a step builder's `record` changes for whoever goes on with the builder: the number, the memory, no more."""
 
 from copy import copy
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
+from gateway.adapter.port import Frame
+from gateway.core import calls, inbound
 from gateway.core.fold import fold
+from gateway.core.routing import Route
 from gateway.core.session import StepBuilder
+from gateway.core.state import Start
+from gateway.errors import Stale
 from gateway.events import (
     ApprovalAsked,
     Author,
+    CallId,
     ContextUpdated,
+    Draft,
     Event,
+    InteractionId,
     MessagePosted,
+    Outcome,
     SessionClosed,
     SessionMoved,
     Text,
@@ -20,9 +31,17 @@ from gateway.events import (
     ToolRequested,
     TurnInterrupted,
 )
-from tests.unit.core.harness import Harness
+from gateway.executors.port import Answered
+from gateway.store.call import Call, Settle
+from gateway.store.step import RUNTIME, InteractionChange, Keep, SendChange
+from tests.unit.core.harness import GOOD, ROUTES, Harness
 
+DONE = Answered(Outcome(outcome="success", result=1))
 TOLD = {"events", "last_sequence", "memory", "_taken"}
+
+
+def frame(native: str) -> Frame:
+    return Frame("event", {"type": "tool-call", "toolCallId": native, "toolName": "ask_for_cards", "arguments": GOOD})
 
 
 @pytest.mark.parametrize(
@@ -48,10 +67,53 @@ def test_record_moves_the_number_and_the_memory_and_nothing_else(event: Event) -
 
     def move(builder: StepBuilder) -> None:
         before = {name: copy(value) for name, value in vars(builder).items()}
-        new = builder.apply(event, "from_runtime", dedupe_key="n-1")
+        new = builder.apply(event, "from_runtime", draft=Draft(event, native_id="n-1"))
         assert {name for name, value in vars(builder).items() if value != before[name]} <= TOLD
         assert new.sequence == builder.last_sequence == before["last_sequence"] + 1
-        assert builder.memory == fold(before["memory"], new, new.sequence)
+        assert builder.memory == fold(before["memory"], new)
         assert builder.calls == calls
 
     harness.decide(move)
+
+
+def test_whoever_goes_back_to_a_mark_finds_all_as_it_was() -> None:
+    harness = Harness(routes=(*ROUTES, Route(event="*", copy_to=("log",))))
+    harness.call("tc-1")
+    harness.call("tc-2")
+
+    def move(builder: StepBuilder) -> None:
+        inbound.take(harness.runtime, builder, frame("tc-3"))
+        before = {name: copy(value) for name, value in vars(builder).items()}
+        for _ in range(2):
+            mark = builder.mark()
+            builder.live, builder.touched_at, builder.start = False, builder.now, Start("ready")
+            inbound.take(harness.runtime, builder, frame("tc-4"), cursor="further")
+            inbound.take(harness.runtime, builder, Frame("event", {"type": "status", "status": "idle"}))
+            calls.answered(harness.runtime, builder, harness.id_of("tc-1"), 1, DONE, jitter=0)
+            calls.cancel(harness.runtime, builder, harness.id_of("tc-2"), reason=None)
+            question = ApprovalAsked(id="q", native_call_id="q", tool="run", scopes=("once",))
+            builder.apply(question, "from_runtime", draft=Draft(question, native_id="n-1"))
+            builder.interactions.append(InteractionChange(InteractionId("i"), "waiting"))
+            builder.send_changes.append(SendChange(1, RUNTIME, "delivered"))
+            builder.keep(Keep("key", "scope", "sha", builder.now, ()), [builder.last_sequence])
+            changed = {name for name, value in vars(builder).items() if value != before[name]}
+            assert changed >= {"calls", "effects", "events", "sends", "_calls", "_keeps", "_taken", "memory", "cursor"}
+            builder.back_to(mark)
+            assert {name: value for name, value in vars(builder).items() if value != before[name]} == {}
+        calls.answered(harness.runtime, builder, harness.id_of("tc-1"), 1, DONE, jitter=0)
+
+    harness.decide(move)
+    assert harness.kinds == ["tool.requested", "tool.finished"]
+    assert set(harness.view.calls) == {harness.id_of("tc-2"), harness.id_of("tc-3")}
+
+
+@pytest.mark.parametrize(("at", "to"), [("parked", "succeeded"), ("dispatched", "accepted")])
+def test_a_call_ends_only_as_the_table_allows(at: Any, to: Any) -> None:
+    harness = Harness()
+    harness.call("tc-1")
+    call_id = harness.id_of("tc-1", 0)
+    known = cast("dict[CallId, Call]", harness.view.calls)
+    known[call_id] = replace(known[call_id], state=at)
+    with pytest.raises(Stale):
+        harness.decide(lambda builder: builder.change_call(Settle(call_id, to, "sha", None)))
+    assert call_id in harness.view.calls

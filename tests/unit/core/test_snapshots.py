@@ -15,6 +15,7 @@ from gateway.store.step import Step
 from gateway.testing.conformance.engine_newer import WeatherChanged
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, new, open_session, said
 from tests.unit.core.harness import Harness
+from tests.unit.core.test_herm import Herm
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MEMORY = Remembered(
@@ -34,6 +35,19 @@ def written(known: Remembered, /, **changes: Any) -> bytes:
 def test_a_memory_comes_back_as_it_was() -> None:
     assert from_snapshot(to_snapshot(100, MEMORY)) == (100, MEMORY, None)
     assert from_snapshot(None) == (0, Remembered(), None)
+
+
+def test_calls_that_wait_are_written_as_earlier_releases_read_them() -> None:
+    herm = Herm()
+    for native in ("one", "two"):
+        herm.wants(native)
+    memory = herm.harness.view.memory
+    told = json.loads(to_snapshot(2, memory))["memory"]
+    for name in ("wanted", "hosted"):
+        assert type(told[name]) is dict
+        assert list(told[name]) == ["one", "two"]
+    assert told["hosted"]["one"] == {"native_call_id": "one", "answer": None, "awaited": "unsaid", "size": 3}
+    assert from_snapshot(to_snapshot(2, memory)) == (2, memory, None)
 
 
 def test_the_snapshot_of_the_first_release_is_read() -> None:

@@ -1,6 +1,9 @@
 """The container files are sound as far as that can be seen without Docker."""
 
+import json
+import os
 import re
+import socket
 import subprocess
 import sys
 from fnmatch import fnmatchcase
@@ -12,12 +15,14 @@ import yaml
 
 from gateway.runtime.tuning import Tuning
 from gateway.settings.model import Api
+from gateway.testing.demo.environment import PARTS
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 PROXY = (ROOT / "config/nginx.conf").read_text(encoding="utf-8")
-DEMO, TESTING = {"standardwebhooks", "websockets"}, {"hypothesis", "pytest", "pytest-asyncio"}
-COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+DEMO, TESTING = {"mcp", "standardwebhooks", "websockets"}, {"hypothesis", "pytest", "pytest-asyncio"}
+COMPOSE_TEXT = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+COMPOSE: dict[str, Any] = yaml.safe_load(COMPOSE_TEXT)
 
 
 def _instructions(*, until: str = "") -> list[tuple[str, str]]:
@@ -92,8 +97,8 @@ def test_there_are_two_targets_of_which_neither_has_anything_for_tests() -> None
         ("FROM", "runtime AS demo"), ("COPY", "--from=build-demo /opt/dragoman /opt/dragoman"),
         ("FROM", "runtime AS dragoman"), ("COPY", "--from=build /opt/dragoman /opt/dragoman"),
     ]  # fmt: skip
-    assert _names("config/requirements.txt").isdisjoint(DEMO | TESTING)
-    assert "asyncpg" in _names("config/requirements.txt")
+    assert _names("config/requirements.txt").isdisjoint(DEMO - {"mcp"} | TESTING)
+    assert _names("config/requirements.txt") >= {"asyncpg", "mcp"}
     assert _names("config/demo-requirements.txt") >= DEMO
     assert _names("config/demo-requirements.txt").isdisjoint(TESTING)
 
@@ -148,9 +153,50 @@ def test_the_gateway_keeps_its_store_in_a_volume_and_takes_its_key_from_outside(
     assert gateway["ports"] == ["127.0.0.1:8080:8080"]
 
 
-def test_the_demo_is_a_profile_of_its_own() -> None:
+def test_the_demo_is_a_profile_of_its_own_that_publishes_each_of_its_ports_and_no_other_services() -> None:
     demo = COMPOSE["services"]["demo"]
-    assert (demo["profiles"], demo["command"]) == (["demo"], ["demo", "--keep"])
+    assert demo["profiles"] == ["demo"]
+    assert demo["command"][:-1] == ["demo", "--keep", "--host", "0.0.0.0", "--port"]  # noqa: S104 -- in the container
+    first = int(demo["command"][-1])
+    last = first + len(PARTS) - 1
+    assert demo["ports"] == [f"127.0.0.1:{first}-{last}:{first}-{last}"]
+    others = [
+        port for name, service in COMPOSE["services"].items() if name != "demo" for port in service.get("ports", ())
+    ]
+    taken = {int(port.split(":")[1]) for port in others}
+    assert taken.isdisjoint(range(first, last + 1))
+    assert f"127.0.0.1:{first}/healthz" in demo["healthcheck"]["test"][-1]
+
+
+def test_the_first_lines_that_compose_shows_answer_where_the_image_runs(tmp_path: Path) -> None:
+    """Play what the default profile runs, in a folder laid out as the image, and the line that asks it first."""
+    shown = re.findall(r"(?m)^#   (.*)$", COMPOSE_TEXT)
+    [making] = [line for line in shown if line.startswith("echo") and "DRAGOMAN_KEY" in line]
+    [asking] = [line for line in shown if line.startswith("curl")]
+    subprocess.run(["bash", "-c", making], cwd=tmp_path, check=True, timeout=20)
+    (tmp_path / "data").mkdir()
+    config = tmp_path / "gateway.yaml"
+    config.write_text((ROOT / "config/examples/container.yaml").read_text().replace("/data/", f"{tmp_path}/data/"))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+    words = json.loads(dict(_instructions(until="AS demo"))["CMD"])
+    words = [str(config) if word == "/etc/dragoman/gateway.yaml" else word for word in words]
+    # Compose puts the variables of .env into the environment that it names.
+    named = COMPOSE["services"]["gateway"]["environment"]
+    given = dict(line.split("=", 1) for line in (tmp_path / ".env").read_text().splitlines())
+    environment = {name: given[name] for name in named if name in given}
+    program = [sys.executable, "-m", "gateway", *words, "--port", port]
+    gateway = subprocess.Popen(program, cwd=tmp_path / "data", env={**os.environ, **environment})
+    try:
+        retried = asking.replace("8080", port).replace(
+            "curl -s", "curl -sf --retry 60 --retry-connrefused --retry-delay 1"
+        )
+        told = subprocess.run(["bash", "-c", retried], cwd=tmp_path, capture_output=True, check=True, timeout=90)
+    finally:
+        gateway.terminate()
+        assert gateway.wait(30) == 0
+    assert len(json.loads(told.stdout)["data"]) == 1
+    assert (tmp_path / "data/dragoman.db").exists()
 
 
 def test_two_gateways_share_one_database_behind_a_proxy_in_a_profile_of_their_own() -> None:

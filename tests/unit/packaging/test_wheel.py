@@ -114,7 +114,9 @@ def test_production_imports_what_the_wheel_asks_for_and_the_other_way_round() ->
             if not name.startswith("gateway/testing/"):
                 for top in _imported(path) - set(sys.stdlib_module_names) - {"gateway", "adapters"}:
                     imported.setdefault(canonicalize_name(providers[top][0]), set()).add(name)
-    assert {path.rpartition("/")[0] for path in imported.pop("asyncpg")} == {"gateway/store/postgres"}
+    assert {path.rpartition("/")[0] for path in imported.pop("asyncpg")} == {"gateway/store/postgres", "gateway/kit"}
+    of_mcp = {path.rpartition("/")[0] for name in ("mcp", "mcp-types", "sse-starlette") for path in imported.pop(name)}
+    assert of_mcp == {"gateway/http/mcp"}
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
     declared = {canonicalize_name(Requirement(one).name) for one in asked}
     assert imported.keys() - THROUGH.keys() == declared - BY_NAME
@@ -131,9 +133,22 @@ def _imported(path: Path) -> set[str]:
     return found
 
 
-def test_without_extras_all_of_production_can_be_imported_but_postgresql(bare: Environment, tmp_path: Path) -> None:
-    assert bare.libraries.isdisjoint({"asyncpg", "hypothesis", "pytest", "standardwebhooks", "websockets"})
-    assert bare.imports(cwd=tmp_path, without=r"gateway\.(testing|store\.postgres|cli\.doctor_postgres)") == ""
+_WANTING = r"gateway\.(testing|kit\.postgres|store\.postgres|cli\.doctor_postgres|http\.mcp\.(server|results))"
+
+
+def test_without_extras_all_of_production_can_be_imported_but_postgresql_and_mcp(
+    bare: Environment, tmp_path: Path
+) -> None:
+    assert bare.libraries.isdisjoint({"asyncpg", "hypothesis", "mcp", "pytest", "standardwebhooks", "websockets"})
+    assert bare.imports(cwd=tmp_path, without=_WANTING) == ""
+
+
+def test_without_its_extra_check_names_the_command_for_mcp(bare: Environment, tmp_path: Path) -> None:
+    config = tmp_path / "gateway.yaml"
+    config.write_text("mcp: {hold: 20s}\n")
+    done = bare.run("check", str(config), cwd=tmp_path)
+    assert "pip install 'dragoman[mcp]'" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -155,6 +170,18 @@ def test_the_demo_without_its_extra_names_the_command(bare: Environment, tmp_pat
     done = bare.run("demo", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert "pip install 'dragoman[demo]'" in done.stderr
+
+
+def test_init_has_its_files_in_the_wheel_and_names_the_extra_of_the_simulators(
+    bare: Environment, tmp_path: Path
+) -> None:
+    for backend, written in (("fastapi", {"backend.py"}), ("express", {"backend.mjs", "package.json"})):
+        for runtime in ("huma-0.2", "huma-0.1", "openhands", "herm", "mcp"):
+            done = bare.run("init", f"{backend}-{runtime}", "--runtime", runtime, "--backend", backend, cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+            assert "pip install 'dragoman[demo]'" in done.stdout
+            found = {path.name for path in (tmp_path / f"{backend}-{runtime}").iterdir()}
+            assert found == {"gateway.yaml", ".env", ".gitignore", *written}
 
 
 async def test_a_gateway_serves_without_extras(bare: Environment, tmp_path: Path) -> None:
@@ -194,21 +221,21 @@ def test_with_its_extra_postgresql_can_be_configured(wheel: Path, tmp_path: Path
     config.write_text(POSTGRES)
     done = made.run("check", str(config), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert made.imports(cwd=tmp_path, without=r"gateway\.testing") == ""
+    assert made.imports(cwd=tmp_path, without=r"gateway\.(testing|http\.mcp\.(server|results))") == ""
 
 
 @pytest.mark.slow
 def test_with_its_extra_everything_for_tests_can_be_imported(wheel: Path, tmp_path: Path) -> None:
     made = Environment(tmp_path / "venv", wheel, "testing")
-    assert made.imports(cwd=tmp_path, without=r"gateway\.(store\.postgres|cli\.doctor_postgres)") == ""
+    assert made.imports(cwd=tmp_path, without=r"gateway\.(kit\.postgres|store\.postgres|cli\.doctor_postgres)") == ""
 
 
 @pytest.mark.slow
 def test_the_demo_and_the_simulated_runtimes_want_nothing_of_the_suites(wheel: Path, tmp_path: Path) -> None:
     made = Environment(tmp_path / "venv", wheel, "demo")
     assert made.libraries.isdisjoint({"hypothesis", "pytest", "pytest_asyncio"})
-    without = r"gateway\.(store\.postgres|cli\.doctor_postgres|testing\.conformance)"
+    without = r"gateway\.((kit|store)\.postgres|cli\.doctor_postgres|testing\.conformance)"
     assert made.imports(cwd=tmp_path, without=without) == ""
-    for name in ("huma", "openhands", "herm"):
+    for name in ("huma", "openhands", "herm", "mcp"):
         shown = made.do("-m", f"gateway.testing.runtimes.{name}", "--help", cwd=tmp_path)
         assert (shown.returncode, shown.stderr) == (0, "")

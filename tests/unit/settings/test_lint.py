@@ -142,6 +142,11 @@ def test_a_tool_without_a_description_is_doubtful(complaints: Complain) -> None:
     assert found.startswith("4: warning: tools.t: has no description")
 
 
+def test_the_tool_by_which_mcp_clients_wait_cannot_be_declared(complaints: Complain) -> None:
+    (found,) = complaints(_with("  get_result: {description: x}\n"))
+    assert found.startswith("4: tools.get_result: MCP clients wait")
+
+
 SECRET = "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"
 NEVER = ", which is never connected to; write the address of your service"
 GOOD_ROUTES = 'routes: [{match: {tool: "*"}, to: cards}]\n'

@@ -8,7 +8,6 @@ async with HermServer(api_key="key") as server:
     ada.end_turn(title="Fishing")
 """
 
-import argparse
 import asyncio
 import contextlib
 import hmac
@@ -17,15 +16,16 @@ from datetime import UTC, datetime
 from typing import Any, Self
 from uuid import uuid4
 
-import typer
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel
 
 from gateway.testing.runtimes.herm.asked import Asked as Asked, Interrupted as Interrupted
+from gateway.testing.runtimes.herm.questions import questions
 from gateway.testing.runtimes.herm.rules import Frame, Objection, read_creation, read_events
 from gateway.testing.runtimes.herm.session import ANSWER_LIMIT, Manners as Manners, SimSession as SimSession
-from gateway.testing.serving import Served
+from gateway.testing.serving import LOOPBACK, Served
+from gateway.testing.wire import Wire
 
 BODY_LIMIT = 16 * 1024**2
 SESSION_LIMIT = 1_000
@@ -48,7 +48,15 @@ class SayOrder(BaseModel):
 class HermServer:
     """Serves sessions that exist once `session` has been asked for them, or that a client created by HTTP."""
 
-    def __init__(self, *, api_key: str = "key_simulated", port: int = 0, manners: Manners | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        api_key: str = "key_simulated",
+        host: str = LOOPBACK,
+        port: int = 0,
+        manners: Manners | None = None,
+        wire: Wire | None = None,
+    ) -> None:
         self.api_key = api_key
         self.sessions: dict[str, SimSession] = {}
         self.agents: set[str] = {"agent"}
@@ -60,7 +68,9 @@ class HermServer:
         self._lost_answers = 0
         self._may_answer = asyncio.Event()
         self._may_answer.set()
-        self._served = Served(self._pages(), port=port)
+        self.asking = questions(self)
+        """How a person lets an agent ask."""
+        self._served = Served(self._pages(), host=host, port=port, wire=wire)
 
     @property
     def url(self) -> str:
@@ -100,6 +110,7 @@ class HermServer:
 
     async def stop(self) -> None:
         """Cut all connections and stop listening, as a crash would."""
+        self.asking.stop()
         await self._served.stop()
 
     async def __aenter__(self) -> Self:
@@ -127,6 +138,7 @@ class HermServer:
         app.add_api_route("/v1/sessions/{session_id}/events/stream", self._stream, methods=["GET"])
         app.add_api_route("/simulator/sessions/{session_id}/call", self._order_call, methods=["POST"])
         app.add_api_route("/simulator/sessions/{session_id}/say", self._order_words, methods=["POST"])
+        self.asking.add_page(app)
         app.add_exception_handler(Objection, _say_why)
         return app
 
@@ -273,26 +285,3 @@ async def _say_why(_request: Request, exc: Exception) -> JSONResponse:
     # A client's library that tries conflicts again by itself must not.
     headers = {"x-should-retry": "false"} if exc.status == 409 else {}
     return JSONResponse({"error": exc.code, "message": str(exc)}, exc.status, headers=headers)
-
-
-async def _run(port: int, api_key: str, session_id: str) -> None:
-    async with HermServer(api_key=api_key, port=port) as server:
-        server.session(session_id)
-        typer.echo(f"Herm at {server.url}, session {session_id}, agent {', '.join(server.agents)}")
-        typer.echo("Let the agent ask for a tool:")
-        sample = """{"tool": "ask_for_cards", "arguments": {"targetPlayer": "Victoria", "rank": "7"}}"""
-        page = f"{server.url}/simulator/sessions/{session_id}/call"
-        headers = f"-H 'Authorization: Bearer {api_key}' -H 'Content-Type: application/json'"
-        typer.echo(f"  curl {page} {headers} -d '{sample}'")
-        await asyncio.Event().wait()
-
-
-def main() -> None:
-    """Serve one session, and those that are created, until Ctrl-C."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--api-key", default="key_simulated")
-    parser.add_argument("--session", default="session_1", help="a session's id")
-    given = parser.parse_args()
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_run(given.port, given.api_key, given.session))

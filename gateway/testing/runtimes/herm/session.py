@@ -136,13 +136,21 @@ class SimSession:
     # What the agent does by itself
 
     async def agent_uses(
-        self, tool: str, arguments: Frame, output: str, *, gated: bool = False, mcp: bool = False, fails: bool = False
+        self,
+        tool: str,
+        arguments: Frame,
+        output: str,
+        *,
+        gated: bool = False,
+        mcp: bool = False,
+        fails: bool = False,
+        within: float = ANSWER_LIMIT,
     ) -> Frame:
         """Use a tool of its own, with permission where it is gated; returns the payload of the result."""
         if gated:
             asked = self.ask_approval(tool, arguments, mcp=mcp)
             name = asked.asked_id
-            if (await asked.answered(ANSWER_LIMIT))["result"] == "deny":
+            if (await asked.answered(within))["result"] == "deny":
                 output, fails = "The user denied this.", True
         else:
             name = f"{'mcptoolu' if mcp else 'toolu'}_{uuid4().hex[:16]}"

@@ -7,9 +7,7 @@ async with HumaServer("0.2", api_key="ak_test") as server:
     print(await call.result())
 """
 
-import argparse
 import asyncio
-import contextlib
 import hmac
 from datetime import UTC, datetime
 from typing import Any, NoReturn, Protocol, Self, cast
@@ -18,7 +16,6 @@ from uuid import uuid4
 
 # python-socketio ships no type stubs; what is used of it is written down in the protocols below.
 import socketio  # pyright: ignore[reportMissingTypeStubs]
-import typer
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
@@ -29,7 +26,8 @@ from socketio.exceptions import ConnectionRefusedError as Refused  # pyright: ig
 from gateway.testing.runtimes.huma.agent import Manners as Manners, SimAgent as SimAgent
 from gateway.testing.runtimes.huma.calls import Confirmation as Confirmation, SimCall as SimCall
 from gateway.testing.runtimes.huma.rules import Dialect, Violation, check_agent
-from gateway.testing.serving import Served
+from gateway.testing.serving import LOOPBACK, Served
+from gateway.testing.wire import Wire
 
 FRAME_LIMIT = 20_000_000
 CALL_LIMIT = 120.0
@@ -75,8 +73,10 @@ class HumaServer:
         dialect: Dialect = "0.2",
         *,
         api_key: str = "ak_simulated",
+        host: str = LOOPBACK,
         port: int = 0,
         manners: Manners | None = None,
+        wire: Wire | None = None,
     ) -> None:
         self.dialect: Dialect = dialect
         self.api_key = api_key
@@ -102,7 +102,8 @@ class HumaServer:
         self._sockets.on("message", self._accept)
         self._sockets.on("disconnect", self._disconnect)
         self._sockets.on("*", self._accept_other)
-        self._served = Served(socketio.ASGIApp(self._sockets, other_asgi_app=self._pages()), port=port)
+        app = socketio.ASGIApp(self._sockets, other_asgi_app=self._pages())
+        self._served = Served(app, host=host, port=port, wire=wire)
 
     @property
     def url(self) -> str:
@@ -260,28 +261,3 @@ class HumaServer:
 
 def _problem(status: int, error: str, message: str) -> JSONResponse:
     return JSONResponse({"error": error, "message": message, "statusCode": status}, status)
-
-
-async def _run(dialect: Dialect, port: int, api_key: str, agent_ids: list[str]) -> None:
-    async with HumaServer(dialect, api_key=api_key, port=port) as server:
-        for agent_id in agent_ids:
-            server.agent(agent_id)
-        typer.echo(f"HUMA {dialect} at {server.url}, agents: {', '.join(agent_ids)}")
-        typer.echo("Let the agent ask for a tool:")
-        sample = """{"tool": "ask_for_cards", "arguments": {"targetPlayer": "Victoria", "rank": "7"}}"""
-        page = f"{server.url}/simulator/agents/{agent_ids[0]}/call"
-        headers = f"-H 'X-API-Key: {api_key}' -H 'Content-Type: application/json'"
-        typer.echo(f"  curl {page} {headers} -d '{sample}'")
-        await asyncio.Event().wait()
-
-
-def main() -> None:
-    """Serve agents until Ctrl-C."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--dialect", choices=["0.1", "0.2"], default="0.2")
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--api-key", default="ak_simulated")
-    parser.add_argument("--agent", action="append", help="an agent's id; may be given several times")
-    given = parser.parse_args()
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_run(given.dialect, given.port, given.api_key, given.agent or ["finn"]))

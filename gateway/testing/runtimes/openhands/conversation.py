@@ -6,7 +6,9 @@ from typing import Any
 
 from gateway.testing.change import Change, Received
 from gateway.testing.runtimes.openhands.events import (
+    BROKEN_TEXT,
     NOT_EXECUTED,
+    NOT_EXECUTED_ERROR,
     STOPPED_TEXT,
     TOO_MANY,
     Seen,
@@ -20,10 +22,12 @@ from gateway.testing.runtimes.openhands.events import (
     state_event,
     system_event,
 )
+from gateway.testing.runtimes.openhands.mcp import McpBroken, McpServer, McpServers
 from gateway.testing.runtimes.openhands.progress import Manners as Manners, Progress
-from gateway.testing.runtimes.openhands.rules import GATED, RUNNABLE, Frame, Violation, complete, read_action
+from gateway.testing.runtimes.openhands.rules import GATED, OWN_TOOLS, RUNNABLE, Frame, Violation, complete, read_action
 from gateway.testing.runtimes.openhands.store import Store, Wire
 from gateway.testing.runtimes.openhands.workspace import Workspace, run_seen
+from gateway.testing.wire import Wire as CallWire
 
 KEPT_FRAMES = 10_000
 DECISION_LIMIT = 60.0
@@ -32,7 +36,7 @@ DECISION_LIMIT = 60.0
 class SimConversation:
     """One conversation; everything it emits goes to all sockets that have joined."""
 
-    def __init__(self, conversation_id: str, wire: Wire, manners: Manners) -> None:
+    def __init__(self, conversation_id: str, wire: Wire, manners: Manners, calling: CallWire | None = None) -> None:
         self.conversation_id = conversation_id
         self.received: list[Received] = []
         """What clients sent, on `oh_user_action`, `oh_action` and by REST."""
@@ -47,8 +51,11 @@ class SimConversation:
         self.handshakes: list[Frame] = []
         """The queries of all connections that were let in."""
         self.workspace = Workspace()
+        self.mcp = McpServers(conversation_id, ())
+        """The MCP servers that its creation named; what begins it anew knows none."""
         self._wire = wire
         self._manners = manners
+        self._calling = calling
         self._now = Progress()
         self._count = 0
         self._change = Change()
@@ -72,10 +79,12 @@ class SimConversation:
 
     # What the agent does
 
-    async def agent_runs(self, command: str, output: str, exit_code: int = 0, *, gated: bool = False) -> Frame:
+    async def agent_runs(
+        self, command: str, output: str, exit_code: int = 0, *, gated: bool = False, within: float = DECISION_LIMIT
+    ) -> Frame:
         """Run a command; a gated one only after the user allows it. Returns the last observation."""
         seen = run_seen(command, output, exit_code)
-        return await self.agent_acts("run", {"command": command}, lambda: seen, gated=gated)
+        return await self.agent_acts("run", {"command": command}, lambda: seen, gated=gated, within=within)
 
     async def agent_edits(self, path: str, text: str, *, gated: bool = False) -> Frame:
         """Create a file; a gated edit is carried out before the answer, and again after it."""
@@ -99,6 +108,33 @@ class SimConversation:
             return await self._act_gated(name, args, act, share=share, within=within)
         event = await self.store.say(action_event(name, args, source="agent", share=share))
         return await self.store.say(observation_event(act(), cause=event["id"], share=share))
+
+    async def agent_calls(self, tool: str, arguments: Frame) -> Frame:
+        """Call a tool of an MCP server; returns the observation, or the state of error that follows another one."""
+        if tool in OWN_TOOLS:
+            raise ValueError(f"an agent calls its own {tool!r}, whatever an MCP server has")
+        share = await self._begin_step(tool)
+        if not self.mcp.has(tool):
+            mend = "Please check the tool name and retry with an existing tool."
+            seen = error_seen(f"Tool {tool} is not registered. (arguments: {arguments}). {mend}")
+            return await self.store.say(observation_event(seen))
+        args = complete("call_tool_mcp", name=tool, arguments=arguments)
+        event = await self.store.say(action_event("call_tool_mcp", args, source="agent", share=share))
+        now = self._now
+        now.open[event["id"]] = event
+        try:
+            seen = await self.mcp.call(tool, arguments)
+        except McpBroken as exc:
+            if self._manners.tells_broken_calls:
+                told = error_seen(f"Error executing MCP tool {tool}: {exc.text}")
+                return await self.store.say(observation_event(told, cause=event["id"], share=share))
+            await self._give_up(BROKEN_TEXT, NOT_EXECUTED_ERROR)
+            await self.change_state("error")
+            await self.status("STATUS$ERROR", str(exc), kind="error")
+            return self.events[-1]
+        finally:
+            now.open.pop(event["id"], None)
+        return await self.store.say(observation_event(seen, cause=event["id"], share=share))
 
     async def agent_starts(self, command: str) -> Frame:
         """Begin a command that takes its time; returns the action, which `agent_ends` wants back."""
@@ -225,10 +261,11 @@ class SimConversation:
         """Whether the agent loop runs, loading or not."""
         return self._now.started
 
-    def begin(self) -> bool:
+    def begin(self, servers: tuple[McpServer, ...] = ()) -> bool:
         """Begin the agent loop where it does not run; returns whether it began now."""
         if self._now.started:
             return False
+        self.mcp = McpServers(self.conversation_id, servers, self._manners.mcp_patience, self._calling)
         self._now = Progress(started=True, steps=self._now.steps, poisoned=self._now.poisoned)
         self.store.keep(state_event("loading"))
         return True
@@ -247,8 +284,9 @@ class SimConversation:
             return
         begun.has_runtime = True
         await self.status("STATUS$READY")
+        await self.mcp.begin()
         if not self.store.has("system"):
-            await self.store.say(system_event())
+            await self.store.say(system_event(self.mcp.listed))
         moved = "awaiting_user_input" if first is None else "running"
         if first is not None:
             await self.store.say(action_event("message", complete("message", content=first), source="user"))
@@ -262,11 +300,17 @@ class SimConversation:
         self._now.started = False
         self._may_listen.clear()
 
+    async def stop(self) -> None:
+        """Stop the agent loop; the clients are sent away before, and so never see it."""
+        await self.disconnect()
+        await self._give_up(STOPPED_TEXT, NOT_EXECUTED)
+        await self.change_state("stopped")
+        self.end()
+
     async def evict(self) -> None:
         """End the agent loop, since another one wants its place."""
         await self.status(TOO_MANY, "Too many conversations at once", kind="error")
-        await self.disconnect()
-        self.end()
+        await self.stop()
 
     @property
     def status_name(self) -> str:
@@ -373,12 +417,14 @@ class SimConversation:
         if state in {"user_confirmed", "user_rejected"}:
             self.object_to(f"{state}, but nothing waits for it")
         if state == "stopped":
-            for event in now.open.values():
-                await self.store.say(
-                    observation_event(error_seen(STOPPED_TEXT, NOT_EXECUTED), cause=event["id"], share=event)
-                )
-            now.open.clear()
+            await self._give_up(STOPPED_TEXT, NOT_EXECUTED)
         await self.change_state(state)
+
+    async def _give_up(self, text: str, error_id: str) -> None:
+        """Say of what is being carried out that it has not been."""
+        given_up, self._now.open = self._now.open, {}
+        for number, event in given_up.items():
+            await self.store.say(observation_event(error_seen(text, error_id), cause=number, share=event))
 
     async def _run_for_client(self, name: str, args: Frame, echo: Frame) -> None:
         match args.get("confirmation_state", "confirmed"):

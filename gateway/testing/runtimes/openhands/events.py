@@ -8,8 +8,10 @@ from gateway.testing.runtimes.openhands.rules import Frame
 LIVE_FROM_ENVIRONMENT = frozenset({"run", "agent_state_changed", "recall", "error"})
 DEFAULT_FINISH = "All done! What's next on the agenda?"
 NOT_EXECUTED = "AGENT_ERROR$ERROR_ACTION_NOT_EXECUTED_STOPPED"
+NOT_EXECUTED_ERROR = "AGENT_ERROR$ERROR_ACTION_NOT_EXECUTED_ERROR"
 TOO_MANY = "AGENT_ERROR$TOO_MANY_CONVERSATIONS"
-STOPPED_TEXT = "The action has not been executed, because the agent was stopped before it could be."
+STOPPED_TEXT = "Stop button pressed. The action has not been executed."
+BROKEN_TEXT = "The action has not been executed due to a runtime error."
 _FUNCTIONS = {
     "run": "execute_bash",
     "run_ipython": "execute_ipython_cell",
@@ -63,10 +65,10 @@ def is_state(event: Frame, state: str) -> bool:
     return event.get("observation") == "agent_state_changed" and event["extras"]["agent_state"] == state
 
 
-def system_event() -> Frame:
-    """Write the prompt that begins a conversation; the real one has 25 KB."""
+def system_event(tools: list[Frame]) -> Frame:
+    """Write the prompt that begins a conversation; the real one has 25 KB, and tools of its own."""
     content = "You are a simulated agent."
-    args: Frame = {"content": content, "tools": [], "openhands_version": "0.62.0", "agent_class": "CodeActAgent"}
+    args: Frame = {"content": content, "tools": tools, "openhands_version": "0.62.0", "agent_class": "CodeActAgent"}
     return {"source": "agent", "message": content, "action": "system", "args": args}
 
 
@@ -97,7 +99,7 @@ def error_seen(text: str, error_id: str = "") -> Seen:
 
 
 def model_share(name: str, number: int) -> Frame:
-    """Write what the model had to do with an action: the bulk of the traffic."""
+    """Write what the model had to do with an action, or with a function of this name: the bulk of the traffic."""
     function = _FUNCTIONS.get(name, name)
     tokens = {"completion_tokens": 10, "prompt_tokens": 100, "total_tokens": 110}
     call = {"index": 0, "id": f"call_{number}_0", "type": "function", "function": {"name": function, "arguments": "{}"}}
@@ -162,8 +164,6 @@ def _describe(name: str, args: Frame) -> str:
             return f"I am browsing the URL: {args['url']}"
         case "browse_interactive":
             return f"I am interacting with the browser:\n```\n{args['browser_actions']}\n```"
-        case "call_tool_mcp":
-            return f"I am interacting with the MCP server with name:\n```\n{args['name']}\n```"
         case "think":
             return f"I am thinking...: {args['thought']}"
         case "finish":
@@ -172,6 +172,9 @@ def _describe(name: str, args: Frame) -> str:
             return f"I'm asking {args['agent']} for help with this task."
         case "recall":
             return f"Retrieving content for: {args['query']}"
+        case "call_tool_mcp":
+            named = f"name:\n```\n{args['name']}\n```\nand arguments:\n```\n{args['arguments']}\n```"
+            return f"I am interacting with the MCP server with {named}"
         case "change_agent_state":
             return f"Agent state changed to {args['agent_state']}"
         case _:

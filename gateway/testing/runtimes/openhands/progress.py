@@ -21,6 +21,13 @@ class Manners:
     """How long after a join the conversation's first state is sent once more; None where it is not."""
     heartbeat: timedelta = timedelta(seconds=25)
     """How often the server pings; a connection that has not answered within nearly as long again is dropped."""
+    mcp_patience: timedelta = timedelta(seconds=30)
+    """How long its MCP client waits for an answer, at most."""
+    tells_broken_calls: bool = False
+    """Whether an agent is told that its call at an MCP server broke and goes on, as with `RUNTIME=cli`; else it ends
+    in error."""
+    tells_status: bool = True
+    """Whether REST says how a conversation stands; a server that should have Docker, and has not, fails instead."""
     recalls: bool = True
     """Whether a message makes the agent recall something first."""
 

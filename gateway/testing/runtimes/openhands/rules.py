@@ -130,6 +130,13 @@ ACTIONS: Final[Mapping[str, Mapping[str, Arg]]] = {
 }
 """What a client may send: every action that the server can read and that no client has to build by itself."""
 
+OWN_TOOLS = frozenset(
+    {
+        *("browser", "delegate_to_browsing_agent", "edit_file", "execute_bash", "execute_ipython_cell", "finish"),
+        *("request_condensation", "str_replace_editor", "task_tracker", "think"),
+    }
+)
+"""Functions of the agent's own, which it calls where an MCP server has a tool of that name, too."""
 RUNNABLE = frozenset({"run", "run_ipython", "read", "write", "edit", "browse", "browse_interactive", "call_tool_mcp"})
 """What the runtime carries out, whoever asks."""
 GATED = frozenset({"run", "run_ipython"})
@@ -187,7 +194,7 @@ def _fresh(arg: Arg) -> Any:
     return arg.default
 
 
-def complete(name: str, **given: Any) -> Frame:
+def complete(name: str, /, **given: Any) -> Frame:
     """Write all arguments of an action of the agent itself."""
     return _complete(name, given)
 

@@ -8,20 +8,16 @@ async with OpenHandsServer() as server:
     await work.finish("Done.")
 """
 
-import argparse
 import asyncio
-import contextlib
 import hmac
 import logging
 from collections.abc import Coroutine
-from datetime import timedelta
 from typing import Any, Protocol, Self, cast
 from urllib.parse import parse_qs
 from uuid import uuid4
 
 # python-socketio ships no type stubs; what is used of it is written down in the protocols below.
 import socketio  # pyright: ignore[reportMissingTypeStubs]
-import typer
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from pydantic import BaseModel
@@ -31,6 +27,8 @@ from socketio.exceptions import ConnectionRefusedError as Refused  # pyright: ig
 
 from gateway.testing.runtimes.openhands.conversation import Manners as Manners, SimConversation as SimConversation
 from gateway.testing.runtimes.openhands.events import live_of
+from gateway.testing.runtimes.openhands.mcp import McpServer, read_servers
+from gateway.testing.runtimes.openhands.questions import questions
 from gateway.testing.runtimes.openhands.rules import (
     DEFAULT_PAGE,
     EVENT_PAGE,
@@ -40,7 +38,8 @@ from gateway.testing.runtimes.openhands.rules import (
     read_creation,
     read_latest,
 )
-from gateway.testing.serving import Served
+from gateway.testing.serving import LOOPBACK, Served
+from gateway.testing.wire import Wire
 
 MESSAGE_LIMIT = 4 * 1024**2
 CONVERSATION_LIMIT = 1_000
@@ -80,6 +79,13 @@ class SayOrder(BaseModel):
     text: str
 
 
+class CallOrder(BaseModel):
+    """Which tool of an MCP server the agent shall call."""
+
+    tool: str
+    arguments: dict[str, Any] = {}
+
+
 class Silence(Exception):
     """The server failed inside, so the client hears nothing: no refusal, no acknowledgement."""
 
@@ -91,9 +97,11 @@ class OpenHandsServer:
         self,
         *,
         session_api_key: str | None = None,
+        host: str = LOOPBACK,
         port: int = 0,
         manners: Manners | None = None,
         max_concurrent_conversations: int = 3,
+        wire: Wire | None = None,
     ) -> None:
         self.session_api_key = session_api_key
         self.max_concurrent_conversations = max_concurrent_conversations
@@ -108,10 +116,13 @@ class OpenHandsServer:
         self.violations: list[str] = []
         """Breaches by clients that belong to no conversation."""
         self._manners = manners or Manners()
+        self._wire = wire
         self._conversation_of: dict[str, str] = {}
         self._running: list[SimConversation] = []
         """Whose agent loops were begun, oldest first."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self.asking = questions(self)
+        """How a person lets an agent ask."""
         # The real server logs what goes wrong inside and tells nobody; here nobody needs to read it either.
         # Any, because the library's own hint knows only whether to log, not the logger that it takes as well.
         quiet: Any = logging.getLogger("gateway.testing.runtimes.openhands.server.sockets")
@@ -136,7 +147,7 @@ class OpenHandsServer:
         self._sockets.on("disconnect", self._disconnect)
         self._sockets.on("*", self._accept_other)
         app = socketio.ASGIApp(self._sockets, other_asgi_app=self._pages())
-        self._served = Served(app, port=port, biggest_frame=MESSAGE_LIMIT)
+        self._served = Served(app, host=host, port=port, biggest_frame=MESSAGE_LIMIT, wire=wire)
 
     @property
     def url(self) -> str:
@@ -145,7 +156,7 @@ class OpenHandsServer:
     def conversation(self, conversation_id: str) -> SimConversation:
         """Return a conversation, made where it does not exist yet."""
         if conversation_id not in self.conversations:
-            self.conversations[conversation_id] = SimConversation(conversation_id, self, self._manners)
+            self.conversations[conversation_id] = SimConversation(conversation_id, self, self._manners, self._wire)
             while len(self.conversations) > CONVERSATION_LIMIT:
                 del self.conversations[next(iter(self.conversations))]
         return self.conversations[conversation_id]
@@ -158,6 +169,7 @@ class OpenHandsServer:
         """Cut all connections and stop listening, as a crash would."""
         for task in self._tasks:
             task.cancel()
+        self.asking.stop()
         await self._served.stop()
         for conversation in self.conversations.values():
             conversation.end()
@@ -223,7 +235,7 @@ class OpenHandsServer:
         elif self._manners.stale_state is not None:
             self._start(self._say_first_state(sid, conversation, self._manners.stale_state.total_seconds()))
 
-    async def _begin(self, conversation: SimConversation) -> bool:
+    async def _begin(self, conversation: SimConversation, servers: tuple[McpServer, ...] = ()) -> bool:
         """Begin an agent loop, where it does not run; the oldest must end where there are too many."""
         if conversation.runs:
             return False
@@ -233,7 +245,7 @@ class OpenHandsServer:
             self.evicted.append(oldest.conversation_id)
             await oldest.evict()
         self._running.append(conversation)
-        return conversation.begin()
+        return conversation.begin(servers)
 
     async def _warm_up(self, conversation: SimConversation, first: str | None = None) -> None:
         """Let an agent loop load; one that takes its time does so while others go on."""
@@ -307,12 +319,15 @@ class OpenHandsServer:
         app.add_api_route("/api/conversations/{conversation_id}/events", self._take_event, methods=["POST"])
         app.add_api_route("/api/conversations/{conversation_id}/stop", self._stop, methods=["POST"])
         app.add_api_route("/simulator/conversations/{conversation_id}/run", self._order_run, methods=["POST"])
+        app.add_api_route("/simulator/conversations/{conversation_id}/call", self._order_call, methods=["POST"])
         app.add_api_route("/simulator/conversations/{conversation_id}/say", self._order_words, methods=["POST"])
+        self.asking.add_page(app)
         app.middleware("http")(self._check_key)
         return app
 
     async def _check_key(self, request: Request, call_next: Any) -> Response:
-        if request.url.path != "/alive" and not self._is_key(request.headers.get("x-session-api-key", "")):
+        free = request.url.path == "/alive" or request.url.path.startswith("/simulator/ask/")
+        if not free and not self._is_key(request.headers.get("x-session-api-key", "")):
             return JSONResponse({"detail": "Unauthorized"}, 401)
         return await call_next(request)
 
@@ -320,11 +335,14 @@ class OpenHandsServer:
         return {"status": "ok"}
 
     async def _create(self, request: Request) -> JSONResponse:
+        body: object = None
         try:
-            wanted = read_creation(await request.json())
+            wanted = read_creation(body := await request.json())
+            servers = read_servers(wanted.get("mcp_config"))
         except Violation as exc:
             self.violations.append(f"POST /api/conversations: {exc}")
-            return JSONResponse({"detail": [{"type": "extra_forbidden", "msg": str(exc)}]}, 422)
+            # What it says of bad input quotes all of the input.
+            return JSONResponse({"detail": [{"type": "extra_forbidden", "msg": str(exc), "input": body}]}, 422)
         except ValueError:
             self.violations.append("POST /api/conversations: not JSON")
             return JSONResponse({"detail": [{"type": "json_invalid", "msg": "JSON decode error"}]}, 422)
@@ -332,17 +350,18 @@ class OpenHandsServer:
             missing = {"status": "error", "message": "Settings not found", "msg_id": SETTINGS_MISSING}
             return JSONResponse(missing, 400)
         conversation = self.conversation(uuid4().hex)
-        await self._begin(conversation)
+        await self._begin(conversation, servers)
         await self._warm_up(conversation, wanted.get("initial_user_msg"))
         said = {"status": "ok", "conversation_id": conversation.conversation_id, "message": None}
         return JSONResponse({**said, "conversation_status": "STARTING"})
 
-    async def _describe(self, conversation_id: str) -> JSONResponse:
+    async def _describe(self, conversation_id: str) -> Response:
         conversation = self.conversations.get(conversation_id)
-        if conversation is None:
-            return JSONResponse(None)
-        conversation.looks += 1
-        return JSONResponse(conversation.describe())
+        if conversation is not None:
+            conversation.looks += 1
+        if not self._manners.tells_status:
+            return PlainTextResponse("Internal Server Error", 500)
+        return JSONResponse(None if conversation is None else conversation.describe())
 
     async def _list_events(
         self,
@@ -367,12 +386,10 @@ class OpenHandsServer:
         return JSONResponse({"success": True})
 
     async def _stop(self, conversation_id: str) -> JSONResponse:
-        """Stop an agent loop; the clients are sent away before, and so never see it."""
+        """Stop an agent loop."""
         conversation = self.conversation(conversation_id)
         before = conversation.status_name
-        await conversation.disconnect()
-        await conversation.change_state("stopped")
-        conversation.end()
+        await conversation.stop()
         said = {"status": "ok", "conversation_id": conversation_id, "message": None}
         return JSONResponse({**said, "conversation_status": before})
 
@@ -384,41 +401,10 @@ class OpenHandsServer:
         except TimeoutError as exc:
             return JSONResponse({"detail": str(exc)}, 504)
 
+    async def _order_call(self, conversation_id: str, order: CallOrder) -> JSONResponse:
+        """For people with curl: let the agent call a tool of an MCP server, and show what came of it."""
+        return JSONResponse(await self.conversation(conversation_id).agent_calls(order.tool, order.arguments))
+
     async def _order_words(self, conversation_id: str, order: SayOrder) -> JSONResponse:
         """For people with curl: let the agent say something."""
         return JSONResponse(await self.conversation(conversation_id).agent_says(order.text))
-
-
-async def _run(given: argparse.Namespace) -> None:
-    session_api_key, conversation_id = given.session_api_key, given.conversation
-    made = OpenHandsServer(
-        session_api_key=session_api_key,
-        port=given.port,
-        manners=Manners(loading=timedelta(seconds=given.loading)),
-        max_concurrent_conversations=given.max_concurrent_conversations,
-    )
-    async with made as server:
-        server.conversation(conversation_id)
-        typer.echo(f"OpenHands at {server.url}, conversation {conversation_id}")
-        typer.echo("Let the agent run a command, once something is connected:")
-        page = f"{server.url}/simulator/conversations/{conversation_id}/run"
-        key = f"-H 'X-Session-API-Key: {session_api_key}' " if session_api_key else ""
-        typer.echo(
-            f"""  curl {page} {key}-H 'Content-Type: application/json' -d '{{"command": "ls", "gated": true}}'"""
-        )
-        await asyncio.Event().wait()
-
-
-def main() -> None:
-    """Serve one conversation, and those that are created, until Ctrl-C."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--session-api-key")
-    parser.add_argument("--conversation", default="c0ffee", help="a conversation's id")
-    parser.add_argument("--loading", type=float, default=0.5, help="seconds until an agent listens to its client")
-    parser.add_argument(
-        "--max-concurrent-conversations", type=int, default=3, help="agents side by side; the next ends the oldest"
-    )
-    given = parser.parse_args()
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_run(given))

@@ -1,0 +1,126 @@
+"""`dragoman init`: a gateway and a backend of one's own in a folder, and the three commands that start them."""
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway.cli.choices import BackendChoice, RuntimeChoice
+from gateway.cli.explained import RAW, explained
+
+if TYPE_CHECKING:
+    from gateway.cli.starter import StartCommand, StarterFile
+
+DEMO_LIBRARIES = ("mcp", "standardwebhooks", "websockets")
+"""What `dragoman[demo]` brings."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        epilog=f"{RAW}Examples:\n  dragoman init                     in the folder where you are\n"
+        "  dragoman init cards               in a new one\n"
+        "  dragoman init cards --runtime herm --backend express\n\n"
+        "Asks nothing, and never overwrites a file. Prints three commands that make a simulated\n"
+        "agent's call answer."
+    )(init)
+
+
+def init(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Where to write; made if it is not there.", show_default="here")
+    ] = Path(),
+    *,
+    runtime: Annotated[RuntimeChoice, typer.Option(help="Which agents you have.")] = RuntimeChoice.HUMA_0_2,
+    backend: Annotated[BackendChoice, typer.Option(help="What you write your tools in.")] = BackendChoice.FASTAPI,
+) -> None:
+    """Begin a gateway and a backend of your own."""
+    from gateway.cli.starter import commands_of, files_of, gitignore
+    from gateway.errors import OperatorError
+
+    with explained():
+        made = dict(files_of(runtime, backend))
+        if taken := [name for name in made if os.path.lexists(folder / name)]:
+            there = f"{' and '.join(taken)} {'is' if len(taken) == 1 else 'are'} there already"
+            raise OperatorError(f"{there}, so nothing was written; begin in a new folder: dragoman init cards")
+        if not os.path.lexists(folder / ".gitignore"):
+            made[".gitignore"] = gitignore()
+        write_new(folder, made)
+        _show(folder, made, commands_of(runtime, backend))
+
+
+def write_new(folder: Path, made: "Mapping[str, StarterFile]") -> None:
+    """Write all files, or none; what is there already stays.
+
+    Raises:
+        OSError: nothing was written.
+    """
+    written: list[Path] = []
+    fresh = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        for name, one in made.items():
+            opened = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if one.secret else 0o666)
+            with os.fdopen(opened, "w", encoding="utf-8") as file:
+                written.append(folder / name)
+                file.write(one.text)
+    except OSError:
+        for path in written:
+            path.unlink()
+        if fresh:
+            folder.rmdir()
+        raise
+
+
+def _show(folder: Path, made: "Mapping[str, StarterFile]", commands: "Sequence[StartCommand]") -> None:
+    """Say what was written, and print the commands so that they can be pasted."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+
+    def say(text: str = "", style: str = "") -> None:
+        console.print(Text(text, style), soft_wrap=True)
+
+    where = "here" if folder == Path() else f"in {folder}"
+    say(f"Written {where}:\n", "bold")
+    width = max(map(len, made))
+    for name, one in made.items():
+        console.print(Text.assemble((f"  {name:{width}}", "green"), f"  {one.purpose}"), soft_wrap=True)
+    say("\nStart it in three terminals, one command each, in this order:", "bold")
+    if first := _first_lines(folder):
+        say("\n  # in each of them", "dim")
+        for line in first:
+            say(f"  {line}")
+    for command in commands:
+        say(f"\n  # {command.purpose}", "dim")
+        for line in command.lines:
+            say(f"  {line}")
+    say("\nThen look at it: dragoman calls, dragoman sessions, dragoman tail.")
+    if ".gitignore" not in made and not _ignores_secrets(folder / ".gitignore"):
+        say("Before you commit: add .env to your .gitignore.", "yellow")
+    if all(map(find_spec, DEMO_LIBRARIES)):
+        say("The simulator comes with dragoman[demo], which is installed.")
+    else:
+        say("The simulator wants libraries that a gateway does not: pip install 'dragoman[demo]'", "yellow")
+
+
+def _ignores_secrets(file: Path) -> bool:
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
+    return any(line.strip().lstrip("/") in {".env", ".env*", "*.env"} for line in lines)
+
+
+def _first_lines(folder: Path) -> list[str]:
+    """Say what a new terminal wants first: another folder, and the environment in which this command runs."""
+    lines = [] if folder == Path() else [f"cd {shlex.quote(str(folder.absolute()))}"]
+    programs = Path(sys.executable).parent
+    found, activate = shutil.which("python"), programs / "activate"
+    if (found is None or Path(found).parent != programs) and activate.is_file():
+        lines.append(f". {shlex.quote(str(activate))}")
+    return lines

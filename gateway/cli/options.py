@@ -1,0 +1,55 @@
+"""Options and arguments that several commands share."""
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from gateway.cli.completing import DEFAULT_URL as DEFAULT_URL, complete_runtime, complete_session
+
+
+def _is_url(given: str) -> str:
+    try:
+        parts = urlsplit(given)
+        well = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        well = False
+    if not well:
+        raise typer.BadParameter("must be the address of a gateway, e.g. http://127.0.0.1:8080")
+    return given
+
+
+def _is_key(given: str | None) -> str | None:
+    # The key itself is never shown, not even a wrong one.
+    if given and not (given.isascii() and given.isprintable()):
+        raise typer.BadParameter("a key is printable ASCII on one line")
+    return given
+
+
+UrlOption = Annotated[
+    str, typer.Option("--url", metavar="URL", envvar="DRAGOMAN_URL", help="Where the gateway is.", callback=_is_url)
+]
+KeyOption = Annotated[
+    str | None,
+    typer.Option("--key", metavar="KEY", envvar="DRAGOMAN_KEY", help="An API key of it.", callback=_is_key),
+]
+SESSION_HELP = "A session's id, or RUNTIME/NATIVE_ID, e.g. finn/agent-7."
+SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help=SESSION_HELP, autocompletion=complete_session)]
+SessionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--session",
+        metavar="SESSION",
+        help="Only of this session: its id, or RUNTIME/NATIVE_ID.",
+        autocompletion=complete_session,
+    ),
+]
+RuntimeOption = Annotated[
+    str | None,
+    typer.Option("--runtime", metavar="NAME", help="Only of this runtime.", autocompletion=complete_runtime),
+]
+LimitOption = Annotated[
+    int, typer.Option("--limit", "-n", metavar="N", min=1, max=100_000, help="How many to show at most.")
+]
+RowsOption = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")]

@@ -1,0 +1,396 @@
+"""One gateway as its clients see it."""
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, TypeVar, cast
+from urllib.parse import quote
+from uuid import uuid4
+
+import httpx
+from pydantic import BaseModel, SecretStr
+
+from gateway.client.errors import ClientError, RequestRefused, UnexpectedAnswer
+from gateway.client.following import follow_interactions, follow_session
+from gateway.client.reading import read
+from gateway.client.transport import Transport, check_header, pause_before
+from gateway.events import Event, Gap, Live, Missed, SecretSupplied, dump_event
+from gateway.executors.webhook.models import Envelope
+from gateway.http.answers import (
+    Call,
+    CallWithOutcome,
+    CallWithStory,
+    Interaction,
+    RuntimeCapabilities,
+    Session,
+)
+from gateway.store.call import CallState
+from gateway.store.step import InteractionState
+
+Row = TypeVar("Row", bound=BaseModel)
+Asked = TypeVar("Asked", bound=Call)
+
+_HOLD = 30.0
+"""Seconds for which the gateway is asked to wait at a time; proxies mostly bear a minute."""
+EARLY = 1.0
+"""Seconds to wait where the gateway did not."""
+_PAGE = 100
+
+
+class Client:
+    """Asks one gateway; use it with `async with`, or close it with `aclose`.
+
+    What is safe to repeat is tried again `retries` times with growing pauses: reading, and writing under a key, which
+    the client makes where none is given. Each try has `timeout` seconds. An `http_client` of your own brings its
+    proxies and certificates, and stays open.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        timeout: float = 30.0,
+        retries: int = 3,
+        largest_answer: int = 64 * 1024**2,
+        http_client: httpx.AsyncClient | None = None,
+    ) -> None:
+        if not 0 < timeout < math.inf or retries < 0:
+            raise ValueError("`timeout` is some seconds, and `retries` at least 0")
+        self._transport = Transport(
+            url, key, timeout=timeout, retries=retries, largest_answer=largest_answer, http_client=http_client
+        )
+
+    def __repr__(self) -> str:
+        return f"Client({self._transport.url!r})"
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._transport.close()
+
+    async def request(
+        self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None
+    ) -> dict[str, Any]:
+        """Ask for what has no method here, such as `POST /v1/reload`; only GET is tried again."""
+        if not path.startswith("/"):
+            # It would be read as a part of the host, which is sent the key.
+            raise ValueError(f"{path[:50]!r} is no path: it begins with /")
+        return await self._transport.ask(method, path, query=query or {}, body=body, repeatable=method == "GET")
+
+    # Sessions --------------------------------------------------------------------------------------------
+
+    async def open_session(
+        self,
+        runtime: str,
+        *,
+        native_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        name: str | None = None,
+        instructions: str | None = None,
+        key: str | None = None,
+    ) -> Session:
+        """Attach to a native session, or create one; the one that exists where it is open already."""
+        body = {
+            "runtime": runtime,
+            "native_id": native_id,
+            "labels": dict(labels or {}),
+            "name": name,
+            "instructions": instructions,
+        }
+        given = {member: value for member, value in body.items() if value is not None}
+        return read(Session, await self._write("/v1/sessions", given, key))
+
+    def sessions(
+        self,
+        *,
+        runtime: str | None = None,
+        native_id: str | None = None,
+        open_only: bool = False,
+        newest_first: bool = False,
+    ) -> AsyncGenerator[Session]:
+        """List sessions; `runtime` and `native_id` together name one."""
+        order = "newest" if newest_first else None
+        query = {"runtime": runtime, "native_id": native_id, "open": open_only or None, "order": order}
+        return self._pages(Session, "/v1/sessions", query)
+
+    async def session(self, session: Session | str) -> Session:
+        """Read a session as it stands now."""
+        return read(Session, await self._transport.ask("GET", _session_path(session), repeatable=True))
+
+    async def close_session(self, session: Session | str, *, erase: bool = False) -> None:
+        """End a session; `erase` removes the bodies of its events as well."""
+        query = {"erase": True} if erase else {}
+        await self._transport.ask("DELETE", _session_path(session), query=query, repeatable=True)
+
+    # Events ----------------------------------------------------------------------------------------------
+
+    async def post(
+        self, session: Session | str, *events: str | Event | Mapping[str, Any], key: str | None = None
+    ) -> list[Envelope]:
+        """Record events, all or none, and tell the runtime; a text is a message."""
+        body = {"events": [_event_body(event) for event in events]}
+        given = await self._write(f"{_session_path(session)}/events", body, key)
+        return [read(Envelope, row) for row in _rows(given)]
+
+    async def events(self, session: Session | str, *, after: int = 0) -> AsyncGenerator[Envelope | Gap]:
+        """Read what is on record behind a sequence; a `Gap` stands where retention has removed some."""
+        path, place = f"{_session_path(session)}/events", after
+        while True:
+            try:
+                page = await self._transport.ask("GET", path, query={"after": place, "limit": _PAGE}, repeatable=True)
+            except RequestRefused as exc:
+                first = exc.problem.first_sequence
+                if exc.type != "gone" or first is None or first <= place + 1:
+                    raise
+                yield Gap(first)
+                place = first - 1
+                continue
+            for row in _rows(page):
+                yield read(Envelope, row)
+            onward = page.get("next")
+            if onward is None:
+                return
+            if not isinstance(onward, int) or onward <= place:
+                raise _stands_still(path)
+            place = onward
+
+    def follow(
+        self,
+        session: Session | str,
+        *,
+        after: int | None = None,
+        silence: float = 15.0,
+        patience: float = 300.0,
+    ) -> AsyncGenerator[Envelope | Live | Gap]:
+        """Yield what is on record behind a sequence, then what happens, until the session is closed.
+
+        Without `after` it begins with what happens next. Each envelope comes once and in order, over lost connections
+        and restarts. A stream without a byte for `silence` seconds is opened anew; `api.heartbeat` must be shorter.
+        One that is away for `patience` seconds raises what was the matter.
+        """
+        path = _session_path(session)
+        return follow_session(self._transport, _id_of(session), path, after=after, silence=silence, patience=patience)
+
+    # Calls -----------------------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        session: Session | str,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        wait: float = 300.0,
+    ) -> CallWithOutcome:
+        """Call a tool, and wait for its end; `outcome` is None where it is still open after `wait` seconds.
+
+        The same `key` is the same call, for as long as the call is kept; without one, each is a call of its own.
+        """
+        path = f"{_session_path(session)}/calls"
+        # One key over all tries: whichever arrives is the call.
+        body = {"tool": tool, "arguments": dict(arguments or {}), "key": _key(key, "a key")}
+
+        async def ask(hold: float) -> CallWithOutcome:
+            query = {"wait": f"{hold:.3f}"}
+            given = await self._transport.ask("POST", path, query=query, body=body, hold=hold, retries=0)
+            return read(CallWithOutcome, given)
+
+        return await self._until_ended(ask, wait)
+
+    async def call_story(self, call: Call | str, *, wait: float = 0) -> CallWithStory:
+        """Read a call, its outcome and all that happened to it; with `wait`, once it has ended."""
+
+        async def ask(hold: float) -> CallWithStory:
+            query = {"wait": f"{hold:.3f}"}
+            given = await self._transport.ask("GET", _call_path(call), query=query, hold=hold, retries=0)
+            return read(CallWithStory, given)
+
+        return await self._until_ended(ask, wait)
+
+    def calls(
+        self,
+        *,
+        session: Session | str | None = None,
+        runtime: str | None = None,
+        tool: str | None = None,
+        state: Sequence[CallState] = (),
+        unknown: bool | None = None,
+    ) -> AsyncGenerator[Call]:
+        """List calls, newest first."""
+        query = {
+            "session_id": None if session is None else _id_of(session),
+            "runtime": runtime,
+            "tool": tool,
+            "state": list(state) or None,
+            "unknown": unknown,
+        }
+        return self._pages(Call, "/v1/calls", query)
+
+    async def cancel_call(self, call: Call | str, *, reason: str | None = None) -> Call:
+        """Ask the executor to stop; for a short grace its answer still counts."""
+        body = {} if reason is None else {"reason": reason}
+        return read(Call, await self._transport.ask("POST", f"{_call_path(call)}/cancel", body=body))
+
+    async def settle_call(
+        self,
+        call: Call | str,
+        outcome: Literal["success", "failure", "canceled"],
+        *,
+        result: Any = None,
+        error: str | None = None,
+    ) -> Call:
+        """Give the outcome of a call; the same one again is the same answer, another one a conflict."""
+        body = {"outcome": outcome} | ({"result": result} if error is None else {"error": error})
+        path = f"{_call_path(call)}/outcome"
+        return read(Call, await self._transport.ask("POST", path, body=body, repeatable=True))
+
+    async def report_progress(self, call: Call | str, data: Mapping[str, Any]) -> None:
+        """Tell followers how far a call has come."""
+        await self._transport.ask("POST", f"{_call_path(call)}/progress", body=dict(data))
+
+    # People ----------------------------------------------------------------------------------------------
+
+    def interactions(
+        self, *, session: Session | str | None = None, state: InteractionState | None = None
+    ) -> AsyncGenerator[Interaction]:
+        """List what agents have asked of people."""
+        query = {"session_id": None if session is None else _id_of(session), "state": state}
+        return self._pages(Interaction, "/v1/interactions", query)
+
+    def follow_interactions(
+        self, *, silence: float = 15.0, patience: float = 300.0
+    ) -> AsyncGenerator[Interaction | Missed]:
+        """Yield all that wait for people, then each that is asked or changes, as it stands then.
+
+        Behind a `Missed` all that wait come again: what is not among them has been answered or has expired.
+        """
+        return follow_interactions(self._transport, silence=silence, patience=patience)
+
+    async def answer(
+        self,
+        interaction: Interaction | str,
+        *,
+        decision: Literal["allow", "deny"] | None = None,
+        scope: Literal["once", "session", "always"] | None = None,
+        answer: str | None = None,
+        value: SecretStr | str | None = None,
+    ) -> Interaction:
+        """Answer for a person: `decision` and `scope` for an approval, `answer` for a question, `value` for a secret.
+
+        It is not tried again where it may have arrived, since a second answer is a conflict.
+        """
+        secret = value.get_secret_value() if isinstance(value, SecretStr) else value
+        body = {"decision": decision, "scope": scope, "answer": answer, "value": secret}
+        given = {member: said for member, said in body.items() if said is not None}
+        one = interaction if isinstance(interaction, str) else interaction.interaction_id
+        path = f"/v1/interactions/{_segment(one)}/answer"
+        return read(Interaction, await self._transport.ask("POST", path, body=given))
+
+    # Surroundings ----------------------------------------------------------------------------------------
+
+    async def capabilities(self) -> list[RuntimeCapabilities]:
+        """Say what each runtime can be told, and what it tells."""
+        given = await self._transport.ask("GET", "/v1/capabilities", repeatable=True)
+        return [read(RuntimeCapabilities, row) for row in _rows(given)]
+
+    # Inside ----------------------------------------------------------------------------------------------
+
+    async def _write(self, path: str, body: Any, key: str | None) -> dict[str, Any]:
+        # One key over all tries: whichever arrives is the request.
+        return await self._transport.ask("POST", path, body=body, key=_key(key, "an Idempotency-Key"), repeatable=True)
+
+    async def _until_ended(self, ask: Callable[[float], Awaitable[Asked]], wait: float) -> Asked:
+        """Ask for a call until it has ended or the time is over, through restarts of the gateway."""
+        until, failures = _now() + wait, 0
+        while True:
+            asked_at = _now()
+            hold = min(_HOLD, max(until - asked_at, 0))
+            try:
+                call = await ask(hold)
+            except ClientError as exc:
+                pause = pause_before(failures, exc)
+                if pause is None or (failures >= self._transport.retries and _now() + pause >= until):
+                    raise
+                failures += 1
+            else:
+                failures = 0
+                now = _now()
+                if call.finished_at is not None or now >= until:
+                    return call
+                # One that drains, or whose store is away, answers at once.
+                pause = EARLY if now - asked_at < hold / 2 else 0
+            await asyncio.sleep(pause)
+
+    async def _pages(self, model: type[Row], path: str, query: Mapping[str, Any]) -> AsyncGenerator[Row]:
+        after: str | None = None
+        while True:
+            page = await self._transport.ask(
+                "GET", path, query={"limit": _PAGE, **query, "after": after}, repeatable=True
+            )
+            for row in _rows(page):
+                yield read(model, row)
+            onward = page.get("next")
+            if onward is None:
+                return
+            if not isinstance(onward, str) or onward == after:
+                raise _stands_still(path)
+            after = onward
+
+
+def _event_body(event: str | Event | Mapping[str, Any]) -> dict[str, Any]:
+    match event:
+        case str():
+            return {"kind": "message.posted", "content": event}
+        case Mapping():
+            return dict(event)
+        case SecretSupplied():
+            # Written as any other event, it would be asterisks.
+            return {**dump_event(event), "value": event.reveal()}
+        case _:
+            return dump_event(event)
+
+
+def _key(given: str | None, what: str) -> str:
+    return str(uuid4()) if given is None else check_header(given, what)
+
+
+def _id_of(session: Session | str) -> str:
+    return session if isinstance(session, str) else session.session_id
+
+
+def _session_path(session: Session | str) -> str:
+    return f"/v1/sessions/{_segment(_id_of(session))}"
+
+
+def _call_path(call: Call | str) -> str:
+    return f"/v1/calls/{_segment(call if isinstance(call, str) else call.call_id)}"
+
+
+def _segment(given: str) -> str:
+    if given in {"", ".", ".."}:
+        raise ValueError(f"{given!r} is no id")
+    return quote(given, safe="")
+
+
+def _rows(page: Mapping[str, Any]) -> list[Any]:
+    rows = page.get("data")
+    if not isinstance(rows, list):
+        raise UnexpectedAnswer("what was answered is no list: it has no `data`", status=200)
+    return cast("list[Any]", rows)
+
+
+def _stands_still(path: str) -> UnexpectedAnswer:
+    return UnexpectedAnswer(f"the pages of {path} do not move on", status=200)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

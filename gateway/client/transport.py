@@ -1,0 +1,292 @@
+"""Carries requests to one gateway: bounded in time and size, repeated where that is safe."""
+
+import asyncio
+import json
+import logging
+import random
+import re
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from ipaddress import ip_address
+from types import MappingProxyType
+from typing import Any, cast
+
+import httpx
+from pydantic import SecretStr, ValidationError
+
+from gateway.client.errors import ClientError, GatewayUnreachable, RequestRefused, UnexpectedAnswer
+from gateway.http.answers import Problem
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
+"""Seconds before another try."""
+_LONGEST_RETRY_AFTER = 60.0
+_CONNECT = 10.0
+_CONNECTIONS = 1_000
+_PASSING = frozenset({408, 425, 429, 502, 503, 504})
+"""What proxies answer while the gateway behind them is away."""
+_JSON = frozenset({"application/json", "application/problem+json"})
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
+_MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,40}/[a-z0-9.+-]{1,40}")
+
+log = logging.getLogger("dragoman.client")
+
+
+class Transport:
+    """One gateway, and the connections to it."""
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None,
+        *,
+        timeout: float,
+        retries: int,
+        largest_answer: int,
+        http_client: httpx.AsyncClient | None,
+    ) -> None:
+        self.url = _check_url(url)
+        self.largest_answer = largest_answer
+        self.retries = retries
+        self._key = None if key is None else SecretStr(check_header(key, "an API key"))
+        self._timeout = timeout
+        self._is_own = http_client is None
+        # A proxy of the environment knows nothing of this machine's own addresses, and only TLS needs certificates.
+        self._http = http_client or httpx.AsyncClient(
+            trust_env=not _is_here(self.url),
+            verify=self.url.startswith("https:"),
+            limits=httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=20),
+        )
+
+    async def close(self) -> None:
+        """Close the connections, unless they are those of a client that was given."""
+        if self._is_own:
+            await self._http.aclose()
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] = NOTHING,
+        body: Any = None,
+        key: str | None = None,
+        repeatable: bool = False,
+        hold: float = 0,
+        retries: int | None = None,
+    ) -> dict[str, Any]:
+        """Make a request and read its answer, an object; an empty one where it has no body.
+
+        What is `repeatable` is tried again while that may help; anything else only where it surely has not arrived.
+        `key` is its Idempotency-Key; `hold` is for how many seconds the gateway was asked to wait with its answer.
+
+        Raises:
+            ClientError: it was not answered so.
+        """
+        headers = {"accept": "application/json"}
+        content = None
+        if body is not None:
+            content, headers["content-type"] = _write(body), "application/json"
+        if key is not None:
+            headers["idempotency-key"] = key
+        request = self._request(method, path, headers, within=self._timeout + hold, query=query, content=content)
+        last = self.retries if retries is None else retries
+        for number in range(last + 1):
+            try:
+                return await self._once(request, within=self._timeout + hold)
+            except ClientError as exc:
+                unsent = isinstance(exc, GatewayUnreachable) and not exc.may_have_arrived
+                pause = pause_before(number, exc)
+                if number == last or pause is None or not (repeatable or unsent):
+                    raise
+                log.info("%s %s is tried again in %.1f s: %s", method, path, pause, exc)
+            await asyncio.sleep(pause)
+        raise AssertionError("the last try returns or raises")
+
+    @asynccontextmanager
+    async def stream(self, path: str, *, after: int | None, silence: float) -> AsyncGenerator[httpx.Response]:
+        """Open a stream of events; where no byte comes for as long as `silence`, it has broken.
+
+        Raises:
+            ClientError: it could not be opened, or has broken.
+        """
+        headers = {"accept": "text/event-stream", "cache-control": "no-store"}
+        if after is not None:
+            headers["last-event-id"] = str(after)
+        request = self._request("GET", path, headers, within=silence)
+        with self._told():
+            # Its head comes at once, whatever happens behind it.
+            async with asyncio.timeout(self._timeout):
+                answer = await self._http.send(request, stream=True, follow_redirects=False)
+            try:
+                if answer.status_code != HTTPStatus.OK or _media_type(answer) != "text/event-stream":
+                    async with asyncio.timeout(self._timeout):
+                        self._read(answer, await self._body(answer))
+                    raise self._stranger(answer)
+                self._check_plain(answer)
+                yield answer
+            finally:
+                await answer.aclose()
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        *,
+        within: float,
+        query: Mapping[str, Any] = NOTHING,
+        content: bytes | None = None,
+    ) -> httpx.Request:
+        whole = {"user-agent": "dragoman-client", "accept-encoding": "identity", **headers}
+        if self._key is not None:
+            whole["authorization"] = f"Bearer {self._key.get_secret_value()}"
+        return self._http.build_request(
+            method,
+            self.url + path,
+            params={name: value for name, value in query.items() if value is not None},
+            content=content,
+            headers=whole,
+            timeout=httpx.Timeout(within, connect=min(within, _CONNECT)),
+        )
+
+    async def _once(self, request: httpx.Request, *, within: float) -> dict[str, Any]:
+        with self._told():
+            # However slowly its pieces come.
+            async with asyncio.timeout(within):
+                answer = await self._http.send(request, stream=True, follow_redirects=False)
+                try:
+                    raw = await self._body(answer)
+                finally:
+                    await answer.aclose()
+        return self._read(answer, raw)
+
+    async def _body(self, answer: httpx.Response) -> bytes:
+        self._check_plain(answer)
+        raw = bytearray()
+        async for piece in answer.aiter_raw():
+            raw += piece
+            if len(raw) > self.largest_answer:
+                text = f"the answer of {self.url} is over {self.largest_answer} bytes (`largest_answer`)"
+                raise UnexpectedAnswer(text, status=answer.status_code)
+        return bytes(raw)
+
+    def _read(self, answer: httpx.Response, raw: bytes) -> dict[str, Any]:
+        if answer.status_code == HTTPStatus.NO_CONTENT:
+            return {}
+        if _media_type(answer) not in _JSON:
+            raise self._stranger(answer)
+        try:
+            value: Any = json.loads(raw if answer.is_success else self._mask(raw.decode()))
+        except (ValueError, RecursionError):
+            raise self._stranger(answer) from None
+        if not isinstance(value, dict):
+            raise self._stranger(answer)
+        if answer.is_success:
+            return cast("dict[str, Any]", value)
+        try:
+            problem = Problem.model_validate(value)
+        except ValidationError:
+            raise self._stranger(answer) from None
+        raise RequestRefused(problem, status=answer.status_code, retry_after=_retry_after(answer))
+
+    def _stranger(self, answer: httpx.Response) -> UnexpectedAnswer:
+        status = answer.status_code
+        try:
+            said = f"{status} {HTTPStatus(status).phrase}"
+        except ValueError:
+            said = str(status)
+        led = "; it leads elsewhere, give the address of the gateway itself" if answer.is_redirect else ""
+        text = f"{self.url} answers like no Dragoman gateway ({said}, {_media_type(answer) or 'no media type'}){led}"
+        return UnexpectedAnswer(text, status=status, passing=status in _PASSING, retry_after=_retry_after(answer))
+
+    def _check_plain(self, answer: httpx.Response) -> None:
+        # None was asked for; a small one may unfold to any size.
+        if answer.headers.get("content-encoding", "identity").lower() != "identity":
+            raise UnexpectedAnswer(f"the answer of {self.url} is compressed", status=answer.status_code)
+
+    @contextmanager
+    def _told(self) -> Generator[None]:
+        try:
+            yield
+        except (httpx.TimeoutException, TimeoutError) as exc:
+            text = f"{self.url} did not answer in time"
+            raise GatewayUnreachable(text, arrived=not isinstance(exc, _NEVER_SENT)) from None
+        except (httpx.HTTPError, httpx.StreamError) as exc:
+            arrived = not isinstance(exc, _NEVER_SENT)
+            # What was not understood of an answer is quoted by the library, in an unknown spelling.
+            why = type(exc).__name__ if arrived else str(exc)[:200]
+            text = f"the connection to {self.url} broke" if arrived else f"no gateway answers at {self.url}"
+            raise GatewayUnreachable(f"{text} ({why})", arrived=arrived) from None
+
+    def _mask(self, text: str) -> str:
+        """Hide the API key, which a strange server may send back."""
+        if self._key is None:
+            return text
+        key = self._key.get_secret_value()
+        return text.replace(json.dumps(key)[1:-1], "***").replace(key, "***")
+
+
+def pause_before(number: int, exc: ClientError) -> float | None:
+    """Say how many seconds to wait behind the failure of a try, the first of which is 0; None where it is no use."""
+    if not exc.passing or (exc.retry_after or 0) > _LONGEST_RETRY_AFTER:
+        return None
+    # With jitter, so that many clients do not come back in the same moment.
+    pause = min(FIRST_PAUSE * 2 ** min(number, 10), LONGEST_PAUSE) * random.uniform(0.5, 1)  # noqa: S311
+    return max(pause, exc.retry_after or 0)
+
+
+def check_header(given: str, what: str) -> str:
+    """Check that a text can be a header; it is never shown.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if not given or not given.isascii() or not given.isprintable() or given != given.strip():
+        raise ValueError(f"{what} is printable ASCII on one line, without spaces around it")
+    return given
+
+
+def _check_url(given: str) -> str:
+    """Read an address as those do who connect to it."""
+    try:
+        url = httpx.URL(given)
+    except httpx.InvalidURL:
+        url = httpx.URL("")
+    if url.scheme not in {"http", "https"} or not url.host or url.userinfo or url.query or url.fragment:
+        # Whatever was given, it may hold a password.
+        raise ValueError("the address of a gateway is like https://gateway.example/path, without user and query")
+    return str(url).rstrip("/?#")
+
+
+def _is_here(url: str) -> bool:
+    host = httpx.URL(url).host
+    try:
+        return host == "localhost" or host.endswith(".localhost") or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _write(body: Any) -> bytes:
+    return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _media_type(answer: httpx.Response) -> str:
+    given = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return given if _MEDIA_TYPE.fullmatch(given) else ""
+
+
+def _retry_after(answer: httpx.Response) -> float | None:
+    given = answer.headers.get("retry-after", "").strip()
+    if given.isascii() and given.isdigit():
+        return float(given[:10])
+    try:
+        moment = parsedate_to_datetime(given)
+        # HTTP dates are UTC, whether they say so or not (RFC 9110, 5.6.7).
+        wait = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime.now(UTC)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    return max(wait.total_seconds(), 0)

@@ -1,0 +1,80 @@
+"""What a session remembers is bounded by count and bytes: the oldest gives way, the last never does. Pure."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Protocol, TypeVar
+
+KEPT_BYTES = 4 * 1024 * 1024
+"""What questions, actions, unanswered calls and unechoed words may each take; the oldest gives way, never the last."""
+HISTORY_LINES = 200
+HISTORY_BYTES = 32 * 1024
+LINE = HISTORY_BYTES // 4
+"""Characters of one line."""
+
+
+class _Sized(Protocol):
+    @property
+    def size(self) -> int: ...
+
+
+SizedEntry = TypeVar("SizedEntry", bound=_Sized)
+
+
+class Kept(dict[str, SizedEntry]):
+    """Entries by native id, oldest first, which knows what they take; changed by nobody once it is remembered."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, entries: Mapping[str, SizedEntry]) -> None:
+        super().__init__(entries)
+        # One that is copied need not be counted through again.
+        self.size: int = entries.size if isinstance(entries, Kept) else sum([entry.size for entry in entries.values()])
+
+
+def with_entry(entries: Mapping[str, SizedEntry], native: str, entry: SizedEntry, most: int) -> Kept[SizedEntry]:
+    """Add or replace an entry; the oldest give way."""
+    kept = Kept(entries)
+    known = kept.get(native)
+    kept.size += entry.size if known is None else entry.size - known.size
+    kept[native] = entry
+    while len(kept) > most or (kept.size > KEPT_BYTES and len(kept) > 1):
+        kept.size -= kept.pop(next(iter(kept))).size
+    return kept
+
+
+def without(entries: Mapping[str, SizedEntry], native: str) -> Mapping[str, SizedEntry]:
+    """Leave an entry out; the same entries where there is none."""
+    if native not in entries:
+        return entries
+    kept = Kept(entries)
+    kept.size -= kept.pop(native).size
+    return kept
+
+
+def newest(entries: tuple[SizedEntry, ...], most: int) -> tuple[SizedEntry, ...]:
+    """Keep the newest entries that fit."""
+    kept = entries[-most:]
+    return kept[_surplus([entry.size for entry in kept], KEPT_BYTES) :]
+
+
+def newest_texts(texts: tuple[str, ...], most_bytes: int) -> tuple[str, ...]:
+    """Keep the newest texts that fit."""
+    sizes = [len(text.encode()) + 1 for text in texts]
+    return texts[_surplus(sizes, most_bytes) :]
+
+
+def with_line(history: tuple[str, ...], at: datetime, name: str, text: str) -> tuple[str, ...]:
+    """Add a line to a conversation, unless there is nothing in it."""
+    flat = " ".join(text.split())
+    if not flat:
+        return history
+    return newest_texts((*history, f"[{at:%H:%M}] {name}: {flat}"[:LINE])[-HISTORY_LINES:], HISTORY_BYTES)
+
+
+def _surplus(sizes: Sequence[int], most_bytes: int) -> int:
+    """Count how many of the oldest must go."""
+    over, first = sum(sizes) - most_bytes, 0
+    while over > 0 and first < len(sizes) - 1:
+        over -= sizes[first]
+        first += 1
+    return first

@@ -1,0 +1,96 @@
+"""Calls from outside: a tool of the catalog is asked for by somebody who is not the runtime. Pure.
+
+Such a call is on record in its session like any other, and runs like any other; its outcome is for whoever asked, and
+the runtime is not told of it (gateway/http/README.md#calls-from-outside).
+"""
+
+from typing import Any
+
+from gateway.core.calls import fingerprint, has_no_room
+from gateway.core.inbound import open_call, refusal_of
+from gateway.core.own_actions import find_action, link, may_be_an_action
+from gateway.core.session import RuntimeContext, StepBuilder
+from gateway.errors import CallDiffers, Conflict, InvalidArguments, Overloaded, UnknownTool
+from gateway.events import CallId, Origin, ToolRequested, call_id as name_call
+from gateway.events.frozen import frozen
+from gateway.events.weight import weight
+from gateway.store.call import CALLER, Call
+
+
+@frozen
+class CallRequest:
+    """What a caller asks for."""
+
+    tool: str
+    arguments: dict[str, Any]
+    caller: str
+    """Who asks: the name of an API key, or what kind of token was sent, which no API key can be named like."""
+    key: str
+    """Which request it is among all of this caller's in the session; the same one again is the same call."""
+    protocol: str
+    """What the caller speaks, for the origin of the call's events."""
+    fresh: bool = False
+    """Whether the key was made just now, so that no call can have it."""
+
+    @property
+    def native_call_id(self) -> str:
+        """The id that stands in place of a runtime's own."""
+        return f"{CALLER}:{self.caller}:{self.key}"
+
+
+def id_of(runtime: str, native_session_id: str, request: CallRequest) -> CallId:
+    """Name the call that a request means, in a session of a runtime."""
+    return name_call(runtime=runtime, native_session_id=native_session_id, native_call_id=request.native_call_id, n=0)
+
+
+def same_call(known: Call, request: CallRequest) -> CallId:
+    """Say which call a request means that is on record already.
+
+    Raises:
+        CallDiffers: its key was used for something else.
+    """
+    if known.args_sha != fingerprint(request.tool, request.arguments):
+        raise CallDiffers(f"the key {request.key!r} was used before for another tool or other arguments")
+    return known.call_id
+
+
+def ask(runtime: RuntimeContext, builder: StepBuilder, request: CallRequest) -> CallId:
+    """Open the call that a caller asks for, or find the one that it has opened before.
+
+    Raises:
+        CallDiffers: the key was used for something else.
+        UnknownTool: the tool is not in the catalog, or nobody answers it in this session.
+        InvalidArguments: they do not fit the tool's schema.
+        Overloaded: too many calls are open.
+    """
+    if builder.memory.closed:
+        raise Conflict("the session is closed")
+    call_id = id_of(runtime.name, builder.base.native_id, request)
+    known = builder.calls.get(call_id) or builder.known.get(call_id)
+    if known is not None:
+        return same_call(known, request)
+    event = ToolRequested(
+        native_call_id=request.native_call_id, tool=request.tool, arguments=request.arguments, call_id=call_id
+    )
+    route = runtime.policy.routes.executor_for(
+        runtime=runtime.name, kind=event.kind, tool=event.tool, labels=builder.memory.labels
+    )
+    if request.tool not in runtime.policy.declared or route is None:
+        raise UnknownTool(f"no tool {request.tool[:100]!r} can be called in this session")
+    problem = refusal_of(runtime, event, route.executor)
+    if problem is not None:
+        raise InvalidArguments(problem)
+    if has_no_room(runtime, builder, weight(request.arguments)):
+        raise Overloaded("the session has too many open calls; try again when some have ended")
+    sha = fingerprint(event.tool, event.arguments) if may_be_an_action(runtime, request.caller) else None
+    action = None if sha is None else find_action(runtime, builder, event.tool, sha)
+    # What ties it to an action of the runtime's own, if it is one.
+    origin = Origin(CALLER, request.protocol, correlation=sha)
+    new = builder.apply(event, "from_runtime", origin=origin)
+    if action is not None:
+        link(builder, action, call_id, event.tool)
+    withdrawn = action is not None and action.withdrawn
+    open_call(
+        runtime, builder, event, call_id, 0, route.executor, sequence=new.sequence, caller=origin, withdrawn=withdrawn
+    )
+    return call_id

@@ -1,0 +1,75 @@
+"""Opening a caller's call at whichever instance carries the session."""
+
+import re
+from urllib.parse import quote
+
+import orjson
+from starlette.responses import Response
+
+from gateway.core.callers import CallRequest
+from gateway.errors import Elsewhere
+from gateway.events import CallId, SessionId
+from gateway.events.frozen import replace
+from gateway.http.forward import FORWARDED, response_of
+from gateway.http.reply import dump
+from gateway.http.route import ApiRequest
+from gateway.store.call import Call
+
+_PROTOCOL = "dragoman/1"
+_SPOKEN = "dragoman-protocol"
+"""Tells the instance that carries the session what the caller speaks."""
+_PLAIN_PROTOCOL = re.compile(r"mcp/[0-9A-Za-z.-]{1,32}")
+
+
+def protocol_of(request: ApiRequest) -> str:
+    """Say what a caller speaks, for the origin of its calls' events: this API, unless it was passed on."""
+    spoken = request.headers.get(_SPOKEN, "")
+    return spoken if FORWARDED in request.headers and _PLAIN_PROTOCOL.fullmatch(spoken) else _PROTOCOL
+
+
+async def open_call(request: ApiRequest, session_id: SessionId, asked: CallRequest) -> Call | Response:
+    """Open a call, here or where its session is carried; answers what another instance refuses, and why.
+
+    It is waited for here, since another one may carry the session by the time it ends. Where whoever carried it gave no
+    answer, it is looked for by its id once somebody else does, and opened under that id where it is not on record.
+
+    Raises:
+        Elsewhere: nobody took the session up in time; unsure where the call may be on record.
+    """
+    forwarder = request.face.gateway.forwarder
+    until = forwarder.patience()
+    unsure: Elsewhere | None = None
+    while True:
+        try:
+            return await _open(request, session_id, asked, until)
+        except Elsewhere as exc:
+            if not exc.unsure or FORWARDED in request.headers:
+                if unsure is None:
+                    raise
+                raise unsure from exc
+            unsure = exc
+        try:
+            await forwarder.pause(session_id, until=until)
+        except Elsewhere as exc:
+            raise unsure from exc
+        # The same key is the same call, so that it cannot run twice.
+        asked = replace(asked, fresh=False)
+
+
+async def _open(request: ApiRequest, session_id: SessionId, asked: CallRequest, until: float) -> Call | Response:
+    callers = request.face.gateway.callers
+    try:
+        return await callers.ask(session_id, asked)
+    except Elsewhere as exc:
+        if exc.unsure or FORWARDED in request.headers:
+            raise
+    forwarding = request.face.forwarding
+    path = f"/v1/sessions/{quote(session_id, safe='')}/calls"
+    body = dump({"tool": asked.tool, "arguments": asked.arguments, "key": asked.key})
+    written = forwarding.request_of(request, path, body, (_SPOKEN, asked.protocol))
+    answered = await forwarding.ask_owner(session_id, written, until=until)
+    if answered is None:
+        return await callers.ask(session_id, asked)
+    if answered.status not in {200, 202}:
+        return response_of(answered)
+    return await callers.wait(CallId(orjson.loads(answered.body)["call_id"]), 0)

@@ -1,0 +1,273 @@
+"""The address of MCP clients: the token, the method and the message are looked at before the library sees any of it."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable
+from typing import Any, TypeVar, cast
+from urllib.parse import quote
+
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import Message, Receive, Scope, Send
+
+from gateway.core.own_actions import TICKET
+from gateway.errors import Conflict, Elsewhere, EngineUnavailable, Unauthorized
+from gateway.events import CallId, SessionId
+from gateway.guard import awaited
+from gateway.http.auth import TOOLS, Caller
+from gateway.http.body import check_type
+from gateway.http.errors import Refused, problem_of, problem_reply
+from gateway.http.forward import FORWARDED
+from gateway.http.mcp.exchange import CallRefused, Exchange, coming_of
+from gateway.http.mcp.reading import NoMessage, read_message
+from gateway.http.reply import Reply, dump
+from gateway.http.route import ApiRequest
+from gateway.runtime.app import Gateway
+from gateway.runtime.calls.tickets import Ticket
+from gateway.runtime.views import CalledSession
+from gateway.store.call import Call
+
+_CANCELLED = "notifications/cancelled"
+_CALL = "dragoman/call_id"
+_CANCELED = "canceled by its caller"
+_METHOD = "POST"
+
+T = TypeVar("T")
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+
+class McpDoor:
+    """Takes the requests of one application, and knows which of them are held."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._server: Any = None
+        self._held: defaultdict[tuple[SessionId, str, str], list[Exchange]] = defaultdict(list)
+        """By session, caller and the id of the request; a client that counts anew may have several of one id."""
+
+    async def take(self, request: ApiRequest, session_id: SessionId, receive: Receive, send: Send) -> None:
+        """Answer one request for a session."""
+        admitting = request.face.authenticator.admit_caller(request, session_id)
+        caller = await self._admit(admitting, request, receive, send)
+        if caller is not None:
+            await self._answer(request, await self._gateway.called_session(session_id), caller, receive, send)
+
+    async def take_client(self, request: ApiRequest, runtime: str, receive: Receive, send: Send) -> None:
+        """Answer one request of a client that comes with a token of its own; the first one opens its session."""
+        admitting = request.face.authenticator.admit_client(request, runtime)
+        client = await self._admit(admitting, request, receive, send)
+        if client is not None:
+            session = await self._gateway.session_of_client(runtime, client)
+            token = await self._gateway.tool_tokens.token(session.session_id, "mcp client")
+            await self._answer(request.with_token(token), session, TOOLS["mcp client"], receive, send)
+
+    async def take_ticket(self, request: ApiRequest, ticket_id: str, receive: Receive, send: Send) -> None:
+        """Answer one request of a native session that we have created, and given a ticket."""
+        admitting = request.face.authenticator.admit_ticket(request, ticket_id)
+        ticket = await self._admit(admitting, request, receive, send)
+        if ticket is None:
+            return
+        header = self._gateway.capabilities(ticket.runtime).mcp_session_header
+        named = None if header is None else request.headers.get(header)
+        session = await self._gateway.session_of_ticket(ticket, named)
+        if session is None:
+            await self._answer(request, coming_of(ticket), TOOLS[TICKET], receive, send, ticket)
+            return
+        token = await self._gateway.tool_tokens.token(session.session_id, TICKET)
+        await self._answer(request.with_token(token), session, TOOLS[TICKET], receive, send, ticket)
+
+    async def _admit(self, admitting: Awaitable[T], request: ApiRequest, receive: Receive, send: Send) -> T | None:
+        """Find out who asks, before the method or the body is looked at; None where that was answered."""
+        try:
+            who = await admitting
+        except Unauthorized as exc:
+            request.state.problem = problem_of(exc)
+            response = problem_reply(exc)
+            # Without `resource_metadata`: there is no server of tokens that a client could look for.
+            response.headers["www-authenticate"] = 'Bearer error="invalid_token"'
+        else:
+            if request.method == _METHOD:
+                return who
+            response = problem_reply(HTTPException(405))
+            response.headers["allow"] = _METHOD
+        await response(request.scope, receive, send)
+        return None
+
+    async def _answer(
+        self,
+        request: ApiRequest,
+        session: CalledSession,
+        caller: Caller,
+        receive: Receive,
+        send: Send,
+        ticket: Ticket | None = None,
+    ) -> None:
+        """Answer a request that is let in, and has a token of the session's, by which another instance lets it in."""
+        raw = await request.raw()
+        check_type(request)
+        try:
+            message = read_message(raw)
+        except NoMessage as exc:
+            await _tell_fault(exc)(request.scope, receive, send)
+            return
+        exchange = Exchange(request, session, caller, message, ticket)
+        if message.get("method") == _CANCELLED and "id" not in message:
+            try:
+                await self._cancel_held(exchange)
+            except CallRefused as exc:
+                raise Refused("not-found", str(exc)) from exc
+            await Response(status_code=202)(request.scope, receive, send)
+            return
+        await self._serve(exchange, raw, receive, send)
+
+    async def _serve(self, exchange: Exchange, raw: bytes, receive: Receive, send: Send) -> None:
+        server = self._server = self._server or _make_server(self._gateway)
+        request, left = exchange.request, asyncio.Event()
+        request.state.mcp = exchange
+        place = self._place(exchange, exchange.message.get("id"))
+        self._held[place].append(exchange)
+        gone = cancels = False
+        try:
+            async with exchange.tasks as tasks:
+                serving = server.serve(
+                    request.scope, _Replayed(raw, left), exchange.sending(send, left), streamed=exchange.streamed
+                )
+                answering = awaited("mcp answer", serving, tasks)
+                watching = awaited("mcp connection", _watch(receive, left), tasks)
+                await asyncio.wait({answering, watching}, return_when=asyncio.FIRST_COMPLETED)
+                watching.cancel()
+                gone = left.is_set() and not exchange.answered
+                if gone:
+                    # The call goes on; one that is just being opened is on record when the tasks have ended.
+                    cancels = self._gateway.settings.mcp.on_disconnect == "cancel"
+                    answering.cancel()
+                else:
+                    await answering
+                    if exchange.call is not None and exchange.ended and exchange.heard:
+                        await self._note_heard(exchange.call)
+        finally:
+            self._held[place].remove(exchange)
+            if not self._held[place]:
+                del self._held[place]
+            await exchange.leave()
+        if cancels:
+            await self._disconnected(exchange)
+        if gone:
+            raise ClientDisconnect
+
+    async def _note_heard(self, call: Call) -> None:
+        try:
+            await self._gateway.repeats.note_heard(call, self._gateway.settings.mcp.unheard)
+        except EngineUnavailable as exc:
+            # The answer has left; all that is lost is that a repeat may hear it again.
+            log.warning("not on record that an outcome was heard", call_id=call.call_id, reason=str(exc))
+
+    async def _disconnected(self, exchange: Exchange) -> None:
+        call = exchange.call
+        # Whoever else listens to it wants its outcome.
+        if call is not None and call.is_open and await self._gateway.repeats.is_left(call.call_id):
+            await self._cancel(exchange, call.call_id, "the caller has closed its connection")
+
+    async def _cancel_held(self, exchange: Exchange) -> None:
+        if _CALL in exchange.meta:
+            # From an instance that holds the request and does not carry the session.
+            await self._cancel(exchange, (await exchange.find(exchange.meta[_CALL])).call_id, _CANCELED)
+            return
+        held = self._held.get(self._place(exchange, exchange.params.get("requestId")), [])
+        if len(held) == 1 and (call := await held[0].taken()) is not None:
+            await self._cancel(exchange, call.call_id, _CANCELED)
+
+    async def _cancel(self, exchange: Exchange, call_id: CallId, reason: str) -> None:
+        try:
+            await self._gateway.calls.cancel(call_id, reason=reason)
+        except Conflict:
+            # It has ended meanwhile.
+            return
+        except Elsewhere as exc:
+            if exc.unsure or FORWARDED in exchange.request.headers:
+                raise
+            forwarding, session_id = exchange.request.face.forwarding, exchange.session.session_id
+            params = {"requestId": "-", "_meta": {_CALL: call_id}}
+            body = dump({"jsonrpc": "2.0", "method": _CANCELLED, "params": params})
+            written = forwarding.request_of(exchange.request, f"/mcp/{quote(session_id, safe='')}", body)
+            await forwarding.ask_owner(session_id, written, until=self._gateway.forwarder.patience())
+
+    def _place(self, exchange: Exchange, request_id: object) -> tuple[SessionId, str, str]:
+        return exchange.session.session_id, exchange.caller.name, repr(request_id)
+
+
+class _Replayed:
+    """The body that was read already, and then the end of the connection."""
+
+    def __init__(self, raw: bytes, left: asyncio.Event) -> None:
+        self._raw: bytes | None = raw
+        self._left = left
+
+    async def __call__(self) -> Message:
+        if self._raw is None:
+            await self._left.wait()
+            return {"type": "http.disconnect"}
+        raw, self._raw = self._raw, None
+        return {"type": "http.request", "body": raw, "more_body": False}
+
+
+async def _watch(receive: Receive, left: asyncio.Event) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    left.set()
+
+
+def _tell_fault(exc: NoMessage) -> Response:
+    error: dict[str, Any] = {"code": exc.code, "message": str(exc)}
+    if exc.place is not None:
+        error["data"] = {"pointer": exc.place}
+    return Reply({"jsonrpc": "2.0", "id": None, "error": error}, 400)
+
+
+def _make_server(gateway: Gateway) -> Any:
+    try:
+        # The library takes a moment to load, and most gateways never need it.
+        from gateway.http.mcp.server import McpServer
+    except ModuleNotFoundError as exc:
+        if exc.name is None or exc.name.partition(".")[0] not in {"mcp", "mcp_types", "sse_starlette"}:
+            raise
+        raise Refused("unknown-path", "MCP wants a library that is not installed: pip install 'dragoman[mcp]'") from exc
+    return McpServer(gateway)
+
+
+class _SessionDoor:
+    """An endpoint in plain ASGI, as the library's answers are."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = ApiRequest(scope, receive)
+        door = cast(McpDoor, request.app.state.door)
+        await door.take(request, SessionId(request.path_params["session_id"]), receive, send)
+
+
+class _ClientDoor:
+    """The same for clients whose token says who they are."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = ApiRequest(scope, receive)
+        door = cast(McpDoor, request.app.state.door)
+        await door.take_client(request, request.path_params["runtime"], receive, send)
+
+
+class _TicketDoor:
+    """The same for native sessions that we have created."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = ApiRequest(scope, receive)
+        door = cast(McpDoor, request.app.state.door)
+        await door.take_ticket(request, request.path_params["ticket_id"], receive, send)
+
+
+DOORS: list[BaseRoute] = [
+    Route("/mcp/{session_id}", _SessionDoor()),
+    Route("/mcp/r/{runtime}", _ClientDoor()),
+    Route("/mcp/t/{ticket_id}", _TicketDoor()),
+]

@@ -1,0 +1,192 @@
+"""One request of an MCP client: who sent it, for which session, and the call that it waits for."""
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, cast
+
+import orjson
+from starlette.types import Message, Send
+
+from gateway.core.callers import CallRequest, id_of
+from gateway.core.calls import fingerprint
+from gateway.errors import InvalidRequest, NotFound, UnknownTool
+from gateway.events import CallId, SessionId
+from gateway.guard import Tasks, awaited
+from gateway.http.auth import Caller
+from gateway.http.calling import open_call
+from gateway.http.requests import LONGEST_CALL_KEY
+from gateway.http.route import ApiRequest
+from gateway.runtime.app import Gateway
+from gateway.runtime.calls.tickets import Ticket
+from gateway.runtime.views import CalledSession
+from gateway.settings.lint_tools import GET_RESULT
+from gateway.store.call import Call
+
+KEY = "dragoman/key"
+LARGEST_ARGUMENTS = 1024**2
+_STREAM = "text/event-stream"
+
+
+class CallRefused(Exception):
+    """Why a call is not made, in words for the client."""
+
+
+@dataclass
+class Exchange:
+    """A message, read strictly, and its connection."""
+
+    request: ApiRequest
+    session: CalledSession
+    caller: Caller
+    message: dict[str, Any]
+    ticket: Ticket | None = None
+    """What lets it in, where that is a ticket."""
+    call: Call | None = None
+    """The call that it waits for."""
+    ended: bool = False
+    """Whether its outcome is what is answered."""
+    replayed: bool = False
+    """Whether that had ended before, and nobody heard how."""
+    answered: bool = False
+    """Whether its answer was handed over to the connection, to the end."""
+    heard: bool = False
+    """Whether the connection had not closed by then."""
+    tasks: Tasks = field(default_factory=Tasks)
+    """What is done for it."""
+    _listens_to: tuple[CallId, str] | None = None
+    _taking: asyncio.Task[Call] | None = None
+
+    @property
+    def gateway(self) -> Gateway:
+        return self.request.face.gateway
+
+    @property
+    def hold(self) -> timedelta:
+        """How long the request waits for its call to end: shorter than a runtime's client, which would call it lost."""
+        hold = self.gateway.settings.mcp.hold
+        patience = None if self.ticket is None else self.gateway.capabilities(self.ticket.runtime).mcp_hold
+        return hold if patience is None else min(hold, patience)
+
+    @property
+    def streamed(self) -> bool:
+        """Whether the answer is a stream, in which the client hears of progress."""
+        # A client of a runtime waits in vain for the rest of a stream that was cut.
+        streams = self.ticket is None and _STREAM in self.request.headers.get("accept", "")
+        return streams and "progressToken" in self.meta
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters of the message."""
+        return _mapping(self.message.get("params"))
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What goes with the parameters."""
+        return _mapping(self.params.get("_meta"))
+
+    def sending(self, send: Send, left: asyncio.Event) -> Send:
+        """Note when the whole answer has been sent, and whether the client had `left` before."""
+
+        async def noting(message: Message) -> None:
+            # Behind the answer, every connection looks closed.
+            there = not left.is_set()
+            await send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                self.answered, self.heard = True, there
+
+        return noting
+
+    async def take(self, tool: str, arguments: dict[str, Any], protocol: str) -> Call:
+        """Open the call that the message asks for, or find the one that it means; listens to it from now on.
+
+        Raises:
+            CallRefused, UnknownTool, DragomanError: it cannot be called so.
+        """
+        # What is begun is done in any case: whoever hangs up meanwhile leaves a call that is known here.
+        self._taking = awaited("mcp call", self._take(tool, arguments, protocol), self.tasks)
+        return await asyncio.shield(self._taking)
+
+    async def taken(self) -> Call | None:
+        """The call that it waits for, once that is opened where it is about to be."""
+        if self._taking is not None:
+            await asyncio.wait({self._taking})
+        return self.call
+
+    async def leave(self) -> None:
+        """Listen no more."""
+        if self._listens_to is not None:
+            call_id, sha = self._listens_to
+            unheard = None if self.ended and self.heard else (self.session.session_id, sha)
+            await self.gateway.repeats.leave(call_id, unheard)
+
+    async def _take(self, tool: str, arguments: dict[str, Any], protocol: str) -> Call:
+        if not self.session.on_record:
+            raise CallRefused("this session is not on record yet; call again in a moment")
+        if tool == GET_RESULT:
+            self.call = await self.find(arguments.get("call_id"))
+            await self._listen(self.call.call_id, self.call.args_sha)
+        else:
+            self.call = await self._open(tool, arguments, protocol)
+        return self.call
+
+    async def _listen(self, call_id: CallId, sha: str) -> None:
+        await self.gateway.repeats.listen(call_id)
+        self._listens_to = call_id, sha
+
+    async def _open(self, tool: str, arguments: dict[str, Any], protocol: str) -> Call:
+        size = len(orjson.dumps(arguments))
+        if size > LARGEST_ARGUMENTS:
+            raise CallRefused(f"the arguments have {size} bytes; at most {LARGEST_ARGUMENTS} are taken")
+        repeats, session, key = self.gateway.repeats, self.session, self._key()
+        fresh = key is None
+        if key is None:
+            key = repeats.fresh_key()
+            unheard = self.gateway.settings.mcp.unheard
+            known = await repeats.find(session.session_id, self.caller.name, tool, arguments, unheard)
+            if known is not None:
+                self.replayed = not known.is_open
+                self._listens_to = (known.call_id, known.args_sha) if known.is_open else None
+                return known
+        asked = CallRequest(tool, arguments, self.caller.name, key, protocol, fresh)
+        # Before it is on record, so that an equal one beside it never takes it for one to which nobody listens.
+        await self._listen(id_of(session.runtime, session.native_id, asked), fingerprint(tool, arguments))
+        opened = await open_call(self.request, session.session_id, asked)
+        if not isinstance(opened, Call):
+            problem: dict[str, Any] = orjson.loads(bytes(opened.body))
+            if problem["type"] == "/problems/unknown-tool":
+                raise UnknownTool(problem["detail"])
+            raise CallRefused(problem["detail"])
+        return opened
+
+    async def find(self, call_id: object) -> Call:
+        """Find a caller's call of this session.
+
+        Raises:
+            CallRefused: it has no such call.
+        """
+        try:
+            call = await self.gateway.calls.one(CallId(str(call_id)))
+        except NotFound:
+            call = None
+        if call is None or call.session_id != self.session.session_id or call.answer_to != "caller":
+            raise CallRefused("this session has no such call of a caller; give the call_id that you were told")
+        return call
+
+    def _key(self) -> str | None:
+        key = self.meta.get(KEY)
+        if key is None:
+            return None
+        if isinstance(key, str) and key.isascii() and key.isprintable() and 0 < len(key) <= LONGEST_CALL_KEY:
+            return key
+        raise InvalidRequest(f"`_meta` {KEY!r} must be 1 to {LONGEST_CALL_KEY} printable ASCII characters")
+
+
+def coming_of(ticket: Ticket) -> CalledSession:
+    """Show the session that a ticket was issued for before it is on record: whoever holds it may list its tools."""
+    session_id = SessionId(f"ticket:{ticket.ticket_id}")
+    return CalledSession(session_id, ticket.runtime, "", ticket.labels, on_record=False)
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -1,0 +1,74 @@
+"""What a client is told of its call: an outcome, or why there is none yet, as the result of `tools/call`. Pure."""
+
+from typing import Any, cast
+
+import mcp_types as types
+
+from gateway.events import ContextUpdate, ToolFinished
+from gateway.http.reply import dump
+from gateway.settings.lint_tools import GET_RESULT
+from gateway.store.call import Call
+
+LARGEST = 1024**2
+"""Bytes of a result, as text, that a client is told."""
+REPLAYED = "dragoman/replayed"
+
+
+def told(finished: ToolFinished, call: Call) -> types.CallToolResult:
+    """Say how a call has ended: its updates first, then its result; an agent is told its failure as anywhere."""
+    if finished.outcome != "success":
+        return refused(_failure(finished))
+    updates = [_text(_update(one)) for one in finished.updates]
+    result: object = finished.result
+    text = result if isinstance(result, str) else dump(result).decode()
+    size = len(text.encode()) + sum(len(one.text.encode()) for one in updates)
+    if size > LARGEST:
+        where = f"the whole is at /v1/calls/{call.call_id}"
+        cut = text.encode()[:LARGEST].decode(errors="ignore")
+        return types.CallToolResult(
+            content=[
+                _text(f"The call succeeded. Its result has {size} bytes, and begins as follows; {where}."),
+                _text(cut),
+            ]
+        )
+    structured = cast("dict[str, Any]", result) if isinstance(result, dict) else None
+    return types.CallToolResult(content=[*updates, _text(text)], structured_content=structured)
+
+
+def replay(result: types.CallToolResult, call: Call) -> types.CallToolResult:
+    """Say that a result is of an equal call before, which nobody heard."""
+    assert call.finished_at is not None
+    note = f"Answer of the same call at {call.finished_at:%H:%M:%S}, whose connection broke"
+    return result.model_copy(update={"content": [_text(note), *result.content], "meta": {REPLAYED: True}})
+
+
+def unfinished(call: Call) -> types.CallToolResult:
+    """Say that a call goes on, and how to wait on."""
+    named = dump({"call_id": call.call_id}).decode()
+    return types.CallToolResult(
+        content=[_text(f"Not finished. Call {GET_RESULT} with {named} to wait on; do not call {call.tool} again.")]
+    )
+
+
+def gone(call: Call) -> types.CallToolResult:
+    """Say that a call has ended, and its outcome is not on record any more."""
+    return refused(f"the call has {call.state}; its outcome was removed")
+
+
+def refused(reason: str) -> types.CallToolResult:
+    """Say why there is no result."""
+    return types.CallToolResult(content=[_text(reason)], is_error=True)
+
+
+def _failure(finished: ToolFinished) -> str:
+    error = finished.error or f"the call ended as {finished.outcome}"
+    return error if not finished.unknown or error.startswith("outcome unknown") else f"outcome unknown: {error}"
+
+
+def _update(update: ContextUpdate) -> str:
+    said = f"{update.name}: {update.description}" if update.description else update.name
+    return f"{said}\n{dump(update.context).decode()}"
+
+
+def _text(text: str) -> types.TextContent:
+    return types.TextContent(text=text)

@@ -1,0 +1,146 @@
+"""The server of the protocol's library: what it answers to `tools/list` and `tools/call`."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import mcp_types as types
+from mcp.server.caching import CacheHint
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.exceptions import MCPError
+from sse_starlette.sse import AppStatus
+from starlette.types import Receive, Scope, Send
+
+from gateway.errors import DragomanError, Overloaded, UnknownTool
+from gateway.events import CallProgressed
+from gateway.guard import FAULTS
+from gateway.http.errors import problem_of
+from gateway.http.mcp.exchange import CallRefused, Exchange
+from gateway.http.mcp.results import gone, refused, replay, told, unfinished
+from gateway.http.reply import dump
+from gateway.runtime.app import Gateway
+from gateway.settings.lint_tools import GET_RESULT
+
+Context = ServerRequestContext[Any, Any]
+
+_FRESH = 60_000
+"""Milliseconds for which a client may believe a list of tools."""
+_LONGEST_REPORT = 1_000
+
+# Streams end here as the calls they wait for do; it would end them all when one server of the process stops.
+AppStatus.disable_automatic_graceful_drain()
+
+
+class McpServer:
+    """Serves requests that are admitted and read; keeps nothing between them, so that any replica may answer."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._server = Server(
+            "dragoman",
+            version=gateway.version,
+            on_list_tools=self._list,
+            on_call_tool=self._call,
+            cache_hints={"tools/list": CacheHint(ttl_ms=_FRESH)},
+            get_tool_input_schema=self._schema,
+        )
+        # It begins with one that makes a span of its own.
+        self._server.middleware.clear()
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send, *, streamed: bool) -> None:
+        """Answer one request, as a stream of events where it wants to hear of progress; else in JSON."""
+        # One of them is for one request: with it ends whatever it began.
+        manager = StreamableHTTPSessionManager(
+            self._server,
+            json_response=not streamed,
+            stateless=True,
+            max_request_body_size=int(self._gateway.settings.api.max_body),
+        )
+        async with manager.run():
+            await manager.handle_request(scope, receive, send)
+
+    def _schema(self, tool: str) -> Mapping[str, Any] | None:
+        spec = self._gateway.settings.tools.get(tool)
+        return None if spec is None else spec.parameters
+
+    async def _list(self, ctx: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        del params
+        exchange = _exchange_of(ctx)
+        if exchange.ticket is not None:
+            await self._gateway.tickets.note_listed(exchange.ticket)
+        tools = self._gateway.offered(exchange.session)
+        shown = [
+            types.Tool(
+                name=one.name,
+                description=one.description or None,
+                input_schema={"type": "object", **one.parameters},
+                annotations=_hints(read_only=one.read_only, idempotent=one.idempotent),
+            )
+            for one in tools
+        ]
+        if any(one.longest > exchange.hold for one in tools):
+            shown.append(_WAIT_ON)
+        return types.ListToolsResult(tools=shown)
+
+    async def _call(self, ctx: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        exchange = _exchange_of(ctx)
+        try:
+            with self._gateway.callers.holding(exchange.session.session_id):
+                return await self._held(ctx, exchange, params.name, params.arguments or {})
+        except CallRefused as exc:
+            return refused(str(exc))
+        except Overloaded:
+            return refused("too many calls at once; call again when some have ended")
+        except UnknownTool as exc:
+            raise MCPError(types.INVALID_PARAMS, str(exc)) from exc
+        except DragomanError as exc:
+            return refused(problem_of(exc).detail or str(exc))
+        except Exception as exc:
+            FAULTS.note("mcp", exc, text="request failed")
+            raise MCPError(types.INTERNAL_ERROR, "internal error") from exc
+
+    async def _held(
+        self, ctx: Context, exchange: Exchange, tool: str, arguments: dict[str, Any]
+    ) -> types.CallToolResult:
+        """Wait for a call to end, in a place that is held."""
+        callers, told_so_far = self._gateway.callers, 0
+        call = await exchange.take(tool, arguments, f"mcp/{ctx.protocol_version}")
+
+        async def tell(progress: CallProgressed | None) -> None:
+            nonlocal told_so_far
+            told_so_far += 1
+            said = None if progress is None else dump(progress.data).decode()[:_LONGEST_REPORT]
+            await ctx.session.report_progress(told_so_far, None, said)
+
+        hears = tell if exchange.streamed else None
+        call, finished = await callers.outcome(call, exchange.hold.total_seconds(), hears)
+        if finished is not None:
+            exchange.ended = True
+            return replay(told(finished, call), call) if exchange.replayed else told(finished, call)
+        return unfinished(call) if call.is_open else gone(call)
+
+
+def _hints(*, read_only: bool, idempotent: bool) -> types.ToolAnnotations | None:
+    """Hint at what is sure, and at nothing else."""
+    if not (read_only or idempotent):
+        return None
+    return types.ToolAnnotations(read_only_hint=read_only or None, idempotent_hint=idempotent or None)
+
+
+_WAIT_ON = types.Tool(
+    name=GET_RESULT,
+    description="Wait on for the result of a call that was told to be not finished.",
+    input_schema={
+        "type": "object",
+        "properties": {"call_id": {"type": "string", "description": "The call_id that you were told."}},
+        "required": ["call_id"],
+        "additionalProperties": False,
+    },
+    annotations=types.ToolAnnotations(read_only_hint=True, idempotent_hint=True),
+)
+
+
+def _exchange_of(ctx: Context) -> Exchange:
+    assert ctx.request is not None
+    return cast(Exchange, ctx.request.state.mcp)

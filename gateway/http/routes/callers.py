@@ -1,0 +1,84 @@
+"""Calls from outside: whoever is not the runtime asks for a tool of the catalog, and gets its outcome."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Header, Query, Response
+
+from gateway.core.callers import CallRequest
+from gateway.errors import InvalidRequest
+from gateway.http import answers, examples
+from gateway.http.calling import open_call, protocol_of
+from gateway.http.openapi import problems
+from gateway.http.reply import Reply
+from gateway.http.requests import LONGEST_CALL_KEY, CallTool, WaitQuery
+from gateway.http.route import ApiRequest, CallerDep, GatewayDep, Route, SessionPath
+from gateway.http.views import show_called
+from gateway.store.call import Call
+
+router = APIRouter(route_class=Route, tags=["calls"])
+
+CallKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        description="Makes a repeat of the same call safe for as long as the call is kept: the same key is the same "
+        "call. 1 to 200 printable ASCII characters.",
+        examples=["order-4711"],
+    ),
+]
+
+
+@router.post(
+    "/v1/sessions/{session_id}/calls",
+    response_model=answers.CallWithOutcome,
+    response_description="It has ended.",
+    responses={
+        202: {
+            "model": answers.CallWithOutcome,
+            "description": "It is still open: `GET /v1/calls/{call_id}?wait=` waits on.",
+            "headers": {"Location": {"description": "The call.", "schema": {"type": "string"}}},
+        },
+        **problems(
+            "elsewhere", "not-found", "unknown-tool", "conflict", "call-differs", "invalid-arguments", "overloaded"
+        ),
+    },
+)
+async def call_tool(
+    request: ApiRequest,
+    gateway: GatewayDep,
+    caller: CallerDep,
+    session_id: SessionPath,
+    query: Annotated[WaitQuery, Query()],
+    wanted: Annotated[CallTool, Body(openapi_examples=examples.CALL_TOOL)],
+    call_key: CallKey = None,
+) -> Response:
+    """Call a tool of the catalog.
+
+    The call is on record in the session, and runs as if the agent had asked; its outcome is for you, and the runtime is
+    not told of it. Give a `key`: the same key with the same tool and arguments is the same call, for as long as it is
+    kept. Without one, each request is a call of its own.
+    """
+    key = _key(wanted, call_key)
+    fresh = key is None
+    asked = CallRequest(
+        wanted.tool, wanted.arguments, caller.name, key or gateway.callers.fresh_key(), protocol_of(request), fresh
+    )
+    call = await open_call(request, session_id, asked)
+    if not isinstance(call, Call):
+        return call
+    call = await gateway.callers.wait(call.call_id, query.wait)
+    finished = await gateway.callers.finished(call)
+    shown = show_called(call, None if finished is None else finished.as_outcome())
+    if call.is_open:
+        return Reply(shown, 202, {"location": f"/v1/calls/{call.call_id}"})
+    return Reply(shown)
+
+
+def _key(wanted: CallTool, header: str | None) -> str | None:
+    if header is None:
+        return wanted.key
+    if wanted.key not in {None, header}:
+        raise InvalidRequest("`key` and the header Idempotency-Key say different things", pointer="/key")
+    if not (header.isascii() and header.isprintable() and len(header) <= LONGEST_CALL_KEY):
+        raise InvalidRequest("the Idempotency-Key must have 1 to 200 printable ASCII characters")
+    return header

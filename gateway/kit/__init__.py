@@ -1,0 +1,26 @@
+"""What a backend's own FastAPI application answers tool calls with: `README.md` beside this file tells how."""
+
+from gateway.kit.calls import Answer as Answer, ToolCall as ToolCall, ToolFailed as ToolFailed, Update as Update
+from gateway.kit.memory import MemoryCallStore as MemoryCallStore
+from gateway.kit.sqlite import SqliteCallStore as SqliteCallStore
+from gateway.kit.store import (
+    CallStore as CallStore,
+    Claimed as Claimed,
+    KeyReused as KeyReused,
+    StoreUnavailable as StoreUnavailable,
+)
+from gateway.kit.tools import Tools as Tools
+
+__all__ = [
+    "Answer",
+    "CallStore",
+    "Claimed",
+    "KeyReused",
+    "MemoryCallStore",
+    "SqliteCallStore",
+    "StoreUnavailable",
+    "ToolCall",
+    "ToolFailed",
+    "Tools",
+    "Update",
+]

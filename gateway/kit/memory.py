@@ -1,0 +1,75 @@
+"""Claims in memory, for an application of one worker."""
+
+import fcntl
+import hashlib
+import logging
+import os
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from gateway.kit.store import KEPT, Claimed, KeyReused
+
+MOST = 100_000
+"""Keys at most; beyond it the oldest that are done go."""
+
+log = logging.getLogger("dragoman.kit")
+
+
+class MemoryCallStore:
+    """Keeps claims as long as its process lives; a call that comes again after a restart is a new one."""
+
+    def __init__(self) -> None:
+        self._claims: dict[str, tuple[str, float, bytes | None]] = {}
+        self._stack = ExitStack()
+
+    async def __aenter__(self) -> "MemoryCallStore":
+        file = self._stack.enter_context(_place_of_siblings().open("wb"))
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.warning(
+                "this application has several workers, and each would run a call that comes again: give Tools a"
+                " store that they share, SqliteCallStore or PostgresCallStore"
+            )
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._stack.close()
+        self._claims.clear()
+
+    async def claim(self, key: str, digest: str) -> Claimed:
+        known = self._claims.get(key)
+        if known is None:
+            self._make_room()
+            self._claims[key] = (digest, time.monotonic(), None)
+            return Claimed("new")
+        if known[0] != digest:
+            raise KeyReused(key)
+        return Claimed("abandoned") if known[2] is None else Claimed("done", known[2])
+
+    async def finish(self, key: str, answer: bytes) -> None:
+        digest, at, _ = self._claims[key]
+        self._claims[key] = (digest, at, answer)
+
+    async def forget(self, key: str) -> None:
+        if self._claims[key][2] is None:
+            del self._claims[key]
+
+    def _make_room(self) -> None:
+        over, gone = time.monotonic() - KEPT.total_seconds(), list[str]()
+        for key, (_, at, answer) in self._claims.items():
+            if at > over and len(self._claims) - len(gone) < MOST:
+                break
+            if answer is not None:
+                gone.append(key)
+        for key in gone:
+            del self._claims[key]
+
+
+def _place_of_siblings() -> Path:
+    """Name a file that the workers of one server share, and no other application does."""
+    same = repr((os.getppid(), Path.cwd(), sys.argv)).encode()
+    return Path(tempfile.gettempdir()) / f"dragoman-kit-{os.getuid()}-{hashlib.sha256(same).hexdigest()[:16]}.lock"

@@ -1,0 +1,152 @@
+"""Claims in PostgreSQL, for workers on several machines; wants `pip install 'dragoman[postgres]'`."""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import asyncpg
+
+from gateway.kit.store import KEPT, Claimed, KeyReused, StoreUnavailable
+
+_PATIENCE = 5.0
+"""Seconds for one statement, and between two looks whether the connection that shows this worker lives still stands."""
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS dragoman_kit_claims (
+    key text PRIMARY KEY, digest text NOT NULL, owner bigint NOT NULL,
+    claimed_at timestamptz NOT NULL DEFAULT now(), answer bytea
+);
+CREATE INDEX IF NOT EXISTS dragoman_kit_claims_by_age ON dragoman_kit_claims (claimed_at);
+"""
+_SETUP = 7_203_684_115
+"""The lock under which the table is made."""
+_BROKEN = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""What asyncpg raises over a connection that fails; the last where the server's end came at an odd moment."""
+
+log = logging.getLogger("dragoman.kit")
+
+
+class PostgresCallStore:
+    """Keeps claims in a table of its own; the lock of a worker's session says whether it still lives.
+
+    It wants sessions, as PostgreSQL itself gives them and a pooler in transaction mode does not. A worker whose
+    connection is cut off is taken for gone: what it runs then is unknown, and is not run twice unless idempotent.
+    """
+
+    def __init__(self, dsn: str, *, connections: int = 4) -> None:
+        self._dsn, self._connections = dsn, connections
+        self._owner = secrets.randbits(62)
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> "PostgresCallStore":
+        async with contextlib.AsyncExitStack() as stack:
+            with _told():
+                self._pool = await stack.enter_async_context(
+                    asyncpg.create_pool(
+                        self._dsn, min_size=1, max_size=self._connections, command_timeout=_PATIENCE, timeout=_PATIENCE
+                    )
+                )
+                async with self._pool.acquire(timeout=_PATIENCE) as link, link.transaction():
+                    await link.execute("SELECT pg_advisory_xact_lock($1)", _SETUP)
+                    await link.execute(_SCHEMA)
+                self._living = await self._live()
+            living = asyncio.create_task(self._stay())
+            stack.push_async_callback(self._die, living)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._stack.aclose()
+
+    async def claim(self, key: str, digest: str) -> Claimed:
+        if self._living.is_closed():
+            raise StoreUnavailable("the connection that shows that this worker lives is lost")
+        async with self._transaction() as link:
+            taken = await link.fetchval(
+                "INSERT INTO dragoman_kit_claims (key, digest, owner) VALUES ($1, $2, $3)"
+                " ON CONFLICT (key) DO NOTHING RETURNING true",
+                key,
+                digest,
+                self._owner,
+            )
+            if taken:
+                await link.execute(
+                    "DELETE FROM dragoman_kit_claims WHERE key IN"
+                    " (SELECT key FROM dragoman_kit_claims WHERE claimed_at < now() - $1::interval LIMIT 100)",
+                    KEPT,
+                )
+                return Claimed("new")
+            row = await link.fetchrow(
+                "SELECT digest, owner, answer FROM dragoman_kit_claims WHERE key = $1 FOR UPDATE", key
+            )
+            if row is None:
+                return Claimed("running")
+            if row["digest"] != digest:
+                raise KeyReused(key)
+            if row["answer"] is not None:
+                return Claimed("done", row["answer"])
+            # Whoever gets the lock of a worker knows that its session has ended.
+            others = row["owner"] != self._owner
+            if others and not await link.fetchval("SELECT pg_try_advisory_xact_lock($1)", row["owner"]):
+                return Claimed("running")
+            await link.execute(
+                "UPDATE dragoman_kit_claims SET owner = $2, claimed_at = now() WHERE key = $1", key, self._owner
+            )
+            return Claimed("abandoned")
+
+    async def finish(self, key: str, answer: bytes) -> None:
+        async with self._transaction() as link:
+            await link.execute(
+                "UPDATE dragoman_kit_claims SET answer = $3 WHERE key = $1 AND owner = $2 AND answer IS NULL",
+                key,
+                self._owner,
+                answer,
+            )
+
+    async def forget(self, key: str) -> None:
+        async with self._transaction() as link:
+            await link.execute(
+                "DELETE FROM dragoman_kit_claims WHERE key = $1 AND owner = $2 AND answer IS NULL", key, self._owner
+            )
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncGenerator["asyncpg.pool.PoolConnectionProxy"]:
+        with _told():
+            async with self._pool.acquire(timeout=_PATIENCE) as link, link.transaction():
+                yield link
+
+    # The sign of life ------------------------------------------------------------------------------------
+
+    async def _live(self) -> "asyncpg.Connection":
+        living = await asyncpg.connect(self._dsn, timeout=_PATIENCE, command_timeout=_PATIENCE)
+        await living.execute("SELECT pg_advisory_lock($1)", self._owner)
+        return living
+
+    async def _stay(self) -> None:
+        """Show that this worker lives; what another one took from it meanwhile is the other one's."""
+        while True:
+            await asyncio.sleep(_PATIENCE)
+            try:
+                await self._living.execute("SELECT 1")
+            except _BROKEN as exc:
+                log.warning("the store is away: %s", type(exc).__name__)
+                self._living.terminate()
+                try:
+                    self._living = await self._live()
+                except _BROKEN:
+                    continue
+
+    async def _die(self, living: "asyncio.Task[None]") -> None:
+        living.cancel()
+        await asyncio.wait({living})
+        self._living.terminate()
+
+
+@contextlib.contextmanager
+def _told():
+    try:
+        yield
+    except _BROKEN as exc:
+        raise StoreUnavailable(f"PostgreSQL: {type(exc).__name__}") from exc

@@ -1,0 +1,57 @@
+"""The pings of a websocket that wait for their answers, which a peer gives behind everything that was sent before."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+
+from gateway.errors import LinkLost
+from gateway.guard import guard_call
+
+
+class Pings:
+    """One link's; all that wait share a timer, since the first that is not answered ends the link."""
+
+    __slots__ = ("_last", "_patience", "_silent", "_timer", "_waiting")
+
+    def __init__(self, patience: timedelta, silent: Callable[[str], None]) -> None:
+        """Prepare; `silent` is told when nothing has come in time."""
+        self._patience = patience.total_seconds()
+        self._silent = silent
+        self._last = 0
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def expect(self) -> tuple[bytes, "asyncio.Future[None]"]:
+        """Number the next ping; the future is done when its answer, or that of a later one, has come."""
+        loop = asyncio.get_running_loop()
+        self._last += 1
+        answer = loop.create_future()
+        self._waiting.append((self._last, answer))
+        if self._timer is None:
+            silence = f"no sign of the peer within {self._patience:g} s"
+            self._timer = loop.call_later(self._patience, guard_call("link", self._silent), silence)
+        return str(self._last).encode(), answer
+
+    def take(self, said: bytes) -> None:
+        """Take an answer; a peer may also send one unasked, with whatever it likes in it."""
+        if not said.isdigit() or len(said) >= 20 or int(said) > self._last:
+            return
+        waiting, self._waiting = self._waiting, []
+        for number, answer in waiting:
+            if number > int(said):
+                self._waiting.append((number, answer))
+            elif not answer.done():
+                answer.set_result(None)
+        if not self._waiting and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def end(self, reason: str) -> None:
+        """Let nobody wait any more: the link is over."""
+        waiting, self._waiting = self._waiting, []
+        for _, answer in waiting:
+            if not answer.done():
+                answer.set_exception(LinkLost(reason))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,153 @@
+"""Stands between Engine.IO and aiohttp: keeps event packets for the link, and leaves the rest to Engine.IO."""
+
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+
+from gateway.links import json
+from gateway.links.socketio.packet import read_event
+
+if TYPE_CHECKING:
+    from gateway.links.socketio.client import SocketLink
+
+_CONTROL = frozenset({"0", "1", "3", "4"})
+"""Socket.IO packets that are none of events: CONNECT, DISCONNECT, ACK, CONNECT_ERROR."""
+_GOODBYE = ("41", "1")
+"""Ends the Socket.IO session, and then that of Engine.IO."""
+
+
+class Door:
+    """What Engine.IO takes for its HTTP session: it lets us hold the websocket and see why one was refused."""
+
+    def __init__(self, session: aiohttp.ClientSession, link: "SocketLink") -> None:
+        self._session: Any = session
+        self._link = link
+        self.closed = False
+        self.socket: WebSocket | None = None
+        self.status: int | None = None
+        """HTTP status that answered the handshake, where it was not the right one."""
+        self.trouble: str | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    async def get(self, url: str, **options: Any) -> Any:
+        """GET for long polling."""
+        return await self._ask("GET", url, options)
+
+    async def post(self, url: str, **options: Any) -> Any:
+        """POST for long polling."""
+        return await self._ask("POST", url, options)
+
+    async def _ask(self, method: str, url: str, options: dict[str, Any]) -> Any:
+        try:
+            return await self._session.request(method, url, **options)
+        except aiohttp.ClientConnectionError as exc:
+            self._link.refuse_for_good(exc)
+            raise
+
+    async def ws_connect(self, url: str, **options: Any) -> "WebSocket":
+        try:
+            # Pings are answered here, so that the answers to ours are seen.
+            inner = await self._session.ws_connect(url, **options, autoping=False)
+        except aiohttp.WSServerHandshakeError as exc:
+            self.status = exc.status
+            self.trouble = f"the server answered the websocket handshake with HTTP {exc.status}"
+            raise
+        except aiohttp.ClientConnectionError as exc:
+            self._link.refuse_for_good(exc)
+            self.trouble = f"{type(exc).__name__}: {exc}"
+            raise
+        self.socket = WebSocket(inner, self._link)
+        return self.socket
+
+    async def drop(self) -> None:
+        """Close the websocket without waiting for the peer longer than `CLOSING`."""
+        self.closed = True
+        if self.socket is not None:
+            await self.socket.close()
+
+
+class WebSocket:
+    """A websocket that keeps event packets for the link and leaves the rest to Engine.IO."""
+
+    __slots__ = ("_inner", "_link", "send_frame")
+
+    def __init__(self, inner: Any, link: "SocketLink") -> None:
+        self._inner = inner
+        self.send_frame: Callable[[bytes, aiohttp.WSMsgType], Coroutine[Any, Any, None]] = inner.send_frame
+        """Sends a frame of ours; what is to be waited for is room."""
+        self._link = link
+
+    async def receive(self) -> Any:
+        while True:
+            message = await self._inner.receive()
+            match message.type:
+                case aiohttp.WSMsgType.TEXT:
+                    packet: str = message.data
+                    if packet.startswith("4") and packet[1:2] not in _CONTROL:
+                        arrival = read_event(packet[1:])
+                        self._link.take(arrival)
+                        if arrival.ack is not None:
+                            # By hand, so that nothing overtakes a packet that wants an acknowledgement.
+                            await self._inner.send_str(f"43{arrival.ack}[]")
+                        continue
+                    if packet.startswith("2"):
+                        await self._inner.send_str(f"3{packet[1:]}")
+                        # To the library it is a packet that means nothing.
+                        return message._replace(data="6")
+                    self._watch(packet)
+                case aiohttp.WSMsgType.BINARY:
+                    self._link.take(read_event(message.data))
+                    continue
+                case aiohttp.WSMsgType.PING:
+                    await self._inner.pong(message.data)
+                    continue
+                case aiohttp.WSMsgType.PONG:
+                    self._link.pings.take(bytes(message.data))
+                    continue
+                case aiohttp.WSMsgType.ERROR:
+                    self._link.end(f"the connection broke: {type(message.data).__name__}")
+                case _:
+                    self._link.hang_up(f"the server closed the connection ({self._inner.close_code})")
+            return message
+
+    async def say_goodbye(self) -> None:
+        for packet in _GOODBYE:
+            await self._inner.send_str(packet)
+
+    def _watch(self, packet: str) -> None:
+        if packet.startswith("0"):
+            match json.loads(packet[1:]):
+                case {"maxPayload": int(most)} if most > 0:
+                    self._link.max_payload = most
+                case _:
+                    pass
+        elif packet.startswith("43"):
+            self._link.acknowledge(packet)
+        elif packet in {"41", "1"}:
+            self._link.hang_up("the server ended the session")
+        elif packet.startswith("44") and not packet.startswith("44/"):
+            self._link.connect_refused(packet)
+
+    def ping(self, said: bytes) -> None:
+        """Ask for an answer; it leaves behind everything else, and nobody waits for room.
+
+        Raises:
+            aiohttp.ClientError, OSError: the connection is over.
+        """
+        sending = self.send_frame(said, aiohttp.WSMsgType.PING)
+        with suppress(StopIteration):
+            sending.send(None)
+        sending.close()
+
+    async def send_str(self, text: str) -> None:
+        await self._inner.send_str(text)
+
+    async def send_bytes(self, content: bytes) -> None:
+        await self._inner.send_bytes(content)
+
+    async def close(self) -> None:
+        await self._inner.close()

@@ -1,0 +1,178 @@
+"""Calls from outside: whoever is not the runtime asks for a tool, and waits for its outcome on any instance."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import aclosing, contextmanager
+
+from gateway.clock import Ids
+from gateway.core.callers import CallRequest, id_of, same_call
+from gateway.errors import EngineUnavailable, Overloaded
+from gateway.events import CallId, CallProgressed, SessionId, ToolFinished
+from gateway.runtime.feeds.wakeup import Ending, woken
+from gateway.runtime.session.directory import SessionDirectory, reply_slot
+from gateway.runtime.session.signals import CallAsked
+from gateway.runtime.session.worker import SessionWorker
+from gateway.runtime.views import Heartbeat, News, StreamItem
+from gateway.store.call import Call
+from gateway.store.port import Engine
+
+MOST_HELD = 4_096
+"""Requests of callers that one process holds at once."""
+MOST_HELD_OF_ONE = 64
+"""Of them, those about calls of one session."""
+
+_NEARLY = 0.9
+"""Of a beat: heartbeats come a moment early or late, and a beat must not wait for the next one."""
+
+Follow = Callable[[SessionId, int, float], AsyncGenerator[StreamItem]]
+Tell = Callable[[CallProgressed | None], Awaitable[object]]
+"""Takes what an executor reports, and None for a beat."""
+
+
+class Callers:
+    """Asks in a caller's name, and holds its request until the call has ended."""
+
+    def __init__(
+        self, engine: Engine, directory: SessionDirectory, ids: Ids, follow: Follow, *, beat: float, ended: Ending
+    ) -> None:
+        """Prepare; `follow` shows what stands in a journal behind a sequence, then what happens, and beats.
+
+        What is waited for is answered at once as still open when `ended` is set.
+        """
+        self._engine = engine
+        self._directory = directory
+        self._ids = ids
+        self._follow = follow
+        self._beat = beat
+        self._ending = ended
+        self._held = Counter[SessionId]()
+
+    @property
+    def held(self) -> int:
+        """How many requests are held now."""
+        return self._held.total()
+
+    def fresh_key(self) -> str:
+        """Make the key of a call whose caller gives none."""
+        return self._ids.event_id()
+
+    async def ask(self, session_id: SessionId, request: CallRequest) -> Call:
+        """Open a call, or find the one that has the same key; its key holds as long as the call is kept.
+
+        Raises:
+            CallDiffers, UnknownTool, InvalidArguments, Overloaded: it cannot be called so.
+            NotFound, Conflict, Elsewhere: the session is not there, closed, or at work on another instance.
+        """
+        if not request.fresh:
+            session = await self._directory.session(session_id)
+            known = await self._engine.call(id_of(session.runtime, session.native_id, request))
+            if known is not None:
+                same_call(known, request)
+                return known
+        worker = await self._directory.worker(session_id)
+        call_id: CallId = await self._directory.ask(worker, CallAsked(request, reply_slot()))
+        return worker.view.calls.get(call_id) or await self._directory.call(call_id)
+
+    async def wait(self, call_id: CallId, seconds: float) -> Call:
+        """Wait until a call has ended, or the time is over, or the gateway stops.
+
+        Raises:
+            NotFound: no such call. Overloaded: too many wait already.
+        """
+        call = await self._directory.call(call_id)
+        if seconds <= 0 or not call.is_open:
+            return call
+        with self.holding(call.session_id):
+            try:
+                await self._hear(call, seconds)
+                return await self._directory.call(call_id)
+            except EngineUnavailable:
+                # Whoever waits on hears of it later.
+                return call
+
+    async def outcome(self, call: Call, seconds: float, tell: Tell | None = None) -> tuple[Call, ToolFinished | None]:
+        """Wait as `wait` does, in a place that is held already; `tell` hears how far the call is meanwhile."""
+        try:
+            if call.is_open:
+                finished = await self._hear(call, seconds, tell)
+                if finished is not None:
+                    return call, finished
+                call = await self._directory.call(call.call_id)
+            return call, await self.finished(call)
+        except EngineUnavailable:
+            if not call.is_open:
+                raise
+            return call, None
+
+    async def finished(self, call: Call) -> ToolFinished | None:
+        """Read how a call has ended; None while it is open, or where its outcome was removed."""
+        if call.outcome_sequence is None:
+            return None
+        page = await self._engine.read(call.session_id, after=call.outcome_sequence - 1, limit=1)
+        event = page[0].event if page else None
+        return event if isinstance(event, ToolFinished) else None
+
+    async def _hear(self, call: Call, seconds: float, tell: Tell | None = None) -> ToolFinished | None:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._ended(call, tell)
+        except TimeoutError:
+            return None
+
+    async def _ended(self, call: Call, tell: Tell | None) -> ToolFinished | None:
+        carried = self._directory.carried(call.session_id)
+        if carried is not None and tell is None:
+            finished = await self._ended_here(call, carried.worker)
+            if finished is not None:
+                return finished
+        loop = asyncio.get_running_loop()
+        told = loop.time()
+        async with aclosing(self._follow(call.session_id, call.request_sequence, self._beat / 2)) as items:
+            async for item in items:
+                if isinstance(item, Heartbeat) and not (await self._directory.call(call.call_id)).is_open:
+                    # News stand still here while the instance has no lease, and another one has ended the call.
+                    return None
+                events = [one.event for one in item.items] if isinstance(item, News) else []
+                for event in events:
+                    if isinstance(event, ToolFinished) and event.call_id == call.call_id:
+                        return event
+                    if tell is not None and isinstance(event, CallProgressed) and event.call_id == call.call_id:
+                        await tell(event)
+                        told = loop.time()
+                if tell is not None and loop.time() - told >= self._beat * _NEARLY:
+                    await tell(None)
+                    told = loop.time()
+        return None
+
+    async def _ended_here(self, call: Call, worker: SessionWorker) -> ToolFinished | None:
+        """Wait for an outcome where the session is carried here, without a look at the journal.
+
+        None where that must be looked at: the call was not open any more, or the session is given up here.
+        """
+        with worker.feed.watching(call.call_id) as watch:
+            while call.call_id in worker.view.calls and not worker.feed.closed and not self._ending.is_set():
+                told = await woken(watch, self._ending, within=self._beat / 2)
+                if watch.outcome is not None:
+                    return watch.outcome
+                if not told and not (await self._directory.call(call.call_id)).is_open:
+                    # Nothing comes here while the instance has no lease, and another one has ended the call.
+                    break
+            return watch.outcome
+
+    @contextmanager
+    def holding(self, session_id: SessionId) -> Generator[None]:
+        """Take a place among the requests that are held.
+
+        Raises:
+            Overloaded: too many are.
+        """
+        if self.held >= MOST_HELD or self._held[session_id] >= MOST_HELD_OF_ONE:
+            raise Overloaded("too many requests wait for calls already; ask again without `wait`")
+        self._held[session_id] += 1
+        try:
+            yield
+        finally:
+            self._held[session_id] -= 1
+            if not self._held[session_id]:
+                del self._held[session_id]

@@ -1,0 +1,117 @@
+"""What clients ask about calls, and say of them: outcomes, progress, cancels, another try."""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from gateway.core.calls import outcome_fingerprint
+from gateway.errors import CallOver, Conflict, TooLarge
+from gateway.events import CallId
+from gateway.executors.port import Answered
+from gateway.runtime.calls.callbacks import Callbacks
+from gateway.runtime.calls.dispatcher import Dispatcher
+from gateway.runtime.calls.history import load_history
+from gateway.runtime.calls.redriving import Redriving
+from gateway.runtime.session.directory import SessionDirectory, reply_slot
+from gateway.runtime.session.signals import CancelOrdered, OutcomeGiven, OutcomeLate, ProgressGiven
+from gateway.runtime.views import CallHistory
+from gateway.store.call import Call
+from gateway.store.port import Engine
+from gateway.store.rows import CallFilter, Page
+
+
+class Calls:
+    """Looks calls up, and takes to the session that carries one what is said of it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        directory: SessionDirectory,
+        dispatcher: Dispatcher,
+        callbacks: Callbacks,
+        redriving: Redriving,
+        *,
+        late: timedelta,
+        largest: Callable[[str | None], int | None],
+    ) -> None:
+        """Take outcomes until so `late` after an end, and the `largest` that an executor of this name may answer."""
+        self._engine = engine
+        self._directory = directory
+        self._dispatcher = dispatcher
+        self._callbacks = callbacks
+        self._redriving = redriving
+        self._late = late
+        self._largest = largest
+
+    async def page(self, which: CallFilter, page: Page) -> tuple[Sequence[Call], str | None]:
+        """List calls, and say where the next page begins."""
+        return await self._engine.calls(which, page)
+
+    async def one(self, call_id: CallId) -> Call:
+        """Look up a call."""
+        return await self._directory.call(call_id)
+
+    async def story(self, call_id: CallId) -> CallHistory:
+        """Read all that happened to a call."""
+        return await load_history(self._engine, await self._directory.call(call_id))
+
+    def callback_allowed(self, call_id: CallId, token: str) -> bool:
+        """Whether a callback token belongs to a call, in constant time."""
+        return self._callbacks.allowed(call_id, token)
+
+    async def settle(self, call_id: CallId, answer: Answered, *, size: int = 0) -> Call:
+        """Record an outcome that came by callback or API, of so many bytes; the same one again is fine.
+
+        Raises:
+            Conflict: the call has already ended otherwise; the first such outcome is recorded as ignored.
+            CallOver: it ended too long ago. TooLarge: its executor may not answer so much.
+        """
+        row = await self._answerable(call_id, size)
+        answer = self._dispatcher.look_through(row.executor, answer)
+        worker = await self._directory.worker(row.session_id)
+        if await self._directory.ask(worker, OutcomeGiven(call_id, answer, reply_slot())):
+            return await self._directory.call(call_id)
+        row = await self._directory.call(call_id)
+        if row.outcome_sha == outcome_fingerprint(answer.outcome):
+            return row
+        if row.late:
+            raise Conflict(f"the call has already {row.state}; another late outcome is on record")
+        await self._directory.ask(worker, OutcomeLate(row, answer, reply_slot()))
+        raise Conflict(f"the call has already {row.state}; this outcome was recorded as ignored")
+
+    async def _answerable(self, call_id: CallId, size: int) -> Call:
+        row = await self._directory.call(call_id)
+        ended = None if row.finished_at is None else await self._engine.ended_for(call_id)
+        if ended is not None and ended > self._late:
+            raise CallOver(f"the call has {row.state}, over {self._late.seconds // 60} minutes ago")
+        largest = self._largest(row.executor)
+        if largest is not None and size > largest:
+            raise TooLarge(f"the body has {size} bytes; its executor's `max_response` allows {largest}")
+        return row
+
+    async def progress(self, call_id: CallId, data: dict[str, Any], *, size: int = 0) -> None:
+        """Record how far a call is; what one call may say is bounded.
+
+        Raises:
+            Conflict: the call has ended. CallOver: too long ago. TooLarge: this is too much, or all together is.
+        """
+        row = await self._answerable(call_id, size)
+        worker = await self._directory.worker(row.session_id)
+        if not await self._directory.ask(worker, ProgressGiven(call_id, data, reply_slot())):
+            raise Conflict(f"the call has already {(await self._directory.call(call_id)).state}")
+
+    async def cancel(self, call_id: CallId, *, reason: str | None) -> Call:
+        """Have a call canceled.
+
+        Raises:
+            Conflict: it has ended.
+        """
+        row = await self._directory.call(call_id)
+        worker = await self._directory.worker(row.session_id)
+        if not await self._directory.ask(worker, CancelOrdered(call_id, reason, reply_slot())):
+            raise Conflict(f"the call has already {(await self._directory.call(call_id)).state}")
+        return await self._directory.call(call_id)
+
+    async def redrive(self, call_id: CallId, *, new_key: bool, deliver: bool) -> Call:
+        """Ask the executor again what a call had asked; returns the new call."""
+        return await self._redriving.call(await self._directory.call(call_id), new_key=new_key, deliver=deliver)

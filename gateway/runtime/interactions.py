@@ -1,0 +1,67 @@
+"""What clients ask about questions to people, and answer to them."""
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Any
+
+from gateway.errors import Conflict, NotFound
+from gateway.events import Envelope, InteractionId, SessionId
+from gateway.runtime.feeds.interactions import InteractionFeed, follow_interactions, show
+from gateway.runtime.feeds.wakeup import Ending
+from gateway.runtime.session.directory import SessionDirectory, reply_slot
+from gateway.runtime.session.signals import AnswerGiven
+from gateway.runtime.views import InteractionItem
+from gateway.store.port import Engine
+from gateway.store.rows import InteractionRow, Page
+from gateway.store.step import InteractionState
+
+
+class Interactions:
+    """Shows questions to people over all sessions, and takes an answer to the session that asked."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        directory: SessionDirectory,
+        feed: InteractionFeed,
+        *,
+        heartbeat: Callable[[], float],
+        ended: Ending,
+    ) -> None:
+        """Followers get a `heartbeat` after so many quiet seconds, and leave when all has `ended`."""
+        self._engine = engine
+        self._directory = directory
+        self._feed = feed
+        self._heartbeat = heartbeat
+        self._ended = ended
+
+    async def page(
+        self, page: Page, *, session_id: SessionId | None, state: InteractionState | None
+    ) -> tuple[Sequence[tuple[InteractionRow, Envelope]], str | None]:
+        """List questions with what was asked, and say where the next page begins."""
+        rows, following = await self._engine.interactions(page, session_id=session_id, state=state)
+        shown = [await show(self._engine, row) for row in rows]
+        return [(one.row, one.asked) for one in shown if one is not None], following
+
+    def follow(self) -> AsyncGenerator[InteractionItem]:
+        """Yield all questions that wait for a person, then each that changes; ends when the gateway stops."""
+        return follow_interactions(self._engine, self._feed, heartbeat=self._heartbeat(), ended=self._ended)
+
+    async def answer(self, interaction_id: InteractionId, body: Mapping[str, Any], *, by: str) -> InteractionRow:
+        """Answer a question to a person: `{"decision", "scope"}`, `{"answer"}` or `{"value"}`; `by` names the key.
+
+        Raises:
+            NotFound, Conflict: there is no such question, or it waits no longer.
+        """
+        row = await self._engine.interaction(interaction_id)
+        if row is None:
+            raise NotFound(f"no interaction {interaction_id!r}")
+        if row.state != "waiting":
+            raise Conflict(f"this question is {row.state} and takes no answer any more")
+        asked = await show(self._engine, row)
+        if asked is not None and asked.asked.stored_kind is not None:
+            raise Conflict("this question was written by a newer release, and waits for it")
+        worker = await self._directory.worker(row.session_id)
+        await self._directory.ask(worker, AnswerGiven(interaction_id, body, by, reply_slot()))
+        answered = await self._engine.interaction(interaction_id)
+        assert answered is not None
+        return answered

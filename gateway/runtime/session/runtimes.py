@@ -1,0 +1,242 @@
+"""Connects the runtimes of the YAML, and opens their sessions: those that it names, and those that clients ask for."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
+
+import structlog
+
+from gateway.adapter.port import Adapter, Order, RuntimeOptions, Tool
+from gateway.core.session import Policy, RuntimeContext
+from gateway.core.state import first_state
+from gateway.errors import DragomanError, LinkRefused
+from gateway.events import Envelope, Loss, SessionOpened, session_id as name_session
+from gateway.guard import guard, tried
+from gateway.json_values import pointer
+from gateway.runtime.calls.offered import OfferedTool
+from gateway.runtime.calls.tickets import Ticket, Tickets
+from gateway.runtime.session.carried import Runtime
+from gateway.runtime.session.codec import CheckedCodec
+from gateway.runtime.session.link import LinkState
+from gateway.runtime.session.sessions import Sessions
+from gateway.runtime.session.shared import Shared
+from gateway.store.rows import Page, SessionFilter, SessionRow
+
+log = structlog.get_logger(__name__)
+
+Offer = Callable[[str, Mapping[str, str]], Sequence[OfferedTool]]
+_PAUSE = 1.0
+_CREATIONS = 3
+"""How often creating a session at start may fail in ways that nobody foresaw; each may have made one."""
+_UNSAID = "the adapter does not say whether the runtime was told"
+
+
+class Runtimes:
+    """Connects runtimes, anew where their options change; their sessions are at work in `Sessions`."""
+
+    def __init__(self, shared: Shared, sessions: Sessions, tickets: Tickets, offer: Offer) -> None:
+        """Prepare; `offer` says which tools a session of a runtime is offered, by its labels."""
+        self._shared = shared
+        self._sessions = sessions
+        self._tickets = tickets
+        self._offer = offer
+        self._unfinished: set[str] = set()
+        shared.metrics.watch_links(self._tell_links)
+
+    async def start(
+        self, name: str, adapter: Adapter, options: RuntimeOptions, *, tools: tuple[Tool, ...], policy: Policy
+    ) -> None:
+        """Connect a runtime and open the session its options name; its other sessions are for whoever takes them up."""
+        runtime = await self._connect(name, adapter, options, tools=tools, policy=policy)
+        await self._populate(runtime)
+
+    async def renew(
+        self, name: str, adapter: Adapter, options: RuntimeOptions, *, tools: tuple[Tool, ...], policy: Policy
+    ) -> None:
+        """Connect a runtime anew, with other options; its sessions go on, and with them the calls in flight."""
+        old = self._sessions.runtimes[name]
+        self._unfinished.add(name)
+        runtime = await self._connect(name, adapter, options, tools=tools, policy=policy)
+        await self._sessions.relink(runtime)
+        await tried("connector", old.stack.aclose(), runtime=name)
+        await self._populate(runtime)
+
+    async def _connect(
+        self, name: str, adapter: Adapter, options: RuntimeOptions, *, tools: tuple[Tool, ...], policy: Policy
+    ) -> Runtime:
+        async with AsyncExitStack() as stack:
+            linked = adapter.capabilities.linked
+            connector = await stack.enter_async_context(adapter.connector(options)) if linked else None
+            context = RuntimeContext(
+                adapter=adapter.name,
+                protocol=adapter.protocol,
+                name=name,
+                capabilities=adapter.capabilities,
+                codec=CheckedCodec(adapter.codec(options), runtime=name),
+                options=options,
+                policy=policy,
+            )
+            runtime = Runtime(name, adapter, options, connector, context, stack.pop_all(), tools)
+        self._sessions.runtimes[name] = runtime
+        return runtime
+
+    async def _populate(self, runtime: Runtime) -> None:
+        name, options = runtime.name, runtime.options
+        self._unfinished.add(name)
+        if options.native_id is not None:
+            await self.open(name, options.native_id, labels=options.labels)
+        self._unfinished.discard(name)
+        if options.autostart and options.creates:
+            guard("autostart", partial(self._autostart, runtime), self._shared.tasks, times=_CREATIONS, runtime=name)
+
+    async def _autostart(self, runtime: Runtime) -> None:
+        """Create the runtime's one session; a failure is told and left to the operator's next try."""
+        try:
+            # Whoever is first may die before it has created one; after that nobody else need look again.
+            until = self._shared.clock.monotonic() + 3 * self._shared.keeper.ttl.total_seconds()
+            while not await self._shared.keeper.hold(f"autostart:{runtime.name}"):
+                if await self._has_session(runtime.name) or self._shared.clock.monotonic() > until:
+                    return
+                await asyncio.sleep(_PAUSE)
+            if not await self._has_session(runtime.name):
+                await self.create(runtime.name, labels=runtime.options.labels)
+        except DragomanError as exc:
+            # The reason is the peer's or the operator's; a traceback of ours would tell them nothing.
+            log.error("a session could not be created at start", runtime=runtime.name, reason=str(exc))  # noqa: TRY400
+
+    async def _has_session(self, runtime: str) -> bool:
+        rows, _ = await self._shared.engine.sessions(Page(limit=1), SessionFilter(runtime, open_only=True))
+        return bool(rows)
+
+    async def stop(self, name: str) -> None:
+        """Let go of a runtime's links; its sessions stay on record."""
+        runtime = self._sessions.runtimes.pop(name)
+        self._unfinished.discard(name)
+        let_go = await self._sessions.let_go_of(name)
+        await tried("connector", runtime.stack.aclose(), runtime=name)
+        await self._sessions.release(let_go)
+
+    def is_unfinished(self, name: str) -> bool:
+        """Whether a runtime was not connected, or its session not opened, as its options say."""
+        return name in self._unfinished
+
+    def gave_up(self, name: str) -> bool:
+        """Whether a link of a runtime is not tried again before it is connected anew."""
+        supervisors = (carried.supervisor for carried in self._sessions.of_runtime(name))
+        return any(one is not None and one.gave_up for one in supervisors)
+
+    def change_policy(self, policy: Policy) -> None:
+        """Use another configuration for calls from now on."""
+        for name, runtime in self._sessions.runtimes.items():
+            context = replace(runtime.context, policy=policy)
+            self._sessions.runtimes[name] = replace(runtime, context=context)
+            for carried in self._sessions.of_runtime(name):
+                carried.worker.reconfigure(context)
+
+    def _tell_links(self) -> None:
+        """Show how many sessions and links of each runtime there are; counted when somebody looks, and not before."""
+        states: dict[str, list[LinkState]] = {name: [] for name in self._sessions.runtimes}
+        sessions = Counter[str]()
+        for carried in self._sessions.all():
+            sessions[carried.runtime.name] += 1
+            links = states.setdefault(carried.runtime.name, [])
+            if carried.supervisor is not None:
+                links.append(carried.supervisor.state)
+        for name, links in states.items():
+            # One that the runtime has ended, and that nobody needs, lacks nothing.
+            up = all(state in {"up", "asleep"} for state in links) if links else None
+            self._shared.metrics.link(name, up=up, asleep=links.count("asleep"))
+            self._shared.metrics.sessions(name, sessions[name])
+
+    # Their sessions --------------------------------------------------------------------------------------
+
+    async def open(
+        self,
+        runtime_name: str,
+        native_id: str,
+        *,
+        labels: dict[str, str],
+        losses: tuple[Loss, ...] = (),
+        ticket: Ticket | None = None,
+    ) -> tuple[SessionRow, bool]:
+        """Attach to a native session, once; labels of an open one stay as they are.
+
+        `losses` are those of its creation, and go on record with it, as does whose `ticket` is meant by it.
+        """
+        runtime = self._sessions.runtime(runtime_name)
+        session_id = name_session(runtime=runtime_name, native_session_id=native_id)
+        protocol = runtime.adapter.protocol
+        opened = SessionOpened(
+            runtime=runtime_name,
+            protocol=protocol,
+            native_id=native_id,
+            labels=labels,
+            echoes=runtime.adapter.capabilities.echoes,
+            delegates=runtime.adapter.capabilities.delegates,
+        )
+        row, new = await self._shared.engine.open_session(
+            session_id=session_id,
+            runtime=runtime_name,
+            protocol=protocol,
+            native_id=native_id,
+            labels=labels,
+            first=Envelope(
+                event_id=self._shared.ids.event_id(),
+                session_id=session_id,
+                sequence=0,
+                recorded_at=self._shared.clock.now(),
+                direction="to_runtime",
+                event=opened,
+                losses=losses,
+                synthetic=True,
+            ),
+            state=first_state(runtime.adapter.capabilities),
+            notes=self._tickets.notes(ticket, session_id),
+        )
+        if self._sessions.leaving:
+            return row, new
+        taken = await self._shared.keeper.take(session_id)
+        if taken is None:
+            # Whoever owns it carries it; where that was a closed session's last owner, it must hear of this.
+            self._shared.notifications.tell("orphans", [session_id])
+        else:
+            await self._sessions.take_up([taken])
+        return taken or row, new
+
+    async def create(
+        self, runtime_name: str, *, labels: dict[str, str], name: str | None = None, instructions: str | None = None
+    ) -> tuple[SessionRow, bool, Sequence[str]]:
+        """Make a native session as the options say, and attach to it; names the tools that its runtime was told."""
+        runtime = self._sessions.runtime(runtime_name)
+        assert runtime.connector is not None
+        ticket, order = await self._order(runtime, Order(labels, runtime.tools, name, instructions))
+        try:
+            created = await runtime.connector.create(order)
+        except LinkRefused:
+            if ticket is not None:
+                await self._tickets.withdraw(ticket)
+            raise
+        unsaid = [
+            Loss(how="dropped", path=pointer("/tools", tool), note=_UNSAID) for tool in created.unaccounted(order)
+        ]
+        losses = (*created.losses, *unsaid)
+        for loss in losses:
+            log.warning("not all could be told on creation", runtime=runtime_name, path=loss.path, note=loss.note)
+            self._shared.metrics.loss(runtime.adapter.name, loss.how)
+        row, is_new = await self.open(runtime_name, created.native_id, labels=labels, losses=losses, ticket=ticket)
+        return row, is_new, created.told
+
+    async def _order(self, runtime: Runtime, order: Order) -> tuple[Ticket | None, Order]:
+        """Add to an order where the tools are, for a runtime that takes them so and can reach us."""
+        base, offered = runtime.options.mcp_base or self._tickets.public_url, self._offer(runtime.name, order.labels)
+        if not runtime.options.takes_mcp or base is None or not offered or find_spec("mcp") is None:
+            return None, order
+        longest = max(tool.longest for tool in offered)
+        ticket, endpoint = await self._tickets.issue(runtime.name, order.labels, base=base, longest=longest)
+        names = {tool.name for tool in offered}
+        listed = tuple(tool for tool in order.tools if tool.name in names)
+        return ticket, replace(order, tools=listed, mcp=endpoint)

@@ -1,0 +1,295 @@
+"""Carries what has come to a session through: lets the core decide, commits, and only then acts.
+
+One batch is one step is one commit. What the store does not take is decided again on fresh knowledge: without what is
+on record already, signal by signal where somebody else has written, later where it takes nothing.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.core import lifecycle
+from gateway.core.session import RuntimeContext, StepBuilder
+from gateway.core.snapshots import to_snapshot
+from gateway.core.state import SessionView
+from gateway.errors import EngineUnavailable, Fenced, Repeated, Stale
+from gateway.runtime.feeds.feed import Feed
+from gateway.runtime.observe import note
+from gateway.runtime.session import signals as s
+from gateway.runtime.session.due import DueTimer
+from gateway.runtime.session.effects import EffectRunner
+from gateway.runtime.session.inbox import Inbox
+from gateway.runtime.session.left import Left, Tried, what_is_left
+from gateway.runtime.session.load import known_calls, load_view
+from gateway.runtime.session.outbox import Outbox
+from gateway.runtime.session.permit import Permit
+from gateway.runtime.session.replies import without_requests
+from gateway.runtime.session.shared import Shared
+from gateway.runtime.session.stepping import FAULTS_AN_INPUT, Answers, StepMaker
+from gateway.store.call import Call
+from gateway.store.step import Committed
+
+RETRY_AFTER = 0.5
+STALE_PATIENCE = 3
+"""How often a decision is made again at once, before it is made with pauses."""
+
+_READ_FOR = frozenset({s.Reread, s.LinkUp})
+"""Signals that are decided on what must be read first."""
+
+Decided = tuple[StepBuilder, Committed | None, Answers]
+"""A decision, what is on record of it, and what is answered to each signal."""
+
+
+class StepRunner:
+    """One session's; what it knows of the session is the `view` that decisions rest on."""
+
+    def __init__(
+        self,
+        view: SessionView,
+        *,
+        runtime: RuntimeContext,
+        shared: Shared,
+        permit: Permit,
+        inbox: Inbox,
+        outbox: Outbox,
+        effects: EffectRunner,
+        timer: DueTimer,
+        steps: StepMaker,
+        feed: Feed,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self.view = view
+        self.runtime = runtime
+        self.log = log
+        self.under_way: Sequence[s.Signal] = ()
+        self.written = False
+        """Whether the step of what is under way is surely on record."""
+        self._unsure = False
+        """Whether it may be on record."""
+        self._shared = shared
+        self._permit = permit
+        self._inbox = inbox
+        self._outbox = outbox
+        self._effects = effects
+        self._timer = timer
+        self._steps = steps
+        self._feed = feed
+        # What a newer release needs is put on record at once, so that retention leaves it.
+        self._snapshot_at = (
+            view.last_sequence if view.complete is None else view.last_sequence - shared.tuning.snapshot_every
+        )
+
+    def what_is_left(self, kept: Sequence[Tried]) -> Left:
+        """Say what is to be decided about again; `kept` is what was so at the beginning already."""
+        return what_is_left(
+            self.view,
+            self.runtime,
+            under_way=self.under_way,
+            written=self.written,
+            kept=kept,
+            waiting=self._inbox.waiting,
+            unsure=self._unsure,
+        )
+
+    # The usual way ---------------------------------------------------------------------------------------
+
+    async def carry(self, batch: Sequence[s.Signal]) -> None:
+        """Make one step of a batch.
+
+        Raises:
+            Fenced: the session has changed hands; nothing was written.
+        """
+        self.under_way, self.written = batch, False
+        if not self._permit.holds_for(self.view.last_sequence):
+            # Clients are told that no lease runs, and everything else waits in the inbox.
+            kept = without_requests(batch, EngineUnavailable("no lease runs: the store has not answered"))
+            await self._permit.wait(RETRY_AFTER)
+            self._inbox.put_back(kept)
+            self.under_way = ()
+            return
+        try:
+            if not _READ_FOR.isdisjoint(map(type, batch)):
+                await self._read_for(batch)
+            decided = await self._decide_and_commit(batch, {})
+        except EngineUnavailable as exc:
+            await self._wait_for_engine(batch, exc)
+        except Fenced:
+            raise
+        except Stale:
+            await self._carry_one_by_one(batch)
+        else:
+            self._act(*decided)
+        self.under_way = ()
+
+    async def _decide_and_commit(
+        self, batch: Sequence[s.Signal], known: Mapping[str, Call], *, aside: bool = False
+    ) -> Decided:
+        """Decide and commit; where a native id turns out to be on record that the memory no longer holds, decide anew.
+
+        Raises:
+            Stale, EngineUnavailable: nothing was written, and the slots it took are free again.
+        """
+        repeats: set[str] = set()
+        while True:
+            self.written = False
+            if aside:
+                builder, answers = self._steps.aside(self.view, self.runtime, batch), Answers()
+            else:
+                builder, answers = self._steps.decide(self.view, self.runtime, batch, known=known, repeats=repeats)
+            try:
+                return builder, await self._commit(builder), answers
+            except Repeated as exc:
+                self._steps.give_back(builder)
+                repeats |= exc.keys
+                # A slot that went back with the step is queued for again.
+                batch = [signal for signal in batch if not self._steps.requeued(signal)]
+            except BaseException:
+                self._steps.give_back(builder)
+                raise
+
+    async def _commit(self, builder: StepBuilder) -> Committed | None:
+        due = builder.last_sequence - self._snapshot_at >= self._shared.tuning.snapshot_every
+        if builder.empty and not due:
+            return None
+        snapshot = None
+        if due or builder.memory.closed:
+            snapshot = to_snapshot(builder.last_sequence, builder.memory, builder.base.complete)
+        started, fence = self._shared.clock.monotonic(), self._permit.fence
+        try:
+            self._unsure = True
+            committed = await self._shared.engine.commit(builder.step(fence=fence, snapshot=snapshot))
+        except (Stale, EngineUnavailable) as exc:
+            self._unsure = False
+            if not isinstance(exc, Fenced):
+                raise
+            await self._permit.given()
+            if self._permit.fence == fence:
+                raise
+            self._permit.check(self.view.last_sequence)
+            raise Stale("the session goes on under a new fence") from exc
+        self.written, self._unsure = True, False
+        self._shared.metrics.commit(self._shared.clock.monotonic() - started)
+        while not self._permit.holds_for(committed.last_sequence):
+            await self._permit.wait()
+        if snapshot is not None:
+            self._snapshot_at = builder.last_sequence
+        return committed
+
+    def _act(self, builder: StepBuilder, committed: Committed | None, answers: Answers) -> None:
+        """Everything that may only happen now that the step is on disk."""
+        before, self.view = self.view, builder.view
+        envelopes = committed.envelopes if committed is not None else ()
+        self._effects.show(envelopes, builder.effects)
+        if envelopes:
+            if self.runtime.policy.routes.copying:
+                self._shared.backends.wake()
+            note(envelopes, before, adapter=self.runtime.adapter, metrics=self._shared.metrics, log=self.log)
+            self._outbox.hear(envelopes)
+        if builder.interactions:
+            self._shared.interaction_feed.tell(tuple(change.interaction_id for change in builder.interactions))
+        for effect in builder.effects:
+            self._effects.perform(effect, self.view, self.runtime)
+        for signal, answer in answers:
+            self._effects.finish(signal, answer, envelopes)
+        self._outbox.poke()
+        self._shared.reviews.add(self._timer)
+
+    # What must be read first -----------------------------------------------------------------------------
+
+    async def _read_for(self, batch: Sequence[s.Signal]) -> None:
+        """Read what some signals are decided on.
+
+        Raises:
+            EngineUnavailable: it cannot be read.
+        """
+        if any(isinstance(signal, s.Reread) for signal in batch):
+            await self._reload()
+            self._outbox.reload()
+        if any(isinstance(signal, s.LinkUp) for signal in batch) and lifecycle.hydrates(self.runtime, self.view.memory):
+            await self._outbox.look_for_state()
+
+    async def _reload(self) -> None:
+        """Fold what somebody else may have written meanwhile."""
+        fresh = await load_view(self._shared.engine, self.view.session_id)
+        live = self.view
+        if fresh.complete is not None and live.complete is None:
+            self._snapshot_at = fresh.last_sequence - self._shared.tuning.snapshot_every
+        if fresh.last_sequence > self._feed.last_sequence:
+            # Followers have not been shown what somebody else has written.
+            self._feed.skip_to(fresh.last_sequence)
+        self.view = replace(
+            fresh,
+            first_state=live.first_state,
+            touched_at=live.touched_at,
+            partial=live.partial,
+            live=live.live,
+            start=live.start,
+        )
+
+    # When it does not go the usual way -------------------------------------------------------------------
+
+    async def carry_kept(self, kept: list[Tried]) -> None:
+        """Decide one by one about what there was when the session failed, so that the one at fault is found."""
+        while kept:
+            signal, times = kept[0]
+            self.under_way, self.written = (signal,), False
+            if not self._permit.holds:
+                await self._permit.given()
+            self._permit.check(self.view.last_sequence)
+            try:
+                await self._carry_alone(signal, aside=times >= FAULTS_AN_INPUT)
+            except EngineUnavailable as exc:
+                self.log.error("the engine is unavailable", reason=str(exc))  # noqa: TRY400
+                await asyncio.sleep(RETRY_AFTER)
+                continue
+            del kept[0]
+            self.under_way = ()
+
+    async def _carry_one_by_one(self, batch: Sequence[s.Signal]) -> None:
+        waiting = deque(batch)
+        try:
+            while waiting:
+                self.under_way, self.written = tuple(waiting), False
+                if isinstance(waiting[0], s.SlotFree):
+                    # Its slot went back with the step, so it queues for one again, on fresh knowledge.
+                    await self._reload()
+                    self._steps.requeued(waiting[0])
+                else:
+                    await self._carry_alone(waiting[0])
+                waiting.popleft()
+        except EngineUnavailable as exc:
+            # All the rest waits as well, so that no cancel overtakes its call.
+            await self._wait_for_engine(waiting, exc)
+
+    async def _carry_alone(self, signal: s.Signal, *, aside: bool = False) -> None:
+        """Decide one signal on fresh knowledge, or put it aside; what the ledger knows of repeated ids is looked up.
+
+        Raises:
+            EngineUnavailable: nothing was written.
+            Fenced: nothing was written.
+        """
+        for tries in count(1):
+            known = {} if aside else await known_calls(self._shared.engine, self.view, self.runtime, signal)
+            try:
+                decided = await self._decide_and_commit([signal], known, aside=aside)
+            except Fenced:
+                raise
+            except Stale as exc:
+                if tries >= STALE_PATIENCE:
+                    self.log.warning("a decision stays stale", signal=type(signal).__name__, reason=str(exc))
+                    await asyncio.sleep(RETRY_AFTER)
+                await self._reload()
+            else:
+                self._act(*decided)
+                return
+
+    async def _wait_for_engine(self, batch: Iterable[s.Signal], problem: EngineUnavailable) -> None:
+        """The store takes no writes: clients are told at once, everything else waits for it."""
+        self.log.error("the engine is unavailable", reason=str(problem))
+        kept = without_requests(batch, problem)
+        await asyncio.sleep(RETRY_AFTER)
+        self._inbox.put_back([signal for signal in kept if not self._steps.requeued(signal)])

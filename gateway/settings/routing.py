@@ -1,0 +1,20 @@
+"""The routes of the YAML as the core matches them. Pure."""
+
+from gateway.core.routing import Route, Routes
+from gateway.settings.model import Settings
+
+
+def routes_of(settings: Settings) -> Routes:
+    """Say who answers what."""
+    routes = tuple(
+        Route(
+            runtime=route.match.runtime,
+            tool=route.match.tool,
+            event=route.match.event,
+            labels=route.match.label,
+            to=route.to,
+            copy_to=route.copy_to,
+        )
+        for route in settings.routes
+    )
+    return Routes(routes, settings.unrouted)

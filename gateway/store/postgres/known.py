@@ -1,0 +1,112 @@
+"""What a lane remembers of the rows that it has read and written, so that most batches are written without a look."""
+
+from collections.abc import Iterable
+from itertools import islice
+
+from gateway.events import CallId, SessionId
+from gateway.store.apply import DedupeKey, Writes
+from gateway.store.call import Call, Open
+from gateway.store.postgres.connection import Connection
+from gateway.store.records import CALL_COLUMNS, Head, call_from
+from gateway.store.step import Step
+
+_KNOWN = f"""
+SELECT
+    ARRAY(SELECT ROW({", ".join(Head._fields)}, xmin::text) FROM @sessions WHERE session_id = ANY ($1::text[])),
+    ARRAY(SELECT ROW({", ".join(CALL_COLUMNS)}) FROM @calls WHERE call_id = ANY ($2::text[])),
+    ARRAY(
+        SELECT ROW(e.session_id, e.direction, e.dedupe_key)
+        FROM unnest($3::text[], $4::text[], $5::text[]) AS k (session_id, direction, dedupe_key)
+        JOIN @events e ON e.session_id = k.session_id AND e.direction = k.direction
+            AND e.dedupe_key = k.dedupe_key AND e.dedupe_key IS NOT NULL
+    )
+"""
+
+REMEMBERED = 4_096
+"""Sessions of which a connection remembers at most what it wrote last."""
+
+
+class KnownRows:
+    """What the store holds, as far as it was read or written here; `decide` reads it as its `Known`."""
+
+    def __init__(self) -> None:
+        self._heads: dict[SessionId, tuple[Head, str]] = {}
+        self._calls: dict[CallId, Call] = {}
+        self._ended: dict[CallId, Call] = {}
+        self._seen: set[DedupeKey] = set()
+
+    def head(self, session_id: SessionId) -> Head | None:
+        found = self._heads.get(session_id)
+        return None if found is None else found[0]
+
+    def version(self, session_id: SessionId) -> str:
+        """Say which version of a session's head is known: the transaction that wrote it."""
+        return self._heads[session_id][1]
+
+    def call(self, call_id: CallId) -> Call | None:
+        return self._calls.get(call_id) or self._ended.get(call_id)
+
+    def seen(self, key: DedupeKey) -> bool:
+        return key in self._seen
+
+    def suffice(self, steps: Iterable[Step]) -> bool:
+        """Say whether these steps can be decided by what is known, and written in one statement.
+
+        That a call or a dedupe_key is not there need not be known: the store keeps no second one.
+        """
+        opened: set[CallId] = set()
+        for step in steps:
+            # Questions and answers are written by statements of their own.
+            if step.session_id not in self._heads or step.interactions or step.keeps:
+                return False
+            for change in step.calls:
+                if isinstance(change, Open):
+                    opened.add(change.call_id)
+                elif change.call_id not in self._calls and change.call_id not in opened:
+                    return False
+        return True
+
+    async def fetch(self, link: Connection, steps: Iterable[Step]) -> None:
+        """Read what deciding these steps needs; their sessions are locked already."""
+        sessions, calls, keys = _wanted(steps)
+        columns = list(zip(*keys, strict=True)) or [(), (), ()]
+        ((heads, known, seen),) = await link.ask(_KNOWN, [*sessions], [*calls], *columns)
+        self.forget(sessions)
+        self._heads.update((row[0], (Head._make(row[:-1]), row[-1])) for row in heads)
+        for call in map(call_from, known):
+            (self._calls if call.is_open else self._ended)[call.call_id] = call
+        self._seen = set(seen)
+
+    def keep(self, writes: Writes, version: str) -> None:
+        """Remember what was committed: the heads, and the calls that are still open."""
+        self._seen.clear()
+        self._ended.clear()
+        for session_id, head in writes.heads.items():
+            # The one that was written last is the last to be forgotten.
+            self._heads.pop(session_id, None)
+            self._heads[session_id] = head, version
+        for call_id, call in writes.calls.items():
+            if call.is_open:
+                self._calls[call_id] = call
+            else:
+                self._calls.pop(call_id, None)
+        if len(self._heads) > REMEMBERED:
+            # A good part at once: it takes a look through all open calls.
+            self.forget([*islice(self._heads, len(self._heads) - REMEMBERED * 3 // 4)])
+
+    def forget(self, sessions: Iterable[SessionId]) -> None:
+        """Know nothing of these sessions any more."""
+        gone = {session_id for session_id in sessions if self._heads.pop(session_id, None) is not None}
+        if gone:
+            self._calls = {call_id: call for call_id, call in self._calls.items() if call.session_id not in gone}
+
+
+def _wanted(steps: Iterable[Step]) -> tuple[set[SessionId], set[CallId], set[DedupeKey]]:
+    sessions: set[SessionId] = set()
+    calls: set[CallId] = set()
+    keys: set[DedupeKey] = set()
+    for step in steps:
+        sessions.add(step.session_id)
+        calls.update([change.call_id for change in step.calls])
+        keys.update([(step.session_id, e.direction, e.dedupe_key) for e in step.events if e.dedupe_key is not None])
+    return sessions, calls, keys

@@ -1,0 +1,132 @@
+"""What every connector must do that creates sessions, as tests: inherit `ConnectorSuite`, run pytest.
+
+It is about what becomes of an order; links have a suite of their own (`link.py`). The runtime is a plain HTTP server
+on loopback, which answers as the adapter's tests say. Needs pytest with pytest-asyncio in auto mode.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+from aiohttp import web
+from pydantic import SecretStr
+
+from gateway.adapter.port import Adapter, Connector, Created, McpEndpoint, Order, Tool
+from gateway.errors import LinkLost, LinkRefused
+from gateway.json_values import pointer
+from gateway.testing.conformance.link import within
+
+_CARDS = {"type": "object", "properties": {"rank": {"enum": ["7", "K"]}}, "additionalProperties": False}
+_TOOLS = (
+    Tool("ask_for_cards", "Ask another player for cards.", _CARDS),
+    Tool("pass/turn~now", "Let the next one play.", {}),
+)
+_TICKET = "a-ticket-of-nobody-else"
+_MCP = McpEndpoint("https://gateway.example/mcp/t/1", SecretStr(_TICKET), timedelta(seconds=90))
+
+
+class HttpRuntime:
+    """A runtime's REST interface, and all that was said to it."""
+
+    def __init__(self, suite: "ConnectorSuite") -> None:
+        self.url = ""
+        self.said = ""
+        self._suite = suite
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.said += await request.text()
+        status, body = self._suite.answer(request.method, request.path)
+        return web.json_response(body, status=status)
+
+
+class ConnectorSuite:
+    """Inherit this as `class TestMyConnector(ConnectorSuite)` and give it what is missing here."""
+
+    adapter: Adapter
+
+    def options(self, url: str) -> Any:
+        """Make options by which sessions are created at the runtime that is at this address."""
+        raise NotImplementedError
+
+    def answer(self, method: str, path: str) -> tuple[int, Any]:
+        """Say what the runtime answers: a status, and JSON."""
+        raise NotImplementedError
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncGenerator[tuple[HttpRuntime, Connector]]:
+        """Start the runtime and connect to it; a protocol that creates sessions in another way overrides this."""
+        runtime = HttpRuntime(self)
+        app = web.Application()
+        app.router.add_route("*", "/{any:.*}", runtime.answer)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            runtime.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            async with self.adapter.connector(self.options(runtime.url)) as connector:
+                yield runtime, connector
+        finally:
+            await runner.cleanup()
+
+    async def test_each_tool_of_an_order_is_told_or_lost(self) -> None:
+        how, order = self.adapter.capabilities.takes_tools, Order(tools=_TOOLS)
+        async with self.connected() as (runtime, connector):
+            created = await within(connector.create(order))
+        self._check(created, order)
+        if how == "create":
+            assert all(name in runtime.said for name in created.told), "what is told was said"
+        else:
+            assert not created.told, f"{how} has no other way to tell them"
+
+    async def test_tools_behind_an_mcp_endpoint_are_told_or_lost(self) -> None:
+        order = Order(tools=_TOOLS, mcp=_MCP)
+        assert _TICKET not in repr(order)
+        if self.adapter.capabilities.takes_tools != "mcp":
+            return
+        async with self.connected() as (runtime, connector):
+            created = await within(connector.create(order))
+        self._check(created, order)
+        if created.told:
+            assert _MCP.url in runtime.said
+            assert _TICKET in runtime.said
+
+    async def test_a_name_and_instructions_are_said_or_lost(self) -> None:
+        order = Order({"team": "a"}, name="Table 4711", instructions="Deal seven each.")
+        async with self.connected() as (runtime, connector):
+            created = await within(connector.create(order))
+        self._check(created, order)
+        lost = {loss.path for loss in created.losses}
+        for member in ("name", "instructions"):
+            assert (getattr(order, member) in runtime.said) != (f"/{member}" in lost), f"said or lost: /{member}"
+
+    async def test_an_order_for_nothing_loses_nothing(self) -> None:
+        async with self.connected() as (_, connector):
+            created = await within(connector.create(Order()))
+        assert (created.told, created.losses) == ((), ())
+
+    async def test_a_runtime_says_which_tools_a_session_has_or_cannot_be_asked(self) -> None:
+        order = Order(tools=_TOOLS)
+        async with self.connected() as (_, connector):
+            created = await within(connector.create(order))
+            try:
+                declared = await within(connector.declared(created.native_id))
+            except (LinkLost, LinkRefused):
+                return
+        if declared is not None:
+            names = [tool.name for tool in declared]
+            assert all(isinstance(tool, Tool) for tool in declared)
+            assert len(names) == len(set(names)), "a name stands for one tool"
+
+    def _check(self, created: Created, order: Order) -> None:
+        """Hold the answer to an order against it."""
+        names = {tool.name for tool in order.tools}
+        assert created.native_id
+        assert set(created.told) <= names, "nobody else's tool is told"
+        assert len(created.told) == len(set(created.told))
+        assert not created.unaccounted(order), "a tool is told, or it is lost"
+        dropped = {loss.path for loss in created.losses if loss.how == "dropped"}
+        if created.told:
+            assert not dropped & {"/tools", *(pointer("/tools", name) for name in created.told)}, "not both of one tool"
+        places = ("/tools", "/name", "/instructions", "/mcp")
+        assert all(loss.path.startswith(places) for loss in created.losses), "a loss names a member of the order"

@@ -1,0 +1,59 @@
+"""The demo's report for programs: one JSON object a line."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+from gateway.testing.demo.one_call import OneCall
+from gateway.testing.demo.report import Note
+
+
+class JsonOutput:
+    """Says `step` for each step, `call` with all texts from the wire, and `end`."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def begin(self) -> None:
+        """Nothing comes before the first step."""
+
+    def chapter(self, runtime: str, title: str) -> None:
+        """Each step names its runtime."""
+
+    def show_playing(self, note: Note) -> None:
+        """A step is told when it has ended."""
+
+    def show_played(self, note: Note) -> None:
+        took = None if note.latency is None else round(note.latency.total_seconds() * 1000, 1)
+        self._say("step", runtime=note.runtime, step=note.step, held=note.held, ms=took, happened=note.happened)
+
+    def show_calls(self, calls: Sequence[OneCall]) -> None:
+        for call in calls:
+            self._say(
+                "call",
+                runtime=call.runtime,
+                asked=call.asked.text,
+                copy=call.copied.text,
+                webhook={
+                    "request": call.webhook.head,
+                    "headers": dict(call.webhook.headers),
+                    "body": call.webhook.text,
+                    "status": int(call.answered.head),
+                    "answer": call.answered.text,
+                },
+                told=call.told.text,
+            )
+
+    def show_end(self, notes: Sequence[Note], seen: str, log: str) -> None:
+        held = sum(note.held is True for note in notes)
+        self._say("end", held=held, of=len(notes), seen=seen, log=log)
+
+    def show_addresses(self, addresses: dict[str, str], lines: Sequence[str]) -> None:
+        self._say("listening", addresses=addresses, lines=list(lines))
+
+    def end(self) -> None:
+        """Nothing is left open."""
+
+    def _say(self, kind: str, **members: Any) -> None:
+        self._file.write(f"{json.dumps({'type': kind, **members}, ensure_ascii=False)}\n")
+        self._file.flush()

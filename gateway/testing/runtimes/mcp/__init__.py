@@ -1,0 +1,1 @@
+"""An MCP client, as coding agents are."""

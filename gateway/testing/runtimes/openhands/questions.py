@@ -1,0 +1,34 @@
+"""What a simulated OpenHands agent asks people where somebody tells it to: whether it may run a command."""
+
+from typing import Protocol
+
+from gateway.testing.runtimes.asking import PATIENCE, Asking, Busy, Way
+from gateway.testing.runtimes.openhands.conversation import SimConversation
+
+
+class Conversations(Protocol):
+    """A server with conversations."""
+
+    @property
+    def conversations(self) -> dict[str, SimConversation]: ...
+
+
+def questions(server: Conversations) -> Asking:
+    """Let the newest conversation that somebody has joined ask."""
+
+    def newest() -> SimConversation:
+        found = next((one for one in reversed(server.conversations.values()) if one.sockets), None)
+        if found is None:
+            raise Busy("no gateway has joined a conversation yet")
+        if found.waits:
+            raise Busy("the agent waits for a decision already")
+        return found
+
+    async def approval(command: str) -> str:
+        try:
+            seen = await newest().agent_runs(command, "done", gated=True, within=PATIENCE)
+        except RuntimeError as exc:
+            raise Busy(str(exc)) from exc
+        return f"the end of its action: {seen['observation']}: {seen['content']}"
+
+    return Asking({"approval": Way("rm deck.txt", approval)}, check=newest)

@@ -1,0 +1,67 @@
+"""The official client of MCP, of both eras, and plain JSON-RPC, against a gateway on real sockets."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Literal
+
+import httpx
+import httpx2
+import mcp_types as types
+from mcp.client.client import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from tests.http.conftest import bearer
+
+Mode = Literal["legacy", "auto"]
+MODES: tuple[Mode, ...] = ("auto", "legacy")
+NEWEST = "2026-07-28"
+
+
+def connected(url: str, token: str, mode: Mode) -> AbstractAsyncContextManager[Client]:
+    """Connect the official client with a token."""
+    return connected_with(url, bearer(token), mode)
+
+
+@asynccontextmanager
+async def connected_with(url: str, headers: Mapping[str, str], mode: Mode) -> AsyncGenerator[Client]:
+    """Connect the official client with headers."""
+    # Nothing here is encrypted, and reading the certificates of the machine takes long.
+    http = httpx2.AsyncClient(headers=dict(headers), timeout=10, verify=False)
+    async with http, Client(streamable_http_client(url, http_client=http), mode=mode) as client:
+        yield client
+
+
+def texts(result: types.CallToolResult) -> list[str]:
+    """The text blocks of a result."""
+    return [block.text for block in result.content if isinstance(block, types.TextContent)]
+
+
+class Plain:
+    """Sends JSON-RPC of 2025-11-25 by hand, which wants neither a handshake nor headers of its own."""
+
+    def __init__(self, http: httpx.AsyncClient, path: str, token: str) -> None:
+        self._http, self._path = http, path
+        self._headers = {**bearer(token), "accept": "application/json, text/event-stream"}
+
+    async def send(self, body: Any, **headers: str) -> httpx.Response:
+        """Post a body: bytes as they are, everything else as JSON."""
+        kind = {"content-type": "application/json"}
+        if isinstance(body, bytes):
+            return await self._http.post(
+                self._path, content=body, headers={**self._headers, **kind, **headers}, timeout=20
+            )
+        return await self._http.post(self._path, json=body, headers={**self._headers, **headers}, timeout=20)
+
+    async def call(
+        self, tool: str, arguments: dict[str, Any] | None = None, *, number: int = 1, **meta: Any
+    ) -> dict[str, Any]:
+        """Call a tool; returns the JSON-RPC answer."""
+        answer = await self.send(call(tool, arguments, number=number, **meta))
+        assert answer.status_code == 200
+        return answer.json()
+
+
+def call(tool: str, arguments: dict[str, Any] | None = None, *, number: int = 1, **meta: Any) -> dict[str, Any]:
+    """Write a `tools/call`."""
+    params = {"name": tool, "arguments": arguments or {}, "_meta": meta}
+    return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}

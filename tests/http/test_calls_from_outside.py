@@ -1,0 +1,278 @@
+"""Calls from outside over a real gateway: keys, waiting, refusals, and what the runtime must never see of them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import ValidationError
+
+from gateway.events import CallId, Outcome, SessionId, SessionMoved, ToolCanceled, ToolRequested, TurnInterrupted
+from gateway.executors.port import Answered
+from gateway.runtime.calls.callers import MOST_HELD_OF_ONE
+from gateway.settings.model import ApiKey
+from gateway.store.call import Call
+from tests.http.conftest import bearer, in_process
+from tests.http.environment import Environment, environment_of
+
+TOOLS = {
+    "tools": {
+        "ask_for_cards": {
+            "description": "Ask a player for all cards of one rank.",
+            "parameters": {
+                "type": "object",
+                "properties": {"rank": {"type": "string", "enum": ["7", "8"]}},
+                "required": ["rank"],
+                "additionalProperties": False,
+            },
+        },
+        "nobody_answers": {"description": "Routed nowhere.", "parameters": {"type": "object"}},
+    },
+    "routes": [{"match": {"tool": "ask_*"}, "to": "cards"}],
+}
+SEVENS = {"tool": "ask_for_cards", "arguments": {"rank": "7"}}
+SEVEN = Answered(Outcome(outcome="success", result={"cards": ["7H"]}))
+
+
+@pytest.fixture
+async def environment() -> AsyncIterator[Environment]:
+    async with environment_of(TOOLS) as made:
+        yield made
+
+
+@pytest.fixture
+def path(session_id: str) -> str:
+    return f"/v1/sessions/{session_id}/calls"
+
+
+async def test_a_call_is_answered_with_its_outcome_and_the_runtime_sees_nothing(
+    api: httpx.AsyncClient, environment: Environment, session_id: str, path: str
+) -> None:
+    environment.backend.answers["ask_for_cards"] = SEVEN
+    answer = await api.post(path, params={"wait": "5s"}, json=SEVENS)
+    assert answer.status_code == 200
+    call = answer.json()
+    assert call["outcome"] == {"outcome": "success", "result": {"cards": ["7H"]}, "error": None, "unknown": False}
+    assert (call["answer_to"], call["deliver"], call["state"]) == ("caller", False, "succeeded")
+    assert call["native_call_id"].startswith("caller:backend:")
+    (asked,) = environment.backend.asked
+    assert (asked.data["tool"], asked.data["arguments"]) == ("ask_for_cards", {"rank": "7"})
+    requested, finished = (await environment.journal(session_id))[2:]
+    assert (requested.event.kind, finished.event.kind) == ("tool.requested", "tool.finished")
+    assert requested.origin is not None
+    assert requested.origin == finished.origin
+    assert (requested.origin.adapter, requested.origin.protocol) == ("caller", "dragoman/1")
+    assert not environment.runtime.heard
+
+
+async def test_one_that_does_not_wait_is_told_where_to_look(
+    api: httpx.AsyncClient, environment: Environment, path: str
+) -> None:
+    answer = await api.post(path, json=SEVENS)
+    assert (answer.status_code, answer.json()["outcome"]) == (202, None)
+    where = answer.headers["location"]
+    assert where == f"/v1/calls/{answer.json()['call_id']}"
+    waiting = asyncio.create_task(api.get(where, params={"wait": 5}))
+    await environment.call(answer.json()["native_call_id"], "accepted")
+    settled = await api.post(f"{where}/outcome", json={"outcome": "failure", "error": "no such player"})
+    assert settled.status_code == 200
+    story = (await waiting).json()
+    assert story["outcome"] == {"outcome": "failure", "result": None, "error": "no such player", "unknown": False}
+    assert story["deliveries"] == []
+
+
+async def test_who_waits_is_answered_as_still_open_when_the_time_is_over(api: httpx.AsyncClient, path: str) -> None:
+    answer = await api.post(path, params={"wait": 0.05}, json=SEVENS)
+    assert (answer.status_code, answer.json()["outcome"]) == (202, None)
+
+
+async def test_the_same_key_is_the_same_call_open_and_ended(
+    api: httpx.AsyncClient, environment: Environment, path: str
+) -> None:
+    keyed = {**SEVENS, "key": "order 1"}
+    first = (await api.post(path, json=keyed)).json()
+    again = (await api.post(path, json=SEVENS, headers={"idempotency-key": "order 1"})).json()
+    assert again["call_id"] == first["call_id"]
+    await environment.call(first["native_call_id"], "accepted")
+    await api.post(f"/v1/calls/{first['call_id']}/outcome", json={"outcome": "success", "result": 1})
+    ended = await api.post(path, json=keyed)
+    assert (ended.status_code, ended.json()["call_id"]) == (200, first["call_id"])
+    assert ended.json()["outcome"]["result"] == 1
+    assert len(environment.backend.asked) == 1
+
+
+async def test_keys_are_each_callers_own_and_without_one_each_request_is_a_call(
+    api: httpx.AsyncClient, environment: Environment, path: str
+) -> None:
+    async with in_process(environment.gateway, bearer("drive-only")) as other:
+        keyed = {**SEVENS, "key": "k"}
+        calls = {(await client.post(path, json=keyed)).json()["call_id"] for client in (api, other)}
+    plain = {(await api.post(path, json=SEVENS)).json()["call_id"] for _ in range(2)}
+    assert len(calls | plain) == 4
+
+
+@pytest.mark.parametrize("key", ["a:b", ":", "caller:driver:k", "unkeyed-1"])
+async def test_a_key_that_guesses_another_callers_finds_only_its_own_call(
+    api: httpx.AsyncClient, environment: Environment, path: str, key: str
+) -> None:
+    async with in_process(environment.gateway, bearer("drive-only")) as other:
+        theirs = (await other.post(path, json={**SEVENS, "key": key})).json()
+        assert theirs["native_call_id"] == f"caller:driver:{key}"
+        for guess in (key, f"driver:{key}", theirs["native_call_id"], theirs["call_id"]):
+            own = (await api.post(path, json={**SEVENS, "key": guess})).json()
+            assert own["native_call_id"] == f"caller:backend:{guess}"
+            assert own["call_id"] != theirs["call_id"]
+        again = (await other.post(path, json={**SEVENS, "key": key})).json()
+    assert again["call_id"] == theirs["call_id"]
+
+
+@pytest.mark.parametrize("name", ["a:b", ":", "tool token", "driver:k"])
+def test_no_api_key_has_a_name_that_reads_as_name_and_key(name: str) -> None:
+    with pytest.raises(ValidationError):
+        ApiKey.model_validate({"name": name, "key": "k"})
+
+
+async def test_a_call_that_opened_and_ended_since_it_was_looked_for_is_found_all_the_same(
+    api: httpx.AsyncClient, environment: Environment, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment.backend.answers["ask_for_cards"] = SEVEN
+    keyed = {**SEVENS, "key": "k"}
+    look = environment.engine.call
+
+    async def look_too_early(call_id: CallId) -> Call | None:
+        monkeypatch.setattr(environment.engine, "call", look)
+        found = await look(call_id)
+        await api.post(path, params={"wait": 5}, json=keyed)
+        return found
+
+    monkeypatch.setattr(environment.engine, "call", look_too_early)
+    answer = await api.post(path, json=keyed)
+    assert (answer.status_code, answer.json()["outcome"]["result"]) == (200, {"cards": ["7H"]})
+    assert len(environment.backend.asked) == 1
+
+
+@pytest.mark.parametrize("ended", [False, True])
+async def test_a_key_of_another_request_is_refused(
+    api: httpx.AsyncClient, environment: Environment, path: str, *, ended: bool
+) -> None:
+    if ended:
+        environment.backend.answers["ask_for_cards"] = SEVEN
+    await api.post(path, params={"wait": 5 if ended else 0}, json={**SEVENS, "key": "k"})
+    other = {"tool": "ask_for_cards", "arguments": {"rank": "8"}, "key": "k"}
+    refused = await api.post(path, json=other)
+    assert (refused.status_code, refused.json()["type"]) == (409, "/problems/call-differs")
+    assert len(environment.backend.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "problem"),
+    [
+        ({"tool": "sing"}, 404, "unknown-tool"),
+        ({"tool": "nobody_answers"}, 404, "unknown-tool"),
+        ({"tool": "ask_for_cards", "arguments": {"rank": "9"}}, 422, "invalid-arguments"),
+        ({"tool": "ask_for_cards", "arguments": {}}, 422, "invalid-arguments"),
+        ({"tool": "ask_for_cards", "arguments": [1]}, 400, "invalid-request"),
+        ({"tool": ""}, 400, "invalid-request"),
+        ({**SEVENS, "key": ""}, 400, "invalid-request"),
+        ({**SEVENS, "key": "é"}, 400, "invalid-request"),
+        ({**SEVENS, "key": "k" * 201}, 400, "invalid-request"),
+        ({**SEVENS, "keys": "k"}, 400, "invalid-request"),
+    ],
+)
+async def test_what_cannot_be_called_is_refused_and_nothing_is_on_record(
+    api: httpx.AsyncClient,
+    environment: Environment,
+    session_id: str,
+    path: str,
+    body: dict[str, Any],
+    status: int,
+    problem: str,
+) -> None:
+    refused = await api.post(path, json=body)
+    assert (refused.status_code, refused.json()["type"]) == (status, f"/problems/{problem}")
+    assert len(await environment.journal(session_id)) == 2
+    assert not environment.backend.asked
+
+
+@pytest.mark.parametrize("wait", ["61", "-1", "soon", "nan"])
+async def test_a_wait_has_bounds(api: httpx.AsyncClient, path: str, wait: str) -> None:
+    assert (await api.post(path, params={"wait": wait}, json=SEVENS)).status_code == 400
+
+
+async def test_two_keys_that_differ_are_refused(api: httpx.AsyncClient, path: str) -> None:
+    refused = await api.post(path, json={**SEVENS, "key": "a"}, headers={"idempotency-key": "b"})
+    assert (refused.status_code, refused.json()["pointer"]) == (400, "/key")
+
+
+async def test_who_may_only_look_calls_nothing(environment: Environment, path: str) -> None:
+    async with in_process(environment.gateway, bearer("look-only")) as viewer:
+        refused = await viewer.post(path, json=SEVENS)
+    assert (refused.status_code, refused.json()["scope"]) == (403, "drive")
+
+
+async def test_a_closed_session_takes_no_call_but_answers_for_its_old_ones(
+    api: httpx.AsyncClient, environment: Environment, session_id: str, path: str
+) -> None:
+    environment.backend.answers["ask_for_cards"] = SEVEN
+    keyed = {**SEVENS, "key": "k"}
+    await api.post(path, params={"wait": 5}, json=keyed)
+    await api.delete(f"/v1/sessions/{session_id}")
+    assert (await api.post(path, json=keyed)).json()["outcome"]["outcome"] == "success"
+    refused = await api.post(path, json=SEVENS)
+    assert (refused.status_code, refused.json()["type"]) == (409, "/problems/conflict")
+
+
+async def test_an_unknown_session_is_said_to_be_so(api: httpx.AsyncClient) -> None:
+    assert (await api.post("/v1/sessions/nowhere/calls", json=SEVENS)).status_code == 404
+
+
+async def test_the_runtime_cannot_reach_a_callers_call(
+    api: httpx.AsyncClient, environment: Environment, session_id: str, path: str
+) -> None:
+    call = (await api.post(path, json={**SEVENS, "key": "k"})).json()
+    await environment.call(call["native_call_id"], "accepted")
+    environment.runtime.say(ToolCanceled(native_call_id=call["native_call_id"]))
+    environment.runtime.say(ToolRequested(native_call_id=call["native_call_id"], tool="ask_for_cards"))
+    rejected = await environment.recorded(session_id, "frame.rejected")
+    assert "'caller:'" in str(rejected.event)
+    environment.runtime.say(SessionMoved(state="finished"))
+    await environment.recorded(session_id, "session.moved")
+    assert (await api.get(f"/v1/calls/{call['call_id']}")).json()["state"] == "accepted"
+
+
+async def test_an_interrupt_ends_a_callers_call_as_well(
+    api: httpx.AsyncClient, environment: Environment, session_id: str, path: str
+) -> None:
+    waiting = asyncio.create_task(api.post(path, params={"wait": 5}, json={**SEVENS, "key": "k"}))
+    await environment.call("caller:backend:k", "accepted")
+    await environment.gateway.post(SessionId(session_id), [TurnInterrupted(reason="enough")], by="-")
+    ended = (await waiting).json()
+    assert (ended["state"], ended["outcome"]["error"]) == ("canceled", "enough")
+
+
+async def test_only_so_many_wait_for_the_calls_of_one_session(
+    api: httpx.AsyncClient, environment: Environment, path: str
+) -> None:
+    call = (await api.post(path, json=SEVENS)).json()
+    where = f"/v1/calls/{call['call_id']}"
+    await environment.call(call["native_call_id"], "accepted")
+    held = [asyncio.create_task(api.get(where, params={"wait": 4})) for _ in range(MOST_HELD_OF_ONE)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(4):
+        while (refused := await api.get(where, params={"wait": 0.01})).status_code == 200:
+            pass
+    assert (refused.status_code, refused.json()["type"]) == (503, "/problems/overloaded")
+    await api.post(f"{where}/outcome", json={"outcome": "success"})
+    assert {(await one).json()["state"] for one in held} == {"succeeded"}
+
+
+async def test_a_gateway_that_drains_answers_who_waits_at_once(
+    api: httpx.AsyncClient, environment: Environment, path: str
+) -> None:
+    waiting = asyncio.create_task(api.post(path, params={"wait": 60}, json={**SEVENS, "key": "k"}))
+    await environment.call("caller:backend:k", "accepted")
+    async with asyncio.timeout(3):
+        await environment.gateway.drain()
+        answer = await waiting
+    assert (answer.status_code, answer.json()["outcome"]) == (202, None)

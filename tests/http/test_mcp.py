@@ -1,0 +1,449 @@
+"""MCP over a real gateway on real sockets: the official client of both eras, and plain requests."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import httpx
+import pytest
+from mcp.shared.exceptions import MCPError
+
+from gateway.errors import EngineUnavailable, Overloaded
+from gateway.events import CallId, ContextUpdate, Outcome, SessionId, TurnInterrupted
+from gateway.executors.port import Answered
+from gateway.http.mcp.results import LARGEST
+from gateway.runtime.calls.callers import MOST_HELD_OF_ONE
+from gateway.runtime.tuning import Tuning
+from gateway.store.call import Call
+from tests.http.conftest import bearer, plain_client, serving
+from tests.http.environment import Environment, environment_of, until
+from tests.http.mcp_clients import MODES, Mode, Plain, call, connected, texts
+from tests.http.test_calls_from_outside import SEVEN, TOOLS
+
+SEVENS = {"rank": "7"}
+QUICK = Tuning(beat=0.2)
+HELD = {"mcp": {"hold": "300ms"}}
+
+
+@pytest.fixture
+async def environment() -> AsyncIterator[Environment]:
+    async with environment_of(TOOLS, tuning=QUICK) as made:
+        yield made
+
+
+@pytest.fixture
+def path(session_id: str) -> str:
+    """The address of the session's tools."""
+    return f"/mcp/{session_id}"
+
+
+@pytest.fixture
+async def token(wire: httpx.AsyncClient, session_id: str) -> str:
+    return (await wire.get(f"/v1/sessions/{session_id}/mcp")).json()["token"]
+
+
+@pytest.fixture
+async def plain(stranger_wire: httpx.AsyncClient, path: str, token: str) -> Plain:
+    return Plain(stranger_wire, path, token)
+
+
+@pytest.fixture
+async def stranger_wire(url: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A client over a real socket without a key."""
+    async with httpx.AsyncClient(base_url=url, timeout=20, verify=False) as client:  # noqa: S501
+        yield client
+
+
+async def opened(environment: Environment, state: str = "accepted", *, but: str | None = None) -> str:
+    """Wait until a caller's call stands so; returns its id."""
+
+    async def look() -> str | None:
+        asked = [one.data["call_id"] for one in environment.backend.asked if one.data["call_id"] != but]
+        found = await environment.engine.call(CallId(asked[-1])) if asked else None
+        return found.call_id if found is not None and found.state == state else None
+
+    return await until(look)
+
+
+async def happens(condition: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+
+    async def look() -> bool | None:
+        return condition() or None
+
+    await until(look)
+
+
+async def settle(wire: httpx.AsyncClient, call_id: str, body: dict[str, Any]) -> None:
+    assert (await wire.post(f"/v1/calls/{call_id}/outcome", json=body)).status_code == 200
+
+
+def answer_texts(answer: dict[str, Any]) -> list[str]:
+    return [block["text"] for block in answer["result"]["content"]]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_official_client_lists_and_calls(
+    environment: Environment, url: str, path: str, token: str, session_id: str, mode: Mode
+) -> None:
+    environment.backend.answers["ask_for_cards"] = SEVEN
+    async with connected(url + path, token, mode) as client:
+        listed = await client.list_tools()
+        assert [tool.name for tool in listed.tools] == ["ask_for_cards", "get_result"]
+        assert listed.tools[0].description == "Ask a player for all cards of one rank."
+        declared = environment.gateway.settings.tools["ask_for_cards"]
+        assert listed.tools[0].input_schema == declared.parameters
+        assert listed.tools[0].annotations is None
+        result = await client.call_tool("ask_for_cards", SEVENS)
+        assert (result.is_error, texts(result)) == (False, ['{"cards":["7H"]}'])
+        assert result.structured_content == {"cards": ["7H"]}
+        unfit = await client.call_tool("ask_for_cards", {"rank": "9"})
+        assert unfit.is_error
+        assert "'9' is not allowed" in texts(unfit)[0]
+        for unknown in ("sing", "nobody_answers"):
+            with pytest.raises(MCPError) as refused:
+                await client.call_tool(unknown, {})
+            assert refused.value.code == -32602
+        assert client.session.protocol_version == ("2026-07-28" if mode == "auto" else "2025-11-25")
+    requested = await environment.recorded(session_id, "tool.requested")
+    assert requested.origin is not None
+    version = "2026-07-28" if mode == "auto" else "2025-11-25"
+    assert (requested.origin.adapter, requested.origin.protocol) == ("caller", f"mcp/{version}")
+    assert not environment.runtime.heard
+
+
+async def test_a_list_may_be_believed_for_a_minute(environment: Environment, url: str, path: str, token: str) -> None:
+    async with connected(url + path, token, "auto") as client:
+        assert (await client.list_tools()).ttl_ms == 60_000
+
+
+async def test_hints_are_given_where_they_are_sure() -> None:
+    over = {
+        "tools": {"look": {"read_only": True}, "move": {}, "tell": {}},
+        "executors": {
+            "cards": {"type": "webhook", "url": "http://backend.invalid", "deadline": "5s", "accepted_deadline": "5s"},
+            "twice": {
+                "type": "webhook",
+                "url": "http://backend.invalid",
+                "idempotent": True,
+                "accepted_deadline": "5s",
+            },
+        },
+        "routes": [
+            {"match": {"tool": "tell"}, "to": "twice"},
+            {"match": {"tool": "move", "label": {"table": "12"}}, "to": "cards"},
+            {"match": {"tool": "look"}, "to": "cards"},
+        ],
+    }
+    async with environment_of(over) as made:
+        session = await made.gateway.called_session(SessionId(await made.attach()))
+        shown = {one.name: one for one in made.gateway.offered(session)}
+        assert list(shown) == ["look", "tell"]
+        async with serving(made.gateway) as (_, url), plain_client(url) as http:
+            access = (await http.get(f"/v1/sessions/{await made.attach()}/mcp")).json()
+            where = url + access["url"].removeprefix("http://gateway.example")
+            async with connected(where, access["token"], "auto") as client:
+                listed = {tool.name: tool.annotations for tool in (await client.list_tools()).tools}
+    # Nothing takes longer than a request is held, so nobody needs to wait on.
+    assert list(listed) == ["look", "tell"]
+    assert [hint and (hint.read_only_hint, hint.idempotent_hint) for hint in listed.values()] == [
+        (True, None), (None, True),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error", "said"),
+    [
+        (Outcome(outcome="success", result="Go fish!"), False, ["Go fish!"]),
+        (Outcome(outcome="success", result=[1, None]), False, ["[1,null]"]),
+        (Outcome(outcome="success", result={"a": None}), False, ['{"a":null}']),
+        (Outcome(outcome="success"), False, ["null"]),
+        (Outcome(outcome="failure", error="no such player"), True, ["no such player"]),
+        (Outcome(outcome="failure", error="it broke", unknown=True), True, ["outcome unknown: it broke"]),
+    ],
+)
+async def test_each_outcome_is_told_as_a_result(
+    environment: Environment, plain: Plain, outcome: Outcome, said: list[str], *, error: bool
+) -> None:
+    environment.backend.answers["ask_for_cards"] = Answered(outcome)
+    answer = await plain.call("ask_for_cards", SEVENS)
+    assert (answer["result"]["isError"], answer_texts(answer)) == (error, said)
+    structured: object = outcome.result
+    assert answer["result"].get("structuredContent") == (structured if isinstance(structured, dict) else None)
+
+
+async def test_updates_are_told_before_the_result(environment: Environment, plain: Plain) -> None:
+    update = ContextUpdate(name="cards.moved", context={"left": 3}, description="Alice took a card.")
+    environment.backend.answers["ask_for_cards"] = Answered(
+        Outcome(outcome="success", result="Go fish!"), updates=(update,)
+    )
+    said = answer_texts(await plain.call("ask_for_cards", SEVENS))
+    assert said == ['cards.moved: Alice took a card.\n{"left":3}', "Go fish!"]
+
+
+async def test_a_result_over_the_cap_is_cut_and_says_so(environment: Environment, plain: Plain) -> None:
+    environment.backend.answers["ask_for_cards"] = Answered(Outcome(outcome="success", result={"text": "é" * LARGEST}))
+    answer = await plain.call("ask_for_cards", SEVENS)
+    note, begin = answer_texts(answer)
+    assert "succeeded" in note
+    assert f"/v1/calls/{await opened(environment, 'succeeded')}" in note
+    assert len(begin.encode()) <= LARGEST
+    assert begin.startswith('{"text":"éé')
+    assert not answer["result"]["isError"]
+    assert "structuredContent" not in answer["result"]
+
+
+async def test_what_is_interrupted_is_told_as_an_error(environment: Environment, plain: Plain, session_id: str) -> None:
+    held = asyncio.create_task(plain.call("ask_for_cards", SEVENS))
+    await opened(environment)
+    await environment.gateway.post(SessionId(session_id), [TurnInterrupted(reason="enough")], by="-")
+    answer = await held
+    assert (answer["result"]["isError"], answer_texts(answer)) == (True, ["enough"])
+
+
+async def test_what_is_not_finished_is_waited_on_by_get_result(
+    environment: Environment, wire: httpx.AsyncClient, plain: Plain
+) -> None:
+    await environment.reload(HELD)
+    answer = await plain.call("ask_for_cards", SEVENS)
+    call_id = await opened(environment)
+    text = f'Not finished. Call get_result with {{"call_id":"{call_id}"}} to wait on; do not call ask_for_cards again.'
+    assert (answer["result"]["isError"], answer_texts(answer)) == (False, [text])
+    assert answer_texts(await plain.call("get_result", {"call_id": call_id})) == [text]
+    waiting = asyncio.create_task(plain.call("get_result", {"call_id": call_id}))
+    await settle(wire, call_id, {"outcome": "success", "result": {"cards": 1}})
+    assert (await waiting)["result"]["structuredContent"] == {"cards": 1}
+    # Whoever asks again hears it again.
+    assert (await plain.call("get_result", {"call_id": call_id}))["result"]["structuredContent"] == {"cards": 1}
+    assert len(environment.backend.asked) == 1
+
+
+async def test_get_result_knows_only_callers_calls_of_its_session(
+    environment: Environment, wire: httpx.AsyncClient, plain: Plain
+) -> None:
+    agents = await environment.ask(state="failed")
+    other = await environment.attach("agent-8")
+    foreign = (
+        await wire.post(f"/v1/sessions/{other}/calls", json={"tool": "ask_for_cards", "arguments": SEVENS})
+    ).json()
+    for wrong in (agents, foreign["call_id"], "unknown", None, {"a": 1}):
+        answer = await plain.call("get_result", {"call_id": wrong})
+        assert answer["result"]["isError"]
+        assert "no such call" in answer_texts(answer)[0]
+
+
+async def test_a_key_makes_a_repeat_the_same_call(
+    environment: Environment, wire: httpx.AsyncClient, plain: Plain
+) -> None:
+    key = {"dragoman/key": "order 1"}
+    first = asyncio.create_task(plain.call("ask_for_cards", SEVENS, number=1, **key))
+    call_id = await opened(environment)
+    second = asyncio.create_task(plain.call("ask_for_cards", SEVENS, number=2, **key))
+    differs = await plain.call("ask_for_cards", {"rank": "8"}, number=3, **key)
+    assert differs["result"]["isError"]
+    assert "'order 1' was used before" in answer_texts(differs)[0]
+    await settle(wire, call_id, {"outcome": "success", "result": 7})
+    assert [answer_texts(await one) for one in (first, second)] == [["7"], ["7"]]
+    assert len(environment.backend.asked) == 1
+    assert (await environment.call("caller:tool token:order 1")).call_id == call_id
+
+
+@pytest.mark.parametrize("key", ["", "é", "k" * 201, 7, ["k"], {}])
+async def test_a_key_that_is_none_is_refused(environment: Environment, plain: Plain, key: Any) -> None:
+    answer = await plain.call("ask_for_cards", SEVENS, **{"dragoman/key": key})
+    assert answer["result"]["isError"]
+    assert "dragoman/key" in answer_texts(answer)[0]
+    assert not environment.backend.asked
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_official_client_hears_of_progress(
+    environment: Environment, wire: httpx.AsyncClient, url: str, path: str, token: str, mode: Mode
+) -> None:
+    heard: list[tuple[float, str | None]] = []
+    arrived = asyncio.Event()
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        assert total is None
+        heard.append((progress, message))
+        arrived.set()
+
+    async def wait_for(count: int) -> None:
+        async with asyncio.timeout(10):
+            while len(heard) < count:
+                arrived.clear()
+                await arrived.wait()
+
+    async with connected(url + path, token, mode) as client:
+        asking = asyncio.create_task(client.call_tool("ask_for_cards", SEVENS, progress_callback=hear))
+        call_id = await opened(environment)
+        await wire.post(f"/v1/calls/{call_id}/progress", json={"done": 1})
+        await wait_for(1)
+        # Two beats, while nothing happens.
+        await wait_for(3)
+        await wire.post(f"/v1/calls/{call_id}/progress", json={"done": 2})
+        before = len(heard)
+        await wait_for(before + 1)
+        await settle(wire, call_id, {"outcome": "success", "result": 7})
+        assert texts(await asking) == ["7"]
+    assert [number for number, _ in heard] == [float(n + 1) for n in range(len(heard))]
+    assert [message for _, message in heard if message is not None] == ['{"done":1}', '{"done":2}']
+    assert sum(message is None for _, message in heard) >= 2
+
+
+async def test_json_is_answered_where_nobody_asks_for_progress(environment: Environment, plain: Plain) -> None:
+    environment.backend.answers["ask_for_cards"] = SEVEN
+    quiet = await plain.send(call("ask_for_cards", SEVENS))
+    assert quiet.headers["content-type"] == "application/json"
+    told = await plain.send(call("ask_for_cards", SEVENS, progressToken="p"))
+    assert told.headers["content-type"].startswith("text/event-stream")
+    deaf = await plain.send(call("ask_for_cards", SEVENS, progressToken="p"), accept="application/json")
+    assert deaf.headers["content-type"] == "application/json"
+
+
+async def test_a_cancelled_notification_cancels_the_one_held_request(environment: Environment, plain: Plain) -> None:
+    def cancelled(number: object) -> dict[str, Any]:
+        return {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}}
+
+    held = [asyncio.create_task(plain.call("ask_for_cards", SEVENS, number=n)) for n in (7, 8, 8)]
+    await happens(lambda: len(environment.backend.asked) >= 3)
+    # None has this id, and one is no text; of two with one id, nobody knows which is meant.
+    for number in (9, "7", 8, None, [7], {"a": 7}):
+        assert (await plain.send(cancelled(number))).status_code == 202
+    assert not environment.backend.canceled
+    assert (await plain.send(cancelled(7))).status_code == 202
+    await happens(lambda: bool(environment.backend.canceled))
+    assert len(environment.backend.canceled) == 1
+    await environment.gateway.drain()
+    assert ["Not finished" in answer_texts(await one)[0] for one in held[1:]] == [True, True]
+    await asyncio.gather(*held)
+
+
+async def test_a_closed_connection_means_nothing_unless_it_is_said_to(
+    environment: Environment, url: str, path: str, token: str
+) -> None:
+    async def hang_up(rank: str) -> str:
+        seen = len(environment.backend.asked)
+        async with httpx.AsyncClient(base_url=url, verify=False) as leaving:  # noqa: S501
+            held = asyncio.create_task(Plain(leaving, path, token).call("ask_for_cards", {"rank": rank}))
+            await happens(lambda: len(environment.backend.asked) != seen)
+            call_id = await opened(environment)
+            held.cancel()
+            await asyncio.wait({held})
+        await happens(lambda: not environment.gateway.callers.held)
+        return call_id
+
+    kept = await hang_up("7")
+    await environment.reload({"mcp": {"on_disconnect": "cancel"}})
+    dropped = await hang_up("8")
+    await happens(lambda: bool(environment.backend.canceled))
+    assert [one.data["call_id"] for one in environment.backend.canceled] == [dropped]
+    assert (await environment.gateway.calls.one(CallId(kept))).state == "accepted"
+
+
+async def test_who_asks_for_too_many_at_once_is_told_so_and_not_that_the_server_is_dead(
+    environment: Environment, wire: httpx.AsyncClient, plain: Plain, session_id: str
+) -> None:
+    call_id = await wire.post(f"/v1/sessions/{session_id}/calls", json={"tool": "ask_for_cards", "arguments": SEVENS})
+    wait_on = {"call_id": call_id.json()["call_id"]}
+    held = [asyncio.create_task(plain.call("get_result", wait_on, number=n)) for n in range(MOST_HELD_OF_ONE + 1)]
+    done, _ = await asyncio.wait(held, return_when=asyncio.FIRST_COMPLETED, timeout=10)
+    (refused,) = done
+    assert refused.result()["result"]["isError"]
+    assert answer_texts(refused.result()) == ["too many calls at once; call again when some have ended"]
+    asked = len(environment.backend.asked)
+    again = await plain.call("ask_for_cards", SEVENS, number=99)
+    assert answer_texts(again) == answer_texts(refused.result())
+    assert len(environment.backend.asked) == asked
+    await opened(environment)
+    await settle(wire, wait_on["call_id"], {"outcome": "success", "result": 7})
+    assert {answer_texts(await one)[0] for one in held if one is not refused} == {"7"}
+
+
+@pytest.mark.slow
+async def test_who_asks_ten_thousand_times_is_answered_each_time_and_costs_nobody_else_a_call(
+    environment: Environment, wire: httpx.AsyncClient, url: str, session_id: str, token: str
+) -> None:
+    path = f"/v1/sessions/{session_id}/calls"
+    call_id = (await wire.post(path, json={"tool": "ask_for_cards", "arguments": SEVENS})).json()["call_id"]
+    other_id = await environment.attach("agent-8")
+    others = (await wire.get(f"/v1/sessions/{other_id}/mcp")).json()["token"]
+    other, asked = Plain(wire, f"/mcp/{other_id}", others), len(environment.backend.asked)
+    headers = {**bearer(token), "accept": "application/json, text/event-stream"}
+    environment.backend.answers["ask_for_cards"] = SEVEN
+    # The usual client would take most of the time.
+    async with aiohttp.ClientSession(url, headers=headers) as http:
+
+        async def ask(tool: str, arguments: dict[str, Any], number: int) -> str:
+            async with http.post(f"/mcp/{session_id}", json=call(tool, arguments, number=number)) as answer:
+                return answer_texts(await answer.json())[0]
+
+        waiting = (ask("get_result", {"call_id": call_id}, number) for number in range(MOST_HELD_OF_ONE))
+        held = [asyncio.create_task(one) for one in waiting]
+        await until(_all_held(environment, session_id))
+        for wave in range(100):
+            told = await asyncio.gather(*(ask("ask_for_cards", SEVENS, 100 * wave + n) for n in range(100)))
+            assert set(told) == {"too many calls at once; call again when some have ended"}
+            if wave % 50 == 0:
+                assert answer_texts(await other.call("ask_for_cards", {"rank": "8"})) == ['{"cards":["7H"]}']
+        assert len(environment.backend.asked) == asked + 2
+        await settle(wire, call_id, {"outcome": "success", "result": 7})
+        assert set(await asyncio.gather(*held)) == {"7"}
+        assert await ask("ask_for_cards", SEVENS, 1) == '{"cards":["7H"]}'
+
+
+def _all_held(environment: Environment, session_id: str) -> Callable[[], Awaitable[bool | None]]:
+    async def look() -> bool | None:
+        try:
+            with environment.gateway.callers.holding(SessionId(session_id)):
+                return None
+        except Overloaded:
+            return True
+
+    return look
+
+
+async def test_a_gateway_that_drains_answers_who_is_held_at_once(environment: Environment, plain: Plain) -> None:
+    held = asyncio.create_task(plain.call("ask_for_cards", SEVENS))
+    streamed = asyncio.create_task(plain.send(call("ask_for_cards", SEVENS, number=2, progressToken=1)))
+    await happens(lambda: len(environment.backend.asked) >= 2)
+    async with asyncio.timeout(3):
+        await environment.gateway.drain()
+        assert "Not finished" in answer_texts(await held)[0]
+        assert "Not finished" in (await streamed).text
+
+
+async def test_who_is_held_while_the_store_goes_away_is_told_to_wait_on(
+    environment: Environment,
+    wire: httpx.AsyncClient,
+    plain: Plain,
+    session_id: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked, look = 0, environment.engine.call
+
+    async def looking(call_id: CallId) -> Call | None:
+        nonlocal looked
+        looked += 1
+        if looked > 20:
+            # Both have been waiting for a while: what is looked up now is whether their calls have ended.
+            raise EngineUnavailable("the store is away")
+        return await look(call_id)
+
+    monkeypatch.setattr(environment.engine, "call", looking)
+    held = asyncio.create_task(plain.call("ask_for_cards", SEVENS))
+    path = f"/v1/sessions/{session_id}/calls"
+    waiting = asyncio.create_task(
+        wire.post(path, params={"wait": 20}, json={"tool": "ask_for_cards", "arguments": SEVENS})
+    )
+    async with asyncio.timeout(10):
+        answer, still_open = await held, await waiting
+    assert (answer["result"]["isError"], "Not finished" in answer_texts(answer)[0]) == (False, True)
+    assert (still_open.status_code, still_open.json()["outcome"]) == (202, None)
+
+
+async def test_a_closed_session_says_so(wire: httpx.AsyncClient, plain: Plain, session_id: str) -> None:
+    await wire.delete(f"/v1/sessions/{session_id}")
+    answer = await plain.call("ask_for_cards", SEVENS)
+    assert (answer["result"]["isError"], answer_texts(answer)) == (True, ["the session is closed"])

@@ -1,0 +1,448 @@
+"""Clients with a token of their own at one address, over a real gateway on real sockets."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, MutableMapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from adapters.mcp import ADAPTER
+from gateway.adapter.port import Connector
+from gateway.errors import EngineUnavailable
+from gateway.events import SessionId, session_id as name_session
+from gateway.store.rows import Page, SessionFilter
+from tests.http.conftest import bearer, serving
+from tests.http.environment import Environment, Rooms, environment_of, until
+from tests.http.mcp_clients import MODES, Mode, Plain, call, connected, texts
+from tests.http.test_calls_from_outside import SEVEN, TOOLS
+
+SEVENS = {"rank": "7"}
+ADA, BOB, NEW = "ada-token-0123456789", "bob-token-0123456789", "new-token-0123456789"
+CLIENTS = [
+    {"name": "ada", "token": ADA, "labels": {"team": "shop"}},
+    {"name": "bob", "token": BOB},
+]
+DESK = {"adapter": "mcp", "labels": {"team": "none", "floor": "1"}, "clients": CLIENTS}
+OTHER = {"adapter": "mcp", "clients": [{"name": "ada", "token": "other-desk-0123456789"}]}
+DESKS = {**TOOLS, "desks": {"desk": DESK, "other": OTHER}}
+ADAS = name_session(runtime="desk", native_session_id="ada")
+GOOD = call("ask_for_cards", SEVENS)
+
+
+CANNOT_BE_SAID: list[dict[str, Any]] = [
+    {"kind": "message.posted", "content": "Hello"},
+    {"kind": "context.updated", "name": "n", "context": {"a": 1}},
+    {"kind": "context.updated", "name": "n", "context": {"a": 1}, "wakes_agent": True},
+    {"kind": "turn.steered", "text": "Quick!"},
+    {"kind": "turn.interrupted"},
+    {"kind": "opaque", "channel": "c", "payload": {}},
+]
+
+
+def desk_of(*clients: dict[str, Any]) -> dict[str, Any]:
+    """What a reload is to read: the desk with other clients."""
+    return {"desks": {"desk": {"clients": list(clients)}}}
+
+
+@pytest.fixture
+async def environment() -> AsyncIterator[Environment]:
+    async with environment_of(DESKS) as made:
+        made.backend.answers["ask_for_cards"] = SEVEN
+        yield made
+
+
+@pytest.fixture
+async def client(url: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A client over a real socket without a key."""
+    async with httpx.AsyncClient(base_url=url, timeout=20, verify=False) as made:  # noqa: S501
+        yield made
+
+
+@pytest.fixture
+def ada(client: httpx.AsyncClient) -> Plain:
+    return Plain(client, "/mcp/r/desk", ADA)
+
+
+async def kinds(environment: Environment, session_id: SessionId = ADAS) -> list[str]:
+    return [one.event.kind for one in await environment.journal(session_id)]
+
+
+def answer_texts(answer: dict[str, Any]) -> list[str]:
+    return [block["text"] for block in answer["result"]["content"]]
+
+
+# Who comes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_official_client_needs_an_address_and_a_token_only(
+    environment: Environment, wire: httpx.AsyncClient, url: str, mode: Mode
+) -> None:
+    async with connected(f"{url}/mcp/r/desk", ADA, mode) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["ask_for_cards", "get_result"]
+        result = await client.call_tool("ask_for_cards", SEVENS)
+        assert (result.is_error, texts(result)) == (False, ['{"cards":["7H"]}'])
+    session = (await wire.get(f"/v1/sessions/{ADAS}")).json()
+    assert (session["runtime"], session["native_id"], session["state"]) == ("desk", "ada", "idle")
+    assert (session["labels"], session["protocol"]) == ({"team": "shop", "floor": "1"}, ADAPTER.protocol)
+    # It has no link that could be up or down.
+    assert await kinds(environment) == ["session.opened", "tool.requested", "tool.finished"]
+
+
+@pytest.mark.parametrize(
+    "given", ["none", "wrong", "prefix", "longer", "other desk", "api key", "tool token", "basic", "no ascii"]
+)
+@pytest.mark.parametrize("method", ["POST", "GET", "DELETE", "PUT", "HEAD"])
+async def test_without_a_token_of_this_desk_nobody_is_let_in_whatever_the_method(
+    environment: Environment, client: httpx.AsyncClient, given: str, method: str
+) -> None:
+    tool_token = await environment.gateway.tool_tokens.token(ADAS)
+    authorization = {
+        "none": None,
+        "wrong": "Bearer wrong",
+        "prefix": f"Bearer {ADA[:-1]}",
+        "longer": f"Bearer {ADA}A",
+        "other desk": "Bearer other-desk-0123456789",
+        "api key": "Bearer all-of-it",
+        "tool token": f"Bearer {tool_token}",
+        "basic": "Basic YTpi",
+        "no ascii": "Bearer é",
+    }[given]
+    headers = [] if authorization is None else [(b"authorization", authorization.encode())]
+    content = b"[" * 1_000 if method in {"POST", "PUT"} else None
+    refused = await client.request(method, "/mcp/r/desk", content=content, headers=headers)
+    assert refused.status_code == 401
+    assert refused.headers["www-authenticate"] == 'Bearer error="invalid_token"'
+    if method != "HEAD":
+        assert refused.json()["type"] == "/problems/unauthorized"
+    assert await environment.engine.session(ADAS) is None
+
+
+@pytest.mark.parametrize("runtime", ["nowhere", "finn", "%20"])
+async def test_a_runtime_that_is_no_desk_has_no_token_that_is_right(client: httpx.AsyncClient, runtime: str) -> None:
+    for token in (ADA, "all-of-it"):
+        assert (await client.post(f"/mcp/r/{runtime}", json=GOOD, headers=bearer(token))).status_code == 401
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE", "PUT", "PATCH", "OPTIONS", "HEAD"])
+async def test_another_method_is_refused_at_once_and_opens_nothing(
+    environment: Environment, client: httpx.AsyncClient, method: str
+) -> None:
+    headers = {**bearer(ADA), "accept": "text/event-stream"}
+    async with asyncio.timeout(10):
+        refused = await client.request(method, "/mcp/r/desk", headers=headers)
+    assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
+    assert await environment.engine.session(ADAS) is None
+
+
+async def test_both_ways_of_sending_a_token_work(environment: Environment, client: httpx.AsyncClient) -> None:
+    for headers in ({"x-api-key": ADA}, {"authorization": f"bearer   {ADA}"}):
+        answer = await client.post("/mcp/r/desk", json=GOOD, headers={**headers, "accept": "application/json"})
+        assert answer.json()["result"]["structuredContent"] == {"cards": ["7H"]}
+
+
+async def test_a_desks_token_opens_nothing_else(client: httpx.AsyncClient, ada: Plain) -> None:
+    await ada.send(GOOD)
+    for method, path in (
+        ("POST", f"/mcp/{ADAS}"), ("POST", f"/v1/sessions/{ADAS}/calls"), ("GET", f"/v1/sessions/{ADAS}"),
+        ("GET", "/v1/calls"), ("POST", "/mcp/r/other"),
+    ):  # fmt: skip
+        assert (await client.request(method, path, headers=bearer(ADA))).status_code == 401
+
+
+async def test_who_looks_for_a_server_of_tokens_finds_none(client: httpx.AsyncClient) -> None:
+    for path in ("/.well-known/oauth-protected-resource/mcp/r/desk", "/mcp/r/desk/x", "/mcp/r/desk/"):
+        for method in ("GET", "POST"):
+            answer = await client.request(method, path, headers=bearer(ADA))
+            assert (answer.status_code, answer.json()["type"]) == (404, "/problems/unknown-path")
+
+
+async def test_without_api_keys_other_hosts_and_pages_are_kept_out() -> None:
+    async with (
+        environment_of({**DESKS, "api": {"keys": []}}) as made,
+        serving(made.gateway) as (_, url),
+        httpx.AsyncClient(base_url=url, timeout=5, verify=False) as client,  # noqa: S501
+    ):
+        made.backend.answers["ask_for_cards"] = SEVEN
+        plain = Plain(client, "/mcp/r/desk", ADA)
+        for foreign in ({"host": "evil.example"}, {"origin": "https://evil.example"}):
+            refused = await plain.send(GOOD, **foreign)
+            assert (refused.status_code, refused.json()["type"]) == (403, "/problems/foreign-origin")
+        assert not made.backend.asked
+        assert (await plain.send(GOOD)).status_code == 200
+
+
+async def test_the_log_names_the_client_and_never_its_token(
+    environment: Environment, client: httpx.AsyncClient, ada: Plain, lines: list[MutableMapping[str, Any]]
+) -> None:
+    await ada.send(GOOD)
+    await client.post("/mcp/r/desk", json=GOOD, headers=bearer(ADA + "A"))
+
+    async def logged() -> list[str] | None:
+        found = [line["key"] for line in lines if line.get("path") == "/mcp/r/desk"]
+        return found if len(found) == 2 else None
+
+    assert sorted(await until(logged)) == ["-", "desk/ada"]
+    assert ADA not in str(lines)
+
+
+# Its session --------------------------------------------------------------------------------------------------
+
+
+async def test_first_requests_that_come_at_once_open_one_session(environment: Environment, ada: Plain) -> None:
+    answers = await asyncio.gather(*(ada.call("ask_for_cards", SEVENS, number=n) for n in range(20)))
+    assert {answer["result"]["isError"] for answer in answers} == {False}
+    assert (await kinds(environment)).count("session.opened") == 1
+    rows, _ = await environment.gateway.sessions(Page(100), SessionFilter(runtime="desk"))
+    assert [row.native_id for row in rows] == ["ada"]
+
+
+async def test_each_client_has_a_session_of_its_own(environment: Environment, client: httpx.AsyncClient) -> None:
+    for token in (ADA, BOB):
+        await Plain(client, "/mcp/r/desk", token).call("ask_for_cards", SEVENS)
+    await Plain(client, "/mcp/r/other", "other-desk-0123456789").call("ask_for_cards", SEVENS)
+    asked = [(one.data["runtime"], one.data["native_session_id"]) for one in environment.backend.asked]
+    assert asked == [("desk", "ada"), ("desk", "bob"), ("other", "ada")]
+
+
+async def test_a_session_that_was_closed_is_opened_again_by_the_next_request(
+    environment: Environment, wire: httpx.AsyncClient, ada: Plain
+) -> None:
+    await ada.call("ask_for_cards", SEVENS)
+    assert (await wire.delete(f"/v1/sessions/{ADAS}")).status_code == 204
+    await environment.reload(desk_of({**CLIENTS[0], "labels": {"team": "kitchen"}}))
+    assert not (await ada.call("ask_for_cards", SEVENS))["result"]["isError"]
+    assert (await kinds(environment)).count("session.opened") == 2
+    # It is opened with the labels that the client has by then.
+    assert (await environment.gateway.session(ADAS)).labels["team"] == "kitchen"
+
+
+async def test_its_keys_are_apart_from_those_of_the_api_and_of_the_tool_token(
+    environment: Environment, client: httpx.AsyncClient, wire: httpx.AsyncClient, ada: Plain
+) -> None:
+    key: dict[str, Any] = {"dragoman/key": "k"}
+    await ada.call("ask_for_cards", SEVENS, **key)
+    token = await environment.gateway.tool_tokens.token(ADAS)
+    await Plain(client, f"/mcp/{ADAS}", token).call("ask_for_cards", SEVENS, **key)
+    asked = {"tool": "ask_for_cards", "arguments": SEVENS, "key": "k"}
+    assert (await wire.post(f"/v1/sessions/{ADAS}/calls", json=asked)).status_code in {200, 202}
+    made = {row["native_call_id"] for row in (await wire.get("/v1/calls")).json()["data"]}
+    assert made == {"caller:mcp client:k", "caller:tool token:k", "caller:backend:k"}
+
+
+async def test_labels_of_the_client_say_which_tools_it_is_shown(environment: Environment, url: str, ada: Plain) -> None:
+    shop = {"match": {"tool": "ask_for_cards", "label": {"team": "shop"}}, "to": "cards"}
+    environment.configuration["routes"] = [shop]
+    await environment.reload({})
+    shown: dict[str, list[str]] = {}
+    for token in (ADA, BOB):
+        async with connected(f"{url}/mcp/r/desk", token, "auto") as client:
+            shown[token] = [tool.name for tool in (await client.list_tools()).tools]
+    assert shown == {ADA: ["ask_for_cards", "get_result"], BOB: []}
+
+
+async def test_what_the_api_may_do_with_its_session(
+    environment: Environment, wire: httpx.AsyncClient, ada: Plain
+) -> None:
+    await ada.call("ask_for_cards", SEVENS)
+    before = await kinds(environment)
+    for event in CANNOT_BE_SAID:
+        refused = await wire.post(f"/v1/sessions/{ADAS}/events", json=event)
+        assert (refused.status_code, refused.json()["type"]) == (422, "/problems/inexpressible")
+        assert f"no way to be told '{event['kind']}'" in refused.json()["detail"]
+    assert await kinds(environment) == before
+    opened = await wire.post("/v1/sessions", json={"runtime": "desk", "native_id": "ada"})
+    assert (opened.status_code, opened.json()["pointer"]) == (400, "/runtime")
+    called = await wire.post(f"/v1/sessions/{ADAS}/calls?wait=5", json={"tool": "ask_for_cards", "arguments": SEVENS})
+    assert called.json()["outcome"]["result"] == {"cards": ["7H"]}
+
+
+async def test_a_desk_has_no_link_that_could_be_down(
+    environment: Environment, wire: httpx.AsyncClient, ada: Plain
+) -> None:
+    await ada.send(GOOD)
+    shown = {one["name"]: one for one in (await wire.get("/v1/runtimes")).json()["data"]}
+    assert (shown["desk"]["adapter"], shown["desk"]["links"]) == ("mcp", [])
+    able = {one["runtime"]: one for one in (await wire.get("/v1/capabilities")).json()["data"]}["desk"]
+    assert able["capabilities"]["accepts"] == []
+    assert sorted(able["capabilities"]["emits"]) == ["tool.canceled", "tool.requested"]
+    assert able["capabilities"]["linked"] is False
+    assert set(able["takes"].values()) == {None}
+    ready = (await wire.get("/readyz")).json()
+    assert (ready["ready"], ready["sessions"]) == (True, 1)
+    page = (await wire.get("/metrics")).text
+    assert 'dragoman_sessions{runtime="desk"} 1.0' in page
+    assert 'dragoman_link_up{runtime="desk"}' not in page
+    assert 'dragoman_links_asleep{runtime="desk"}' not in page
+
+
+# Waiting ------------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_not_finished_is_waited_on_by_get_result(
+    environment: Environment, wire: httpx.AsyncClient, ada: Plain, client: httpx.AsyncClient
+) -> None:
+    environment.backend.answers.clear()
+    await environment.reload({"mcp": {"hold": "300ms"}})
+    answer = await ada.call("ask_for_cards", SEVENS)
+    (asked,) = environment.backend.asked
+    call_id = asked.data["call_id"]
+    assert f'get_result with {{"call_id":"{call_id}"}}' in answer_texts(answer)[0]
+    # Another client of the desk does not see it.
+    foreign = await Plain(client, "/mcp/r/desk", BOB).call("get_result", {"call_id": call_id})
+    assert "no such call" in answer_texts(foreign)[0]
+    waiting = asyncio.create_task(ada.call("get_result", {"call_id": call_id}))
+    assert (await wire.post(f"/v1/calls/{call_id}/outcome", json={"outcome": "success", "result": 7})).is_success
+    assert answer_texts(await waiting) == ["7"]
+
+
+async def test_a_closed_connection_and_a_notification_cancel_as_in_any_session(
+    environment: Environment, url: str, ada: Plain
+) -> None:
+    async def canceled(count: int) -> None:
+        async def look() -> bool | None:
+            return len(environment.backend.canceled) == count or None
+
+        await until(look)
+
+    async def asked(count: int) -> None:
+        async def look() -> bool | None:
+            return len(environment.backend.asked) == count or None
+
+        await until(look)
+
+    environment.backend.answers.clear()
+    held = asyncio.create_task(ada.call("ask_for_cards", SEVENS, number=7))
+    await asked(1)
+    notification = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
+    assert (await ada.send(notification)).status_code == 202
+    await canceled(1)
+    held.cancel()
+    await asyncio.wait({held})
+    await environment.reload({"mcp": {"on_disconnect": "cancel"}})
+    async with httpx.AsyncClient(base_url=url, verify=False) as leaving:  # noqa: S501
+        held = asyncio.create_task(Plain(leaving, "/mcp/r/desk", ADA).call("ask_for_cards", {"rank": "8"}))
+        await asked(2)
+        held.cancel()
+        await asyncio.wait({held})
+    await canceled(2)
+
+
+# Reloads ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_reload_lets_clients_in_and_ends_them_at_once(
+    environment: Environment, client: httpx.AsyncClient, wire: httpx.AsyncClient, ada: Plain
+) -> None:
+    answers = environment.backend.answers
+    promised = answers.pop("ask_for_cards")
+    held = asyncio.create_task(ada.call("ask_for_cards", SEVENS))
+
+    async def asked() -> bool | None:
+        return bool(environment.backend.asked) or None
+
+    await until(asked)
+    newcomer = Plain(client, "/mcp/r/desk", NEW)
+    assert (await newcomer.send(GOOD)).status_code == 401
+    await environment.reload(desk_of({"name": "cleo", "token": NEW}))
+    for over in (ada, Plain(client, "/mcp/r/desk", BOB)):
+        assert (await over.send(GOOD)).status_code == 401
+    answers["ask_for_cards"] = promised
+    assert not (await newcomer.call("ask_for_cards", SEVENS))["result"]["isError"]
+    # What was called goes on, and its answer comes.
+    call_id = environment.backend.asked[0].data["call_id"]
+    assert (await wire.post(f"/v1/calls/{call_id}/outcome", json={"outcome": "success", "result": 7})).is_success
+    assert answer_texts(await held) == ["7"]
+    assert await kinds(environment) == ["session.opened", "tool.requested", "tool.finished"]
+
+
+async def test_a_reload_rotates_a_token_and_the_session_stays(
+    environment: Environment, client: httpx.AsyncClient, ada: Plain
+) -> None:
+    await ada.call("ask_for_cards", SEVENS)
+    await environment.reload(desk_of({**CLIENTS[0], "token": NEW}))
+    assert (await ada.send(GOOD)).status_code == 401
+    assert not (await Plain(client, "/mcp/r/desk", NEW).call("ask_for_cards", SEVENS))["result"]["isError"]
+    assert (await kinds(environment)).count("session.opened") == 1
+
+
+async def test_a_desk_that_is_taken_away_lets_go_of_its_sessions_and_comes_back_with_them(
+    environment: Environment, ada: Plain
+) -> None:
+    await ada.call("ask_for_cards", SEVENS)
+    await environment.reload({"desks": {"desk": None}})
+    assert (await ada.send(GOOD)).status_code == 401
+    await environment.reload({"desks": {"desk": DESK}})
+    assert not (await ada.call("ask_for_cards", SEVENS))["result"]["isError"]
+    assert (await kinds(environment)).count("session.opened") == 1
+
+
+class Lingering(Rooms):
+    """A runtime that takes its time to be left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leaving, self.may_leave = asyncio.Event(), asyncio.Event()
+
+    @asynccontextmanager
+    async def connector(self, options: Any) -> AsyncGenerator[Connector]:
+        async with super().connector(options) as made:
+            yield made
+        self.leaving.set()
+        await self.may_leave.wait()
+
+
+async def test_a_desk_that_a_reload_has_not_come_to_yet_says_to_come_again() -> None:
+    runtime = Lingering()
+    async with (
+        environment_of(TOOLS, runtime=runtime) as made,
+        serving(made.gateway) as (_, url),
+        httpx.AsyncClient(base_url=url, timeout=5, verify=False) as client,  # noqa: S501
+    ):
+        made.backend.answers["ask_for_cards"] = SEVEN
+        plain = Plain(client, "/mcp/r/desk", ADA)
+        reread = made.reread
+        made.configuration = {**made.configuration, "desks": {"desk": DESK}}
+        made.reread = lambda: reread().model_copy(update={"runtimes": {"desk": reread().runtimes["desk"]}})
+        reloading = asyncio.create_task(made.gateway.reload())
+        await runtime.leaving.wait()
+        early = await plain.send(GOOD)
+        assert (early.status_code, early.json()["type"]) == (503, "/problems/elsewhere")
+        assert early.headers["retry-after"] == "2"
+        runtime.may_leave.set()
+        await reloading
+        assert (await plain.send(GOOD)).status_code == 200
+
+
+# The store and the bounds -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["session", "open_session", "note"])
+async def test_while_the_store_is_away_a_client_is_told_to_come_again(
+    environment: Environment, ada: Plain, method: str
+) -> None:
+    environment.fail(method, EngineUnavailable("the disk is gone"))
+    refused = await ada.send(GOOD)
+    environment.fail(method, None)
+    assert (refused.status_code, refused.json()["type"]) == (503, "/problems/unavailable")
+    assert refused.headers["retry-after"] == "5"
+    assert not environment.backend.asked
+    assert not (await ada.call("ask_for_cards", SEVENS))["result"]["isError"]
+
+
+async def test_no_more_sessions_are_opened_than_may_be(
+    environment: Environment, client: httpx.AsyncClient, ada: Plain
+) -> None:
+    await ada.send(GOOD)
+    await environment.reload({"limits": {"sessions": 1}})
+    refused = await Plain(client, "/mcp/r/desk", BOB).send(GOOD)
+    assert (refused.status_code, refused.json()["type"]) == (503, "/problems/overloaded")
+    assert (await ada.send(GOOD)).status_code == 200
+
+
+async def test_a_gateway_with_idle_clients_drains_at_once(environment: Environment, ada: Plain) -> None:
+    await ada.call("ask_for_cards", SEVENS)
+    async with asyncio.timeout(3):
+        await environment.gateway.drain()

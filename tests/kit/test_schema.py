@@ -1,0 +1,117 @@
+"""What agents are told of a tool is said as plainly as flat runtimes want it, and what cannot be is refused."""
+
+import subprocess
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal
+
+import jsonschema_rs
+import pytest
+import yaml
+from pydantic import BaseModel, Field
+
+from gateway.adapter.port import Tool
+from gateway.kit.schema import parameters_of
+from gateway.links.flat_tools import flatten
+from tests.readme.pages import block
+
+ROOT = Path(__file__).parents[2]
+
+
+class Suit(StrEnum):
+    HEARTS = "hearts"
+    SPADES = "spades"
+
+
+class Card(BaseModel):
+    rank: Annotated[str, Field(description="Two to ace.")]
+    suit: Suit | None = None
+
+
+class Hand(BaseModel):
+    """A hand, with all that models like to say."""
+
+    title: str = "mine"
+    cards: list[Card]
+    best: Card | None = None
+    how: Literal["open", "closed"] = "open"
+    either: Card | str | None = None
+    named: dict[str, Card] = {}
+
+
+class Flat(BaseModel):
+    rank: str = Field(description="Which rank.")
+    player: str | None = Field(None, description="Whom to ask.")
+    count: float = 1
+    loud: bool = False
+
+
+class Tree(BaseModel):
+    branches: list["Tree"] = []
+
+
+def test_a_schema_has_no_references_no_null_and_no_titles() -> None:
+    schema = parameters_of(Hand)
+    text = str(schema)
+    assert not any(word in text for word in ("$ref", "$defs", "'null'", "'title': '", "'default': None"))
+    assert list(schema["properties"]) == ["title", "cards", "best", "how", "either", "named"]
+    assert schema["properties"]["best"]["properties"]["suit"]["enum"] == ["hearts", "spades"]
+    assert schema["properties"]["either"] == {"anyOf": [schema["properties"]["best"], {"type": "string"}]}
+    assert schema["required"] == ["cards"]
+    good = {"cards": [{"rank": "7"}], "either": "x", "named": {"a": {"rank": "8", "suit": "hearts"}}, "title": "t"}
+    jsonschema_rs.validate(schema, good)
+    Hand.model_validate(good)
+    with pytest.raises(jsonschema_rs.ValidationError):
+        jsonschema_rs.validate(schema, {"cards": [{"rank": "7", "suit": "stars"}]})
+
+
+def test_a_plain_model_loses_nothing_in_flat_words() -> None:
+    flat = flatten(Tool("t", "", parameters_of(Flat)))
+    assert [loss for loss in flat.losses if "default" not in loss.path] == []
+
+
+def test_a_model_that_holds_itself_is_refused_with_its_name() -> None:
+    with pytest.raises(ValueError, match="Tree holds itself"):
+        parameters_of(Tree)
+
+
+def _tools(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gateway", "tools", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"CARDS_SECRET": "whsec_dHdlbnR5LWZvdXItYnl0ZXMtb3ItbW9yZQ==", "PYTHONPATH": str(ROOT)},
+    )
+
+
+def test_the_command_writes_what_the_first_page_shows_and_flat_runtimes_lose_nothing_of_it(tmp_path: Path) -> None:
+    (tmp_path / "backend.py").write_text(block("README.md", "python", "gateway.kit"))
+    done = _tools(tmp_path, "--from", "backend:tools")
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = yaml.safe_load(done.stdout)["tools"]
+    assert shown == yaml.safe_load(block("README.md", "yaml", "ask_for_cards"))["tools"]
+    for name, said in shown.items():
+        assert flatten(Tool(name, said["description"], said["parameters"])).losses == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "words"),
+    [
+        ("backend", 2, "MODULE:NAME"),
+        ("os.path;x:y", 2, "MODULE:NAME"),
+        ("nowhere:tools", 1, "No module named 'nowhere'"),
+        ("backend:other", 1, "called other"),
+        ("broken:tools", 1, "RuntimeError: no database"),
+    ],
+)
+def test_what_declares_no_tools_is_said_with_the_mend(tmp_path: Path, source: str, code: int, words: str) -> None:
+    (tmp_path / "backend.py").write_text("tools = 7\n")
+    (tmp_path / "broken.py").write_text("raise RuntimeError('no database')\n")
+    done = _tools(tmp_path, "--from", source)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert words in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr

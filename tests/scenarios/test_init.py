@@ -1,0 +1,32 @@
+"""A newcomer types `dragoman init` in an empty folder and pastes what it prints: the agent's call is answered."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.cli.choices import BackendChoice, RuntimeChoice
+from tests.readme.newcomer import BOUND, Newcomer
+
+CASES = [
+    # npm takes its time.
+    pytest.param(runtime, backend, marks=[pytest.mark.slow] if backend is BackendChoice.EXPRESS else [])
+    for backend in BackendChoice
+    for runtime in RuntimeChoice
+]
+
+
+@pytest.mark.parametrize(("runtime", "backend"), CASES)
+async def test_the_three_commands_that_are_printed_answer_an_agents_call(
+    tmp_path: Path, runtime: RuntimeChoice, backend: BackendChoice
+) -> None:
+    began, newcomer = asyncio.get_running_loop().time(), Newcomer(tmp_path)
+    async with newcomer.playing(runtime, backend) as (_, heard):
+        assert re.fullmatch(r"hears  success: Go fish! Nobody has a 7\. \(\d+ ms\)", heard)
+        assert asyncio.get_running_loop().time() - began < BOUND
+        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {newcomer.key}"}) as http:
+            calls = (await http.get(f"{newcomer.url}/v1/calls")).json()["data"]
+        told = [(call["tool"], call["executor"], call["state"]) for call in calls]
+        assert told == [("ask_for_cards", "cards", "succeeded")]

@@ -1,0 +1,146 @@
+"""Copies of events: what has arrived is marked in few steps, and hardly anything of it is sent again."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+from gateway.core.session import RetryPolicy
+from gateway.executors.port import Copied
+from gateway.guard import Tasks, guard
+from gateway.runtime.delivery.subscriptions import EventDelivery, target_of
+from gateway.runtime.policy import copying_of
+from gateway.settings.model import DestinationSpec
+from gateway.store.memory import MemoryEngine
+from gateway.store.rows import Send
+from gateway.store.step import Committed, Enqueue, Step
+from gateway.testing.conformance.engine_words import ALICE, BOB, FakeClock, open_session, said
+
+SESSIONS = (ALICE, BOB)
+LOG = target_of("log")
+EACH = 40
+POLICY: RetryPolicy = copying_of(DestinationSpec.model_validate({"url": "http://127.0.0.1:9/", "attempts": 3}))
+
+
+class CountingEngine(MemoryEngine):
+    """The one in memory, which says which steps have marked something."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock)
+        self.marks: list[list[int]] = []
+
+    async def commit(self, step: Step) -> Committed:
+        if step.send_changes:
+            self.marks.append([change.sequence for change in step.send_changes])
+        return await super().commit(step)
+
+
+class Receiver:
+    """A destination that says of each copy when it has arrived."""
+
+    def __init__(self, take: Callable[[int], Copied | float] = lambda _: 0.0) -> None:
+        self.taken: list[tuple[str, int]] = []
+        self._take = take
+
+    async def copy(self, *, key: str, kind: str, at: datetime, data: dict[str, Any], attempt: int) -> Copied:
+        del key, kind, at, attempt
+        self.taken.append((data["session_id"], data["sequence"]))
+        said = self._take(data["sequence"])
+        if isinstance(said, Copied):
+            return said
+        # As long as it takes.
+        await asyncio.sleep(said)
+        return Copied("delivered")
+
+    async def __aenter__(self) -> "Receiver":
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        return
+
+    def of(self, session_id: str) -> list[int]:
+        return [sequence for name, sequence in self.taken if name == session_id]
+
+
+@asynccontextmanager
+async def delivering(
+    receiver: Receiver, *, each: int = EACH
+) -> AsyncGenerator[tuple[CountingEngine, EventDelivery, "asyncio.Task[None]"]]:
+    """Deliver so many copies of each session."""
+    clock = FakeClock()
+    async with CountingEngine(clock) as engine, Tasks() as tasks:
+        for session_id in SESSIONS:
+            await open_session(engine, session_id)
+            copied = tuple(Enqueue(number, LOG, "turn") for number in range(each))
+            await engine.commit(Step(session_id, tuple(said(str(number)) for number in range(each)), sends=copied))
+        delivery = EventDelivery(
+            "log",
+            receiver,
+            policy=POLICY,
+            concurrency=4,
+            engine=engine,
+            clock=clock,
+            jitter=lambda: 0.5,
+            longest_sleep=30.0,
+        )
+        yield engine, delivery, guard("copies", delivery.run, tasks, again=False)
+        await tasks.close()
+
+
+async def pending(engine: CountingEngine) -> list[Send]:
+    return [*await engine.pending_sends(target=LOG)]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+
+
+async def test_copies_that_arrive_together_are_marked_in_one_step_of_their_session() -> None:
+    receiver = Receiver()
+    async with delivering(receiver) as (engine, _, _):
+        await until(lambda: sum(map(len, engine.marks)) == 2 * EACH)
+        assert await pending(engine) == []
+        in_order = [*range(2, EACH + 2)]
+        assert engine.marks == [in_order, in_order]
+        assert (receiver.of(ALICE), receiver.of(BOB)) == (in_order, in_order)
+
+
+async def test_a_copy_that_has_to_wait_is_marked_with_those_before_it_and_holds_back_those_behind() -> None:
+    receiver = Receiver(lambda sequence: Copied("again", "busy") if sequence == 5 else 0.0)
+    async with delivering(receiver) as (engine, _, _):
+        await until(lambda: len(engine.marks) == 2)
+        assert engine.marks == [[2, 3, 4, 5]] * 2
+        assert receiver.of(ALICE) == [2, 3, 4, 5]
+        first = (await pending(engine))[0]
+        assert (first.sequence, first.attempt, first.reason) == (5, 1, "busy")
+        assert first.due_at is not None
+
+
+async def test_what_has_arrived_is_marked_where_delivery_is_broken_off() -> None:
+    receiver = Receiver(lambda sequence: 60.0 if sequence == 9 else 0.0)
+    async with delivering(receiver) as (engine, _, running):
+        await until(lambda: len(receiver.taken) == 2 * 8)
+        assert engine.marks == []
+        running.cancel()
+        await asyncio.wait({running})
+        assert engine.marks == [[*range(2, 9)]] * 2
+
+
+async def test_a_slow_destination_has_its_copies_marked_each_second() -> None:
+    receiver = Receiver(lambda _: 0.4)
+    async with delivering(receiver, each=9) as (engine, _, _):
+        await until(lambda: len(engine.marks) >= 2)
+        assert engine.marks[:2] == [[2, 3, 4], [2, 3, 4]]
+
+
+async def test_a_process_that_finishes_marks_what_has_arrived_and_begins_no_other_copy() -> None:
+    receiver = Receiver(lambda sequence: 0.2 if sequence == 3 else 0.0)
+    async with delivering(receiver) as (engine, delivery, running):
+        await until(lambda: receiver.of(ALICE) == receiver.of(BOB) == [2, 3])
+        delivery.finish()
+        await asyncio.wait_for(asyncio.wait({running}), 5)
+        assert engine.marks == [[2, 3]] * 2
+        assert receiver.of(ALICE) == [2, 3]
