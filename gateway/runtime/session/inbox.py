@@ -158,16 +158,15 @@ class Inbox:
         if len(queue) <= most:
             batch = list(queue)
             self._queue = None
+            self._frames = self._requests = self.bytes = 0
         else:
             batch = [queue.popleft() for _ in range(most)]
-        if self._requests:
             self._requests -= sum(reply_of(signal) is not None for signal in batch)
-        if self._frames:
             sizes = [signal.size for signal in batch if isinstance(signal, FrameArrived)]
             self._frames -= len(sizes)
             self.bytes -= sum(sizes)
-            if self._roomy is not None:
-                self._tell_of_room()
+        if self._roomy is not None:
+            self._tell_of_room()
         if self._queue is None and self._last_live is not None:
             batch.append(self._last_live)
             self._last_live = None

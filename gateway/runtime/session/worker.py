@@ -247,7 +247,8 @@ class SessionWorker:
                 batch = await self.inbox.take(BATCH)
                 self._busy = True
                 # First, since what follows may be said again for whoever asks for it once more.
-                await self._runner.carry([*self._outbox.take_marks(), *batch])
+                marks = self._outbox.take_marks()
+                await self._runner.carry([*marks, *batch] if marks else batch)
                 if self._effects.late:
                     await self._effects.look_up_late()
                 self._busy = False
