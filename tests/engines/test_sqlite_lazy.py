@@ -267,7 +267,14 @@ async def test_what_is_done_with_the_file_of_a_killed_process_has_all_of_it(path
             await is_all_there(engine)
 
 
-@pytest.mark.parametrize("files", [("unsettled_sqlite.sql",), ("unsettled_sqlite.sql", "packed_steps.sql")])
+@pytest.mark.parametrize(
+    "files",
+    [
+        ("unsettled_sqlite.sql",),
+        ("unsettled_sqlite.sql", "packed_steps.sql"),
+        ("unsettled_sqlite.sql", "packed_together.sql"),
+    ],
+)
 async def test_steps_that_this_release_has_left_are_read_by_every_later_one(path: Path, files: tuple[str, ...]) -> None:
     with closing(sqlite3.connect(path)) as file:
         for name in files:

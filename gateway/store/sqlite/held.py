@@ -29,8 +29,9 @@ from gateway.store.records import (
     send_row,
 )
 
-PLAIN, PACKED = 1, 2
-"""How an entry is written, as it is or compressed. A release reads every format up to its own newest."""
+PLAIN, PACKED_APART, PACKED = 1, 2, 3
+"""How an entry is written: as it is, or compressed, which was in two pieces before. A release reads every format up to
+its own newest."""
 _SMALL = 1_024
 """Bytes for a step or event up to which an entry is compressed: rows repeat each other, long bodies cost much CPU."""
 
@@ -43,8 +44,11 @@ CHANGING = (
     "finished_at", "dead", "late", "progressed",
 )  # fmt: skip
 """The columns of a call that change; a row that moves one is these, and its id."""
-_CHANGING = [CALL_COLUMNS.index(name) for name in CHANGING]
-_MOVE = itemgetter(*_CHANGING, CALL_COLUMNS.index("call_id"))
+_COLUMNS = len(CALL_COLUMNS)
+_MOVE = itemgetter(*[CALL_COLUMNS.index(name) for name in (*CHANGING, "call_id")])
+_MOVED = itemgetter(
+    *[[*CALL_COLUMNS, *CHANGING].index(name, _COLUMNS if name in CHANGING else 0) for name in CALL_COLUMNS]
+)
 _STATE, _CREATED = SEND_COLUMNS.index("state"), SEND_COLUMNS.index("created_at")
 _TARGET = SEND_COLUMNS.index("target")
 _BODY = EventRecord._fields.index("body")
@@ -160,10 +164,7 @@ class HeldRows:
 
 def after_move(row: Row, move: Row) -> Row:
     """Say what a move makes of a call's row."""
-    members = list(row)
-    for column, value in zip(_CHANGING, move, strict=False):
-        members[column] = value
-    return tuple(members)
+    return _MOVED((*row[:_COLUMNS], *move))
 
 
 def after_change(row: Row, change: Row) -> Row:
@@ -201,7 +202,8 @@ def pack(said: bytes, apart: bytes, *, count: int) -> tuple[int, bytes, bytes]:
     """Compress what `encode` has written of so many steps and events, where they are small; says the format too."""
     if len(said) + len(apart) > _SMALL * count:
         return PLAIN, said, apart
-    return PACKED, compress(said, 1), compress(apart, 1)
+    # Together, since they repeat each other too. JSON has no line break of its own.
+    return PACKED, compress(said + b"\n" + apart, 1), b""
 
 
 def decode(number: int, said: bytes, apart: bytes) -> tuple[BatchRows, int]:
@@ -216,6 +218,8 @@ def decode(number: int, said: bytes, apart: bytes) -> tuple[BatchRows, int]:
             "run the release that was killed over it, and stop that in order"
         )
     if number == PACKED:
+        said, _, apart = decompress(said).partition(b"\n")
+    elif number == PACKED_APART:
         said, apart = decompress(said), decompress(apart)
     told: Sequence[Any] = orjson.loads(said)
     steps, sessions, states, events, opened, moved, sends, changes, interactions, answers, snapshots = told

@@ -8,6 +8,7 @@ never changed once released; `PRAGMA user_version` says which of them a file has
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from types import NoneType
 
 from gateway.errors import EngineUnusable, SchemaTooNew
 from gateway.store.sqlite.log import replay
@@ -247,6 +248,9 @@ def open_reader(path: Path) -> sqlite3.Connection:
 
 
 def _connect(place: Path | str, *, any_thread: bool = False) -> sqlite3.Connection:
+    # What sqlite3 writes as it is, but looks for an adapter of each time; with one it does not look far.
+    sqlite3.register_adapter(bytes, bytes)
+    sqlite3.register_adapter(NoneType, lambda none: none)
     connection = sqlite3.connect(
         place,
         uri=isinstance(place, str),

@@ -1,13 +1,18 @@
 """How rows are written into the SQLite tables, and how statements over a record's columns are put together."""
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TypeVar
 
 from gateway.store.records import CALL_COLUMNS, SEND_COLUMNS, EventRecord, InteractionMove, InteractionRecord
-from gateway.store.sqlite.held import CHANGING, HeldRows
+from gateway.store.sqlite.held import CHANGING, HeldRows, Row
+
+T = TypeVar("T")
 
 _ROWS = (16, 8, 4, 2, 1)
-"""Rows that one statement writes. sqlite3 gives the GIL away for every statement, and the loop is slow to return it."""
+"""Rows that one statement writes or changes. sqlite3 gives the GIL away for every statement, and the loop is slow to
+return it."""
 
 
 def select(columns: Sequence[str], rest: str) -> str:
@@ -30,9 +35,13 @@ _ADD_EVENTS = _in_rows("events", EventRecord._fields)
 _ADD_CALLS = _in_rows("calls", CALL_COLUMNS)
 _ADD_SENDS = _in_rows("outbound", SEND_COLUMNS)
 _MOVE_CALL = " ".join(("UPDATE calls SET", ", ".join(f"{name} = ?" for name in CHANGING), "WHERE call_id = ?"))
-_MOVE_SEND = """
-UPDATE outbound SET state = ?, attempt = ?, due_at = ?, reason = ? WHERE session_id = ? AND seq = ? AND target = ?
-"""
+_MOVE_SENDS = {
+    size: f"""
+    UPDATE outbound SET state = ?, attempt = ?, due_at = ?, reason = ?
+    WHERE session_id = ? AND target = ? AND seq IN ({", ".join("?" * size)})
+    """  # noqa: S608 - only marks are put in
+    for size in _ROWS
+}
 _ADD_INTERACTION = insert(
     "interactions",
     InteractionRecord._fields,
@@ -68,12 +77,13 @@ ON CONFLICT (session_id) DO UPDATE SET snapshot = excluded.snapshot, keep_from =
 def write(connection: sqlite3.Connection, rows: HeldRows) -> None:
     """Write rows into their tables; the transaction is the caller's."""
     many = connection.executemany
-    _add(connection, _ADD_EVENTS, [*rows.events.values()])
+    # By session, so that what is written next to each other lies next to each other.
+    _add(connection, _ADD_EVENTS, sorted(rows.events.values()))
     _add(connection, _ADD_CALLS, [*rows.opened.values()])
     many(_MOVE_CALL, rows.moved.values())
-    _add(connection, _ADD_SENDS, [row for sends in rows.sends.values() for row in sends.values()])
-    for changes in rows.changes.values():
-        many(_MOVE_SEND, changes.values())
+    _add(connection, _ADD_SENDS, [row for sends in rows.sends.values() for _, row in sorted(sends.items())])
+    for target, changes in rows.changes.items():
+        _move_sends(connection, target, changes.values())
     for change in rows.interactions:
         connection.execute(_MOVE_INTERACTION if isinstance(change, InteractionMove) else _ADD_INTERACTION, change)
     many(_KEEP_ANSWER, rows.answers)
@@ -82,10 +92,24 @@ def write(connection: sqlite3.Connection, rows: HeldRows) -> None:
     many(_CHANGE_STATE, [(state, session_id) for session_id, state in rows.states.items()])
 
 
-def _add(connection: sqlite3.Connection, statements: dict[int, str], rows: Sequence[Sequence[object]]) -> None:
+def _add(connection: sqlite3.Connection, statements: Mapping[int, str], rows: Sequence[Row]) -> None:
+    for statement, part in _in_parts(statements, rows):
+        connection.execute(statement, [*chain.from_iterable(part)])
+
+
+def _move_sends(connection: sqlite3.Connection, target: str, changes: Iterable[Row]) -> None:
+    # Nearly all of a session have come to the same end.
+    alike: dict[Row, list[int]] = {}
+    for *said, sequence, _ in changes:
+        alike.setdefault(tuple(said), []).append(sequence)
+    for said, sequences in alike.items():
+        for statement, part in _in_parts(_MOVE_SENDS, sequences):
+            connection.execute(statement, (*said, target, *part))
+
+
+def _in_parts(statements: Mapping[int, str], rows: Sequence[T]) -> Iterator[tuple[str, Sequence[T]]]:
     start = 0
     for size, statement in statements.items():
         while len(rows) - start >= size:
-            part = rows[start : start + size]
-            connection.execute(statement, [value for row in part for value in row])
+            yield statement, rows[start : start + size]
             start += size

@@ -18,7 +18,7 @@ from gateway.store.sqlite.statements import select, write
 from gateway.store.step import Step
 
 _HEADS_KEPT = 20_000
-_SIZES = (1, 4, 16, 64, 256)
+_SIZES = tuple(2**power for power in range(9))
 
 
 def _in_sizes(columns: Sequence[str], rest: str) -> dict[int, str]:
