@@ -35,7 +35,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
-        self._wire = Wire(self.flow.drain, transport.abort)
+        self._wire = Wire(self._write, self._is_full, self.flow.drain, transport.abort)
         transport.set_write_buffer_limits(high=_UNSENT_BYTES)
         # Uvicorn writes its own line, query string and all, as soon as the root logger has a handler.
         self.access_log = False
@@ -75,6 +75,13 @@ class BoundedHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head_is_there()
         super().on_headers_complete()
+
+    def _write(self, chunks: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(chunks)
+
+    def _is_full(self) -> bool:
+        return self.flow.write_paused
 
     def _count_head(self, size: int) -> None:
         self._head_seen += size

@@ -1,4 +1,4 @@
-"""Events as server-sent events: one bounded, coalescing stream per follower over plain ASGI."""
+"""Events as server-sent events: one bounded stream per follower, of bytes that are made once for all of them."""
 
 import asyncio
 from collections import Counter, deque
@@ -7,7 +7,6 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, cast
 
 import structlog
 from starlette.responses import Response
@@ -21,10 +20,6 @@ from gateway.http.room import Room
 from gateway.http.views import show_interaction
 from gateway.runtime.views import Heartbeat, InteractionItem, InteractionShown, News, StreamItem
 
-_RETRY = b"retry: 1000\n"
-"""A line of the first event's block: a block of its own would be an empty event to some clients (httpx-sse)."""
-_HEARTBEAT = b": heartbeat\n"
-"""A comment line; with an empty line behind it, the same clients would see an empty event."""
 _BURST_BYTES = 32 * 1024
 """What leaves in one write; the server keeps no more of it than this for a client that does not read."""
 _SEND_DEADLINE = timedelta(seconds=30)
@@ -36,8 +31,19 @@ _PATIENCE = 0.25
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
+def chunk_of(body: bytes) -> bytes:
+    """Write a chunk of HTTP (RFC 9112, section 7.1), as it goes on the wire."""
+    return b"%x\r\n%b\r\n" % (len(body), body)
+
+
+_RETRY = chunk_of(b"retry: 1000\n")
+"""A line of the first event's block: a block of its own would be an empty event to some clients (httpx-sse)."""
+_HEARTBEAT = chunk_of(b": heartbeat\n")
+"""A comment line; with an empty line behind it, the same clients would see an empty event."""
+
+
 class Frames:
-    """Writes stream items as SSE, once for all who are given the same one; bounded by count and bytes."""
+    """Writes stream items as chunks of SSE, once for all who are given the same one; bounded by count and bytes."""
 
     def __init__(self, *, most: int = 4_096, most_bytes: int = 4 * 1024**2) -> None:
         self._most = most
@@ -48,13 +54,15 @@ class Frames:
 
     def write(self, item: StreamItem | InteractionItem) -> bytes:
         """Write one item."""
-        if isinstance(item, Heartbeat | InteractionShown | Missed):
-            # No other follower is given the same object.
-            return frame_of(item)
         kept = self._kept.get(id(item))
         if kept is not None:
             return kept[1]
-        frame = frame_of(item)
+        if isinstance(item, Heartbeat):
+            return _HEARTBEAT
+        frame = chunk_of(frame_of(item))
+        if isinstance(item, InteractionShown | Missed):
+            # No other follower is given the same object.
+            return frame
         self._kept[id(item)] = (item, frame)
         self._bytes += len(frame)
         while len(self._kept) > self._most or self._bytes > self._most_bytes:
@@ -63,7 +71,7 @@ class Frames:
         return frame
 
 
-def frame_of(item: StreamItem | InteractionItem) -> bytes:
+def frame_of(item: News | Gap | InteractionShown | Missed) -> bytes:
     """Write one item as an SSE frame; JSON never holds a raw newline, so `data` is one line."""
     match item:
         case News():
@@ -74,8 +82,6 @@ def frame_of(item: StreamItem | InteractionItem) -> bytes:
             return b"event: interaction\ndata: %s\n\n" % dump(show_interaction(item.row, item.asked))
         case Missed():
             return b"event: gap\ndata: {}\n\n"
-        case Heartbeat():
-            return _HEARTBEAT
 
 
 def _frame_of_one(item: Envelope | Live) -> bytes:
@@ -141,10 +147,17 @@ class Followers:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """The connection behind a stream, where the server shows it (`extensions` of the ASGI scope)."""
+    """The connection behind a stream, as the server shows it (`extensions` of the ASGI scope).
 
+    What all followers are told goes there as it is: `send` of ASGI would put each one's together anew.
+    """
+
+    write: Callable[[bytes], None]
+    """Writes chunks; what the kernel does not take waits there."""
+    is_full: Callable[[], bool]
+    """Whether too much waits there for more to be written."""
     drained: Callable[[], Awaitable[None]]
-    """Waits until the kernel has taken what was written, for the most part."""
+    """Waits until it is not."""
     abort: Callable[[], None]
     """Drops the connection and what waits in it."""
 
@@ -194,13 +207,13 @@ class EventStream(Response):
         self._taken = 0
         """How much of the first pending piece has left already."""
         self._burst = 0
-        """Bytes that were written and that the kernel has not taken yet."""
+        """Bytes of the last write, while the kernel does not take them."""
         self._next = 0
         self._told_retry = False
         self._ended = False
         self._cut = False
         self._deadline: asyncio.Timeout | None = None
-        self._wire: Wire | None = None
+        self._wire: Wire
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
 
@@ -228,13 +241,12 @@ class EventStream(Response):
             self._deadline.reschedule(asyncio.get_running_loop().time())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._wire = cast("dict[str, Any]", scope.get("extensions") or {}).get(WIRE)
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         if scope["state"]["head"]:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             return
+        self._wire = scope["extensions"][WIRE]
         self._followers.join(self)
-        # The first bytes leave at once, so that proxies and clients see that the stream stands.
         await self._hold(_HEARTBEAT)
         complete = False
         try:
@@ -244,23 +256,28 @@ class EventStream(Response):
                 guard("stream", partial(self._watch, receive), beside, again=False)
                 # The reader joins first: from the first line on, nothing that is only live is missed.
                 await asyncio.sleep(0)
+                # The first bytes leave at once, so that proxies and clients see that the stream stands.
+                self._flush()
                 try:
-                    complete = await self._write(send)
+                    complete = await self._write_on()
                 finally:
                     await beside.close()
         finally:
             self._forget()
+            self._let_go_of_burst()
             self._followers.leave(self)
         if complete:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-        elif self._wire is not None:
+        else:
+            why = "others needed the room" if self._cut else f"it did not read for {_SEND_DEADLINE.seconds} s"
+            log.info("follower cut off", reason=why)
             # Closing would wait for a client that does not read.
             self._wire.abort()
 
     # Reading ahead ---------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
-        # Reads ahead while items are at hand, so that a burst leaves in few writes; the bound holds it back.
+        # Reads ahead where the client does not take what is written; the bound holds it back.
         try:
             while not await self._read_on() and self._again is not None and self._last is not None:
                 self.rests = True
@@ -283,9 +300,10 @@ class EventStream(Response):
                     self._told_retry = True
                     await self._hold(_RETRY)
                 await self._hold(frame)
+                self._flush()
                 match item:
-                    case News(items=[*_, Envelope(sequence=last) | Live(after_sequence=last)]):
-                        self._last = last
+                    case News():
+                        self._last = item.place
                     case Gap():
                         self._last = item.first_sequence - 1
                     case _:
@@ -321,7 +339,6 @@ class EventStream(Response):
             self.moved_at = asyncio.get_running_loop().time()
         self._pending.append(piece)
         self._pending_bytes += len(piece)
-        self._wake.set()
 
     def _forget(self) -> None:
         while self._pending:
@@ -336,52 +353,50 @@ class EventStream(Response):
 
     # Writing ---------------------------------------------------------------------------------------------
 
-    async def _write(self, send: Send) -> bool:
+    def _flush(self) -> None:
+        """Write what waits until the kernel takes no more: whole pieces, and of one that is too long a part."""
+        while self._pending and not self._burst:
+            piece = self._pending[0]
+            part = piece[self._taken : self._taken + _BURST_BYTES]
+            self._wire.write(part)
+            self._taken += len(part)
+            self._pending_bytes -= len(part)
+            if self._taken == len(piece):
+                self._followers.room.let_go(self._pending.popleft())
+                self._taken = 0
+            if self._wire.is_full():
+                self._burst = len(part)
+                self._followers.room.add(self._burst)
+                self._wake.set()
+        if self._has_place():
+            self._room.set()
+
+    async def _write_on(self) -> bool:
+        """Go on where the kernel takes what it did not, until the end; False where the client is to be cut off."""
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._pending:
-                if not await self._write_burst(send):
-                    why = "others needed the room" if self._cut else f"it did not read for {_SEND_DEADLINE.seconds} s"
-                    log.info("follower cut off", reason=why)
+            while self._burst and not self._cut:
+                if not await self._is_taken():
                     return False
+                self._flush()
             if self._ended:
                 return not self._cut
 
-    async def _write_burst(self, send: Send) -> bool:
-        burst = self._take_burst()
-        self._followers.room.add(self._burst)
+    async def _is_taken(self) -> bool:
+        """Wait until the kernel has taken what was written; False where that takes too long."""
         try:
             async with asyncio.timeout(_SEND_DEADLINE.total_seconds()) as self._deadline:
-                await send({"type": "http.response.body", "body": burst, "more_body": True})
-                if self._wire is not None:
-                    await self._wire.drained()
+                await self._wire.drained()
         except TimeoutError:
             return False
         finally:
             self._deadline = None
-            self._followers.room.add(-self._burst)
-            self._burst = 0
+        self._let_go_of_burst()
         self.moved_at = asyncio.get_running_loop().time()
-        if self._has_place():
-            self._room.set()
         return True
 
-    def _take_burst(self) -> bytes:
-        """Take whole pieces, which all who are given them share, and only of one that is too long a part."""
-        burst: list[bytes] = []
-        self._burst = 0
-        while self._pending:
-            piece = self._pending[0]
-            if self._burst and self._burst + len(piece) > _BURST_BYTES:
-                break
-            part = piece[self._taken : self._taken + _BURST_BYTES]
-            burst.append(part)
-            self._burst += len(part)
-            self._taken += len(part)
-            if self._taken < len(piece):
-                break
-            self._followers.room.let_go(self._pending.popleft())
-            self._taken = 0
-        self._pending_bytes -= self._burst
-        return b"".join(burst)
+    def _let_go_of_burst(self) -> None:
+        if self._burst:
+            self._followers.room.add(-self._burst)
+            self._burst = 0

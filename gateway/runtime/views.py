@@ -35,6 +35,12 @@ class News:
         for item in items:
             self.add(item, weight(item.event))
 
+    @property
+    def place(self) -> int:
+        """Sequence of the last event on record when the last of them came."""
+        last = self.items[-1]
+        return last.sequence if isinstance(last, Envelope) else last.after_sequence
+
     def takes(self, size: int) -> bool:
         """Whether something of a weight still leaves with the rest."""
         return not self.items or self.weight + size <= NEWS_BYTES

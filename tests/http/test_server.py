@@ -4,11 +4,14 @@ import asyncio
 
 import httpx
 import pytest
+import uvloop
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.http.server import most_connections
+from gateway.http.sse import WIRE, Wire
 from gateway.runtime.tuning import Tuning
 from gateway.store.rows import EngineHealth
-from tests.http.conftest import in_process
+from tests.http.conftest import in_process, serving
 from tests.http.environment import Environment, environment_of
 
 
@@ -134,3 +137,23 @@ async def test_a_request_that_gets_no_answer_is_told_so_in_the_end(monkeypatch: 
         async with in_process(made.gateway, {}) as stranger:
             answer = await stranger.get("/readyz")
     assert (answer.status_code, answer.json()["type"].rsplit("/", 1)[1]) == (503, "overloaded")
+
+
+def test_a_connection_that_is_gone_is_written_nothing() -> None:
+    wires: list[Wire] = []
+
+    def noting(app: ASGIApp) -> ASGIApp:
+        async def noted(scope: Scope, receive: Receive, send: Send) -> None:
+            wires.append(scope["extensions"][WIRE])
+            await app(scope, receive, send)
+
+        return noted
+
+    async def write_late() -> None:
+        async with environment_of() as environment, serving(environment.gateway, within=noting) as (_, url):
+            await exchange(port_of(url), b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            wires[0].write(b"too late")
+
+    # Its connections mind what is written when they are closed; asyncio's own do not.
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(write_late())

@@ -13,7 +13,7 @@ from gateway.errors import EngineUnavailable
 from gateway.events import Envelope, Gap, Live, Missed, SessionId, TurnSteered, TypingChanged
 from gateway.http.app import build_app, followers_of
 from gateway.http.room import Room
-from gateway.http.sse import WIRE, EventStream, Followers, Frames, frame_of
+from gateway.http.sse import WIRE, EventStream, Followers, Frames, chunk_of, frame_of
 from gateway.runtime.views import Heartbeat, News
 from tests.http.conftest import bearer, plain_client, serving
 from tests.http.environment import Environment, until
@@ -263,8 +263,12 @@ def test_an_item_is_written_once_and_forgotten_within_bounds(most: int, most_byt
 
 
 def test_gaps_and_heartbeats_are_written_plainly() -> None:
-    assert Frames().write(Gap(3)) == b'event: gap\ndata: {"first_sequence":3}\n\n'
-    assert Frames().write(Heartbeat()) == b": heartbeat\n"
+    assert Frames().write(Gap(3)) == chunk_of(b'event: gap\ndata: {"first_sequence":3}\n\n')
+    assert Frames().write(Heartbeat()) == chunk_of(b": heartbeat\n")
+
+
+def test_a_chunk_has_its_length_before_it() -> None:
+    assert chunk_of(b"x" * 26) == b"1a\r\n" + b"x" * 26 + b"\r\n"
 
 
 async def test_questions_to_people_are_streamed_as_in_the_list(
@@ -299,15 +303,14 @@ async def test_for_a_client_that_does_not_read_no_more_is_read_ahead_than_its_bu
         await asyncio.Event().wait()
 
     async def send(message: Message) -> None:
-        if message["type"] == "http.response.body":
-            await asyncio.Event().wait()
+        assert message["type"] == "http.response.start"
 
     async def receive() -> Message:
         await asyncio.Event().wait()
         raise AssertionError
 
     stream = EventStream(items(), Followers(), about="session", buffer=200_000)
-    sending = asyncio.create_task(stream({"type": "http", "state": {"head": False}}, receive, send))
+    sending = asyncio.create_task(stream({"state": {"head": False}, "extensions": {WIRE: Unread()}}, receive, send))
     for _ in range(50):
         await asyncio.sleep(0)
     sending.cancel()
@@ -321,6 +324,15 @@ class Unread:
 
     def __init__(self) -> None:
         self.dropped = False
+        self.written: list[bytes] = []
+        self.came = asyncio.Event()
+
+    def write(self, chunks: bytes) -> None:
+        self.written.append(chunks)
+        self.came.set()
+
+    def is_full(self) -> bool:
+        return True
 
     async def drained(self) -> None:
         await asyncio.Event().wait()
@@ -332,8 +344,8 @@ class Unread:
 class Read(Unread):
     """A connection whose client takes all there is."""
 
-    async def drained(self) -> None:
-        return
+    def is_full(self) -> bool:
+        return False
 
 
 class Follower:
@@ -341,9 +353,7 @@ class Follower:
 
     def __init__(self, followers: Followers, wire: Unread, *texts: str, buffer: int = 100_000) -> None:
         self.wire = wire
-        self.sent = b""
         self.again: list[int] = []
-        self.came = asyncio.Event()
         self._texts = texts
         self.stream = EventStream(self._items(0), followers, about="session", buffer=buffer, again=self._resume)
         self.task = asyncio.create_task(
@@ -359,9 +369,12 @@ class Follower:
         self.again.append(after)
         return self._items(after)
 
+    @property
+    def sent(self) -> bytes:
+        return b"".join(self.wire.written)
+
     async def _send(self, message: Message) -> None:
-        self.sent += message.get("body", b"")
-        self.came.set()
+        assert message["type"] == "http.response.start"
 
     async def _receive(self) -> Message:
         await asyncio.Event().wait()
@@ -370,8 +383,8 @@ class Follower:
     async def until(self, count: int) -> None:
         async with asyncio.timeout(10):
             while self.sent.count(b"event: ") < count:
-                self.came.clear()
-                await self.came.wait()
+                self.wire.came.clear()
+                await self.wire.came.wait()
 
 
 async def test_what_several_are_told_is_written_and_joined_once_for_all_of_them() -> None:
@@ -382,11 +395,6 @@ async def test_what_several_are_told_is_written_and_joined_once_for_all_of_them(
                 await asyncio.sleep(0.01)
             await asyncio.Event().wait()
 
-        async def _send(self, message: Message) -> None:
-            bodies.append(message.get("body", b""))
-            await super()._send(message)
-
-    bodies: list[bytes] = []
     shared = [News([Live(TurnSteered(text=text), 1), Live(TurnSteered(text=text), 1)]) for text in ("first", "second")]
     followers = Followers()
     both = [Told(followers, Read()) for _ in range(2)]
@@ -394,7 +402,7 @@ async def test_what_several_are_told_is_written_and_joined_once_for_all_of_them(
         await one.until(4)
         one.task.cancel()
     await asyncio.wait([one.task for one in both])
-    seconds = [body for body in bodies if b"second" in body]
+    seconds = [piece for one in both for piece in one.wire.written if b"second" in piece]
     assert len(seconds) == 2
     assert seconds[0] is seconds[1]
     assert seconds[0].count(b"event: turn.steered") == 2
@@ -439,7 +447,10 @@ async def test_the_slowest_is_cut_off_where_another_needs_the_room_and_the_large
             await asyncio.sleep(0)
     reading = Follower(followers, Read(), "a" * 1_000_000, "b" * 90_000, "c" * 90_000)
     await reading.until(3)
-    assert sum(one.wire.dropped for one in stuck) >= 1
+    assert max(map(len, reading.wire.written)) == 32 * 1024
+    async with asyncio.timeout(10):
+        while not any(one.wire.dropped for one in stuck):  # noqa: ASYNC110
+            await asyncio.sleep(0)
     assert not reading.task.done()
     assert followers.room.bytes <= 200_000
     for one in (*stuck, reading):
@@ -485,3 +496,25 @@ async def test_one_that_was_cut_off_already_is_not_cut_off_again_and_nobody_spin
     for one in (stuck, asking):
         one.task.cancel()
     await asyncio.wait([one.task for one in (stuck, asking)])
+
+
+async def test_one_that_is_cut_off_as_soon_as_it_takes_no_more_is_not_waited_for() -> None:
+    class Cutting(Unread):
+        def is_full(self) -> bool:
+            if len(self.written) > 1:
+                asyncio.get_running_loop().call_soon(follower.stream.cut)
+            return len(self.written) > 1
+
+    class Later(Follower):
+        async def _items(self, after: int) -> AsyncGenerator[News]:
+            while not self.wire.written:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            async for news in super()._items(after):
+                yield news
+
+    followers = Followers()
+    follower = Later(followers, Cutting(), "x")
+    async with asyncio.timeout(10):
+        await follower.task
+    assert follower.wire.dropped
+    assert (followers.room.bytes, len(followers)) == (0, 0)
