@@ -94,11 +94,11 @@ class RequestWriter:
         timestamp = int(now.timestamp())
         # Named after the key, so that all attempts share a W3C trace, with a span for each. Sampled, because the
         # receivers' tracers commonly follow the caller's flag and would else keep nothing.
-        digest = sha256(key.encode()).digest()
-        span = (int.from_bytes(digest[16:24], "big") + (attempt or 0)) % 2**64
+        trace = sha256(key.encode()).hexdigest()
+        span = (int(trace[32:48], 16) + (attempt or 0)) % 2**64
         head = (
             f"{self._head}webhook-id: {key}\r\nidempotency-key: {key}\r\nwebhook-timestamp: {timestamp}\r\n"
-            f"traceparent: 00-{digest[:16].hex()}-{span:016x}-01\r\ncontent-length: {len(body)}\r\n"
+            f"traceparent: 00-{trace[:32]}-{span:016x}-01\r\ncontent-length: {len(body)}\r\n"
         )
         if (signature := self._signer.sign(key, body, timestamp=timestamp)) is not None:
             head += f"webhook-signature: {signature}\r\n"

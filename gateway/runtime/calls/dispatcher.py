@@ -6,10 +6,10 @@ before its first step, or dies of a fault of ours, reports as well.
 """
 
 import asyncio
-from asyncio import Future, Task
+from asyncio import AbstractEventLoop, Future, Task
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 
 import structlog
 
@@ -91,6 +91,11 @@ class Dispatcher:
         self._noted: set[str] = set()
         """Executors of which it was logged that they say more than anybody knows."""
 
+    @cached_property
+    def _loop(self) -> AbstractEventLoop:
+        # Which one runs is a question to the system each time.
+        return asyncio.get_running_loop()
+
     def stop(self) -> None:
         """Break off what is under way; the calls are taken up again by the next process."""
         for session in list(self._attempts):
@@ -134,7 +139,7 @@ class Dispatcher:
             answer = NeverSent("no time was left for this attempt")
             self._over(session, call, epoch, answer, "never_sent", telling=False)
             return
-        report = Report(session, call.call_id)
+        report = Report(session, call.call_id, loop=self._loop)
         try:
             links = self._callbacks.addresses(call.call_id)
             data = call_data(

@@ -1,8 +1,7 @@
 """What an executor inside this process says about how far a call is, on its way to the record."""
 
 import asyncio
-import threading
-from asyncio import Future
+from asyncio import AbstractEventLoop, Future
 from typing import Any, cast
 
 import structlog
@@ -28,13 +27,13 @@ class Report:
     One report at a time is on its way to the record. After the attempt's end, or the call's, none is taken.
     """
 
-    __slots__ = ("_call_id", "_loop", "_newest", "_over", "_thread", "_under_way", "session")
+    __slots__ = ("_call_id", "_loop", "_newest", "_over", "_under_way", "session")
 
-    def __init__(self, session: Inbox, call_id: CallId) -> None:
+    def __init__(self, session: Inbox, call_id: CallId, *, loop: AbstractEventLoop) -> None:
+        """Pass on what is reported in the session's own `loop`."""
         self.session = session
         self._call_id = call_id
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
+        self._loop = loop
         self._newest: dict[str, Any] | None = None
         self._under_way = self._over = False
 
@@ -50,7 +49,7 @@ class Report:
         if self._under_way:
             return
         self._under_way = True
-        if threading.get_ident() == self._thread:
+        if _runs_here(self._loop):
             self._pass_on()
         else:
             self._loop.call_soon_threadsafe(guard_call("dispatcher", self._pass_on))
@@ -81,6 +80,14 @@ class Report:
         if reply.cancelled() or isinstance(problem, TooLarge) or (problem is None and not reply.result()):
             self._over = True
         self._loop.call_later(PACE, guard_call("dispatcher", self._pass_on))
+
+
+def _runs_here(loop: AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        # A thread without a loop.
+        return False
 
 
 def _copied(data: object) -> dict[str, Any]:

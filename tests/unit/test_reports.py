@@ -1,0 +1,53 @@
+"""Reports of progress reach the session in its own thread, whichever thread they come from."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from gateway.events import CallId
+from gateway.runtime.calls.reports import Report
+from gateway.runtime.session.inbox import Inbox
+from gateway.runtime.session.signals import ProgressGiven, Signal
+
+
+class Listening(Inbox):
+    """An inbox that notes the thread in which something is put in."""
+
+    def __init__(self) -> None:
+        super().__init__(frames=1, size=1, resumes=True, is_live=lambda _: False, overflow=lambda _: None)
+        self.heard: asyncio.Queue[tuple[Signal, int]] = asyncio.Queue()
+
+    def put(self, signal: Signal) -> None:
+        self.heard.put_nowait((signal, threading.get_ident()))
+
+
+def in_a_loop_of_its_own(report: Report) -> None:
+    async def say() -> None:
+        report({"percent": 40})
+
+    asyncio.run(say())
+
+
+def without_a_loop(report: Report) -> None:
+    report({"percent": 40})
+
+
+@pytest.mark.parametrize("say", [without_a_loop, in_a_loop_of_its_own])
+async def test_a_report_from_another_thread_is_passed_on_in_the_thread_of_the_session(
+    say: Callable[[Report], None],
+) -> None:
+    inbox = Listening()
+    await asyncio.to_thread(say, Report(inbox, CallId("c-1"), loop=asyncio.get_running_loop()))
+    async with asyncio.timeout(5):
+        signal, thread = await inbox.heard.get()
+    assert isinstance(signal, ProgressGiven)
+    assert signal.progress == {"percent": 40}
+    assert thread == threading.get_ident()
+
+
+async def test_a_report_from_the_thread_of_the_session_is_passed_on_at_once() -> None:
+    inbox = Listening()
+    Report(inbox, CallId("c-1"), loop=asyncio.get_running_loop())({"percent": 40})
+    assert inbox.heard.qsize() == 1
