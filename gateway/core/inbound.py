@@ -17,7 +17,7 @@ from gateway.core.fold import ENDED, is_task
 from gateway.core.interactions import ask_again, close_gone, derive_approval, make_room, open_asked
 from gateway.core.own_actions import WITHDRAWN, runtime_acts, runtime_finished, withdraw, withdraw_all
 from gateway.core.session import USUAL_RETRY, RuntimeContext, StepBuilder, begin_turn
-from gateway.core.state import QUESTIONS, Start, Unechoed, said_unstarted, start_caught_up, start_told, where
+from gateway.core.state import QUESTIONS, Start, Streamed, Unechoed, said_unstarted, start_caught_up, start_told, where
 from gateway.errors import MalformedFrame
 from gateway.events import (
     ActionOrdered,
@@ -54,7 +54,6 @@ from gateway.store.step import RUNTIME, SendChange
 
 _EXCERPT = 500
 _OUTSIDE = f"{CALLER}:"
-_PARTIAL = 65_536
 HAS_ANSWER = "the runtime's history has an answer to this call"
 
 
@@ -93,7 +92,7 @@ def _draft(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, *, overl
         make_room(runtime, builder, draft.event)
     before = builder.memory.asked
     if draft.event.kind == "message.posted" and not draft.echo:
-        builder.partial = ""
+        builder.partial = Streamed()
     _place(runtime, builder, draft, overloaded=overloaded)
     if runtime.capabilities.approvals == "by_state":
         derive_approval(runtime, builder)
@@ -142,7 +141,7 @@ def _place(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, *, overl
 def _show(builder: StepBuilder, event: Event) -> None:
     builder.touched_at = builder.now
     if isinstance(event, MessageStreamed):
-        builder.partial = (builder.partial + event.text)[-_PARTIAL:]
+        builder.partial = builder.partial.add(event.text)
     builder.effects.append(Tell(event, after=builder.last_sequence))
 
 
@@ -161,10 +160,10 @@ def _moved(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, event: S
         builder.apply(gone_by, "from_runtime", draft=replace(draft, losses=(*draft.losses, lost)))
         return
     ends = runtime.capabilities.turns == "signalled" and event.state in ENDED
-    if ends and builder.partial:
-        cut = MessagePosted(author=Author(role="agent"), content=(Text(text=builder.partial),), complete=False)
+    if ends and (said := builder.partial.text):
+        cut = MessagePosted(author=Author(role="agent"), content=(Text(text=said),), complete=False)
         builder.apply(cut, "from_runtime", caused_by=builder.last_sequence or None)
-        builder.partial = ""
+        builder.partial = Streamed()
     builder.apply(event, "from_runtime", draft=draft)
     if not ends or not builder.live or (builder.memory.delegates and builder.memory.delegating):
         return
@@ -199,7 +198,7 @@ def caught_up(runtime: RuntimeContext, builder: StepBuilder, *, is_starting: boo
 def connecting(runtime: RuntimeContext, builder: StepBuilder) -> None:
     """A new link is being made; where it replays history, nothing is acted on until it has caught up."""
     builder.live = not runtime.capabilities.resumes
-    builder.partial, builder.start = "", Start()
+    builder.partial, builder.start = Streamed(), Start()
 
 
 def _requested(

@@ -337,6 +337,32 @@ def said_unstarted(start: Start, event: Event) -> str | None:
     return UNSTARTED if is_work and start.state == "overdue" else None
 
 
+MOST_STREAMED = 65_536
+_LOOSE = 2_048
+
+
+@frozen
+class Streamed:
+    """What an agent has streamed of a message, as far as its end goes; most of it is not copied for each piece."""
+
+    joined: str = ""
+    loose: str = ""
+
+    def add(self, text: str) -> "Streamed":
+        """Add the next piece."""
+        loose = self.loose + text
+        return Streamed(self.joined, loose) if len(loose) <= _LOOSE else Streamed(_end_of(self.joined + loose))
+
+    @property
+    def text(self) -> str:
+        """The last of it, which is all that is kept."""
+        return _end_of(self.joined + self.loose)
+
+
+def _end_of(text: str) -> str:
+    return text[-MOST_STREAMED:]
+
+
 @frozen
 class Complete:
     """A snapshot from which a newer release folds anew; events behind it are kept for that."""
@@ -363,7 +389,7 @@ class SessionView:
     """The state that lists show, as the store has it."""
     touched_at: datetime | None = None
     """When something live (typing) last showed that the agent works; not on record."""
-    partial: str = ""
+    partial: Streamed = Streamed()
     """What the agent has streamed of a message that is not complete yet; not on record."""
     live: bool = True
     """False while a link replays history: nothing of it is acted on."""

@@ -261,6 +261,17 @@ def test_a_text_that_was_cut_off_is_kept_as_incomplete():
     assert (cut.complete, cut.content[0].model_dump()["text"]) == (False, "Hello")
 
 
+def test_of_a_long_text_that_was_cut_off_the_end_is_kept():
+    herm = Herm()
+    herm.hear("session.status_running")
+    pieces = [f"{number:03}" * 500 for number in range(60)]
+    for piece in pieces:
+        herm.hear("agent.message", content=[{"type": "text", "text": piece}], delta=True)
+    herm.idle()
+    (cut,) = [event for event in herm.recorded if isinstance(event, MessagePosted)]
+    assert cut.content[0].model_dump()["text"] == "".join(pieces)[-65_536:]
+
+
 def test_a_whole_text_replaces_what_was_streamed():
     herm = Herm()
     herm.hear("agent.message", content=[{"type": "text", "text": "Hel"}], delta=True)
