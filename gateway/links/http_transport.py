@@ -4,6 +4,7 @@ httpx's own transport passes each piece of a stream through a parser in Python a
 stream of small events several times what reading them does.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
 from io import BytesIO
@@ -13,6 +14,7 @@ import aiohttp
 import httpx
 from yarl import URL
 
+from gateway.guard import guard_call
 from gateway.links.addresses import AddressRefused, guarded_socket
 
 # uvicorn and Node close an idle connection after 5 s; letting go first avoids the race with that.
@@ -24,7 +26,7 @@ _LONGEST_LINE = 64 * 1024
 class GuardedTransport(httpx.AsyncBaseTransport):
     """The connections of one client; entered with it.
 
-    Every wait is bounded by whoever waits: httpx's own timeouts are not looked at.
+    Of httpx's own time-outs that of reading holds; every other wait is bounded by whoever waits.
     """
 
     async def __aenter__(self) -> Self:
@@ -63,24 +65,53 @@ class GuardedTransport(httpx.AsyncBaseTransport):
                 data=BytesIO(content) if content else None,
                 allow_redirects=False,
             )
-        return httpx.Response(answer.status, headers=answer.raw_headers, stream=_Body(answer), request=request)
+        body = _Body(answer, patience=request.extensions["timeout"]["read"])
+        return httpx.Response(answer.status, headers=answer.raw_headers, stream=body, request=request)
 
     async def aclose(self) -> None:
         await self._session.close()
 
 
 class _Body(httpx.AsyncByteStream):
-    """The bytes of an answer, as they come."""
+    """The bytes of an answer, as they come, until nothing has come for so many seconds while somebody waited.
 
-    def __init__(self, answer: aiohttp.ClientResponse) -> None:
+    One timer looks from time to time: to arm one for each piece costs as much as reading it.
+    """
+
+    def __init__(self, answer: aiohttp.ClientResponse, *, patience: float | None) -> None:
         self._answer = answer
+        self._patience = patience
+        self._waits_since: float | None = None
+        self._alarm: asyncio.TimerHandle | None = None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        loop, content = asyncio.get_running_loop(), self._answer.content
+        if self._patience is not None:
+            self._look_again(self._patience)
         with _in_httpx_words():
-            while piece := await self._answer.content.readany():
+            while True:
+                self._waits_since = loop.time()
+                piece = await content.readany()
+                self._waits_since = None
+                if not piece:
+                    return
                 yield piece
 
+    def _look_again(self, seconds: float) -> None:
+        self._alarm = asyncio.get_running_loop().call_later(seconds, guard_call("link", self._look))
+
+    def _look(self) -> None:
+        assert self._patience is not None
+        since = self._waits_since
+        left = self._patience if since is None else since + self._patience - asyncio.get_running_loop().time()
+        if left > 0:
+            self._look_again(left)
+        else:
+            self._answer.content.set_exception(aiohttp.SocketTimeoutError(f"nothing came for {self._patience:g} s"))
+
     async def aclose(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
         # One that was read to its end leaves its connection to the next request.
         if self._answer.content.at_eof():
             self._answer.release()
@@ -94,6 +125,8 @@ def _in_httpx_words() -> Generator[None]:
         yield
     except aiohttp.ConnectionTimeoutError as exc:
         raise httpx.ConnectTimeout(str(exc)) from exc
+    except aiohttp.SocketTimeoutError as exc:
+        raise httpx.ReadTimeout(str(exc)) from exc
     except aiohttp.ClientConnectorError as exc:
         if isinstance(exc.os_error, AddressRefused):
             raise exc.os_error from None

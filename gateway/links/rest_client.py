@@ -138,16 +138,17 @@ class RestClient:
 
     @asynccontextmanager
     async def stream(
-        self, path: str, *, headers: Mapping[str, str], within: timedelta
+        self, path: str, *, headers: Mapping[str, str], within: timedelta, idle: timedelta
     ) -> AsyncGenerator[httpx.Response]:
-        """GET an answer whose body is read as it comes; entering waits for its head.
+        """GET an answer whose body is read as it comes, with no silence over `idle`; entering waits for its head.
 
         Raises:
             LinkLost: no answer, or one that promises to mend itself.
             LinkRefused: the server said no.
         """
         self._check(path)
-        request = self._client.build_request("GET", path, headers=dict(headers))
+        silence = httpx.Timeout(None, read=idle.total_seconds())
+        request = self._client.build_request("GET", path, headers=dict(headers), timeout=silence)
         failure: LinkLost | LinkRefused | None = None
         response: httpx.Response | None = None
         try:

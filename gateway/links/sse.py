@@ -1,6 +1,5 @@
 """Reads a stream of server-sent events over httpx, within bounds of size and silence."""
 
-import asyncio
 from codecs import getincrementaldecoder
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -30,18 +29,18 @@ async def open_events(
         LinkRefused: the server said no.
     """
     wanted = {"Accept": "text/event-stream", "Cache-Control": "no-store", **headers}
-    async with client.stream(path, headers=wanted, within=within) as response:
+    async with client.stream(path, headers=wanted, within=within, idle=idle) as response:
         kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if kind in _NOT_STREAMS:
             raise LinkLost(f"the server answered with {kind} in place of an event stream")
-        yield SseStream(response, idle=idle, mask=client.mask)
+        yield SseStream(response, mask=client.mask)
 
 
 class SseStream:
     """The events of one response; only their `data` counts, names and ids are for others."""
 
-    def __init__(self, response: httpx.Response, *, idle: timedelta, mask: Mask) -> None:
-        self._text = _Watched(response, idle.total_seconds())
+    def __init__(self, response: httpx.Response, *, mask: Mask) -> None:
+        self._text = _Bounded(response)
         self._mask = mask
 
     async def texts(self) -> AsyncGenerator[str]:
@@ -57,8 +56,8 @@ class SseStream:
                 self._text.unread = 0
                 if event.data:
                     yield event.data
-        except TimeoutError:
-            failure = f"nothing came for {self._text.idle:g} s"
+        except httpx.ReadTimeout as exc:
+            failure = str(exc)
         except (httpx.HTTPError, httpx.StreamError, OSError, ValueError) as exc:
             failure = explain(exc, self._mask)
         finally:
@@ -67,17 +66,16 @@ class SseStream:
             raise LinkLost(failure)
 
 
-class _Watched(httpx.Response):
-    """The text of an answer, each piece under a deadline, without a byte order mark.
+class _Bounded(httpx.Response):
+    """The text of an answer, without a byte order mark, and of no event without end.
 
     httpx itself would hand each piece through four generators more.
     """
 
-    def __init__(self, answer: httpx.Response, idle: float) -> None:
+    def __init__(self, answer: httpx.Response) -> None:
         # The library wants to see its content type; SSE is UTF-8, whatever charset a server names.
         super().__init__(200, headers={"Content-Type": "text/event-stream"})
         self._answer = answer
-        self.idle = idle
         self.unread = 0
         """Bytes since the last whole event."""
 
@@ -86,14 +84,9 @@ class _Watched(httpx.Response):
         del chunk_size
         check_plain(self._answer)
         decoder = _Utf8("replace")
-        pieces = aiter(cast("httpx.AsyncByteStream", self._answer.stream))
-        while (piece := await self._next(pieces)) is not None:
+        async for piece in cast("httpx.AsyncByteStream", self._answer.stream):
             self.unread += len(piece)
             if self.unread > MAX_EVENT:
                 raise ValueError(f"an event is over {MAX_EVENT} bytes")
             if text := decoder.decode(piece):
                 yield text
-
-    async def _next(self, pieces: AsyncIterator[bytes]) -> bytes | None:
-        async with asyncio.timeout(self.idle):
-            return await anext(pieces, None)

@@ -2,14 +2,19 @@
 
 import asyncio
 import json
+from contextlib import aclosing
+from datetime import timedelta
 
 import pytest
 
+from gateway.errors import LinkLost
 from gateway.json_values import Malformed
 from gateway.links import sse
+from gateway.links.masking import Mask
+from gateway.links.rest_client import RestClient
 from gateway.testing.conformance.link import within
 from tests.adapters.herm.links import TITLE, RecordingBackend, linked, name_of, text
-from tests.adapters.herm.raw_herm import RawHerm
+from tests.adapters.herm.raw_herm import KEY, SESSION, RawHerm
 
 pytestmark = pytest.mark.requirement("H-h")
 
@@ -87,6 +92,25 @@ async def test_keepalives_alone_keep_the_link_and_silence_ends_it() -> None:
             assert not done
             await server.raw(b": keepalive\n\n")
         assert await within(closing) == "nothing came for 2 s"
+
+
+async def test_whoever_takes_long_over_an_event_has_not_waited_for_the_next_one() -> None:
+    longest = timedelta(seconds=0.2)
+    path, headers = f"/v1/sessions/{SESSION}/events/stream", {"Authorization": f"Bearer {KEY}"}
+    async with (
+        RawHerm().serve() as server,
+        RestClient(server.url, headers=headers, mask=Mask([KEY])) as client,
+        sse.open_events(client, path, headers={}, within=timedelta(seconds=5), idle=longest) as stream,
+        aclosing(stream.texts()) as texts,
+    ):
+        await server.raw(b"data: first\n\n")
+        assert await within(anext(texts)) == "first"
+        # Longer than the server may be silent.
+        await asyncio.sleep(3 * longest.total_seconds())
+        await server.raw(b"data: second\n\n")
+        assert await within(anext(texts)) == "second"
+        with pytest.raises(LinkLost, match=r"nothing came for 0\.2 s"):
+            await within(anext(texts))
 
 
 async def test_an_event_without_end_ends_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
