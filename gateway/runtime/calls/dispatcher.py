@@ -9,7 +9,7 @@ import asyncio
 from asyncio import AbstractEventLoop, Future, Task
 from collections.abc import Callable
 from datetime import timedelta
-from functools import cached_property, partial
+from functools import partial
 
 import structlog
 
@@ -90,11 +90,11 @@ class Dispatcher:
         self._telling = 0
         self._noted: set[str] = set()
         """Executors of which it was logged that they say more than anybody knows."""
+        self._loop: AbstractEventLoop
 
-    @cached_property
-    def _loop(self) -> AbstractEventLoop:
-        # Which one runs is a question to the system each time.
-        return asyncio.get_running_loop()
+    def start(self) -> None:
+        """Take up work in the running loop; to find it is a question to the system, which no attempt asks again."""
+        self._loop = asyncio.get_running_loop()
 
     def stop(self) -> None:
         """Break off what is under way; the calls are taken up again by the next process."""
