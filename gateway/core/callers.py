@@ -6,9 +6,9 @@ the runtime is not told of it (gateway/http/README.md#calls-from-outside).
 
 from typing import Any
 
-from gateway.core.calls import fingerprint, has_no_room
+from gateway.core.calls import cancellation, fingerprint, has_no_room
 from gateway.core.inbound import open_call, refusal_of
-from gateway.core.own_actions import find_action, link, may_be_an_action
+from gateway.core.own_actions import WITHDRAWN, find_action, link, may_be_an_action
 from gateway.core.session import RuntimeContext, StepBuilder
 from gateway.errors import CallDiffers, Conflict, InvalidArguments, Overloaded, UnknownTool
 from gateway.events import CallId, Origin, ToolRequested, call_id as name_call
@@ -80,17 +80,28 @@ def ask(runtime: RuntimeContext, builder: StepBuilder, request: CallRequest) -> 
     problem = refusal_of(runtime, event, route.executor)
     if problem is not None:
         raise InvalidArguments(problem)
-    if has_no_room(runtime, builder, weight(request.arguments)):
+    size = weight(request.arguments)
+    if has_no_room(runtime, builder, size):
         raise Overloaded("the session has too many open calls; try again when some have ended")
-    sha = fingerprint(event.tool, event.arguments) if may_be_an_action(runtime, request.caller) else None
-    action = None if sha is None else find_action(runtime, builder, event.tool, sha)
+    sha = fingerprint(event.tool, event.arguments)
+    is_tied = may_be_an_action(runtime, request.caller)
+    action = find_action(runtime, builder, event.tool, sha) if is_tied else None
     # What ties it to an action of the runtime's own, if it is one.
-    origin = Origin(CALLER, request.protocol, correlation=sha)
+    origin = Origin(CALLER, request.protocol, correlation=sha if is_tied else None)
     new = builder.apply(event, "from_runtime", origin=origin)
     if action is not None:
         link(builder, action, call_id, event.tool)
-    withdrawn = action is not None and action.withdrawn
     open_call(
-        runtime, builder, event, call_id, 0, route.executor, sequence=new.sequence, caller=origin, withdrawn=withdrawn
+        runtime,
+        builder,
+        event,
+        call_id,
+        route.executor,
+        n=0,
+        sequence=new.sequence,
+        args_sha=sha,
+        size=size,
+        caller=origin,
+        refused=cancellation(WITHDRAWN) if action is not None and action.withdrawn else None,
     )
     return call_id

@@ -371,48 +371,49 @@ def settle(
     outcome = answered.outcome
     if outcome.outcome != "success" and not outcome.error:
         outcome = outcome.model_copy(update={"error": "The tool failed and gave no reason."})
-    outside, sends = call.answer_to == "caller", call.deliver and not moot
-    inside, losses = answered.updates, list[Loss]()
-    if inside and not outside and "context.updated" in runtime.capabilities.accepts:
+    is_callers, sends = call.answer_to == "caller", call.deliver and not moot
+    inside, losses = answered.updates, ()
+    if inside and not is_callers and "context.updated" in runtime.capabilities.accepts:
         inside, losses = (), _tell_updates(runtime, builder, call, answered.updates, sends=sends)
+    succeeded = outcome.outcome == "success"
     wakes = outcome.outcome != "canceled" if answered.wakes_agent is None else answered.wakes_agent
     finished = ToolFinished(
         native_call_id=call.native_call_id,
         tool=call.tool,
         outcome=outcome.outcome,
-        result=outcome.result if outcome.outcome == "success" else None,
+        result=outcome.result if succeeded else None,
         error=outcome.error,
         wakes_agent=wakes,
         unknown=outcome.unknown,
         call_id=call.call_id,
         updates=inside,
     )
-    written = answered.written if finished.result is outcome.result else None
-    told, said = (finished, _UNSAID) if outside else expressible_outcome(finished, runtime.codec, written)
-    builder.apply(
+    written = answered.written if succeeded else None
+    told, said = (finished, _UNSAID) if is_callers else expressible_outcome(finished, runtime.codec, written)
+    sequence = builder.apply(
         told,
         "to_runtime",
         origin=call.origin,
         caused_by=call.request_sequence,
-        losses=(*losses, *said.losses),
+        losses=losses + said.losses,
         written=written if told.result is outcome.result else None,
         synthetic=answered.synthetic,
-    )
+    ).sequence
     index = len(builder.events) - 1
     builder.change_call(
         Settle(
-            call_id=call.call_id,
-            state=SETTLED[outcome.outcome],
-            outcome_sha=outcome_fingerprint(outcome),
-            outcome_index=index,
+            call.call_id,
+            SETTLED[outcome.outcome],
+            outcome_fingerprint(outcome),
+            index,
             unknown=outcome.unknown,
             error=outcome.error,
             dead=dead,
         )
     )
     if sends:
-        builder.sends.append(Enqueue(index, RUNTIME, "turn"))
-        builder.effects.append(Transmit(builder.last_sequence, "turn", told.kind, said.frames, call.request_sequence))
+        builder.sends.append(Enqueue(index, RUNTIME))
+        builder.effects.append(Transmit(sequence, "turn", told.kind, said.frames, call.request_sequence))
     if not under_way:
         return
     told_off = canceled_data(builder.base, call, reason=tell_reason) if tell_reason and call.attempt > 0 else None
@@ -421,7 +422,7 @@ def settle(
 
 def _tell_updates(
     runtime: RuntimeContext, builder: StepBuilder, call: Call, updates: Iterable[ContextUpdate], *, sends: bool
-) -> list[Loss]:
+) -> tuple[Loss, ...]:
     """Tell what has changed before the outcome; returns what cannot be told."""
     losses: list[Loss] = []
     for place, update in enumerate(updates):
@@ -432,7 +433,7 @@ def _tell_updates(
             send(runtime, builder, event, caused_by=call.request_sequence, lane="turn", sends=sends)
         except CannotExpress as exc:
             losses.append(Loss(how="dropped", path=f"/updates/{place}{exc.path}", note=exc.reason))
-    return losses
+    return tuple(losses)
 
 
 def has_no_room(runtime: RuntimeContext, builder: StepBuilder, size: int) -> bool:

@@ -15,7 +15,7 @@ from gateway.core.confirmations import burst_message
 from gateway.core.effects import Dispatch, Queue, Resend, Tell
 from gateway.core.fold import ENDED, is_task
 from gateway.core.interactions import ask_again, close_gone, derive_approval, make_room, open_asked
-from gateway.core.own_actions import WITHDRAWN, runtime_acts, runtime_finished, withdraw, withdraw_all
+from gateway.core.own_actions import runtime_acts, runtime_finished, withdraw_all
 from gateway.core.session import USUAL_RETRY, RuntimeContext, StepBuilder, begin_turn
 from gateway.core.state import QUESTIONS, Start, Streamed, Unechoed, said_unstarted, start_caught_up, start_told, where
 from gateway.errors import MalformedFrame
@@ -49,6 +49,7 @@ from gateway.events import (
 )
 from gateway.events.frozen import replace
 from gateway.events.weight import weight
+from gateway.executors.port import Answered
 from gateway.store.call import CALLER, Call, Open
 from gateway.store.step import RUNTIME, SendChange
 
@@ -227,18 +228,33 @@ def _requested(
     route = runtime.policy.routes.executor_for(
         runtime=runtime.name, kind=event.kind, tool=event.tool, labels=builder.memory.labels
     )
-    is_ours = route is not None or event.problem is not None or runtime.policy.routes.unrouted != "ignore"
+    if route is None and event.problem is None and runtime.policy.routes.unrouted == "ignore":
+        # For somebody else to answer.
+        if draft is not None:
+            builder.apply(event, "from_runtime", draft=draft)
+        return
+    written: bytes | None = None
     if draft is not None:
-        if is_ours:
-            begin_turn(runtime, builder)
-            event = event.model_copy(update={"call_id": call_id})
+        begin_turn(runtime, builder)
+        event, written = event.model_copy(update={"call_id": call_id}), draft.written
         sequence = builder.apply(event, "from_runtime", draft=draft).sequence
-    if is_ours:
-        executor = None if route is None else route.executor
-        written = None if draft is None else draft.written
-        open_call(
-            runtime, builder, event, call_id, n, executor, sequence=sequence, written=written, overloaded=overloaded
-        )
+    executor = None if route is None else route.executor
+    size = weight(event.arguments, written)
+    overloaded = overloaded or has_no_room(runtime, builder, size)
+    refusal = OVERLOADED if overloaded else refusal_of(runtime, event, executor)
+    open_call(
+        runtime,
+        builder,
+        event,
+        call_id,
+        executor,
+        n=n,
+        sequence=sequence,
+        args_sha=fingerprint(event.tool, event.arguments),
+        size=size,
+        written=written,
+        refused=None if refusal is None else failure(refusal),
+    )
 
 
 def _is_new(builder: StepBuilder, event: ToolRequested, known: Call) -> bool:
@@ -262,24 +278,21 @@ def open_call(
     builder: StepBuilder,
     event: ToolRequested,
     call_id: CallId,
-    n: int,
     executor: str | None,
     *,
+    n: int,
     sequence: int,
+    args_sha: str,
+    size: int,
     written: bytes | None = None,
-    overloaded: bool = False,
+    refused: Answered | None = None,
     caller: Origin | None = None,
-    withdrawn: bool = False,
 ) -> None:
     """Open a call that is on record, and let it leave if it may; where a `caller` has asked, the outcome is for it.
 
-    One that is `withdrawn` already ends at once.
+    One that is `refused` ends with that at once.
     """
-    size = weight(event.arguments, written)
-    overloaded = overloaded or has_no_room(runtime, builder, size)
-    refusal = WITHDRAWN if withdrawn else OVERLOADED if overloaded else refusal_of(runtime, event, executor)
-    leaves_now = refusal is None and executor is not None and builder.take_slot(executor)
-    missing = None if refusal is not None or leaves_now or executor is None else builder.refusal(executor)
+    leaves_now = refused is None and executor is not None and builder.take_slot(executor)
     policy = runtime.policy.executors.get(executor or "", USUAL_RETRY)
     call = Call(
         call_id=call_id,
@@ -288,8 +301,7 @@ def open_call(
         native_call_id=event.native_call_id,
         n=n,
         tool=event.tool,
-        arguments=event.arguments,
-        args_sha=fingerprint(event.tool, event.arguments),
+        args_sha=args_sha,
         state="dispatched" if leaves_now else "queued",
         attempt=1 if leaves_now else 0,
         created_at=builder.now,
@@ -297,22 +309,22 @@ def open_call(
         request_sequence=sequence,
         executor=executor,
         deliver=caller is None,
+        arguments=event.arguments,
         size=size,
         origin=caller,
         written=written,
     )
-    index = sequence - builder.base.last_sequence - 1
-    builder.change_call(Open(call, index if index >= 0 else None))
-    if withdrawn:
-        withdraw(runtime, builder, call_id, refusal)
-    elif refusal is not None:
-        settle(runtime, builder, call, failure(refusal))
-    elif missing is not None:
-        settle(runtime, builder, call, turned_away(missing), dead=True)
-    elif leaves_now:
+    builder.change_call(Open(call))
+    if leaves_now:
         builder.effects.append(Dispatch(call))
+    elif refused is not None:
+        settle(runtime, builder, call, refused)
     elif executor is not None:
-        builder.effects.append(Queue(call_id, executor))
+        missing = builder.refusal(executor)
+        if missing is None:
+            builder.effects.append(Queue(call_id, executor))
+        else:
+            settle(runtime, builder, call, turned_away(missing), dead=True)
 
 
 def refusal_of(runtime: RuntimeContext, event: ToolRequested, executor: str | None) -> str | None:

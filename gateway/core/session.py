@@ -31,7 +31,7 @@ from gateway.events import (
 )
 from gateway.events.envelope import is_own
 from gateway.events.frozen import frozen, replace
-from gateway.store.call import Call, CallChange, Settle, changed, state_after
+from gateway.store.call import OPEN_STATES, Call, CallChange, Settle, changed, state_after
 from gateway.store.step import (
     RUNTIME,
     Enqueue,
@@ -178,16 +178,17 @@ class StepBuilder:
                 draft.native_time,
                 draft.correlation,
             )
+        self.last_sequence += 1
         new = Envelope(
-            event_id=self._mint(),
-            session_id=self.base.session_id,
-            sequence=self.last_sequence + 1,
-            event=event,
-            direction=direction,
-            recorded_at=self.now,
-            origin=origin,
-            caused_by=caused_by,
-            losses=losses,
+            self._mint(),
+            self.base.session_id,
+            self.last_sequence,
+            self.now,
+            direction,
+            event,
+            origin,
+            caused_by,
+            losses,
             dedupe_key=dedupe_key,
             written=written,
             linked_to=linked_to,
@@ -196,7 +197,6 @@ class StepBuilder:
         self.events.append(new)
         if dedupe_key is not None:
             self._taken.add(dedupe_key)
-        self.last_sequence = new.sequence
         self.memory = fold(self.memory, new)
         if linked_to is None and self._runtime.policy.routes.copying:
             targets = self.copies_of(event.kind, event.tool if isinstance(event, ToolRequested) else None)
@@ -237,17 +237,15 @@ class StepBuilder:
             state_after(before, change)
             after = None
         else:
-            numbers = range(self.base.last_sequence + 1, self.last_sequence + 1)
-            after = changed(before or ended, change, now=self.now, numbers=numbers)
+            after = changed(before or ended, change, now=self.now, numbers=())
         self._calls.append(change)
-        if after is not None and not after.is_open:
+        if after is not None and after.state in OPEN_STATES:
+            self.calls[call_id] = after
+        else:
+            self.calls.pop(call_id, None)
             after = None
         if self._open_bytes is not None:
             self._open_bytes += (0 if after is None else after.size) - (0 if before is None else before.size)
-        if after is None:
-            self.calls.pop(call_id, None)
-        else:
-            self.calls[call_id] = after
 
     @property
     def open_bytes(self) -> int:

@@ -25,10 +25,10 @@ def decide(
     """
     match signal:
         # The usual ones first, each of which is looked for in turn.
-        case s.FrameArrived(frame, cursor, _, overloaded):
-            inbound.take(runtime, builder, frame, cursor=cursor, overloaded=overloaded)
-        case s.Attempted(call_id, attempt, answer):
-            return calls.answered(runtime, builder, call_id, attempt, answer, jitter=jitter())
+        case s.FrameArrived():
+            inbound.take(runtime, builder, signal.frame, cursor=signal.cursor, overloaded=signal.overloaded)
+        case s.Attempted():
+            return calls.answered(runtime, builder, signal.call_id, signal.attempt, signal.answer, jitter=jitter())
         case s.Delivered(sequences, target, state, reason, overdue, fault):
             for sequence in sequences:
                 lifecycle.delivery(builder, sequence, target, state, reason=reason, fault=fault)
