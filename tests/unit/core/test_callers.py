@@ -1,13 +1,18 @@
-"""What a runtime's memory takes of calls from outside: nothing."""
+"""Calls from outside: nothing of them is part of a memory, and what they ask for is looked at once."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
+from gateway.core import callers
 from gateway.core.fold import fold
 from gateway.core.state import Remembered
 from gateway.events import Envelope, Event, EventId, Origin, SessionId, ToolFinished, ToolRequested
 from gateway.store.call import CALLER
+from tests.unit.core.harness import ASK, GOOD, Harness
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
@@ -23,3 +28,16 @@ def test_what_callers_do_is_no_activity_of_the_runtime(event: Event) -> None:
     origin = Origin(CALLER, "dragoman/1")
     recorded = Envelope(EventId("e"), SessionId("s"), 1, NOW + timedelta(seconds=9), direction, event, origin)
     assert fold(known, recorded) == known
+
+
+def test_what_is_asked_from_outside_is_checked_once() -> None:
+    harness, checked = Harness(), list[tuple[str, Mapping[str, Any]]]()
+
+    def check(tool: str, arguments: Mapping[str, Any]) -> None:
+        checked.append((tool, arguments))
+
+    harness.runtime = replace(harness.runtime, policy=replace(harness.runtime.policy, check_arguments=check))
+    request = callers.CallRequest(ASK.name, GOOD, "backend", "k-1", "dragoman/1")
+    call_id = harness.decide(lambda builder: callers.ask(harness.runtime, builder, request))
+    assert [call.call_id for call in harness.dispatched] == [call_id]
+    assert checked == [(ASK.name, GOOD)]
