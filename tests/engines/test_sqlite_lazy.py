@@ -206,6 +206,18 @@ async def test_many_small_events_take_few_slots_and_long_ones_are_left_as_they_a
         assert await texts(engine) == words * 2
 
 
+async def test_what_became_of_many_sends_takes_few_slots(path: Path) -> None:
+    async with SqliteEngine(path, FakeClock()) as engine:
+        await open_session(engine)
+        words = tuple(said(str(number)) for number in range(300))
+        done = await engine.commit(Step(ALICE, words, sends=tuple(Enqueue(n, RUNTIME) for n in range(300))))
+        before = rows_in(path, "steps")
+        marks = [SendChange(one.sequence, RUNTIME, "delivered", 1) for one in done.envelopes]
+        await engine.commit(Step(ALICE, send_changes=tuple(marks)))
+        assert rows_in(path, "steps") - before < 4
+        assert await engine.pending_sends(session_id=ALICE, target=RUNTIME) == []
+
+
 def test_entries_that_just_fill_a_slot_or_just_do_not_are_all_read_again(path: Path) -> None:
     with closing(open_writer(path)) as connection:
         behind = log.Behind()

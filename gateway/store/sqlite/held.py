@@ -4,7 +4,7 @@ A commit appends its rows to one table, `steps`, and touches no other. They are 
 into earlier ones, so that what begins and ends meanwhile is put into its table once, in its last state.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set as AbstractSet
 from operator import itemgetter
 from typing import Any, NamedTuple
 from zlib import compress, decompress
@@ -33,7 +33,8 @@ PLAIN, PACKED_APART, PACKED = 1, 2, 3
 """How an entry is written: as it is, or compressed, which was in two pieces before. A release reads every format up to
 its own newest."""
 _SMALL = 1_024
-"""Bytes for a step or event up to which an entry is compressed: rows repeat each other, long bodies cost much CPU."""
+"""Bytes that a step or event has apart up to which an entry is compressed: rows repeat each other, while long bodies
+cost much CPU."""
 
 Row = Sequence[Any]
 Place = tuple[SessionId, int]
@@ -62,6 +63,8 @@ class BatchRows(NamedTuple):
     states: Mapping[SessionId, str]
     """The new ones."""
     events: Sequence[EventRecord]
+    keys: AbstractSet[DedupeKey]
+    """Of these events. Not written down: what is read back is spread before anything is asked."""
     opened: Sequence[Row]
     moved: Sequence[Row]
     """`CHANGING`, and the id, of calls that were there before."""
@@ -81,6 +84,7 @@ def rows_of(writes: Writes, before: Mapping[SessionId, Head]) -> BatchRows:
         [(head.last_seq, head.size, now, cursors.get(name), name) for name, head in heads.items()],
         {name: head.state for name, head in heads.items() if name not in before or before[name].state != head.state},
         writes.events,
+        writes.keys,
         [rows.pop(call_id) for call_id in opened],
         [_MOVE(row) for row in rows.values()],
         [send_row(send) for send in writes.sends],
@@ -118,8 +122,7 @@ class HeldRows:
         """Merge what a later batch writes."""
         for event in rows.events:
             self.events[event.session_id, event.seq] = event
-            if event.dedupe_key is not None:
-                self.keys.add((event.session_id, event.direction, event.dedupe_key))
+        self.keys |= rows.keys
         for row in rows.opened:
             self.opened[row[0]] = row
         for row in rows.moved:
@@ -200,7 +203,7 @@ def encode(rows: BatchRows, steps: int) -> tuple[bytes, bytes]:
 
 def pack(said: bytes, apart: bytes, *, count: int) -> tuple[int, bytes, bytes]:
     """Compress what `encode` has written of so many steps and events, where they are small; says the format too."""
-    if len(said) + len(apart) > _SMALL * count:
+    if len(apart) > _SMALL * count:
         return PLAIN, said, apart
     # Together, since they repeat each other too. JSON has no line break of its own.
     return PACKED, compress(said + b"\n" + apart, 1), b""
@@ -236,6 +239,7 @@ def decode(number: int, said: bytes, apart: bytes) -> tuple[BatchRows, int]:
         sessions,
         states,
         [EventRecord._make((*row[:_BODY], blob(row[_BODY]), blob(row[_BODY + 1]))) for row in events],
+        frozenset(),
         opened,
         moved,
         sends,
