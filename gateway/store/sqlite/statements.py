@@ -10,7 +10,7 @@ from gateway.store.sqlite.held import CHANGING, HeldRows, Row
 
 T = TypeVar("T")
 
-_ROWS = (16, 8, 4, 2, 1)
+_ROWS = (64, 16, 4, 1)
 """Rows that one statement writes or changes. sqlite3 gives the GIL away for every statement, and the loop is slow to
 return it."""
 
