@@ -1,10 +1,11 @@
 """Bells wake all who wait, once, and nobody who does not."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
-from gateway.runtime.feeds.wakeup import Ending, Wakeup, woken
+from gateway.runtime.feeds.wakeup import Ending, Waits, Wakeup, woken
 
 LONG = 5.0
 
@@ -73,3 +74,68 @@ async def test_time_that_runs_out_right_behind_a_ring_is_no_fault(monkeypatch: p
     assert await waiting is True
     await asyncio.sleep(0)
     assert faults == []
+
+
+class Timers:
+    """The timers of the running loop, which ring when they are told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.armed: list[tuple[float, asyncio.TimerHandle]] = []
+        self.now = 100.0
+        self._loop = asyncio.get_running_loop()
+        monkeypatch.setattr(self._loop, "time", lambda: self.now)
+        monkeypatch.setattr(self._loop, "call_later", self._call_later)
+        self._rings: list[Callable[[], None]] = []
+
+    def _call_later(self, delay: float, ring: Callable[[], None]) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(self.now + delay, ring, (), self._loop)
+        self.armed.append((delay, handle))
+        self._rings.append(ring)
+        return handle
+
+    def ring(self) -> None:
+        self._rings[-1]()
+
+
+async def test_who_waits_again_and_again_has_one_timer_and_waits_as_long_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wakeup, timers = Wakeup(), Timers(monkeypatch)
+    waiting = Waits(wakeup, within=5)
+    for _ in range(3):
+        again = asyncio.create_task(waiting.woken())
+        await asyncio.sleep(0)
+        wakeup.wake()
+        assert await again is True
+    assert [delay for delay, _ in timers.armed] == [5]
+    timers.now += 3
+    again = asyncio.create_task(waiting.woken())
+    await asyncio.sleep(0)
+    timers.now += 2
+    timers.ring()
+    assert [delay for delay, _ in timers.armed] == [5, 3]
+    assert not again.done()
+    timers.now += 3
+    timers.ring()
+    assert await again is False
+
+
+async def test_a_timer_that_rings_for_nobody_is_armed_again_for_who_waits_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    wakeup, timers = Wakeup(), Timers(monkeypatch)
+    waiting = Waits(wakeup, within=5)
+    for number in (1, 2):
+        again = asyncio.create_task(waiting.woken())
+        await asyncio.sleep(0)
+        wakeup.wake()
+        assert await again is True
+        timers.ring()
+        assert [delay for delay, _ in timers.armed] == [5] * number
+
+
+async def test_who_waits_no_more_leaves_no_timer_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    wakeup, timers = Wakeup(), Timers(monkeypatch)
+    waiting = asyncio.create_task(woken(wakeup, within=5))
+    await asyncio.sleep(0)
+    wakeup.wake()
+    assert await waiting is True
+    assert [timer.cancelled() for _, timer in timers.armed] == [True]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -93,6 +94,27 @@ async def test_what_the_journal_has_told_is_left_out_of_the_news_and_what_is_onl
         told.append(await anext(items))
         await items.aclose()
     assert [sequences_of(item) for item in told] == [[2, 3, 4], ["live"], [5]]
+
+
+async def test_a_follower_that_leaves_takes_its_timer_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, armed = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
+    call_later = loop.call_later
+
+    def noting(*given: Any) -> asyncio.TimerHandle:
+        armed.append(call_later(*given))
+        return armed[-1]
+
+    async with Watched(FakeClock()) as engine:
+        engine.asked = []
+        feed = await a_followed_session(engine, 2)
+        items = follows(engine, feed, after=2, ended=Ending())
+        monkeypatch.setattr(loop, "call_later", noting)
+        first = asyncio.ensure_future(anext(items))
+        await asyncio.sleep(0)
+        feed.extend(await recorded(engine, 3))
+        await first
+        await items.aclose()
+    assert [timer.cancelled() for timer in armed] == [True]
 
 
 async def a_followed_session(engine: Watched, length: int) -> Feed:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from gateway.events import CallId, Envelope, Live, ToolFinished
 from gateway.events.weight import weight
-from gateway.runtime.feeds.wakeup import Ending, Wakeup, woken
+from gateway.runtime.feeds.wakeup import Ending, Waits, Wakeup
 from gateway.runtime.views import News
 
 TAIL = 1_000
@@ -157,10 +157,14 @@ class Feed:
         # From the end, where a deque is quick: a follower who keeps up reads a few of many.
         return [log[-back] for back in range(min(more, len(log)), 0, -1)], self._count, more > len(log)
 
-    async def wait(self, place: int, *, ended: Ending, within: float) -> bool:
-        """Wait, having joined, for something behind a place, or the end; False when neither came in so many seconds."""
+    def waiting(self, ended: Ending, *, within: float) -> Waits:
+        """Prepare, having joined, to wait for what comes or for the end, for so many seconds each time."""
         assert self._wakeup is not None, "nobody has joined"
-        return self._has_more(place) or await woken(self._wakeup, ended, within=within)
+        return Waits(self._wakeup, ended, within=within)
+
+    async def wait(self, place: int, waiting: Waits) -> bool:
+        """Wait for something behind a place, or the end; False when neither came in time."""
+        return self._has_more(place) or await waiting.woken()
 
     def _has_more(self, place: int) -> bool:
         return self._count > place or self.closed

@@ -73,6 +73,7 @@ async def _from_feed(
 ) -> AsyncGenerator[StreamItem]:
     """Yield what is behind `last` until the feed is closed."""
     place = feed.join()
+    waiting = feed.waiting(ended, within=heartbeat)
     try:
         # What was recorded up to now stands in the journal alone, everything else is still to come.
         missed = last < feed.last_sequence
@@ -91,9 +92,10 @@ async def _from_feed(
                     yield fresh
             if feed.closed or ended.is_set():
                 return
-            if not await feed.wait(place, ended=ended, within=heartbeat):
+            if not await feed.wait(place, waiting):
                 yield Heartbeat()
     finally:
+        waiting.end()
         feed.leave()
 
 

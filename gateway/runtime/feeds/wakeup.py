@@ -1,7 +1,7 @@
 """Wake-ups inside one process: they wake whoever waits, and carry nothing.
 
-Waiting costs one future and one timer. A thousand followers wait anew after each event, and for them the two
-tasks that `asyncio.wait` would take were most of what an event cost.
+Waiting costs one future. A thousand followers wait anew after each event, and for them the two tasks that
+`asyncio.wait` would take, or a timer, were most of what an event cost.
 """
 
 import asyncio
@@ -40,24 +40,57 @@ class Ending(Wakeup):
         return self._over
 
 
-async def woken(*wakeups: Wakeup, within: float) -> bool:
-    """Wait until one of them wakes; False where none does in so many seconds.
+class Waits:
+    """Waits for wake-ups again and again, each time for so many seconds; its one timer is armed anew where it rings.
 
-    Who calls this has looked before, without a wait in between, whether there is anything to wait for.
+    Whoever waits has looked before, without a wait in between, whether there is anything to wait for.
     """
-    loop = asyncio.get_running_loop()
-    waiter: asyncio.Future[bool] = loop.create_future()
-    alarm = loop.call_later(within, guard_call("notifications", _give_up), waiter)
-    for wakeup in wakeups:
-        wakeup.waiting.add(waiter)
+
+    def __init__(self, *wakeups: Wakeup, within: float) -> None:
+        self._wakeups = wakeups
+        self._within = within
+        self._until = 0.0
+        self._waiter: asyncio.Future[bool] | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+
+    async def woken(self) -> bool:
+        """Wait until one of them wakes; False where none does in time."""
+        loop = asyncio.get_running_loop()
+        self._waiter = waiter = loop.create_future()
+        self._until = loop.time() + self._within
+        if self._alarm is None:
+            self._arm(self._within)
+        for wakeup in self._wakeups:
+            wakeup.waiting.add(waiter)
+        try:
+            return await waiter
+        finally:
+            for wakeup in self._wakeups:
+                wakeup.waiting.discard(waiter)
+
+    def end(self) -> None:
+        """Wait no more."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def _arm(self, seconds: float) -> None:
+        self._alarm = asyncio.get_running_loop().call_later(seconds, guard_call("notifications", self._ring))
+
+    def _ring(self) -> None:
+        self._alarm = None
+        if self._waiter is None or self._waiter.done():
+            return
+        left = self._until - asyncio.get_running_loop().time()
+        if left > 0:
+            self._arm(left)
+        else:
+            self._waiter.set_result(False)
+
+
+async def woken(*wakeups: Wakeup, within: float) -> bool:
+    """Wait once until one of them wakes; False where none does in so many seconds."""
+    waiting = Waits(*wakeups, within=within)
     try:
-        return await waiter
+        return await waiting.woken()
     finally:
-        alarm.cancel()
-        for wakeup in wakeups:
-            wakeup.waiting.discard(waiter)
-
-
-def _give_up(waiter: asyncio.Future[bool]) -> None:
-    if not waiter.done():
-        waiter.set_result(False)
+        waiting.end()
