@@ -123,8 +123,8 @@ def find_fault(value: object, path: str = "", *, forbid_keys: bool = True, max_d
 
 def holds_forbidden_key(raw: bytes) -> bool:
     """Say whether one of the forbidden keys may stand in a text of JSON that writes ASCII without escapes."""
-    # Two looks for the three of them.
-    return b"constructor" in raw or (b"proto" in raw and (b"__proto__" in raw or b"prototype" in raw))
+    # Two looks for the three of them, by `find`: `in` takes twice as long, as it tries first to read a single byte.
+    return raw.find(b"constructor") >= 0 or (raw.find(b"proto") >= 0 and (b"__proto__" in raw or b"prototype" in raw))
 
 
 def count_brackets(raw: bytes) -> int:
@@ -170,9 +170,9 @@ def nests_deeper(value: object, most: int) -> bool:
     return write_within(value, most) is None and has_more_levels(value, most)
 
 
-def cut_member(written: bytes, owner: Mapping[str, Any], name: str) -> bytes:
+def cut_member(written: bytes, owner: dict[str, Any], name: str) -> bytes:
     """Take a member's JSON out of that of its object, which `orjson` has written."""
-    if next(reversed(cast("dict[str, Any]", owner))) != name:
+    if next(reversed(owner)) != name:
         return orjson.dumps(owner[name])
     # What stands before the last one is as long whatever comes then.
     return written[len(orjson.dumps({**owner, name: 0})) - 2 : -1]

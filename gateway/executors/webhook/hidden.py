@@ -32,9 +32,9 @@ class Hidden:
 
     def may_be_in(self, body: bytes) -> bool:
         """Whether a JSON text may hold one of them, in any way it can be written; False is certain."""
-        # A loop, as one that is made for `any` takes twice as long.
+        # A loop, as one that is made for `any` takes twice as long; for `find` see `holds_forbidden_key`.
         for sign in self._signs:  # noqa: SIM110
-            if sign in body:
+            if body.find(sign) >= 0:
                 return True
         return False
 
