@@ -406,9 +406,9 @@ def settle(
             SETTLED[outcome.outcome],
             outcome_fingerprint(outcome),
             index,
-            unknown=outcome.unknown,
-            error=outcome.error,
-            dead=dead,
+            outcome.unknown,
+            outcome.error,
+            dead,
         )
     )
     if sends:

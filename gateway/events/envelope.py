@@ -62,8 +62,6 @@ class Envelope:
     caused_by: int | None = None
     """Sequence of the event that led to this one."""
     losses: tuple[Loss, ...] = ()
-    stored_kind: str | None = None
-    """The kind it was stored under, where this release cannot read it: `event` is then opaque, and never said."""
     dedupe_key: str | None = None
     """With a repeat of (session, direction, key) nothing of a step is written: it is Repeated. Shown to nobody."""
     written: bytes | None = field(default=None, compare=False, repr=False)
@@ -72,6 +70,8 @@ class Envelope:
     """Of an action of the runtime's own: the caller's call that it is, so that it is shown and counted once."""
     synthetic: bool = False
     """Made by the gateway itself: no runtime, caller, client or backend has said it."""
+    stored_kind: str | None = None
+    """The kind it was stored under, where this release cannot read it: `event` is then opaque, and never said."""
 
 
 @frozen

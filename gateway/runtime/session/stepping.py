@@ -107,13 +107,13 @@ class StepMaker:
         self._taken.clear()
         return StepBuilder(
             view,
-            now=self._shared.clock.now(),
-            mint=self._shared.ids.event_id,
-            take_slot=self._take_slot,
-            refusal=self._shared.slots.refusal,
-            runtime=runtime,
-            known=known,
-            repeats=repeats,
+            self._shared.clock.now(),
+            self._shared.ids.event_id,
+            self._take_slot,
+            self._shared.slots.refusal,
+            runtime,
+            known,
+            repeats,
         )
 
     def _take_slot(self, executor: str) -> bool:
