@@ -184,8 +184,10 @@ def _change_calls(
         call = calls.get(call_id) or writes.calls.get(call_id) or known.call(call_id)
         if isinstance(change, Open):
             # What it was asked is in its event.
-            placed = {"session_id": session_id, "runtime": head.runtime, "arguments": None, "size": 0}
-            after = open_call(call, change.call, change.request_index, now=time, numbers=numbers, **placed)
+            fresh = replace(
+                change.call, session_id=session_id, runtime=head.runtime, created_at=time, arguments=None, size=0
+            )
+            after = open_call(call, fresh, change.request_index, now=time, numbers=numbers)
             opened.append(call_id)
         else:
             after = changed(call, change, now=time, numbers=numbers)

@@ -311,12 +311,8 @@ def state_after(call: Call, change: CallChange) -> CallState:
     return after
 
 
-def opened(
-    known: Call | None, call: Call, index: int | None, *, now: datetime, numbers: Sequence[int], **placed: Any
-) -> Call:
+def opened(known: Call | None, call: Call, index: int | None, *, now: datetime, numbers: Sequence[int]) -> Call:
     """Say what a new call is, whose request is the step's event of this index; `known` is one that is there already.
-
-    What is `placed` are members that whoever keeps it says.
 
     Raises:
         Stale: there is one, or the call cannot begin in its state.
@@ -331,9 +327,9 @@ def opened(
     if sequence < 1:
         raise InvalidRequest(f"call {call.call_id!r} points at no request")
     finished_at = None if call.state in OPEN_STATES else now
-    if not placed and (call.created_at, call.request_sequence, call.finished_at) == (now, sequence, finished_at):
+    if (call.created_at, call.request_sequence, call.finished_at) == (now, sequence, finished_at):
         return call
-    return replace(call, created_at=now, request_sequence=sequence, finished_at=finished_at, **placed)
+    return replace(call, created_at=now, request_sequence=sequence, finished_at=finished_at)
 
 
 def sequence_of(index: int, numbers: Sequence[int]) -> int:
