@@ -320,6 +320,19 @@ class Link(Protocol):
         ...
 
 
+@runtime_checkable
+class Corkable(Protocol):
+    """A link that can let several frames leave in one write; one that has not both sends each for itself."""
+
+    def cork(self) -> None:
+        """Keep what is sent until `uncork`, and answer as if it had left."""
+        ...
+
+    def uncork(self) -> None:
+        """Let leave what was kept."""
+        ...
+
+
 class Connector(Protocol):
     """All connections to one runtime."""
 

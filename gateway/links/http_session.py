@@ -4,6 +4,7 @@ import aiohttp
 
 from gateway.errors import LinkRefused
 from gateway.links.addresses import REDIRECTS, AddressRefused, guarded_socket, refused_address, refused_redirect
+from gateway.links.corked import CorkedWebSocket
 
 
 def shared_session() -> aiohttp.ClientSession:
@@ -19,6 +20,7 @@ def shared_session() -> aiohttp.ClientSession:
         timeout=aiohttp.ClientTimeout(),
         trust_env=False,
         middlewares=(_stay,),
+        ws_response_class=CorkedWebSocket,
     )
 
 

@@ -48,6 +48,20 @@ async def test_a_link_whose_pings_were_answered_is_ended_by_none_of_them() -> No
     assert await asyncio.wait_for(ended, 5) == "no sign of the peer within 0.06 s"
 
 
+async def test_a_ping_has_its_whole_time_whenever_others_were_answered() -> None:
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[str] = loop.create_future()
+    pings = Pings(timedelta(milliseconds=60), ended.set_result)
+    said, _ = pings.expect()
+    pings.take(said)
+    # Half of the time of the one that was answered.
+    await asyncio.sleep(0.03)
+    asked_at = loop.time()
+    pings.expect()
+    await asyncio.wait_for(ended, 5)
+    assert loop.time() - asked_at >= 0.06
+
+
 async def test_what_is_a_future_already_needs_no_task() -> None:
     async def work() -> int:
         return 2

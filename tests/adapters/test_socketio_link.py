@@ -393,3 +393,70 @@ async def test_pings_of_the_peer_are_answered_and_its_late_pongs_count() -> None
         await within(asyncio.gather(*(link.prove() for _ in range(3))))
         assert link.ended is None
     assert answers == [b"hello"]
+
+
+async def test_what_was_kept_leaves_in_its_order_and_a_ping_behind_it() -> None:
+    heard: list[str] = []
+
+    async def hear(socket: web.WebSocketResponse) -> None:
+        await let_in(socket)
+        async for message in socket:
+            heard.append(message.data)
+            if message.data.endswith("last]"):
+                return
+
+    async with scripted(hear) as (target, session), open_link(target, Collector(), session=session) as link:
+        link.cork()
+        for number in range(3):
+            assert (await link.send(Frame("message", number))).state == "sent"
+        proof = asyncio.ensure_future(link.prove())
+        assert not proof.done()
+        link.uncork()
+        await within(proof)
+        assert heard == [f'42["message",{number}]' for number in range(3)]
+
+
+async def test_more_than_a_little_is_not_kept() -> None:
+    heard: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def hear(socket: web.WebSocketResponse) -> None:
+        await let_in(socket)
+        heard.set_result((await socket.receive()).data)
+        await listen(socket)
+
+    async with scripted(hear) as (target, session), open_link(target, Collector(), session=session) as link:
+        link.cork()
+        await link.send(Frame("message", "x" * 70_000))
+        assert len(await within(heard)) > 70_000
+
+
+async def test_who_leaves_takes_what_was_kept_with_it_and_says_goodbye() -> None:
+    said: list[str] = []
+    left = asyncio.Event()
+
+    async def hear(socket: web.WebSocketResponse) -> None:
+        await let_in(socket)
+        said.extend([message.data async for message in socket])
+        left.set()
+
+    async with scripted(hear) as (target, session):
+        async with open_link(target, Collector(), session=session) as link:
+            link.cork()
+            await link.send(Frame("message", "never let go"))
+        await within(left.wait())
+    assert said == ["41", "1"]
+
+
+async def test_a_link_that_is_over_still_closes_its_websocket_whatever_was_kept() -> None:
+    code: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+
+    async def hear(socket: web.WebSocketResponse) -> None:
+        await let_in(socket)
+        await listen(socket)
+        code.set_result(socket.close_code)
+
+    async with scripted(hear) as (target, session):
+        async with open_link(target, Collector(), session=session) as link:
+            link.cork()
+            link.end("somebody has had enough")
+        assert await within(code) == 1000

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from gateway.adapter.port import Adapter
+from gateway.clock import Clock
 from gateway.errors import EngineUnavailable, Stale
 from gateway.events import CallId, Envelope, SessionId
 from gateway.http.app import build_app
@@ -113,6 +114,8 @@ class Cluster:
     shared: SharedMemory
     adapters: Mapping[str, Adapter] | None = None
     """Instead of those that are installed."""
+    clock: Clock | None = None
+    """Instead of the system's."""
 
     def read(self) -> Settings:
         if self.adapters is None:
@@ -135,7 +138,12 @@ class Cluster:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         made = parts_for(config, reread=self.read, url=url)
         parts = replace(
-            made, engine=engine, shared=True, adapters=self.adapters or made.adapters, tuning=self.scene.tuning
+            made,
+            engine=engine,
+            shared=True,
+            adapters=self.adapters or made.adapters,
+            clock=self.clock or made.clock,
+            tuning=self.scene.tuning,
         )
         with listener:
             async with Gateway(config, parts) as gateway:

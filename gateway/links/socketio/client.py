@@ -212,6 +212,16 @@ class SocketLink:
         room = begun(self._door.socket.send_frame(packet, aiohttp.WSMsgType.TEXT))
         return _SENT if room is None and ack is None else self._receipt(room, ack)
 
+    def cork(self) -> None:
+        """Keep what is sent, until `uncork`."""
+        if self._door.socket is not None:
+            self._door.socket.transport.cork()
+
+    def uncork(self) -> None:
+        """Let leave in one write what was sent since `cork`."""
+        if self._door.socket is not None:
+            self._door.socket.transport.uncork()
+
     async def _receipt(self, room: Awaitable[None] | None, ack: str | None) -> Receipt:
         """Wait until the peer has read enough of what it was sent, and has acknowledged a frame."""
         if room is not None:

@@ -9,7 +9,7 @@ from gateway.guard import guard_call
 
 
 class Pings:
-    """One link's; all that wait share a timer, since the first that is not answered ends the link."""
+    """One link's; all share a timer, which runs out in peace where nothing waits: most are answered at once."""
 
     __slots__ = ("_last", "_patience", "_silent", "_timer", "_waiting")
 
@@ -18,7 +18,7 @@ class Pings:
         self._patience = patience.total_seconds()
         self._silent = silent
         self._last = 0
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[int, float, asyncio.Future[None]]] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def expect(self) -> tuple[bytes, "asyncio.Future[None]"]:
@@ -26,10 +26,9 @@ class Pings:
         loop = asyncio.get_running_loop()
         self._last += 1
         answer = loop.create_future()
-        self._waiting.append((self._last, answer))
+        self._waiting.append((self._last, loop.time(), answer))
         if self._timer is None:
-            silence = f"no sign of the peer within {self._patience:g} s"
-            self._timer = loop.call_later(self._patience, guard_call("link", self._silent), silence)
+            self._timer = loop.call_later(self._patience, guard_call("link", self._look))
         return str(self._last).encode(), answer
 
     def take(self, said: bytes) -> None:
@@ -37,19 +36,28 @@ class Pings:
         if not said.isdigit() or len(said) >= 20 or int(said) > self._last:
             return
         waiting, self._waiting = self._waiting, []
-        for number, answer in waiting:
+        for one in waiting:
+            number, _, answer = one
             if number > int(said):
-                self._waiting.append((number, answer))
+                self._waiting.append(one)
             elif not answer.done():
                 answer.set_result(None)
-        if not self._waiting and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+
+    def _look(self) -> None:
+        """End the link where the oldest ping has waited too long, else look again when it will have."""
+        self._timer = None
+        if not self._waiting:
+            return
+        loop, (_, asked_at, _) = asyncio.get_running_loop(), self._waiting[0]
+        if loop.time() >= asked_at + self._patience:
+            self._silent(f"no sign of the peer within {self._patience:g} s")
+        else:
+            self._timer = loop.call_at(asked_at + self._patience, guard_call("link", self._look))
 
     def end(self, reason: str) -> None:
         """Let nobody wait any more: the link is over."""
         waiting, self._waiting = self._waiting, []
-        for _, answer in waiting:
+        for _, _, answer in waiting:
             if not answer.done():
                 answer.set_exception(LinkLost(reason))
         if self._timer is not None:

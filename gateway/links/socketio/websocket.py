@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 
 from gateway.links import json
+from gateway.links.corked import CorkedTransport
 from gateway.links.socketio.packet import read_event
 
 if TYPE_CHECKING:
@@ -73,12 +74,13 @@ class Door:
 class WebSocket:
     """A websocket that keeps event packets for the link and leaves the rest to Engine.IO."""
 
-    __slots__ = ("_inner", "_link", "send_frame")
+    __slots__ = ("_inner", "_link", "send_frame", "transport")
 
     def __init__(self, inner: Any, link: "SocketLink") -> None:
         self._inner = inner
         self.send_frame: Callable[[bytes, aiohttp.WSMsgType], Coroutine[Any, Any, None]] = inner.send_frame
         """Sends a frame of ours; what is to be waited for is room."""
+        self.transport: CorkedTransport = inner.transport
         self._link = link
 
     async def receive(self) -> Any:
@@ -115,6 +117,7 @@ class WebSocket:
             return message
 
     async def say_goodbye(self) -> None:
+        self.transport.forget()
         for packet in _GOODBYE:
             await self._inner.send_str(packet)
 
@@ -150,4 +153,5 @@ class WebSocket:
         await self._inner.send_bytes(content)
 
     async def close(self) -> None:
+        self.transport.forget()
         await self._inner.close()

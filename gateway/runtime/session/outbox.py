@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.adapter.port import Link, Receipt
+from gateway.adapter.port import Corkable, Link, Receipt
 from gateway.core.adapt import tells_state
 from gateway.core.effects import Transmit
 from gateway.core.resend import OVERDUE
@@ -68,6 +68,8 @@ class Outbox:
         self._look = look
         self._permit = permit
         self._link: Link | None = None
+        self._corkable: Corkable | None = None
+        """The link, where what leaves in one turn can leave in one write."""
         self._sender: asyncio.Task[None] | None = None
         self._proof: asyncio.Future[None] | None = None
         """What the link was asked last: whether all that was said before has come."""
@@ -135,13 +137,13 @@ class Outbox:
     def link_up(self, link: Link) -> None:
         """Start on a fresh link: first what the ledger says is pending, then what comes."""
         self.link_down()
-        self._link = link
+        self._link, self._corkable = link, link if isinstance(link, Corkable) else None
         self.outgoing.link_up()
         self._start()
 
     def link_down(self, *, refused: bool = False) -> None:
         """Stop sending; whatever is not known to be delivered stays pending."""
-        self._link = None
+        self._link = self._corkable = None
         self.post_marks()
         self.outgoing.link_down(refused=refused)
         running = (self._sender, self._proof, self._ripening, self._patience, self._looking)
@@ -186,11 +188,37 @@ class Outbox:
         if link is None or (self._sender is not None and not self._sender.done()):
             return
         sending = self._send_all(link)
-        waits = next(sending, None)
+        waits = self._turn(partial(next, sending))
         if waits is not None:
-            go_on = partial(_go_on, sending, waits)
+            go_on = partial(self._go_on, sending, waits)
             self._sender = guard("outbox", go_on, self._shared.tasks, again=False, session_id=self._session_id)
             self._sender.add_done_callback(guard_call("outbox", partial(self._end_sender, sending, waits)))
+
+    def _turn(self, go_on: Callable[[], Awaitable[Any]]) -> Awaitable[Any] | None:
+        """Send until something must be waited for, which is answered; None where all is done."""
+        link = self._corkable
+        if link is None or not self._permit.holds:
+            return _until_it_waits(go_on)
+        link.cork()
+        try:
+            return _until_it_waits(go_on)
+        finally:
+            if self._permit.holds:
+                link.uncork()
+            else:
+                # Each was let go under a permit that has run out since: none of them leaves.
+                self._drop_link("the lease ran out before what was sent had left")
+
+    async def _go_on(self, sending: Sending[None], waits: Awaitable[Any]) -> None:
+        """Wait for what sending waits for, until it is done."""
+        on: Awaitable[Any] | None = waits
+        while on is not None:
+            try:
+                came = await on
+            except BaseException as exc:  # noqa: BLE001 - it is the sender's own, which asked for it
+                on = self._turn(partial(sending.throw, exc))
+            else:
+                on = self._turn(partial(sending.send, came))
 
     def _end_sender(self, sending: Sending[None], waits: Awaitable[Any], task: "asyncio.Task[None]") -> None:
         """Leave nothing open of work whose task was canceled, perhaps before it had begun to wait."""
@@ -381,16 +409,8 @@ class Outbox:
             self._link_failed(self.outgoing.way.proven(asked_at=asked_at, window=self.outgoing.window), exc)
 
 
-async def _go_on(sending: Sending[None], waits: Awaitable[Any]) -> None:
-    """Wait for what work yields, until it is done."""
-    while True:
-        try:
-            came = await waits
-        except BaseException as exc:  # noqa: BLE001 - it is the work's own, which asked for it
-            step = partial(sending.throw, exc)
-        else:
-            step = partial(sending.send, came)
-        try:
-            waits = step()
-        except StopIteration:
-            return
+def _until_it_waits(go_on: Callable[[], Awaitable[Any]]) -> Awaitable[Any] | None:
+    try:
+        return go_on()
+    except StopIteration:
+        return None
