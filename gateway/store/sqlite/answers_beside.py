@@ -15,7 +15,7 @@ from gateway.store.call import Call
 from gateway.store.encoding import decode_envelope
 from gateway.store.questions.answers import AnswersQuestions
 from gateway.store.questions.question import Question
-from gateway.store.records import SnapshotRecord, call_from, moment
+from gateway.store.records import EventRecord, SnapshotRecord, call_from, moment
 from gateway.store.rows import ANY_SESSION, InteractionRow, Page, Send, SessionFilter, SessionRow, StoredAnswer
 from gateway.store.sqlite import leases
 from gateway.store.sqlite.beside import Beside, TablesNeeded
@@ -94,9 +94,15 @@ def _events(session_id: SessionId, after: int, limit: int) -> Beside[list[Envelo
     question = questions.sessions.events(session_id, after, limit)
 
     def concerns(held: HeldRows) -> Any:
-        if session_id not in held.sessions:
+        touched = held.sessions.get(session_id)
+        if touched is None:
             return None
-        return [one for (name, seq), one in held.events.items() if name == session_id and seq > after] or None
+        # A session's newest events are held, without a gap.
+        sequence, found = touched[0], list[EventRecord]()
+        while sequence > after and (record := held.events.get((session_id, sequence))) is not None:
+            found.append(record)
+            sequence -= 1
+        return found[::-1] or None
 
     def ask(connection: sqlite3.Connection, part: Any) -> list[Envelope]:
         found = answer(connection, question)
