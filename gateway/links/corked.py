@@ -57,6 +57,8 @@ class CorkedTransport:
 class CorkedWebSocket(_WebSocket):
     """For `aiohttp.ClientSession(ws_response_class=...)`."""
 
+    __slots__ = ("transport",)
+
     def __init__(self, reader: Any, writer: Any, *others: Any, **options: Any) -> None:
         super().__init__(reader, writer, *others, **options)
         self.transport = writer.transport = CorkedTransport(writer.transport)

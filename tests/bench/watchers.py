@@ -31,7 +31,7 @@ async def watched(subject: Subject) -> AsyncGenerator[None]:
         path = f"/v1/sessions/{session}"
         watching = [
             asyncio.create_task(_follow(subject, f"{path}/events/stream")),
-            asyncio.create_task(_ask(http, (path, f"{path}/events?limit=100", "/v1/calls?limit=100"))),
+            asyncio.create_task(_ask(http, path)),
         ]
         try:
             yield
@@ -55,7 +55,19 @@ async def _follow(subject: Subject, path: str) -> None:
         writer.close()
 
 
-async def _ask(http: httpx.AsyncClient, paths: tuple[str, ...]) -> None:
-    for path in cycle(paths):
-        (await http.get(path)).raise_for_status()
+async def _ask(http: httpx.AsyncClient, path: str) -> None:
+    """Ask for a session, its newest events, since the oldest of very many are removed, and the newest calls."""
+    newest = 0
+    for kind in cycle(("session", "events", "calls")):
+        match kind:
+            case "session":
+                newest = (await _get(http, path))["last_sequence"]
+            case "events":
+                await _get(http, f"{path}/events?limit=100&after={max(0, newest - 100)}")
+            case _:
+                await _get(http, "/v1/calls?limit=100")
         await asyncio.sleep(_EVERY)
+
+
+async def _get(http: httpx.AsyncClient, path: str) -> dict[str, Any]:
+    return (await http.get(path)).raise_for_status().json()

@@ -28,7 +28,7 @@ class Pings:
         answer = loop.create_future()
         self._waiting.append((self._last, loop.time(), answer))
         if self._timer is None:
-            self._timer = loop.call_later(self._patience, guard_call("link", self._look))
+            self._timer = loop.call_later(self._patience, _LOOK, self)
         return str(self._last).encode(), answer
 
     def take(self, said: bytes) -> None:
@@ -43,7 +43,7 @@ class Pings:
             elif not answer.done():
                 answer.set_result(None)
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """End the link where the oldest ping has waited too long, else look again when it will have."""
         self._timer = None
         if not self._waiting:
@@ -52,7 +52,7 @@ class Pings:
         if loop.time() >= asked_at + self._patience:
             self._silent(f"no sign of the peer within {self._patience:g} s")
         else:
-            self._timer = loop.call_at(asked_at + self._patience, guard_call("link", self._look))
+            self._timer = loop.call_at(asked_at + self._patience, _LOOK, self)
 
     def end(self, reason: str) -> None:
         """Let nobody wait any more: the link is over."""
@@ -63,3 +63,6 @@ class Pings:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+_LOOK = guard_call("link", Pings.look)
