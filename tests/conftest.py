@@ -111,12 +111,20 @@ def _logging_restored() -> Iterator[None]:
     """A gateway sets up logging for its whole process."""
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
+    levels = {name: logger.level for name, logger in _loggers()}
     yield
     if structlog.is_configured():
         log.configure()
         root.setLevel(level)
         root.handlers[:] = handlers
+        for name, logger in _loggers():
+            logger.setLevel(levels.get(name, logging.NOTSET))
         structlog.reset_defaults()
+
+
+def _loggers() -> list[tuple[str, logging.Logger]]:
+    known = logging.root.manager.loggerDict.items()
+    return [(name, logger) for name, logger in known if isinstance(logger, logging.Logger)]
 
 
 @pytest.fixture
