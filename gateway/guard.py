@@ -125,7 +125,7 @@ class Tasks:
         """Run a coroutine as one of these; for `guard` and `awaited`, which everybody else uses."""
         task = asyncio.get_running_loop().create_task(work, name=intern(f"dragoman-{name}"), context=context)
         self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        task.add_done_callback(self._running.discard, context=self.context)
         if self._closed:
             task.cancel()
         return task

@@ -22,8 +22,9 @@ class Once:
     def set(self) -> None:
         """Let it happen; again is nothing."""
         self._happened = True
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
+        future, self._future = self._future, None
+        if future is not None and not future.done():
+            future.set_result(None)
 
     def future(self) -> "asyncio.Future[None]":
         """Give what `asyncio.wait` may wait for; it belongs to all who wait, so that nobody may cancel it."""

@@ -192,7 +192,8 @@ class SocketLink:
             async with asyncio.timeout(self._target.refusal_grace.total_seconds()):
                 await self._heard.wait()
         except TimeoutError:
-            return
+            # Nobody waits for it any more, and what they would wait for is let go of.
+            self._heard.set()
 
     def send(self, frame: Frame) -> Awaitable[Receipt]:
         """Send one frame: at once, unless the peer leaves too much unread, or is to acknowledge it."""

@@ -138,9 +138,9 @@ class Supervisor:
 
     async def _until_ended(self, link: Link, cut: "asyncio.Future[str]") -> str:
         lost, closed = as_future("link", link.wait_closed(), self._tasks), self._worker.closed.future()
-        tell = guard_call("link", partial(_pass_on, cut))
-        lost.add_done_callback(tell)
-        closed.add_done_callback(tell)
+        tell = partial(_PASS_ON, cut)
+        lost.add_done_callback(tell, context=self._tasks.context)
+        closed.add_done_callback(tell, context=self._tasks.context)
         try:
             reason = await cut
             # What the link itself says of its end is more than why it was cut.
@@ -197,3 +197,6 @@ def _pass_on(cut: "asyncio.Future[str]", ended: "asyncio.Future[str] | asyncio.F
         cut.set_exception(exc)
     else:
         cut.set_result(ended.result() or "the session is closed")
+
+
+_PASS_ON = guard_call("link", _pass_on)

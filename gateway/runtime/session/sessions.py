@@ -161,7 +161,6 @@ class Sessions:
         )
         working = guard("session", partial(self._work, worker), self._tasks, session_id=session_id)
         self._carried[session_id] = self._link(runtime, worker, working)
-        working.add_done_callback(guard_call("session", lambda _: self._ended(worker)))
         self._handover.wake()
 
     def _drop_link(self, session_id: SessionId, reason: str) -> None:
@@ -211,6 +210,9 @@ class Sessions:
                 self._left[session_id] = worker.left
             if not is_to_end():
                 self._begin_again(session_id, after=pause)
+        finally:
+            if worker.closed.is_set() and self._carried_by(worker) is not None:
+                del self._carried[session_id]
 
     async def _take_up_again(self, session_id: SessionId, *, after: float) -> None:
         row: SessionRow | None = None
@@ -227,10 +229,6 @@ class Sessions:
                     self._leave(session_id)
                     return
         await self._take_up_or_later(row, self._keeper.lease)
-
-    def _ended(self, worker: SessionWorker) -> None:
-        if worker.closed.is_set() and self._carried_by(worker) is not None:
-            del self._carried[worker.view.session_id]
 
     def _carried_by(self, worker: SessionWorker) -> Carried | None:
         """Find the session of a worker, unless it has been let go, or is carried by another one by now."""

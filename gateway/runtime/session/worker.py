@@ -83,7 +83,7 @@ class SessionWorker:
             log=self.log,
             post=self.inbox.put,
             drop_link=drop_link,
-            look=lambda: self._runner.view,
+            look=self._look,
             permit=self.permit,
         )
         self._timer = DueTimer(self.inbox, shared.clock, self._next_due)
@@ -109,6 +109,9 @@ class SessionWorker:
     @property
     def view(self) -> SessionView:
         """The session as it is by now."""
+        return self._runner.view
+
+    def _look(self) -> SessionView:
         return self._runner.view
 
     # What others call ------------------------------------------------------------------------------------
@@ -252,6 +255,8 @@ class SessionWorker:
                 if self._effects.late:
                     await self._effects.look_up_late()
                 self._busy = False
+                # While it waits it keeps nothing of what it has done.
+                del batch, marks
         except Fenced:
             self.lose()
             for signal in self._runner.under_way:
