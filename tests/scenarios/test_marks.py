@@ -1,8 +1,10 @@
 """That an outcome was delivered is on record with the session's next step, or soon with one of its own."""
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 
 from gateway.adapter.port import Capabilities, Frame, Receipt
@@ -50,8 +52,34 @@ class SilentRuntime(PlainRuntime):
         await self.change.until(lambda: self.proofs > before or None, PATIENCE, what=str)
 
 
+@dataclass
+class CorkableRuntime(SilentRuntime):
+    """One whose link lets several frames leave in one write."""
+
+    asked_along: list[bool] = field(default_factory=list[bool])
+    """For each time that it was asked: whether that left in one write with something else."""
+    _kept: int | None = None
+
+    def cork(self) -> None:
+        self._kept = len(self.heard)
+
+    def uncork(self) -> None:
+        self._kept = None
+
+    def send(self, frame: Frame) -> Receipt:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.heard.append(frame.payload)
+        self.change.tell()
+        return Receipt("sent")
+
+    def prove(self) -> Awaitable[None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.asked_along.append(self._kept is not None and len(self.heard) > self._kept)
+        return super().prove()
+
+
 @asynccontextmanager
-async def running(folder: Path, *, window: str) -> AsyncGenerator[tuple[Running, SilentRuntime]]:
+async def running(
+    folder: Path, *, window: str, runtime: SilentRuntime | None = None
+) -> AsyncGenerator[tuple[Running, SilentRuntime]]:
     settings = {
         "runtimes": {
             "finn": {"adapter": "plain", "url": "http://plain.invalid", "session": "s", "delivery_window": window}
@@ -59,7 +87,7 @@ async def running(folder: Path, *, window: str) -> AsyncGenerator[tuple[Running,
         "executors": {"cards": {"type": "static", "result": "Go fish!"}},
         "routes": [{"match": {"tool": "*"}, "to": "cards"}],
     }
-    runtime = SilentRuntime()
+    runtime = runtime or SilentRuntime()
     async with plain_gateway(folder, settings=settings, runtime=runtime) as (gateway, _):
         yield gateway, runtime
 
@@ -99,3 +127,15 @@ async def test_a_gateway_that_stops_leaves_on_record_what_was_delivered_and_says
     async with running(tmp_path, window="1s") as (_, runtime):
         await runtime.called("b")
     assert runtime.ended == ["b"]
+
+
+async def test_a_busy_link_is_asked_along_with_what_leaves_anyhow_once_a_window_is_over(tmp_path: Path) -> None:
+    runtime, names = CorkableRuntime(), count()
+    async with running(tmp_path, window="1s", runtime=runtime), asyncio.timeout(PATIENCE):
+        begun = asyncio.get_running_loop().time()
+        while True not in runtime.asked_along:
+            await runtime.called(str(next(names)))
+        took = asyncio.get_running_loop().time() - begun
+        await runtime.called("last")
+    assert len(runtime.asked_along) <= took
+    assert "delivered" in states(tmp_path)

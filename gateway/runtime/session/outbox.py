@@ -33,8 +33,8 @@ from gateway.store.step import NEWER, RUNTIME
 
 _RETRY_LOAD = 1.0
 _LOOK_AGAIN = 30.0
-_SLACK = 0.01
-"""Seconds behind a window after which what it was about has surely passed it."""
+_SLACK = 0.25
+"""Part of a window for which its end waits for something that leaves anyhow, which takes the question along."""
 _TAKEN = Receipt("sent")
 
 T = TypeVar("T")
@@ -76,6 +76,8 @@ class Outbox:
         self._leaving: int | None = None
         """What was taken out last; if sending fails in a way that nobody foresaw, that was about this one."""
         self._ripening: asyncio.TimerHandle | None = None
+        self._ripe_at = 0.0
+        """When the window is over that this timer is for; it rings later."""
         self._patience: asyncio.TimerHandle | None = None
         self._looking: asyncio.TimerHandle | None = None
 
@@ -284,10 +286,16 @@ class Outbox:
         """Take note of what came of a send; says whether the next one may leave."""
         silent = self.outgoing.runtime.capabilities.delivery == "silence"
         meaning = SENT if silent and result is _TAKEN else read_result(result, silent=silent)
-        for signal in self.outgoing.sent(item, meaning, now=self._shared.clock.monotonic()):
+        now = self._shared.clock.monotonic()
+        for signal in self.outgoing.sent(item, meaning, now=now):
             self._post(signal)
-        if meaning is SENT and self._ripening is None:
-            self._await_silence()
+        if meaning is SENT:
+            if self._ripening is None:
+                self._await_silence()
+            elif now >= self._ripe_at:
+                # In one write with this one.
+                self._ripening.cancel()
+                self._ripen()
         if isinstance(result, LinkLost):
             self._log.info("a send was cut off", sequence=item.sequence, reason=str(result))
             self._drop_link(str(result))
@@ -358,9 +366,9 @@ class Outbox:
         """Look again in a window, if there will be something to look at: at most one look a window, for all sends."""
         way = self.outgoing.way
         if (way.sent or way.marks) and self._ripening is None and self._proof is None:
-            self._ripening = asyncio.get_running_loop().call_later(
-                self.outgoing.window + _SLACK, guard_call("outbox", self._ripen)
-            )
+            self._ripe_at = self._shared.clock.monotonic() + self.outgoing.window
+            wait = self.outgoing.window * (1 + _SLACK)
+            self._ripening = asyncio.get_running_loop().call_later(wait, guard_call("outbox", self._ripen))
 
     def _ripen(self) -> None:
         """Nothing was said against some sends for a window: they are delivered, if the link still stands."""
