@@ -88,7 +88,9 @@ def read_and_write(text: str | bytes, *, max_depth: int = MAX_DEPTH) -> tuple[An
         and nests_deeper(value, max_depth)
     ):
         raise Unreadable("depth", f"nested deeper than {max_depth} levels")
-    _refuse_huge_integers(raw)
+    # A number that was rounded is written in another way than it came.
+    if written != raw:
+        _refuse_huge_integers(raw)
     return value, None if written is None or holds_forbidden_key(written) else written
 
 

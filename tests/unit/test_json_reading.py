@@ -73,7 +73,9 @@ def read(text: str, *, max_depth: int = MAX_DEPTH) -> tuple[Any, str | None]:
 @given(TEXTS)
 @example('"' + "1" * 20 + '"')
 @example('["' + "-" * 30 + '", 1.00000000000000000000001]')
-@example("[-9223372036854775808, 18446744073709551615]")
+@example("[-9223372036854775808,18446744073709551615]")
+@example("[18446744073709551616]")
+@example("[-9223372036854775809,1e20,100000000000000000000]")
 def test_what_is_read_is_what_everybody_reads_and_no_number_is_another_one(text: str) -> None:
     known = json.loads(text)
     value, fault = read(text)
