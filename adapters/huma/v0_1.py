@@ -125,10 +125,11 @@ class Huma01Codec(HumaCodec):
         """Write what a client may say; None for what only a server says."""
         event = item.event
         match event:
-            case ContextUpdated():
-                return _write_context(event)
+            # The usual one first, each of which is looked for in turn.
             case ToolFinished():
                 return self._check_size(_write_result(event, plain=item.written is not None))
+            case ContextUpdated():
+                return _write_context(event)
             case MessagePosted() if is_chat(event):
                 return _write_chat(event, item)
             case _:

@@ -105,10 +105,11 @@ class Huma02Codec(HumaCodec):
         """Write what a client may say; None for what only a server says."""
         event = item.event
         match event:
-            case ContextUpdated():
-                return _write_context(event, item)
+            # The usual one first, each of which is looked for in turn.
             case ToolFinished():
                 return _write_result(event, item.written)
+            case ContextUpdated():
+                return _write_context(event, item)
             case MessageConfirmed():
                 return _write_confirmation(event)
             case AddonAnswered():

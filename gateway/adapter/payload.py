@@ -29,11 +29,10 @@ def read_object(payload: object) -> dict[str, Any]:
 
 def read_typed(payload: object) -> dict[str, Any]:
     """Take a payload that must be an object with a text at `type`."""
-    match payload:
-        case {"type": str()}:
-            return cast("dict[str, Any]", payload)
-        case _:
-            raise MalformedFrame(f"expected a string, got {json_type(read_object(payload).get('type'))}", path="/type")
+    members = read_object(payload)
+    if isinstance(members.get("type"), str):
+        return members
+    raise MalformedFrame(f"expected a string, got {json_type(members.get('type'))}", path="/type")
 
 
 def keep(frame: Frame, *, hide: Callable[[Any], Any] | None = None) -> Draft:

@@ -103,8 +103,10 @@ def tick(runtime: RuntimeContext, builder: StepBuilder) -> None:
 def next_due(runtime: RuntimeContext, view: SessionView) -> datetime | None:
     """Say when `tick` has something to do."""
     memory, able, options = view.memory, runtime.capabilities, runtime.options
-    times = [call.deadline_at for call in view.calls.values()]
-    times += [call.canceling_until for call in view.calls.values() if call.canceling_until is not None]
+    times = [
+        call.deadline_at if call.canceling_until is None else min(call.deadline_at, call.canceling_until)
+        for call in view.calls.values()
+    ]
     if memory.confirmations:
         times += [waiting.posted_at + options.confirm_timeout for waiting in memory.confirmations]
     if memory.asked:
@@ -121,7 +123,7 @@ def _turn_end_due(runtime: RuntimeContext, view: SessionView) -> datetime | None
     memory = view.memory
     if not memory.running or memory.active_at is None:
         return None
-    if any(call.answer_to != "caller" for call in view.calls.values()):
+    if view.calls and any(call.answer_to != "caller" for call in view.calls.values()):
         return None
     active_at = memory.active_at if view.touched_at is None else max(memory.active_at, view.touched_at)
     late = active_at + runtime.options.turn_timeout

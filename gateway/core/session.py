@@ -264,8 +264,9 @@ class StepBuilder:
     @property
     def empty(self) -> bool:
         """Whether there is nothing to write."""
-        written = self.events or self._calls or self.sends or self.send_changes or self.interactions
-        return self.cursor is None and not written and self._listed == self.base.listed
+        if self.events or self._calls or self.sends or self.send_changes or self.interactions:
+            return False
+        return self.cursor is None and self._listed == self.base.listed
 
     @property
     def view(self) -> SessionView:

@@ -35,7 +35,9 @@ def interaction_id(*, session: str, native_id: str, n: int) -> InteractionId:
 
 def _named(*parts: str) -> str:
     # Length prefixes keep ("a", "bc") and ("ab", "c") apart. A lone surrogate cannot be UTF-8, so it is escaped.
-    joined = "".join([f"{len(part)}:{part}" for part in parts])
+    joined = ""
+    for part in parts:
+        joined += f"{len(part)}:{part}"
     text = sha1(_NAMESPACE + joined.encode("utf-8", "backslashreplace"), usedforsecurity=False).hexdigest()
     # The bits that make it a version 5 UUID (RFC 9562, section 5.5).
     return f"{text[:8]}-{text[8:12]}-5{text[13:16]}-{_VARIANT[text[16]]}{text[17:20]}-{text[20:32]}"
