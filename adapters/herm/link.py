@@ -164,7 +164,7 @@ class HermLink:
         payload = wire.without_secrets(event.payload)
         # What a secret was taken out of is not what was written.
         written = event.written if payload is event.payload else None
-        self._receiver.frame(Frame(wire.STREAM, payload, event.size, written), cursor)
+        self._receiver.frame(Frame(wire.STREAM, payload, event.size, written, place.is_live), cursor)
 
     def _remember(self, event_id: str) -> None:
         self._ids[event_id] = None

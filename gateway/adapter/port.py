@@ -31,6 +31,8 @@ class Frame:
     """Bytes of the text that it came in; 0 where the link does not tell."""
     written: bytes | None = field(default=None, compare=False, repr=False)
     """The payload as compact JSON, where `find_fault` surely minds nothing in it: nobody need look or write again."""
+    live: bool = field(default=False, compare=False)
+    """Whether the link takes it for something to show and not to keep; what it is, the codec says."""
 
 
 @frozen

@@ -12,9 +12,10 @@ from gateway.core.calls import (
     turned_away,
 )
 from gateway.core.confirmations import burst_message
-from gateway.core.effects import Dispatch, Queue, Resend, Tell
+from gateway.core.effects import Dispatch, Queue, Resend
 from gateway.core.fold import ENDED, is_task
 from gateway.core.interactions import ask_again, close_gone, derive_approval, make_room, open_asked
+from gateway.core.live import show
 from gateway.core.own_actions import runtime_acts, runtime_finished, withdraw_all
 from gateway.core.session import USUAL_RETRY, RuntimeContext, StepBuilder, begin_turn
 from gateway.core.state import QUESTIONS, Start, Streamed, Unechoed, said_unstarted, start_caught_up, start_told, where
@@ -31,7 +32,6 @@ from gateway.events import (
     FrameRejected,
     Loss,
     MessagePosted,
-    MessageStreamed,
     Opaque,
     Origin,
     QuestionAnswered,
@@ -81,7 +81,7 @@ def _draft(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, *, overl
     if draft.native_id is not None and builder.has_taken(draft.native_id):
         return
     if draft.live:
-        _show(builder, draft.event)
+        show(builder, draft.event)
         return
     if draft.echo:
         if confirm_echo(builder, draft):
@@ -137,13 +137,6 @@ def _place(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, *, overl
                 builder.apply(SessionMoved(state="running", reason="inferred: a delegate has ended"), "from_runtime")
         case event:
             builder.apply(event, "to_runtime" if draft.echo else "from_runtime", draft=draft)
-
-
-def _show(builder: StepBuilder, event: Event) -> None:
-    builder.touched_at = builder.now
-    if isinstance(event, MessageStreamed):
-        builder.partial = builder.partial.add(event.text)
-    builder.effects.append(Tell(event, after=builder.last_sequence))
 
 
 def _is_gone_by(builder: StepBuilder, draft: Draft) -> bool:

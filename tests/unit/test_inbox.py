@@ -99,3 +99,28 @@ async def test_requests_of_clients_are_refused_past_their_bound_and_those_given_
     taken = await filled.inbox.take(1_000)
     assert requests[0] not in taken
     assert sum(isinstance(signal, CancelOrdered) for signal in taken) == MOST_REQUESTS
+
+
+async def test_it_is_awaited_only_while_nothing_is_before_what_comes_next() -> None:
+    inbox = Inbox(frames=1, size=1_000, resumes=True, is_live=lambda _: False, overflow=lambda _: None)
+    assert not inbox.is_waited_for
+    async with asyncio.timeout(5):
+        taking = asyncio.create_task(inbox.take(100))
+        await asyncio.sleep(0)
+        assert inbox.is_waited_for
+        inbox.put_frame(Frame("event", {}), None)
+        assert not inbox.is_waited_for, "a signal waits"
+        await taking
+        assert not inbox.is_waited_for, "what was taken is under way"
+        inbox.put_frame(Frame("event", {}), None)
+        inbox.put_frame(Frame("event", {}), None)
+        assert inbox.shut
+        await inbox.take(100)
+        taking = asyncio.create_task(inbox.take(100))
+        await asyncio.sleep(0)
+        assert not inbox.is_waited_for, "frames were turned away"
+        inbox.reopen()
+        assert inbox.is_waited_for
+        taking.cancel()
+        await asyncio.wait({taking})
+        assert not inbox.is_waited_for, "nobody waits any more"

@@ -133,6 +133,11 @@ class Inbox:
         return self._shut
 
     @property
+    def is_waited_for(self) -> bool:
+        """Whether what comes next is waited for: nothing is before it, and nothing under way."""
+        return self._taker is not None and not self._taker.done() and not self._shut
+
+    @property
     def overfull(self) -> bool:
         """Whether not even marked frames get in any more."""
         most_frames = max(self._most_frames * HARD_FACTOR, HARD_FRAMES)

@@ -12,7 +12,9 @@ from itertools import count
 
 from structlog.typing import FilteringBoundLogger
 
+from gateway.adapter.port import Frame
 from gateway.core import lifecycle
+from gateway.core.live import only_live
 from gateway.core.session import RuntimeContext, StepBuilder
 from gateway.core.snapshots import to_snapshot
 from gateway.core.state import SessionView
@@ -94,6 +96,16 @@ class StepRunner:
             waiting=self._inbox.waiting,
             unsure=self._unsure,
         )
+
+    def show(self, frame: Frame) -> bool:
+        """Show what a frame says that is only live, while nothing is under way; False where it takes a step."""
+        shown = only_live(self.runtime, self.view, frame, now=self._shared.clock.now())
+        if shown is None:
+            return False
+        self.view, told = shown
+        for live in told:
+            self._feed.tell(live)
+        return True
 
     # The usual way ---------------------------------------------------------------------------------------
 

@@ -130,7 +130,10 @@ class SessionWorker:
         self._shared.metrics.frame(self.view.runtime, "from_runtime")
         if self.log.is_enabled_for(DEBUG):
             self.log.debug("frame <", channel=frame.channel, payload=excerpt(frame.payload))
-        self.inbox.put_frame(frame, cursor, alone=self.permit.holds)
+        alone = self.permit.holds
+        at_once = frame.live and alone and cursor is None and self.inbox.is_waited_for
+        if not (at_once and self._runner.show(frame)):
+            self.inbox.put_frame(frame, cursor, alone=alone)
 
     def hand_over(self, frames: Sequence[s.HandedOver]) -> int:
         """Take frames that another instance has heard; returns how many were not here yet."""
