@@ -222,8 +222,8 @@ async def _cut_one(turn: Transaction, session_id: SessionId, first: int, copies_
     ask = turn.link.ask
     if not await ask(_LOCK, session_id):
         return RemovedRows(0, Counter())
-    ((floor,),) = await ask(FLOOR, session_id, copies_from)
-    first = first if floor is None else min(first, floor)
+    ((floor,),) = await ask(FLOOR, session_id, copies_from, first)
+    first = first if floor is None else floor
     copies: Counter[str] = Counter(dict(await ask(UNDELIVERED, session_id, first)))
     ((count,),) = await ask(_CUT, session_id, first)
     return RemovedRows(count, copies)

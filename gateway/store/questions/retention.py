@@ -10,8 +10,11 @@ from gateway.store.states import NEWER_CALL, NEWER_INTERACTION, NEWER_SEND, OPEN
 from gateway.store.step import RUNTIME
 
 
-def _needed(copies_from: str, *, of: str = "") -> str:
-    """Say which events must stay, of all sessions or of one; copies made before a time are waited for no more."""
+def _needed(copies_from: str, *, of: str = "", until: str = "") -> str:
+    """Say which events must stay, of all sessions or `until` a sequence of one.
+
+    Copies made before a time are waited for no more.
+    """
     pending = f"{PENDING} AND (target = '{RUNTIME}' OR created_at >= CAST({copies_from} AS bigint))"
     # One condition a SELECT: each has a small index of its own.
     rows = (
@@ -23,13 +26,15 @@ def _needed(copies_from: str, *, of: str = "") -> str:
         ("seq", "outbound", NEWER_SEND),
         ("keep_from", "snapshots", "keep_from IS NOT NULL"),
     )
-    which = f"session_id = {of} AND " if of else ""
     return " UNION ALL ".join(
-        f"SELECT session_id, {seq} AS seq FROM @{table} WHERE {which}{holds}" for seq, table, holds in rows
+        f"SELECT session_id, {seq} AS seq FROM @{table} WHERE "
+        + (f"session_id = {of} AND {seq} < {until} AND ({holds})" if of else holds)
+        for seq, table, holds in rows
     )
 
 
-# Only sessions that can lose something, and no more of them than the budget can touch.
+# Only sessions that can lose something, and no more of them than the budget can touch. A join in this order, since
+# SQLite looks through all events otherwise.
 _SHELVES = f"""
 WITH needed AS (
     {_needed("$6")}
@@ -37,9 +42,9 @@ WITH needed AS (
     SELECT session_id, min(seq) AS floor FROM needed GROUP BY session_id
 )
 SELECT s.session_id, s.state = '{CLOSED}', s.min_seq, s.last_seq, coalesce(f.floor, s.last_seq + 1), e.recorded_at
-FROM @sessions s JOIN @events e ON e.session_id = s.session_id AND e.seq = s.min_seq
+FROM @sessions s CROSS JOIN @events e
 LEFT JOIN floors f ON f.session_id = s.session_id
-WHERE coalesce(f.floor, s.last_seq + 1) > s.min_seq AND (
+WHERE e.session_id = s.session_id AND e.seq = s.min_seq AND coalesce(f.floor, s.last_seq + 1) > s.min_seq AND (
     CAST($1 AS bigint) = 1
     OR e.recorded_at < CASE s.state WHEN '{CLOSED}' THEN CAST($2 AS bigint) ELSE CAST($3 AS bigint) END
     OR (s.state <> '{CLOSED}' AND s.min_seq <= s.last_seq - CAST($4 AS bigint))
@@ -52,8 +57,8 @@ FROM @events WHERE session_id = $1 AND seq >= $2 ORDER BY seq LIMIT $3
 """
 
 
-FLOOR = f"SELECT min(seq) FROM ({_needed('$2', of='$1')}) AS needed"
-"""The first event of a session that must stay."""
+FLOOR = f"SELECT min(seq) FROM ({_needed('$2', of='$1', until='$3')}) AS needed"
+"""The first event of a session that must stay, of those before a sequence."""
 
 
 def total_size() -> Question[int]:

@@ -209,8 +209,8 @@ def cut(firsts: Mapping[SessionId, int], copies_from: int) -> Run:
 
 def _cut_one(turn: Turn, session_id: SessionId, first: int, copies_from: int) -> RemovedRows:
     execute = turn.store.connection.execute
-    ((floor,),) = _ask(turn, FLOOR, session_id, copies_from)
-    first = first if floor is None else min(first, floor)
+    ((floor,),) = _ask(turn, FLOOR, session_id, copies_from, first)
+    first = first if floor is None else floor
     place = (session_id, first)
     count, size = execute(
         """
