@@ -6,7 +6,7 @@ Every engine asks here, so that they agree. An engine gives `Known` (what is alr
 """
 
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Protocol
 
 import orjson
@@ -14,19 +14,19 @@ import orjson
 from gateway.errors import Fenced, InvalidRequest, NotFound, Repeated, Stale
 from gateway.events import CallId, Direction, Envelope, SessionId
 from gateway.events.frozen import replace
-from gateway.store.call import Call, Open, changed, opened as open_call, sequence_of
+from gateway.store.call import Call, Open, Settle, changed, opened as open_call, sequence_of
 from gateway.store.records import (
     AnswerRecord,
     EventRecord,
     Head,
     InteractionMove,
     InteractionRecord,
+    SendRow,
     SnapshotRecord,
     micros,
     micros_or_none,
     moment,
 )
-from gateway.store.rows import Send
 from gateway.store.step import (
     Committed,
     Enqueue,
@@ -77,7 +77,7 @@ class Writes:
         self.opened: list[CallId] = []
         self.calls: dict[CallId, Call] = {}
         """Every call touched, as it stands after the batch; those in `opened` are new."""
-        self.sends: list[Send] = []
+        self.sends: list[SendRow] = []
         self.send_changes: list[tuple[SessionId, SendChange]] = []
         self.interactions: list[InteractionRecord | InteractionMove] = []
         self.answers: list[AnswerRecord] = []
@@ -115,7 +115,7 @@ def decide(step: Step, events: Sequence[EventRecord], *, known: Known, writes: W
         _check_numbers(change.sequence, change.attempt)
     if step.keep_from is not None:
         _check_numbers(step.keep_from)
-    sends = _sends(step.sends, envelopes, numbers, writes.time) if step.sends else ()
+    sends = _sends(step.sends, session_id, numbers, writes.now) if step.sends else ()
 
     # From here on nothing fails.
     state = step.state or head.state
@@ -193,12 +193,15 @@ def _change_calls(
             after = changed(call, change, now=time, numbers=numbers)
             if after.session_id != session_id:
                 raise Stale(f"call {call_id!r} is another session's")
+        calls[call_id] = after
+        if isinstance(change, Settle):
+            # It brings no time and no number of its own.
+            continue
         for moment_ in (after.deadline_at, after.due_at, after.canceling_until):
             # Of another zone or of none, which is refused.
             if moment_ is not None and moment_.tzinfo is not UTC:
                 micros(moment_)
         _check_numbers(after.n, after.attempt, after.request_sequence, after.progressed)
-        calls[call_id] = after
     return calls, opened
 
 
@@ -214,16 +217,14 @@ def _answer(keep: Keep, session_id: SessionId, numbers: Sequence[int]) -> Answer
 
 
 def _sends(
-    sends: Sequence[Enqueue], envelopes: Sequence[Envelope], numbers: Sequence[int], created_at: datetime
-) -> Collection[Send]:
-    found: dict[tuple[int, str], Send] = {}
+    sends: Sequence[Enqueue], session_id: SessionId, numbers: Sequence[int], created_at: int
+) -> Collection[SendRow]:
+    found: dict[tuple[int, str], SendRow] = {}
     for send in sends:
-        sequence = sequence_of(send.event_index, numbers)
-        event = envelopes[send.event_index]
-        if (sequence, send.target) not in found:
-            found[sequence, send.target] = Send(
-                event.session_id, sequence, send.target, send.lane, "pending", 0, send.due_at, None, event, created_at
-            )
+        sequence, target = sequence_of(send.event_index, numbers), send.target
+        if (sequence, target) not in found:
+            due_at = None if send.due_at is None else micros(send.due_at)
+            found[sequence, target] = (session_id, sequence, target, send.lane, "pending", 0, due_at, None, created_at)
     return found.values()
 
 

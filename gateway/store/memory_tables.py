@@ -8,8 +8,17 @@ from gateway.clock import Clock
 from gateway.events import CallId, InteractionId, SessionId
 from gateway.store.apply import CLOSED, DedupeKey, Writes
 from gateway.store.call import ENDED_STATES, Call
-from gateway.store.encoding import strip_about
-from gateway.store.records import EventRecord, Head, InteractionMove, InteractionRecord, micros, moment, send_after
+from gateway.store.encoding import decode_envelope, strip_about
+from gateway.store.records import (
+    EventRecord,
+    Head,
+    InteractionMove,
+    InteractionRecord,
+    micros,
+    moment,
+    send_after,
+    send_from,
+)
 from gateway.store.retention import Item, RemovedRows, Shelf
 from gateway.store.roster import Roster
 from gateway.store.rows import Send, SessionRow, StoredAnswer
@@ -103,8 +112,9 @@ class Tables:
         for call_id in writes.opened:
             self.numbers[call_id] = self.count()
         self.calls.update(writes.calls)
-        for send in writes.sends:
-            self.sends[send.session_id, send.sequence, send.target] = send
+        said = {(record.session_id, record.seq): record for record in writes.events}
+        for row in writes.sends:
+            self.sends[row[:3]] = send_from(row, decode_envelope(said[row[:2]]))
         for session_id, change in writes.send_changes:
             place = (session_id, change.sequence, change.target)
             if place in self.sends:

@@ -55,14 +55,21 @@ CALL_COLUMNS = (
     "unknown", "error", "redrive_of", "deliver", "finished_at", "dead", "late", "progressed",
 )  # fmt: skip
 """The columns of a call, in the order of its members."""
+CALL_MOVE_COLUMNS = (
+    "state", "attempt", "deadline_at", "due_at", "canceling_until", "outcome_seq", "outcome_sha", "unknown", "error",
+    "finished_at", "dead", "late", "progressed", "call_id",
+)  # fmt: skip
+"""What a change of a call writes, and which; in the order the UPDATE wants."""
 _CALL_TIMES = [
     CALL_COLUMNS.index(name) for name in ("created_at", "deadline_at", "due_at", "canceling_until", "finished_at")
 ]
 _CALL_TRUTHS = [CALL_COLUMNS.index(name) for name in ("unknown", "deliver", "dead", "late")]
 
 
+SendRow = tuple[SessionId, int, str, str, str, int, int | None, str | None, int]
 SEND_COLUMNS = ("session_id", "seq", "target", "lane", "state", "attempt", "due_at", "reason", "created_at")
 """The columns of a send; what it carries is in its event."""
+_SEND_STATE = SEND_COLUMNS.index("state")
 SEND_CHANGE_COLUMNS = ("state", "attempt", "due_at", "reason", "session_id", "seq", "target")
 """What a change of a send writes, and which; in the order the UPDATE wants."""
 
@@ -170,6 +177,26 @@ def call_row(call: Call) -> tuple[int | str | None, ...]:
     )
 
 
+def call_move_row(call: Call) -> tuple[int | str | None, ...]:
+    """Write what a call is after a change as the values of its UPDATE."""
+    return (
+        call.state,
+        call.attempt,
+        micros(call.deadline_at),
+        None if call.due_at is None else micros(call.due_at),
+        None if call.canceling_until is None else micros(call.canceling_until),
+        call.outcome_sequence,
+        call.outcome_sha,
+        int(call.unknown),
+        call.error,
+        None if call.finished_at is None else micros(call.finished_at),
+        int(call.dead),
+        int(call.late),
+        call.progressed,
+        call.call_id,
+    )
+
+
 def call_from(row: Sequence[Any]) -> Call:
     """Read a call from its row."""
     members = list(row[: len(CALL_COLUMNS)])
@@ -178,21 +205,6 @@ def call_from(row: Sequence[Any]) -> Call:
     for place in _CALL_TRUTHS:
         members[place] = bool(members[place])
     return Call(*members)
-
-
-def send_row(send: Send) -> tuple[int | str | None, ...]:
-    """Write a send as the row that is kept of it."""
-    return (
-        send.session_id,
-        send.sequence,
-        send.target,
-        send.lane,
-        send.state,
-        send.attempt,
-        None if send.due_at is None else micros(send.due_at),
-        send.reason,
-        micros(send.created_at),
-    )
 
 
 def send_from(row: Sequence[Any], envelope: Envelope) -> Send:
@@ -206,6 +218,11 @@ def send_change_row(session_id: SessionId, change: SendChange) -> tuple[int | st
     """Write a change of a send as the values of its UPDATE."""
     due_at = None if change.due_at is None else micros(change.due_at)
     return change.state, change.attempt, due_at, change.reason, session_id, change.sequence, change.target
+
+
+def send_row_after(row: Sequence[Any], change: Sequence[Any]) -> tuple[Any, ...]:
+    """Say what the row of a change makes of a send's row."""
+    return (*row[:_SEND_STATE], *change[:4], *row[_SEND_STATE + 4 :])
 
 
 def send_after(send: Send, change: SendChange) -> Send:

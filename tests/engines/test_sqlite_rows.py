@@ -28,8 +28,8 @@ from gateway.store.call import (
 from gateway.store.memory import MemoryEngine
 from gateway.store.memory_tables import SharedMemory
 from gateway.store.port import Engine
-from gateway.store.records import call_row, micros, send_row
-from gateway.store.rows import Page, SessionFilter
+from gateway.store.records import call_row, micros, micros_or_none
+from gateway.store.rows import Page, Send, SessionFilter
 from gateway.store.sqlite import SqliteEngine, log
 from gateway.store.step import (
     NEWER,
@@ -262,7 +262,7 @@ class Pair:
                 tuple(record) for name in sorted(SESSIONS) for record in tables.sessions[name].events
             ]
             assert [row[1:] for row in _rows(file, "calls", "id")] == [call_row(one) for one in tables.calls.values()]
-            assert _rows(file, "outbound", "session_id, seq, target") == sorted(map(send_row, tables.sends.values()))
+            assert _rows(file, "outbound", "session_id, seq, target") == sorted(map(_send_row, tables.sends.values()))
             assert [row[1:] for row in _rows(file, "interactions", "id")] == [*map(tuple, tables.interactions.values())]
             assert _rows(file, "idempotency", "scope, key") == sorted(
                 (*place, answer.request_sha, answer.response, micros(answer.expires_at))
@@ -281,6 +281,12 @@ class Pair:
 
 def _rows(file: sqlite3.Connection, table: str, order: str, columns: str = "*") -> list[tuple[Any, ...]]:
     return file.execute(f"SELECT {columns} FROM {table} ORDER BY {order}").fetchall()  # noqa: S608 - names of the schema
+
+
+def _send_row(send: Send) -> tuple[Any, ...]:
+    due_at, created_at = micros_or_none(send.due_at), micros(send.created_at)
+    place = (send.session_id, send.sequence, send.target)
+    return (*place, send.lane, send.state, send.attempt, due_at, send.reason, created_at)
 
 
 async def _outcome(engine: Engine, step: Step) -> Any:

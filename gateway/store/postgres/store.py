@@ -9,8 +9,7 @@ its sessions' heads, and whoever locks a head waits for it, so that what is reme
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from itertools import groupby
-from operator import itemgetter
+from itertools import groupby, starmap
 from typing import Any, NamedTuple
 
 import orjson
@@ -21,19 +20,18 @@ from gateway.store.postgres.connection import Connection, write_text
 from gateway.store.postgres.known import KnownRows
 from gateway.store.records import (
     CALL_COLUMNS,
+    CALL_MOVE_COLUMNS,
     SEND_CHANGE_COLUMNS,
     SEND_COLUMNS,
     EventRecord,
     InteractionMove,
     InteractionRecord,
     SnapshotRecord,
+    call_move_row,
     call_row,
-    send_after,
     send_change_row,
-    send_row,
+    send_row_after,
 )
-from gateway.store.rows import Send
-from gateway.store.step import SendChange
 
 BEGIN = """
 BEGIN ISOLATION LEVEL READ COMMITTED;
@@ -77,13 +75,6 @@ def _add(table: str, columns: tuple[str, ...]) -> _Part:
     return _Part(f"INSERT INTO @{table} ({', '.join(columns)}) SELECT * FROM {{rows}}", columns)
 
 
-_MOVED = (
-    "call_id", "state", "attempt", "deadline_at", "due_at", "canceling_until", "outcome_seq", "outcome_sha", "unknown",
-    "error", "finished_at", "dead", "late", "progressed",
-)  # fmt: skip
-_CHANGED = itemgetter(*map(CALL_COLUMNS.index, _MOVED))
-
-
 def _move(table: str, columns: tuple[str, ...], keys: tuple[str, ...], *, more: str = "") -> _Part:
     changes = ", ".join(f"{name} = n.{name}" for name in columns if name not in keys) + more
     where = " AND ".join(f"t.{name} = n.{name}" for name in keys)
@@ -99,7 +90,7 @@ END"""
 _PARTS = {
     "events": _add("events", EventRecord._fields),
     "opened": _add("calls", CALL_COLUMNS),
-    "moved": _move("calls", _MOVED, ("call_id",), more=_ENDED),
+    "moved": _move("calls", CALL_MOVE_COLUMNS, ("call_id",), more=_ENDED),
     "sends": _add("outbound", SEND_COLUMNS),
     "send_changes": _move("outbound", SEND_CHANGE_COLUMNS, ("session_id", "seq", "target")),
     "snapshots": _Part(
@@ -168,14 +159,14 @@ class Writing(NamedTuple):
 
 def writing(writes: Writes, known: KnownRows) -> Writing:
     """Say how a batch is written, but for its interactions and answers."""
-    cursors, fresh = writes.cursors, set(writes.opened)
+    cursors, calls = writes.cursors, dict(writes.calls)
     sends, changes = _fold(writes)
     given: dict[str, Sequence[Sequence[Any]]] = {
         "events": writes.events,
-        "opened": [call_row(writes.calls[call_id]) for call_id in writes.opened],
-        "moved": [_CHANGED(call_row(call)) for call_id, call in writes.calls.items() if call_id not in fresh],
-        "sends": [send_row(send) for send in sends],
-        "send_changes": [send_change_row(*change) for change in changes],
+        "opened": [call_row(calls.pop(call_id)) for call_id in writes.opened],
+        "moved": [call_move_row(call) for call in calls.values()],
+        "sends": sends,
+        "send_changes": changes,
         "snapshots": [*writes.snapshots.values()],
         # Sorted, so that batches never wait for each other in a circle.
         "heads": [
@@ -201,16 +192,16 @@ async def write(link: Connection, writes: Writes, *, known: KnownRows, token: st
     return version
 
 
-def _fold(writes: Writes) -> tuple[list[Send], list[tuple[SessionId, SendChange]]]:
+def _fold(writes: Writes) -> tuple[list[Sequence[Any]], list[Sequence[Any]]]:
     """One statement touches a row once: changes of rows that are born in the batch are part of their birth."""
-    sends = {(send.session_id, send.sequence, send.target): send for send in writes.sends}
-    changes: dict[tuple[str, int, str], tuple[SessionId, SendChange]] = {}
-    for session_id, change in writes.send_changes:
-        place = (session_id, change.sequence, change.target)
+    sends: dict[Sequence[Any], Sequence[Any]] = {row[:3]: row for row in writes.sends}
+    changes: dict[Sequence[Any], Sequence[Any]] = {}
+    for change in starmap(send_change_row, writes.send_changes):
+        place = change[-3:]
         if place in sends:
-            sends[place] = send_after(sends[place], change)
+            sends[place] = send_row_after(sends[place], change)
         else:
-            changes[place] = session_id, change
+            changes[place] = change
     return [*sends.values()], [*changes.values()]
 
 

@@ -17,6 +17,7 @@ from gateway.store.apply import DedupeKey, Writes
 from gateway.store.call import Call
 from gateway.store.records import (
     CALL_COLUMNS,
+    CALL_MOVE_COLUMNS,
     SEND_COLUMNS,
     EventRecord,
     Head,
@@ -24,9 +25,10 @@ from gateway.store.records import (
     InteractionRecord,
     SnapshotRecord,
     call_from,
+    call_move_row,
     call_row,
     send_change_row,
-    send_row,
+    send_row_after,
 )
 
 PLAIN, PACKED_APART, PACKED = 1, 2, 3
@@ -40,17 +42,13 @@ Row = Sequence[Any]
 Place = tuple[SessionId, int]
 """Session and sequence of an event, or of a send whose target is said beside."""
 
-CHANGING = (
-    "state", "attempt", "deadline_at", "due_at", "canceling_until", "outcome_seq", "outcome_sha", "unknown", "error",
-    "finished_at", "dead", "late", "progressed",
-)  # fmt: skip
-"""The columns of a call that change; a row that moves one is these, and its id."""
 _COLUMNS = len(CALL_COLUMNS)
-_MOVE = itemgetter(*[CALL_COLUMNS.index(name) for name in (*CHANGING, "call_id")])
 _MOVED = itemgetter(
-    *[[*CALL_COLUMNS, *CHANGING].index(name, _COLUMNS if name in CHANGING else 0) for name in CALL_COLUMNS]
+    *[
+        _COLUMNS + CALL_MOVE_COLUMNS.index(name) if name in CALL_MOVE_COLUMNS else CALL_COLUMNS.index(name)
+        for name in CALL_COLUMNS
+    ]
 )
-_STATE, _CREATED = SEND_COLUMNS.index("state"), SEND_COLUMNS.index("created_at")
 _TARGET = SEND_COLUMNS.index("target")
 _BODY = EventRecord._fields.index("body")
 
@@ -67,7 +65,7 @@ class BatchRows(NamedTuple):
     """Of these events. Not written down: what is read back is spread before anything is asked."""
     opened: Sequence[Row]
     moved: Sequence[Row]
-    """`CHANGING`, and the id, of calls that were there before."""
+    """`CALL_MOVE_COLUMNS` of calls that were there before."""
     sends: Sequence[Row]
     changes: Sequence[Row]
     interactions: Sequence[InteractionRecord | InteractionMove]
@@ -78,16 +76,15 @@ class BatchRows(NamedTuple):
 
 def rows_of(writes: Writes, before: Mapping[SessionId, Head]) -> BatchRows:
     """Make the rows of a batch; `before` says how its sessions were."""
-    now, cursors, heads, opened = writes.now, writes.cursors, writes.heads, writes.opened
-    rows = {call_id: call_row(call) for call_id, call in writes.calls.items()}
+    now, cursors, heads, calls = writes.now, writes.cursors, writes.heads, dict(writes.calls)
     return BatchRows(
         [(head.last_seq, head.size, now, cursors.get(name), name) for name, head in heads.items()],
         {name: head.state for name, head in heads.items() if name not in before or before[name].state != head.state},
         writes.events,
         writes.keys,
-        [rows.pop(call_id) for call_id in opened],
-        [_MOVE(row) for row in rows.values()],
-        [send_row(send) for send in writes.sends],
+        [call_row(calls.pop(call_id)) for call_id in writes.opened],
+        [call_move_row(call) for call in calls.values()],
+        writes.sends,
         [send_change_row(session_id, change) for session_id, change in writes.send_changes],
         writes.interactions,
         [(*answer, now) for answer in writes.answers],
@@ -137,7 +134,7 @@ class HeldRows:
             *_, session_id, seq, target = row
             place, sends = (session_id, seq), self.sends.get(target)
             if sends is not None and place in sends:
-                sends[place] = after_change(sends[place], row)
+                sends[place] = send_row_after(sends[place], row)
             else:
                 self.changes.setdefault(target, {})[place] = row
         self.interactions += rows.interactions
@@ -145,8 +142,9 @@ class HeldRows:
         for snapshot in rows.snapshots:
             self.snapshots[snapshot.session_id] = snapshot
         for row in rows.sessions:
-            known = self.sessions.get(row[-1])
-            self.sessions[row[-1]] = row if known is None or row[3] is not None else (*row[:3], known[3], row[-1])
+            *rest, cursor, session_id = row
+            known = self.sessions.get(session_id, row)[3]
+            self.sessions[session_id] = row if cursor is not None or known is None else (*rest, known, session_id)
         self.states |= rows.states
 
     def head(self, head: Head) -> Head:
@@ -168,11 +166,6 @@ class HeldRows:
 def after_move(row: Row, move: Row) -> Row:
     """Say what a move makes of a call's row."""
     return _MOVED((*row[:_COLUMNS], *move))
-
-
-def after_change(row: Row, change: Row) -> Row:
-    """Say what a change makes of a send's row."""
-    return (*row[:_STATE], *change[:4], *row[_CREATED:])
 
 
 def encode(rows: BatchRows, steps: int) -> tuple[bytes, bytes]:

@@ -9,9 +9,12 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from types import NoneType
+from typing import TypeVar
 
 from gateway.errors import EngineUnusable, SchemaTooNew
 from gateway.store.sqlite.log import replay
+
+T = TypeVar("T")
 
 # "Drgm", so that `file` and we can tell our databases from others.
 APPLICATION = 0x4472676D
@@ -249,8 +252,8 @@ def open_reader(path: Path) -> sqlite3.Connection:
 
 def _connect(place: Path | str, *, any_thread: bool = False) -> sqlite3.Connection:
     # What sqlite3 writes as it is, but looks for an adapter of each time; with one it does not look far.
-    sqlite3.register_adapter(bytes, bytes)
-    sqlite3.register_adapter(NoneType, lambda none: none)
+    for kind in (bytes, NoneType):
+        sqlite3.register_adapter(kind, _as_it_is)
     connection = sqlite3.connect(
         place,
         uri=isinstance(place, str),
@@ -264,6 +267,10 @@ def _connect(place: Path | str, *, any_thread: bool = False) -> sqlite3.Connecti
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute("PRAGMA cache_size = -16384")
     return connection
+
+
+def _as_it_is(value: T) -> T:
+    return value
 
 
 def _check_ours(connection: sqlite3.Connection, path: Path) -> None:

@@ -5,8 +5,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TypeVar
 
-from gateway.store.records import CALL_COLUMNS, SEND_COLUMNS, EventRecord, InteractionMove, InteractionRecord
-from gateway.store.sqlite.held import CHANGING, HeldRows, Row
+from gateway.store.records import (
+    CALL_COLUMNS,
+    CALL_MOVE_COLUMNS,
+    SEND_COLUMNS,
+    EventRecord,
+    InteractionMove,
+    InteractionRecord,
+)
+from gateway.store.sqlite.held import HeldRows, Row
 
 T = TypeVar("T")
 
@@ -34,7 +41,7 @@ def _in_rows(table: str, columns: Sequence[str]) -> dict[int, str]:
 _ADD_EVENTS = _in_rows("events", EventRecord._fields)
 _ADD_CALLS = _in_rows("calls", CALL_COLUMNS)
 _ADD_SENDS = _in_rows("outbound", SEND_COLUMNS)
-_MOVE_CALL = " ".join(("UPDATE calls SET", ", ".join(f"{name} = ?" for name in CHANGING), "WHERE call_id = ?"))
+_MOVE_CALL = f"UPDATE calls SET {', '.join(f'{name} = ?' for name in CALL_MOVE_COLUMNS[:-1])} WHERE call_id = ?"  # noqa: S608
 _MOVE_SENDS = {
     size: f"""
     UPDATE outbound SET state = ?, attempt = ?, due_at = ?, reason = ?

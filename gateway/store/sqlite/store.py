@@ -82,14 +82,16 @@ class Store:
         calls: set[CallId] = set()
         keys: set[DedupeKey] = set()
         for step in steps:
-            sessions.add(step.session_id)
+            session_id = step.session_id
+            if session_id not in self._heads:
+                sessions.add(session_id)
             for change in step.calls:
-                calls.add(change.call_id)
+                call_id = change.call_id
+                if call_id not in self._calls:
+                    calls.add(call_id)
             for new in step.events:
                 if new.dedupe_key is not None:
-                    keys.add((step.session_id, new.direction, new.dedupe_key))
-        sessions -= self._heads.keys()
-        calls -= self._calls.keys()
+                    keys.add((session_id, new.direction, new.dedupe_key))
         if sessions:
             for row in self._find(_HEADS, sessions):
                 self._heads[row[0]] = self._held.head(Head._make(row))
