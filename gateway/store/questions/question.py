@@ -58,8 +58,8 @@ def one(text: str, values: Sequence[object], show: Callable[[Row], T]) -> Questi
     return Question(text, values, lambda rows: show(rows[0]) if rows else None)
 
 
-def each(text: str, values: Sequence[object], show: Callable[[Row], T]) -> Question[list[T]]:
-    return Question(text, values, lambda rows: [show(row) for row in rows])
+def each(text: str, values: Sequence[object], show: Callable[[Row], T], *, sqlite: str = "") -> Question[list[T]]:
+    return Question(text, values, lambda rows: [show(row) for row in rows], sqlite)
 
 
 def page_of(

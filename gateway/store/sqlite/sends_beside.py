@@ -19,7 +19,7 @@ from gateway.store.sqlite.held import HeldRows, Place, Row
 from gateway.store.states import PENDING
 
 _STATE, _DUE, _CREATED = (SEND_COLUMNS.index(name) for name in ("state", "due_at", "created_at"))
-_OF_TARGET = f"FROM outbound WHERE {PENDING} AND target = ?1 AND session_id"
+_OF_TARGET = f"FROM outbound INDEXED BY outbound_pending WHERE {PENDING} AND target = ?1 AND session_id"
 _IN_TABLE = f"SELECT value FROM json_each(?2) WHERE EXISTS (SELECT 1 {_OF_TARGET} = value)"  # noqa: S608 - constants
 _KEPT = f"SELECT seq, due_at, created_at {_OF_TARGET} = ?2 ORDER BY seq LIMIT ?3"
 

@@ -1,17 +1,23 @@
-"""What retention asks of SQLite costs by what goes, and not by all that stays."""
+"""What retention and the ways out ask of SQLite costs by what goes, and not by all that stays."""
 
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gateway.store.questions.question import Question
 from gateway.store.questions.retention import shelves
+from gateway.store.questions.sends import next_send_due, pending_sends
 from gateway.store.rows import RetentionPolicy
-from gateway.store.sqlite import SqliteEngine
+from gateway.store.sqlite import SqliteEngine, sends_beside
+from gateway.store.sqlite.beside import Beside
 from gateway.store.sqlite.dialect import answer
+from gateway.store.sqlite.held import HeldRows
 from gateway.store.sqlite.jobs import Turn
 from gateway.store.sqlite.place import FilePlace
 from gateway.store.sqlite.upkeep import cut
@@ -21,6 +27,7 @@ from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_sess
 
 FEW, MANY = 300, 3_000
 KEPT = 200
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
 _LOOK = 20
 """Instructions of SQLite's own machine between two looks at its work."""
 
@@ -86,3 +93,40 @@ async def test_to_remove_the_oldest_takes_as_long_whatever_stays(tmp_path: Path)
         found[events] = await writer.run(_cut_a_hundred, how="alone")
         await writer.stop()
     assert found[MANY] <= found[FEW] * 1.2, found
+
+
+WAYS_OUT: dict[str, Callable[[sqlite3.Connection], None]] = {
+    "pending, of all": lambda connection: _ask_for(connection, pending_sends(None, RUNTIME, LATER, 50)),
+    "pending, of one": lambda connection: _ask_for(connection, pending_sends(ALICE, RUNTIME, LATER, 50)),
+    "when the next is due": lambda connection: _ask_for(connection, next_send_due(RUNTIME)),
+    "pending, some not in their table": lambda connection: _ask_beside(
+        connection, sends_beside.pending_sends(None, RUNTIME, LATER, 50)
+    ),
+    "next due, some not in their table": lambda connection: _ask_beside(
+        connection, sends_beside.next_send_due(RUNTIME)
+    ),
+}
+
+
+def _ask_for(connection: sqlite3.Connection, question: Question[Any]) -> None:
+    assert answer(connection, question)
+
+
+def _ask_beside(connection: sqlite3.Connection, question: Beside[Any]) -> None:
+    held = HeldRows()
+    held.changes[RUNTIME] = {(ALICE, 5): ("delivered", 1, None, None, ALICE, 5, RUNTIME)}
+    part = question.concerns(held)
+    assert part is not None
+    assert question.ask is not None
+    assert question.ask(connection, part)
+
+
+@pytest.mark.parametrize("asked", WAYS_OUT)
+async def test_to_look_for_what_waits_takes_as_long_whatever_was_delivered(tmp_path: Path, asked: str) -> None:
+    found: dict[int, int] = {}
+    for events in (FEW, MANY):
+        path = tmp_path / f"{events}.db"
+        await _fill(path, events)
+        with closing(sqlite3.connect(path)) as connection:
+            found[events] = _count(connection, partial(WAYS_OUT[asked], connection))
+    assert found[MANY] <= found[FEW] + 2, found
