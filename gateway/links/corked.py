@@ -57,8 +57,10 @@ class CorkedTransport:
 class CorkedWebSocket(_WebSocket):
     """For `aiohttp.ClientSession(ws_response_class=...)`."""
 
-    __slots__ = ("transport",)
+    __slots__ = ("transport", "write_frame")
 
     def __init__(self, reader: Any, writer: Any, *others: Any, **options: Any) -> None:
         super().__init__(reader, writer, *others, **options)
         self.transport = writer.transport = CorkedTransport(writer.transport)
+        self.write_frame = writer.send_frame
+        """Sends a frame as it is given; what is to be waited for is room."""

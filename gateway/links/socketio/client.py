@@ -20,7 +20,6 @@ from gateway.adapter.port import Frame, Receipt, Receiver
 from gateway.errors import LinkLost, LinkRefused
 from gateway.guard import Tasks, guard, is_fault
 from gateway.links import json
-from gateway.links.begun import begun
 from gateway.links.http_session import refusal_of
 from gateway.links.masking import mask_of, masked_logger
 from gateway.links.once import Once
@@ -210,7 +209,7 @@ class SocketLink:
         if self._acks is not None:
             ack = self._acks.expect()
             packet = b"42%b%b" % (ack.encode(), packet[2:])
-        room = begun(self._door.socket.send_frame(packet, aiohttp.WSMsgType.TEXT))
+        room = self._door.socket.send_packet(packet)
         return _SENT if room is None and ack is None else self._receipt(room, ack)
 
     def cork(self) -> None:

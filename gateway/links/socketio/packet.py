@@ -5,7 +5,7 @@ the one name `ARRIVED`, so that a peer can neither break the library's dispatch 
 """
 
 import re
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from gateway.adapter.port import Frame
 from gateway.events.frozen import frozen
@@ -52,21 +52,21 @@ def _read_body(packet: str, body: str, *, namespace: str | None = None, ack: str
     size = (
         0 if "\\" in body and "\\u" in body else len(body) if body.isascii() else len(body.encode("utf-8", "replace"))
     )
-    match said:
-        case Malformed():
-            return Arrival((Frame(_channel(body), said),), ack)
-        case [str(channel), payload] if namespace is None:
-            # What stands before the payload is as long whatever comes then.
-            inside = None if written is None else written[len(json.encode([channel])) : -1]
-            return Arrival((Frame(channel, payload, size, inside),), ack)
-        case [str(channel), *arguments]:
-            name = f"{namespace}#{channel}" if namespace not in {None, "/"} else channel
-            frames = [Frame(name, arguments[0] if arguments else None, size)]
-            # A listener in JavaScript sees the first argument only; the others are kept apart, not thrown away.
-            frames.extend(Frame(f"{name}#{place}", extra, size) for place, extra in enumerate(arguments[1:], start=2))
-            return Arrival(tuple(frames), ack)
-        case _:
-            return _malformed("", "a Socket.IO event that does not begin with its name", packet, ack=ack)
+    if isinstance(said, Malformed):
+        return Arrival((Frame(_channel(body), said),), ack)
+    # Without a pattern, which takes ten times as long.
+    parts = cast("list[Any]", said) if isinstance(said, list) else []
+    if not parts or not isinstance(channel := parts[0], str):
+        return _malformed("", "a Socket.IO event that does not begin with its name", packet, ack=ack)
+    if namespace is None and len(parts) == 2:
+        # What stands before the payload is as long whatever comes then.
+        inside = None if written is None else written[len(json.encode([channel])) : -1]
+        return Arrival((Frame(channel, parts[1], size, inside),), ack)
+    name, arguments = f"{namespace}#{channel}" if namespace not in {None, "/"} else channel, parts[1:]
+    frames = [Frame(name, arguments[0] if arguments else None, size)]
+    # A listener in JavaScript sees the first argument only; the others are kept apart, not thrown away.
+    frames.extend(Frame(f"{name}#{place}", extra, size) for place, extra in enumerate(arguments[1:], start=2))
+    return Arrival(tuple(frames), ack)
 
 
 def write_event(frame: Frame) -> bytes:

@@ -11,24 +11,24 @@ from gateway.guard import guard_call
 class Pings:
     """One link's; all share a timer, which runs out in peace where nothing waits: most are answered at once."""
 
-    __slots__ = ("_last", "_patience", "_silent", "_timer", "_waiting")
+    __slots__ = ("_last", "_loop", "_patience", "_silent", "_timer", "_waiting")
 
     def __init__(self, patience: timedelta, silent: Callable[[str], None]) -> None:
         """Prepare; `silent` is told when nothing has come in time."""
         self._patience = patience.total_seconds()
         self._silent = silent
+        self._loop = asyncio.get_running_loop()
         self._last = 0
         self._waiting: list[tuple[int, float, asyncio.Future[None]]] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def expect(self) -> tuple[bytes, "asyncio.Future[None]"]:
         """Number the next ping; the future is done when its answer, or that of a later one, has come."""
-        loop = asyncio.get_running_loop()
         self._last += 1
-        answer = loop.create_future()
-        self._waiting.append((self._last, loop.time(), answer))
+        answer = self._loop.create_future()
+        self._waiting.append((self._last, self._loop.time(), answer))
         if self._timer is None:
-            self._timer = loop.call_later(self._patience, _LOOK, self)
+            self._timer = self._loop.call_later(self._patience, _LOOK, self)
         return str(self._last).encode(), answer
 
     def take(self, said: bytes) -> None:
@@ -48,11 +48,11 @@ class Pings:
         self._timer = None
         if not self._waiting:
             return
-        loop, (_, asked_at, _) = asyncio.get_running_loop(), self._waiting[0]
-        if loop.time() >= asked_at + self._patience:
+        _, asked_at, _ = self._waiting[0]
+        if self._loop.time() >= asked_at + self._patience:
             self._silent(f"no sign of the peer within {self._patience:g} s")
         else:
-            self._timer = loop.call_at(asked_at + self._patience, _LOOK, self)
+            self._timer = self._loop.call_at(asked_at + self._patience, _LOOK, self)
 
     def end(self, reason: str) -> None:
         """Let nobody wait any more: the link is over."""

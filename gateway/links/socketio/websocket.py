@@ -1,18 +1,22 @@
 """Stands between Engine.IO and aiohttp: keeps event packets for the link, and leaves the rest to Engine.IO."""
 
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
+from aiohttp import WSMsgType
 
 from gateway.links import json
+from gateway.links.begun import begun
 from gateway.links.corked import CorkedTransport
 from gateway.links.socketio.packet import read_event
 
 if TYPE_CHECKING:
     from gateway.links.socketio.client import SocketLink
 
+# By names of their own: to look one up in its class takes longer than all that is done with it.
+_TEXT, _BINARY, _ERROR = WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.ERROR
+_PING, _PONG = WSMsgType.PING, WSMsgType.PONG
 _CONTROL = frozenset({"0", "1", "3", "4"})
 """Socket.IO packets that are none of events: CONNECT, DISCONNECT, ACK, CONNECT_ERROR."""
 _GOODBYE = ("41", "1")
@@ -74,46 +78,45 @@ class Door:
 class WebSocket:
     """A websocket that keeps event packets for the link and leaves the rest to Engine.IO."""
 
-    __slots__ = ("_inner", "_link", "send_frame", "transport")
+    __slots__ = ("_inner", "_link", "_write_frame", "transport")
 
     def __init__(self, inner: Any, link: "SocketLink") -> None:
         self._inner = inner
-        self.send_frame: Callable[[bytes, aiohttp.WSMsgType], Coroutine[Any, Any, None]] = inner.send_frame
-        """Sends a frame of ours; what is to be waited for is room."""
+        self._write_frame: Callable[[bytes, WSMsgType], Coroutine[Any, Any, None]] = inner.write_frame
         self.transport: CorkedTransport = inner.transport
         self._link = link
 
     async def receive(self) -> Any:
         while True:
             message = await self._inner.receive()
-            match message.type:
-                case aiohttp.WSMsgType.TEXT:
-                    packet: str = message.data
-                    if packet.startswith("4") and packet[1:2] not in _CONTROL:
-                        arrival = read_event(packet[1:])
-                        self._link.take(arrival)
-                        if arrival.ack is not None:
-                            # By hand, so that nothing overtakes a packet that wants an acknowledgement.
-                            await self._inner.send_str(f"43{arrival.ack}[]")
-                        continue
-                    if packet.startswith("2"):
-                        await self._inner.send_str(f"3{packet[1:]}")
-                        # To the library it is a packet that means nothing.
-                        return message._replace(data="6")
-                    self._watch(packet)
-                case aiohttp.WSMsgType.BINARY:
-                    self._link.take(read_event(message.data))
+            kind = message.type
+            if kind is _TEXT:
+                packet: str = message.data
+                if packet.startswith("4") and packet[1:2] not in _CONTROL:
+                    arrival = read_event(packet[1:])
+                    self._link.take(arrival)
+                    if arrival.ack is not None:
+                        # By hand, so that nothing overtakes a packet that wants an acknowledgement.
+                        await self._inner.send_str(f"43{arrival.ack}[]")
                     continue
-                case aiohttp.WSMsgType.PING:
-                    await self._inner.pong(message.data)
-                    continue
-                case aiohttp.WSMsgType.PONG:
-                    self._link.pings.take(bytes(message.data))
-                    continue
-                case aiohttp.WSMsgType.ERROR:
-                    self._link.end(f"the connection broke: {type(message.data).__name__}")
-                case _:
-                    self._link.hang_up(f"the server closed the connection ({self._inner.close_code})")
+                if packet.startswith("2"):
+                    await self._inner.send_str(f"3{packet[1:]}")
+                    # To the library it is a packet that means nothing.
+                    return message._replace(data="6")
+                self._watch(packet)
+            elif kind is _PONG:
+                self._link.pings.take(bytes(message.data))
+                continue
+            elif kind is _PING:
+                await self._inner.pong(message.data)
+                continue
+            elif kind is _BINARY:
+                self._link.take(read_event(message.data))
+                continue
+            elif kind is _ERROR:
+                self._link.end(f"the connection broke: {type(message.data).__name__}")
+            else:
+                self._link.hang_up(f"the server closed the connection ({self._inner.close_code})")
             return message
 
     async def say_goodbye(self) -> None:
@@ -135,15 +138,21 @@ class WebSocket:
         elif packet.startswith("44") and not packet.startswith("44/"):
             self._link.connect_refused(packet)
 
+    def send_packet(self, packet: bytes) -> Awaitable[None] | None:
+        """Send a packet of ours; what is answered waits for room, and raises where the connection is over."""
+        return begun(self._write_frame(packet, _TEXT))
+
     def ping(self, said: bytes) -> None:
         """Ask for an answer; it leaves behind everything else, and nobody waits for room.
 
         Raises:
             aiohttp.ClientError, OSError: the connection is over.
         """
-        sending = self.send_frame(said, aiohttp.WSMsgType.PING)
-        with suppress(StopIteration):
+        sending = self._write_frame(said, _PING)
+        try:
             sending.send(None)
+        except StopIteration:
+            return
         sending.close()
 
     async def send_str(self, text: str) -> None:
