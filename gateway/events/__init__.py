@@ -34,7 +34,8 @@ from gateway.events.ids import (
     call_id as call_id,
     interaction_id as interaction_id,
     session_id as session_id,
-    sortable_id as sortable_id,
+    ulid_entropy as ulid_entropy,
+    ulid_time as ulid_time,
 )
 from gateway.events.kinds import (
     CLIENT_KINDS as CLIENT_KINDS,

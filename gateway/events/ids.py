@@ -45,10 +45,15 @@ def _named(*parts: str) -> str:
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = tuple(one + other for one in _CROCKFORD for other in _CROCKFORD)
-_SHIFTS = tuple(range(120, -1, -10))
+_TIME_SHIFTS = tuple(range(40, -1, -10))
+_ENTROPY_SHIFTS = tuple(range(70, -1, -10))
 
 
-def sortable_id(milliseconds: int, entropy: int) -> str:
-    """Write a ULID: 48 bits of time and 80 of `entropy` as 26 letters that sort by time."""
-    number = ((milliseconds & (2**48 - 1)) << 80) | (entropy & (2**80 - 1))
-    return "".join([_PAIRS[(number >> shift) & 1023] for shift in _SHIFTS])
+def ulid_time(milliseconds: int) -> str:
+    """Write the first ten letters of a ULID, which sort by time: 48 bits of it."""
+    return "".join([_PAIRS[(milliseconds >> shift) & 1023] for shift in _TIME_SHIFTS])
+
+
+def ulid_entropy(number: int) -> str:
+    """Write the other sixteen letters of a ULID: 80 bits."""
+    return "".join([_PAIRS[(number >> shift) & 1023] for shift in _ENTROPY_SHIFTS])

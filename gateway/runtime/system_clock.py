@@ -1,6 +1,5 @@
 """The real clock and the real source of fresh ids."""
 
-import random
 import secrets
 import time
 from collections.abc import Callable
@@ -10,10 +9,10 @@ from itertools import pairwise
 from threading import Lock
 
 from gateway.clock import Clock
-from gateway.events import EventId, sortable_id
+from gateway.events import EventId, ulid_entropy, ulid_time
 
 _ENTROPY_BITS = 80
-_LETTERS = [sortable_id(0, n)[-1] for n in range(32)]
+_LETTERS = [ulid_entropy(n)[-1] for n in range(32)]
 _NEXT = dict(pairwise(_LETTERS))
 """The letter behind each but the last, which carries over."""
 
@@ -45,28 +44,24 @@ class SystemIds:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = Lock()
-        # Seeded by the system. Asking it for each id would let go of the interpreter in the middle of every decision,
-        # and unlike tokens, ids need only differ.
-        self._jitter = random.Random()  # noqa: S311
         self._milliseconds = -1
-        self._entropy = 0
-        self._last = ""
+        self._time = ""
+        # Asking the system for each id would let go of the interpreter in the middle of every decision, and unlike
+        # tokens, ids need only differ. The top bit stays free, so that counting up cannot run over.
+        self._entropy = secrets.randbits(_ENTROPY_BITS - 1)
+        self._written = ""
 
     def event_id(self) -> EventId:
         milliseconds = int(self._clock.timestamp() * 1000)
         with self._lock:
             if milliseconds > self._milliseconds:
                 self._milliseconds = milliseconds
-                # The top bit stays free, so that counting up within the millisecond cannot run over.
-                self._entropy = self._jitter.getrandbits(_ENTROPY_BITS - 1)
-            else:
-                self._entropy += 1
-                # Counting up changes the last letter alone, but for one time in 32.
-                if letter := _NEXT.get(self._last[-1:]):
-                    self._last = self._last[:-1] + letter
-                    return EventId(self._last)
-            self._last = sortable_id(self._milliseconds, self._entropy)
-            return EventId(self._last)
+                self._time = ulid_time(milliseconds)
+            self._entropy += 1
+            # Counting up changes the last letter alone, but for one time in 32.
+            letter = _NEXT.get(self._written[-1:])
+            self._written = ulid_entropy(self._entropy) if letter is None else self._written[:-1] + letter
+            return EventId(self._time + self._written)
 
     def token(self) -> str:
         return secrets.token_urlsafe(32)

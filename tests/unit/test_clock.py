@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 from gateway.runtime.system_clock import SystemClock, SystemIds
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 
 class SetClock:
@@ -74,13 +75,23 @@ def test_two_processes_do_not_mint_the_same_id_at_the_same_time() -> None:
 
 
 def test_ids_of_one_millisecond_count_up_by_one() -> None:
-    letters = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
     ids = SystemIds(SetClock())
     numbers = [
-        sum(letters.index(letter) * 32**place for place, letter in enumerate(reversed(ids.event_id())))
+        sum(CROCKFORD.index(letter) * 32**place for place, letter in enumerate(reversed(ids.event_id())))
         for _ in range(2_000)
     ]
     assert numbers == list(range(numbers[0], numbers[0] + 2_000))
+
+
+def test_what_follows_the_time_is_drawn_once_and_counts_up_however_time_goes_on() -> None:
+    clock = SetClock()
+    ids = SystemIds(clock)
+    letters = [ids.event_id()[10:]]
+    for milliseconds in (0, 1, 5, -3, 40):
+        clock.time += timedelta(milliseconds=milliseconds)
+        letters.append(ids.event_id()[10:])
+    numbers = [sum(CROCKFORD.index(one) * 32**place for place, one in enumerate(reversed(text))) for text in letters]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
 def test_tokens_are_long_url_safe_and_never_the_same() -> None:
