@@ -183,9 +183,15 @@ def _change_calls(
         call_id = change.call_id
         call = calls.get(call_id) or writes.calls.get(call_id) or known.call(call_id)
         if isinstance(change, Open):
-            # What it was asked is in its event.
             fresh = replace(
-                change.call, session_id=session_id, runtime=head.runtime, created_at=time, arguments=None, size=0
+                change.call,
+                session_id=session_id,
+                runtime=head.runtime,
+                created_at=time,
+                # What it was asked is in its event.
+                arguments=None,
+                written=None,
+                size=0,
             )
             after = open_call(call, fresh, change.request_index, now=time, numbers=numbers)
             opened.append(call_id)
