@@ -8,6 +8,7 @@ from typing import Any
 from adapters.herm import wire
 from adapters.herm.options import HermOptions
 from gateway.errors import LinkLost
+from gateway.events.frozen import frozen
 from gateway.events.weight import weight
 from gateway.links.rest_client import RestClient, refusal
 
@@ -17,7 +18,7 @@ _HEAVY = 256 * 1024
 """Behind an event that takes more than this, others get their turn; to weigh it may take a millisecond."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Event:
     """One event as it came, and where it stands."""
 

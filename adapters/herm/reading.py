@@ -38,11 +38,10 @@ def read_envelope(payload: dict[str, Any], *, plain: bool) -> tuple[Draft, ...]:
     Raises:
         MalformedFrame: naming the first place that is wrong.
     """
-    match payload:
-        case {"error": str(code), "message": str(message)} if "payload" not in payload:
-            return (_error_body(payload, code, message),)
-        case _:
-            inside, losses = _inside(payload)
+    code, message = payload.get("error"), payload.get("message")
+    if isinstance(code, str) and isinstance(message, str) and "payload" not in payload:
+        return (_error_body(payload, code, message),)
+    inside, losses = _inside(payload)
     fault = None if plain else find_fault(payload, forbid_keys=False)
     if inside["type"] == wire.CUSTOM_TOOL_USE:
         drafts = (read_custom_use(inside, INSIDE, plain=fault is None),)
@@ -111,7 +110,7 @@ def _metadata(payload: dict[str, Any], *, plain: bool) -> tuple[str | None, int 
         )
     if payload.get("status") not in (None, wire.COMPLETE):
         losses += (Loss(how="dropped", path="/status", note="an undocumented processing status"),)
-    if not payload.keys() <= wire.METADATA:
+    if not wire.METADATA.issuperset(payload):
         losses += unknown_fields({name: None for name in payload if name not in wire.METADATA})
     return event_id, sequence, created_at, losses
 
@@ -165,12 +164,12 @@ def _title(inside: dict[str, Any]) -> tuple[Draft, ...]:
 
 
 def _one_text(content: list[Any]) -> tuple[str, tuple[Loss, ...]]:
-    match content:
-        case [{"type": "text", "text": str(text)} as block] if len(block) == TEXT_MEMBERS:
+    block = content[0] if len(content) == 1 else None
+    if isinstance(block, dict) and len(members := cast("dict[str, Any]", block)) == TEXT_MEMBERS:
+        text = members.get("text")
+        if members.get("type") == "text" and isinstance(text, str):
             # Nearly every piece: there is nothing to join, and nothing that would be lost.
             return text, ()
-        case _:
-            pass
     return join_texts(read_blocks(content, f"{INSIDE}/content", strict=False), f"{INSIDE}/content", between="")
 
 

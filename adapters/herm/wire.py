@@ -65,6 +65,9 @@ RUNTIME_TYPES = frozenset(
     }
 )  # fmt: skip
 
+_STREAMED = frozenset({AGENT_MESSAGE, THINKING})
+"""Events that may be told in pieces."""
+
 COMPLETE = "complete"
 """The one processing status that the documents show; it says nothing beyond the event itself."""
 MCP_PREFIX = "mcp_"
@@ -225,7 +228,7 @@ def place_of(payload: object) -> Place:
         return Place(None, None, is_live=False, is_delta=False)
     envelope = cast("dict[str, Any]", payload)
     kind = event_type_of(envelope)
-    delta = kind in {AGENT_MESSAGE, THINKING} and _has_delta(envelope)
+    delta = kind in _STREAMED and _has_delta(envelope)
     return Place(event_id_of(envelope), sequence_of(envelope), delta or kind == TITLE, delta)
 
 
@@ -243,9 +246,11 @@ def event_id_of(envelope: dict[str, Any]) -> str | None:
 def sequence_of(envelope: dict[str, Any]) -> int | None:
     """Read an envelope's sequence number; other languages write whole numbers as floats."""
     number = envelope.get("sequence")
-    if isinstance(number, bool) or not isinstance(number, int | float):
+    if isinstance(number, float) and number.is_integer():
+        number = int(number)
+    if not isinstance(number, int) or isinstance(number, bool):
         return None
-    return int(number) if 0 <= number < 2**63 and number == int(number) else None
+    return number if 0 <= number < 2**63 else None
 
 
 def created_at_of(envelope: dict[str, Any]) -> str | None:
@@ -273,7 +278,7 @@ def without_secrets(payload: Any) -> Any:
 
     In a `user.*` event of a type that nobody knows, that is what is secret by its name.
     """
-    kinds = {kind for kind in _types_of(payload) if isinstance(kind, str) and kind.startswith(USER)}
+    kinds = _user_types_of(payload)
     if not kinds:
         return payload
     if kinds & SECRETS:
@@ -281,15 +286,14 @@ def without_secrets(payload: Any) -> Any:
     return _without_secret_members(payload) if kinds - USER_TYPES else payload
 
 
-def _types_of(payload: Any) -> tuple[object, ...]:
-    """Name the types of an envelope and of its insides."""
-    match payload:
-        case {"payload": {"type": inner}}:
-            return payload.get("type"), inner
-        case {"type": outer}:
-            return (outer,)
-        case _:
-            return ()
+def _user_types_of(payload: Any) -> set[str]:
+    """Name the `user.*` types of an envelope and of its insides."""
+    if not isinstance(payload, dict):
+        return set()
+    members = cast("dict[str, Any]", payload)
+    inside = members.get("payload")
+    types = (members.get("type"), cast("dict[str, Any]", inside).get("type") if isinstance(inside, dict) else None)
+    return {kind for kind in types if isinstance(kind, str) and kind.startswith(USER)}
 
 
 def _without_secret_members(payload: Any) -> Any:
