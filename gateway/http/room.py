@@ -24,6 +24,10 @@ class Room:
         self.bytes += 0 if holders else len(piece)
         return True
 
+    def has_left(self, size: int) -> bool:
+        """Whether so many bytes may wait beside all others."""
+        return self.bytes + size <= self.most
+
     def let_go(self, piece: bytes) -> None:
         """One follower waits for a piece no more."""
         holders = self._holders.pop(id(piece)) - 1

@@ -294,13 +294,16 @@ class EventStream(Response):
         async with aclosing(self._items):
             async for item in self._items:
                 frame = self._followers.frames.write(item)
-                if not await self._find_place(len(frame)):
+                if self._told_retry and self._leaves_at_once(len(frame)):
+                    self._send(frame)
+                elif await self._find_place(len(frame)):
+                    if not self._told_retry and not isinstance(item, Heartbeat):
+                        self._told_retry = True
+                        await self._hold(_RETRY)
+                    await self._hold(frame)
+                    self._flush()
+                else:
                     return False
-                if not self._told_retry and not isinstance(item, Heartbeat):
-                    self._told_retry = True
-                    await self._hold(_RETRY)
-                await self._hold(frame)
-                self._flush()
                 match item:
                     case News():
                         self._last = item.place
@@ -309,6 +312,10 @@ class EventStream(Response):
                     case _:
                         pass
         return True
+
+    def _leaves_at_once(self, size: int) -> bool:
+        """Whether something of a size is written as it comes: nothing is before it, and it could wait in one write."""
+        return not self.waiting and size <= _BURST_BYTES and self._followers.room.has_left(size) and not self._cut
 
     async def _find_place(self, size: int) -> bool:
         """Wait until something of a size may wait for the client; False where that takes long."""
@@ -358,18 +365,23 @@ class EventStream(Response):
         while self._pending and not self._burst:
             piece = self._pending[0]
             part = piece[self._taken : self._taken + _BURST_BYTES]
-            self._wire.write(part)
             self._taken += len(part)
             self._pending_bytes -= len(part)
             if self._taken == len(piece):
                 self._followers.room.let_go(self._pending.popleft())
                 self._taken = 0
-            if self._wire.is_full():
-                self._burst = len(part)
-                self._followers.room.add(self._burst)
-                self._wake.set()
+            self._send(part)
         if self._has_place():
             self._room.set()
+
+    def _send(self, part: bytes) -> None:
+        """Write, at most a burst; what the kernel does not take at once counts as waiting."""
+        self._wire.write(part)
+        if self._wire.is_full():
+            self.moved_at = asyncio.get_running_loop().time()
+            self._burst = len(part)
+            self._followers.room.add(self._burst)
+            self._wake.set()
 
     async def _write_on(self) -> bool:
         """Go on where the kernel takes what it did not, until the end; False where the client is to be cut off."""
