@@ -27,6 +27,8 @@ ERASED = "erased"
 
 
 _ORIGIN = frozenset(Origin.__annotations__)
+_NATIVE = [name for name in Origin.__annotations__ if name not in {"adapter", "protocol"}]
+"""What only some runtimes say of what they say."""
 _LONGEST_LOSS = 500
 
 
@@ -62,7 +64,7 @@ def encode_event(new: Envelope) -> EventRecord:
 def _about(new: Envelope) -> bytes | None:
     about: dict[str, Any] = {}
     if new.origin is not None:
-        about["origin"] = new.origin
+        about["origin"] = _write_origin(new.origin)
     if new.caused_by is not None:
         about["caused_by"] = new.caused_by
     if new.linked_to is not None:
@@ -72,6 +74,16 @@ def _about(new: Envelope) -> bytes | None:
     if new.losses:
         about["losses"] = [loss.model_dump() for loss in new.losses]
     return orjson.dumps(about) if about else None
+
+
+def _write_origin(origin: Origin) -> dict[str, Any]:
+    # What it does not have is not written: there is one with nearly every event of a runtime.
+    members: dict[str, Any] = {"adapter": origin.adapter, "protocol": origin.protocol}
+    for name in _NATIVE:
+        value = getattr(origin, name)
+        if value is not None:
+            members[name] = value
+    return members
 
 
 def _is_finite(value: Any) -> bool:

@@ -15,12 +15,14 @@ from gateway.events import (
     ContextUpdate,
     Envelope,
     EventId,
+    Origin,
     Outcome,
     SessionId,
     ToolFinished,
     ToolRequested,
 )
 from gateway.events.envelope import to_json
+from gateway.events.frozen import replace
 from gateway.events.weight import weight
 from gateway.executors.port import Answered
 from gateway.executors.webhook.answers import read_answer
@@ -152,3 +154,13 @@ def test_a_value_weighs_about_the_same_with_its_json_at_hand(count: int) -> None
 def test_commas_in_a_text_weigh_little_in_what_is_large() -> None:
     value = [*range(100), "a,b" * 1_000_000]
     assert 3_000_000 < weight(value, orjson.dumps(value)) < 3_100_000
+
+
+@given(st.builds(Origin, *[st.text(max_size=3)] * 2, *[st.none() | st.text(max_size=3)] * 4))
+def test_of_an_origin_only_what_it_has_is_kept(origin: Origin) -> None:
+    event = ToolRequested(native_call_id="tc-1", tool="ask", arguments={})
+    record = encode_event(replace(envelope(event, None), origin=origin))
+    assert list(orjson.loads(record.about or b"")["origin"]) == [
+        name for name in Origin.__annotations__ if getattr(origin, name) is not None
+    ]
+    assert decode_envelope(record).origin == origin

@@ -195,7 +195,7 @@ FROM (SELECT EXISTS (SELECT 1 FROM steps) AS waits)
 """
 """No earlier release may read what waits in the log, also where one was killed over it before this one migrates."""
 
-_CHECKPOINT_BYTES = 16 * 1024 * 1024
+_CHECKPOINT_BYTES = 32 * 1024 * 1024
 
 
 def open_writer(path: Path, *, replayed: Callable[[int], object] = lambda _: None) -> sqlite3.Connection:
