@@ -21,6 +21,7 @@ from gateway.store.records import (
     Head,
     InteractionMove,
     InteractionRecord,
+    SendChangeRow,
     SendRow,
     SnapshotRecord,
     micros,
@@ -78,7 +79,7 @@ class Writes:
         self.calls: dict[CallId, Call] = {}
         """Every call touched, as it stands after the batch; those in `opened` are new."""
         self.sends: list[SendRow] = []
-        self.send_changes: list[tuple[SessionId, SendChange]] = []
+        self.send_changes: list[SendChangeRow] = []
         self.interactions: list[InteractionRecord | InteractionMove] = []
         self.answers: list[AnswerRecord] = []
         """Answers to keep; one that is kept already and has not expired stays."""
@@ -109,10 +110,7 @@ def decide(step: Step, events: Sequence[EventRecord], *, known: Known, writes: W
     calls, opened = _change_calls(step, head, numbers, known=known, writes=writes) if step.calls else _NO_CALLS
     interactions = _interactions(step.interactions, session_id) if step.interactions else ()
     answers = [_answer(keep, session_id, numbers) for keep in step.keeps] if step.keeps else ()
-    for change in step.send_changes:
-        if change.due_at is not None:
-            micros(change.due_at)
-        _check_numbers(change.sequence, change.attempt)
+    changes = _send_changes(step.send_changes, session_id, sequence) if step.send_changes else ()
     if step.keep_from is not None:
         _check_numbers(step.keep_from)
     sends = _sends(step.sends, session_id, numbers, writes.now) if step.sends else ()
@@ -132,10 +130,7 @@ def decide(step: Step, events: Sequence[EventRecord], *, known: Known, writes: W
     writes.opened += opened
     writes.sends += sends
     writes.interactions += interactions
-    # Of an event that is not there yet nothing has been sent, whatever comes to be written under its number.
-    for change in step.send_changes:
-        if change.sequence <= sequence:
-            writes.send_changes.append((session_id, change))
+    writes.send_changes += changes
     writes.answers += answers
     return Committed(envelopes, sequence)
 
@@ -232,6 +227,17 @@ def _sends(
             due_at = None if send.due_at is None else micros(send.due_at)
             found[sequence, target] = (session_id, sequence, target, send.lane, "pending", 0, due_at, None, created_at)
     return found.values()
+
+
+def _send_changes(changes: Sequence[SendChange], session_id: SessionId, last: int) -> list[SendChangeRow]:
+    rows: list[SendChangeRow] = []
+    for change in changes:
+        due_at, place = micros_or_none(change.due_at), (session_id, change.sequence, change.target)
+        _check_numbers(change.sequence, change.attempt)
+        # Of an event that is not there yet nothing has been sent, whatever comes to be written under its number.
+        if change.sequence <= last:
+            rows.append((change.state, change.attempt, due_at, change.reason, *place))
+    return rows
 
 
 def _interactions(

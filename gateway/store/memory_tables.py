@@ -115,8 +115,8 @@ class Tables:
         said = {(record.session_id, record.seq): record for record in writes.events}
         for row in writes.sends:
             self.sends[row[:3]] = send_from(row, decode_envelope(said[row[:2]]))
-        for session_id, change in writes.send_changes:
-            place = (session_id, change.sequence, change.target)
+        for change in writes.send_changes:
+            place = change[-3:]
             if place in self.sends:
                 self.sends[place] = send_after(self.sends[place], change)
         for change in writes.interactions:

@@ -12,7 +12,7 @@ from gateway.events import Direction, Envelope, EventId, InteractionId, SessionI
 from gateway.events.frozen import replace
 from gateway.store.call import Call
 from gateway.store.rows import InteractionRow, Send
-from gateway.store.step import InteractionState, SendChange
+from gateway.store.step import InteractionState, Lane, SendState
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -66,10 +66,11 @@ _CALL_TIMES = [
 _CALL_TRUTHS = [CALL_COLUMNS.index(name) for name in ("unknown", "deliver", "dead", "late")]
 
 
-SendRow = tuple[SessionId, int, str, str, str, int, int | None, str | None, int]
+SendRow = tuple[SessionId, int, str, Lane, SendState, int, int | None, str | None, int]
 SEND_COLUMNS = ("session_id", "seq", "target", "lane", "state", "attempt", "due_at", "reason", "created_at")
 """The columns of a send; what it carries is in its event."""
 _SEND_STATE = SEND_COLUMNS.index("state")
+SendChangeRow = tuple[SendState, int, int | None, str | None, SessionId, int, str]
 SEND_CHANGE_COLUMNS = ("state", "attempt", "due_at", "reason", "session_id", "seq", "target")
 """What a change of a send writes, and which; in the order the UPDATE wants."""
 
@@ -214,20 +215,15 @@ def send_from(row: Sequence[Any], envelope: Envelope) -> Send:
     return Send(session_id, sequence, target, lane, state, attempt, due, reason, envelope, moment(created_at))
 
 
-def send_change_row(session_id: SessionId, change: SendChange) -> tuple[int | str | None, ...]:
-    """Write a change of a send as the values of its UPDATE."""
-    due_at = None if change.due_at is None else micros(change.due_at)
-    return change.state, change.attempt, due_at, change.reason, session_id, change.sequence, change.target
-
-
 def send_row_after(row: Sequence[Any], change: Sequence[Any]) -> tuple[Any, ...]:
     """Say what the row of a change makes of a send's row."""
     return (*row[:_SEND_STATE], *change[:4], *row[_SEND_STATE + 4 :])
 
 
-def send_after(send: Send, change: SendChange) -> Send:
-    """Say what a change makes of a send."""
-    return replace(send, state=change.state, attempt=change.attempt, due_at=change.due_at, reason=change.reason)
+def send_after(send: Send, change: SendChangeRow) -> Send:
+    """Say what the row of a change makes of a send."""
+    state, attempt, due_at, reason, *_ = change
+    return replace(send, state=state, attempt=attempt, due_at=moment_or_none(due_at), reason=reason)
 
 
 def interaction_row(record: InteractionRecord) -> InteractionRow:

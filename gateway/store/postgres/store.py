@@ -9,7 +9,7 @@ its sessions' heads, and whoever locks a head waits for it, so that what is reme
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from itertools import groupby, starmap
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import orjson
@@ -29,7 +29,6 @@ from gateway.store.records import (
     SnapshotRecord,
     call_move_row,
     call_row,
-    send_change_row,
     send_row_after,
 )
 
@@ -196,7 +195,7 @@ def _fold(writes: Writes) -> tuple[list[Sequence[Any]], list[Sequence[Any]]]:
     """One statement touches a row once: changes of rows that are born in the batch are part of their birth."""
     sends: dict[Sequence[Any], Sequence[Any]] = {row[:3]: row for row in writes.sends}
     changes: dict[Sequence[Any], Sequence[Any]] = {}
-    for change in starmap(send_change_row, writes.send_changes):
+    for change in writes.send_changes:
         place = change[-3:]
         if place in sends:
             sends[place] = send_row_after(sends[place], change)

@@ -27,7 +27,6 @@ from gateway.store.records import (
     call_from,
     call_move_row,
     call_row,
-    send_change_row,
     send_row_after,
 )
 
@@ -85,7 +84,7 @@ def rows_of(writes: Writes, before: Mapping[SessionId, Head]) -> BatchRows:
         [call_row(calls.pop(call_id)) for call_id in writes.opened],
         [call_move_row(call) for call in calls.values()],
         writes.sends,
-        [send_change_row(session_id, change) for session_id, change in writes.send_changes],
+        writes.send_changes,
         writes.interactions,
         [(*answer, now) for answer in writes.answers],
         [*writes.snapshots.values()],
@@ -236,7 +235,7 @@ def decode(number: int, said: bytes, apart: bytes) -> tuple[BatchRows, int]:
         opened,
         moved,
         sends,
-        changes,
+        [tuple(change) for change in changes],
         [
             (InteractionMove if len(row) == len(InteractionMove._fields) else InteractionRecord)(*row)
             for row in interactions

@@ -82,13 +82,14 @@ def take(waiting: deque[Job]) -> list[Job]:
     """Take out what is written together."""
     batch: list[Job] = []
     while waiting and len(batch) < BATCH:
-        job = waiting[0]
-        alone = isinstance(job, Task) and job.how != "shared"
-        if alone and batch:
+        job = waiting.popleft()
+        if isinstance(job, Task) and job.how != "shared":
+            if batch:
+                waiting.appendleft(job)
+            else:
+                batch.append(job)
             break
-        batch.append(waiting.popleft())
-        if alone:
-            break
+        batch.append(job)
     return batch
 
 

@@ -107,8 +107,8 @@ def _add(connection: sqlite3.Connection, statements: Mapping[int, str], rows: Se
 def _move_sends(connection: sqlite3.Connection, target: str, changes: Iterable[Row]) -> None:
     # Nearly all of a session have come to the same end.
     alike: dict[Row, list[int]] = {}
-    for *said, sequence, _ in changes:
-        alike.setdefault(tuple(said), []).append(sequence)
+    for change in changes:
+        alike.setdefault(change[:-2], []).append(change[-2])
     for said, sequences in alike.items():
         for statement, part in _in_parts(_MOVE_SENDS, sequences):
             connection.execute(statement, (*said, target, *part))

@@ -21,22 +21,18 @@ _HEADS_KEPT = 20_000
 _SIZES = tuple(2**power for power in range(9))
 
 
-def _in_sizes(columns: Sequence[str], rest: str) -> dict[int, str]:
+def _wanted(columns: Sequence[str], table: str, *keys: str) -> dict[int, str]:
+    # A join in this order, since for IN SQLite sorts the values first, and for `(…) IN` looks through the whole index.
+    marks = f"({', '.join('?' * len(keys))})"
+    alike = " AND ".join([f"{key} = wanted.column{number}" for number, key in enumerate(keys, 1)])
+    rest = f"FROM wanted CROSS JOIN {table} ON {alike}"
     # A few fixed lengths, so that sqlite3's statement cache holds them all.
-    return {size: select(columns, rest + ", ".join(["?"] * size) + ")") for size in _SIZES}
+    return {size: f"WITH wanted AS (VALUES {', '.join([marks] * size)}) {select(columns, rest)}" for size in _SIZES}
 
 
-_HEADS = _in_sizes(Head._fields, "FROM sessions WHERE session_id IN (")
-_CALLS = _in_sizes(CALL_COLUMNS, "FROM calls WHERE call_id IN (")
-# A join in this order, since for `(…) IN (VALUES …)` SQLite looks through the whole index.
-_KEYS = {
-    size: f"""
-    WITH wanted AS (VALUES {", ".join(["(?, ?, ?)"] * size)})
-    SELECT e.session_id, e.direction, e.dedupe_key FROM wanted CROSS JOIN events e
-    ON e.session_id = wanted.column1 AND e.direction = wanted.column2 AND e.dedupe_key = wanted.column3
-    """  # noqa: S608 - only marks are put in
-    for size in _SIZES
-}
+_HEADS = _wanted(Head._fields, "sessions", "session_id")
+_CALLS = _wanted(CALL_COLUMNS, "calls", "call_id")
+_KEYS = _wanted(("session_id", "direction", "dedupe_key"), "events", "session_id", "direction", "dedupe_key")
 
 
 class Store:
