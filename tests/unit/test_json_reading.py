@@ -110,6 +110,14 @@ def test_ordinary_values_of_any_size_are_plain() -> None:
         assert read_and_write(json.dumps(value)) == (value, orjson.dumps(value))
 
 
+@pytest.mark.parametrize("word", sorted(FORBIDDEN_KEYS))
+@pytest.mark.parametrize("count", [1, 100])
+def test_code_that_names_a_forbidden_key_is_a_text_like_any_other(word: str, count: int) -> None:
+    said = {"code": [f'{{"{word}": this.{word}}}'] * count, f" {word}": word, f"{word} ": [word, {"a": word}]}
+    assert read_and_write(json.dumps(said)) == (said, orjson.dumps(said))
+    assert read_and_write(json.dumps({**said, word: 1}))[1] is None
+
+
 @pytest.mark.parametrize("levels", [1, 2, 63, 64, 65, 253, 254, 255, 256, 257, 900])
 @pytest.mark.parametrize("wide", [0, 100])
 @pytest.mark.parametrize("most", [2, 64, 253, 254, 255, 256, 300])
