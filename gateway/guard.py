@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from random import random
 from sys import intern
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 import structlog
 
 log = structlog.get_logger(__name__)
 
-P = ParamSpec("P")
+Args = TypeVarTuple("Args")
 T = TypeVar("T")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
@@ -227,13 +227,13 @@ async def tried(name: str, work: Awaitable[object], **about: str) -> None:
         FAULTS.note(name, exc, text="a part failed on its way out", **about)
 
 
-def guard_call(name: str, call: Callable[P, object]) -> Callable[P, None]:
+def guard_call(name: str, call: Callable[[*Args], object]) -> Callable[[*Args], None]:
     """Wrap what a loop calls by itself (timers, callbacks): what it raises is logged and counted."""
 
-    # In quotes, since these two take longer to look up than the rest takes together.
-    def guarded(*args: "P.args", **kwargs: "P.kwargs") -> None:
+    # In quotes, since this takes longer to look up than the rest takes together.
+    def guarded(*args: "Unpack[Args]") -> None:
         try:
-            call(*args, **kwargs)
+            call(*args)
         except _ENDS_ALL:
             raise
         # The edge of a part: whatever it raises reaches nobody else.

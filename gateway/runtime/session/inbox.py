@@ -33,6 +33,7 @@ class Inbox:
         "_frames",
         "_is_live",
         "_last_live",
+        "_loop",
         "_most_bytes",
         "_most_frames",
         "_overflow",
@@ -67,6 +68,7 @@ class Inbox:
         # Made when the first signal comes, since most sessions are idle most of the time.
         self._queue: deque[Signal] | None = None
         self._taker: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
         self._roomy: asyncio.Future[None] | None = None
         self._last_live: FrameArrived | None = None
         self._most_frames, self._most_bytes = frames, size
@@ -157,7 +159,7 @@ class Inbox:
     async def take(self, most: int) -> list[Signal]:
         """Wait for signals and take what is there, at most `most`."""
         while not self._queue:
-            self._taker = asyncio.get_running_loop().create_future()
+            self._taker = self._loop.create_future()
             await self._taker
         queue = self._queue
         if len(queue) <= most:
