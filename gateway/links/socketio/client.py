@@ -27,6 +27,7 @@ from gateway.links.socketio.acks import Acks
 from gateway.links.socketio.packet import ARRIVED, RESERVED, Arrival, SafePacket, write_event
 from gateway.links.socketio.pings import Pings
 from gateway.links.socketio.refusal import find_code, message_of
+from gateway.links.socketio.silence import silence_here
 from gateway.links.socketio.target import Target
 from gateway.links.socketio.websocket import Door
 
@@ -171,19 +172,23 @@ class SocketLink:
 
     async def read(self) -> None:
         """Read until the connection is over."""
-        socket, patience = self._door.socket, self._patience
+        socket, silence = self._door.socket, silence_here()
         try:
             while socket is not None and not self._over:
-                async with asyncio.timeout(patience):
-                    await socket.receive()
-        except TimeoutError:
-            self.end(f"nothing came from the server for {patience:g} s")
+                silence.hear(self, self._patience)
+                await socket.receive()
         except (aiohttp.ClientError, OSError) as exc:
             self.end(f"{type(exc).__name__}: {exc}")
         except BaseException as exc:
             if is_fault(exc):
                 self.end(f"the link failed inside the gateway ({type(exc).__name__})")
             raise
+        finally:
+            silence.forget(self)
+
+    def fall_silent(self) -> None:
+        """Note that the server has said nothing for too long."""
+        self.end(f"nothing came from the server for {self._patience:g} s")
 
     async def _listen_for_refusal(self) -> None:
         """Wait for the first frame or the hang-up, as some servers let everybody in and then say no."""

@@ -5,10 +5,10 @@ until then a crash says the outcome again, in the same words. What a repeat woul
 """
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 from gateway.core.adapt import RENEWED
 from gateway.core.effects import Transmit
+from gateway.events.frozen import frozen
 from gateway.runtime.session.signals import Delivered, Signal
 from gateway.store.step import RUNTIME
 
@@ -18,7 +18,8 @@ NOTHING: frozenset[int] = frozenset()
 """One for all: Python makes another each time, and an idle session would hold five of 216 bytes."""
 
 
-class _Sent(NamedTuple):
+@frozen
+class _Sent:
     sequence: int
     at: float
     note: str | None
