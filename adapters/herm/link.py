@@ -67,7 +67,8 @@ class HermLink:
         """The highest sequence of a durable event: the cursor."""
         self._highest = self._durable
         """The highest sequence of all, which tells whether one is missing."""
-        self._ids: dict[str, None] = {}
+        self._ids: set[str] = set()
+        self._ids_in_order: deque[str] = deque()
         self._early: deque[Event] = deque()
         self._early_bytes = 0
         self._is_live = asyncio.Event()
@@ -167,9 +168,13 @@ class HermLink:
         self._receiver.frame(Frame(wire.STREAM, payload, event.size, written, place.is_live), cursor)
 
     def _remember(self, event_id: str) -> None:
-        self._ids[event_id] = None
+        if event_id in self._ids:
+            return
+        self._ids.add(event_id)
+        # Beside the set, since a dict looks for its oldest among the places of all that it has lost.
+        self._ids_in_order.append(event_id)
         if len(self._ids) > MOST_IDS:
-            del self._ids[next(iter(self._ids))]
+            self._ids.discard(self._ids_in_order.popleft())
 
     # Sending ---------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Events as server-sent events: one bounded stream per follower, of bytes that are made once for all of them."""
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class Frames:
         self._most_bytes = most_bytes
         self._bytes = 0
         # By identity, not by event_id: an event that is read back after an erasure is another object.
-        self._kept: dict[int, tuple[StreamItem, bytes]] = {}
+        self._kept: OrderedDict[int, tuple[StreamItem, bytes]] = OrderedDict()
 
     def write(self, item: StreamItem | InteractionItem) -> bytes:
         """Write one item."""
@@ -66,7 +66,7 @@ class Frames:
         self._kept[id(item)] = (item, frame)
         self._bytes += len(frame)
         while len(self._kept) > self._most or self._bytes > self._most_bytes:
-            _, dropped = self._kept.pop(next(iter(self._kept)))
+            _, (_, dropped) = self._kept.popitem(last=False)
             self._bytes -= len(dropped)
         return frame
 
