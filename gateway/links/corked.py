@@ -33,8 +33,7 @@ class CorkedTransport:
 
     def uncork(self) -> None:
         """Let leave in one write what was kept."""
-        kept = self._kept
-        self.forget()
+        kept, self._kept, self._size = self._kept, None, 0
         if kept and not self.is_closing():
             self._transport.write(b"".join(kept))
 
