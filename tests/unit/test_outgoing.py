@@ -27,6 +27,7 @@ from gateway.runtime.session.results import Meaning, read_result
 from gateway.runtime.session.signals import Delivered, Held
 from gateway.store.rows import Send
 from gateway.store.step import BEHIND, NEWER, RUNTIME, Lane
+from gateway.testing.conformance.engine_words import FakeClock
 from tests.unit.core.harness import HUMA_0_2, OPENHANDS, START, Harness
 
 WINDOW = 2.0
@@ -44,6 +45,8 @@ class Session:
         self.view: SessionView = harness.view
         self.out = Outgoing(self.view, self.runtime)
         self.now = 0.0
+        self.clock = FakeClock()
+        self.clock.turn(START - self.clock.now())
         self.posted: list[Any] = []
 
     def tell(self, signals: Sequence[Any]) -> None:
@@ -65,7 +68,7 @@ class Session:
         self.read(*rows)
 
     def next(self) -> Any:
-        return self.out.next(self.view, now=START)
+        return self.out.next(self.view, self.clock)
 
     def taken(self) -> Transmit:
         item = self.next()

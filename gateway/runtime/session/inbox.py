@@ -5,7 +5,6 @@ in flight. Past the bound frames are dealt with as config/README.md#bounds says;
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -66,7 +65,7 @@ class Inbox:
         self._room = 1
         self._resumed_at: str | None = None
         # Made when the first signal comes, since most sessions are idle most of the time.
-        self._queue: deque[Signal] | None = None
+        self._queue: list[Signal] | None = None
         self._taker: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._roomy: asyncio.Future[None] | None = None
@@ -161,13 +160,12 @@ class Inbox:
         while not self._queue:
             self._taker = self._loop.create_future()
             await self._taker
-        queue = self._queue
-        if len(queue) <= most:
-            batch = list(queue)
+        batch = self._queue
+        if len(batch) <= most:
             self._queue = None
             self._frames = self._requests = self.bytes = 0
         else:
-            batch = [queue.popleft() for _ in range(most)]
+            batch, self._queue = batch[:most], batch[most:]
             self._requests -= sum(reply_of(signal) is not None for signal in batch)
             sizes = [signal.size for signal in batch if isinstance(signal, FrameArrived)]
             self._frames -= len(sizes)
@@ -181,10 +179,8 @@ class Inbox:
 
     def put_back(self, signals: Sequence[Signal]) -> None:
         """Put signals that could not be carried out in front again, in their order."""
-        for signal in reversed(signals):
-            if self._queue is None:
-                self._queue = deque()
-            self._queue.appendleft(signal)
+        self._queue = [*signals, *(self._queue or ())] or None
+        for signal in signals:
             if isinstance(signal, FrameArrived):
                 self._frames += 1
                 self.bytes += signal.size
@@ -203,8 +199,9 @@ class Inbox:
 
     def _add(self, signal: Signal) -> None:
         if self._queue is None:
-            self._queue = deque()
-        self._queue.append(signal)
+            self._queue = [signal]
+        else:
+            self._queue.append(signal)
         if self._taker is not None:
             self._wake()
 

@@ -190,13 +190,13 @@ class Outbox:
         if link is None or (self._sender is not None and not self._sender.done()):
             return
         sending = self._send_all(link)
-        waits = self._turn(partial(next, sending))
+        waits = self._turn(partial(next, sending, None))
         if waits is not None:
             go_on = partial(self._go_on, sending, waits)
             self._sender = guard("outbox", go_on, self._shared.tasks, again=False, session_id=self._session_id)
             self._sender.add_done_callback(guard_call("outbox", partial(self._end_sender, sending, waits)))
 
-    def _turn(self, go_on: Callable[[], Awaitable[Any]]) -> Awaitable[Any] | None:
+    def _turn(self, go_on: Callable[[], Awaitable[Any] | None]) -> Awaitable[Any] | None:
         """Send until something must be waited for, which is answered; None where all is done."""
         link = self._corkable
         if link is None or not self._permit.holds:
@@ -237,7 +237,7 @@ class Outbox:
                 if not self._permit.holds:
                     yield self._permit.given()
                 self._leaving = None
-                following = self.outgoing.next(self._look(), now=self._shared.clock.now())
+                following = self.outgoing.next(self._look(), self._shared.clock)
                 match following:
                     case Transmit():
                         if not (yield from self._send(link, following)):
@@ -300,12 +300,13 @@ class Outbox:
             self._log.info("a send was cut off", sequence=item.sequence, reason=str(result))
             self._drop_link(str(result))
             return False
-        if not isinstance(result, Receipt | CannotExpress):
+        if isinstance(result, Receipt):
+            if meaning.then == "next":
+                self._shared.metrics.frame(self.outgoing.runtime.name, "to_runtime")
+                if item.repeats:
+                    self._shared.metrics.repeated()
+        elif not isinstance(result, CannotExpress):
             raise result
-        if isinstance(result, Receipt) and meaning.then == "next":
-            self._shared.metrics.frame(self.outgoing.runtime.name, "to_runtime")
-            if item.repeats:
-                self._shared.metrics.repeated()
         if item.lane == "new_work" and self.outgoing.begun:
             self._hold_new_work()
         return True
@@ -417,7 +418,7 @@ class Outbox:
             self._link_failed(self.outgoing.way.proven(asked_at=asked_at, window=self.outgoing.window), exc)
 
 
-def _until_it_waits(go_on: Callable[[], Awaitable[Any]]) -> Awaitable[Any] | None:
+def _until_it_waits(go_on: Callable[[], Awaitable[Any] | None]) -> Awaitable[Any] | None:
     try:
         return go_on()
     except StopIteration:

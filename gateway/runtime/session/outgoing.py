@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
+from gateway.clock import Clock
 from gateway.core.adapt import carries_state, renew
 from gateway.core.effects import Transmit
 from gateway.core.resend import SURELY_UNSENT, Lanes, Plan, is_held, is_overdue, may_leave, plan_resend
@@ -86,7 +87,7 @@ class Reading:
 
 
 class Outgoing:
-    """One session's outbound events, as `Lanes` sorts them; every method is told the time."""
+    """One session's outbound events, as `Lanes` sorts them; every method is told the time, or by which clock it is."""
 
     def __init__(self, view: SessionView, runtime: RuntimeContext) -> None:
         self.reconfigure(runtime)
@@ -227,7 +228,7 @@ class Outgoing:
 
     # What leaves -----------------------------------------------------------------------------------------
 
-    def next(self, view: SessionView, *, now: datetime) -> Next:
+    def next(self, view: SessionView, clock: Clock) -> Next:
         """Say what comes next (the first table above); an event is taken out by that."""
         if len(self.way.sent) >= MOST_UNCONFIRMED:
             return IDLE
@@ -241,7 +242,7 @@ class Outgoing:
         if item is None:
             self.waiting_since = None
             return PROVE if self.way.portion else IDLE
-        if item.leave_before is not None and is_overdue(item, now):
+        if item.leave_before is not None and is_overdue(item, clock.now()):
             return Overdue(item.sequence)
         # Known before it leaves: the events of its turn may come before the answer to it.
         if item.lane == "new_work":
