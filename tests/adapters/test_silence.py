@@ -22,8 +22,8 @@ class Link:
 async def test_each_link_has_its_own_time_whichever_was_heard_first() -> None:
     silence, begun = Silence(), asyncio.get_running_loop().time()
     slow, fast = Link(), Link()
-    silence.hear(slow, 0.12)
-    silence.hear(fast, 0.03)
+    silence.hear(slow.fall_silent, 0.12)
+    silence.hear(fast.fall_silent, 0.03)
     assert await asyncio.wait_for(fast.silent_at, 5) >= begun + 0.03
     assert not slow.silent_at.done()
     assert await asyncio.wait_for(slow.silent_at, 5) >= begun + 0.12
@@ -31,11 +31,11 @@ async def test_each_link_has_its_own_time_whichever_was_heard_first() -> None:
 
 async def test_who_is_heard_again_has_its_whole_time_again_and_who_has_ended_is_told_nothing() -> None:
     silence, ended, heard = Silence(), Link(), Link()
-    silence.hear(ended, 0.02)
-    silence.hear(heard, 0.02)
-    silence.forget(ended)
+    silence.hear(ended.fall_silent, 0.02)
+    silence.hear(heard.fall_silent, 0.02)
+    silence.forget(ended.fall_silent)
     again = asyncio.get_running_loop().time()
-    silence.hear(heard, 0.08)
+    silence.hear(heard.fall_silent, 0.08)
     assert await asyncio.wait_for(heard.silent_at, 5) >= again + 0.08
     assert not ended.silent_at.done()
 
@@ -43,9 +43,9 @@ async def test_who_is_heard_again_has_its_whole_time_again_and_who_has_ended_is_
 async def test_a_link_that_fails_as_it_ends_keeps_no_other_one() -> None:
     silence, failing, others = Silence(), Link(fails=True), (Link(), Link())
     before = FAULTS.total["link"]
-    silence.hear(failing, 0.01)
+    silence.hear(failing.fall_silent, 0.01)
     for patience, other in zip((0.01, 0.05), others, strict=True):
-        silence.hear(other, patience)
+        silence.hear(other.fall_silent, patience)
     for other in others:
         await asyncio.wait_for(other.silent_at, 5)
     assert FAULTS.total["link"] == before + 1

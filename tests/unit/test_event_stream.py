@@ -1,7 +1,7 @@
 """An event stream writes what comes as it comes, unless something waits before it or there is no room to wait."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from gateway.events import Live, MessageStreamed
@@ -44,6 +44,11 @@ async def test_what_comes_is_written_at_once_and_waits_only_where_the_client_doe
     async def send(_message: Any) -> None:
         pass
 
+    async def until(there: Callable[[], bool]) -> None:
+        # Nothing tells of it.
+        while not there():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
     async def tell(pieces: int) -> None:
         news.put_nowait(News([Live(MessageStreamed(text=PIECE), 0)]))
         for _ in range(5):
@@ -53,7 +58,7 @@ async def test_what_comes_is_written_at_once_and_waits_only_where_the_client_doe
     scope: Any = {"state": {"head": False}, "extensions": {WIRE: client.wire}}
     async with asyncio.timeout(5):
         serving = asyncio.create_task(stream(scope, receive, send))
-        await asyncio.sleep(0.01)
+        await until(lambda: len(followers) == 1)
         await tell(1)
         await tell(2)
         assert followers.room.bytes == 0
@@ -61,16 +66,13 @@ async def test_what_comes_is_written_at_once_and_waits_only_where_the_client_doe
         followers.room.add(followers.room.most)
         await tell(2)
         followers.room.add(-followers.room.most)
-        await asyncio.sleep(0.01)
-        assert client.pieces == 3
+        await until(lambda: client.pieces == 3)
         client.stalls = True
         await tell(4)
         assert followers.room.bytes == stream.waiting > 0
         await tell(4)
         client.stalls = False
         client.goes_on.set()
-        await asyncio.sleep(0.01)
-        assert client.pieces == 5
-        assert followers.room.bytes == 0
+        await until(lambda: client.pieces == 5 and followers.room.bytes == 0)
         news.put_nowait(None)
         await serving

@@ -172,10 +172,10 @@ class SocketLink:
 
     async def read(self) -> None:
         """Read until the connection is over."""
-        socket, silence = self._door.socket, silence_here()
+        socket, silence, fall_silent = self._door.socket, silence_here(), self.fall_silent
         try:
             while socket is not None and not self._over:
-                silence.hear(self, self._patience)
+                silence.hear(fall_silent, self._patience)
                 await socket.receive()
         except (aiohttp.ClientError, OSError) as exc:
             self.end(f"{type(exc).__name__}: {exc}")
@@ -184,7 +184,7 @@ class SocketLink:
                 self.end(f"the link failed inside the gateway ({type(exc).__name__})")
             raise
         finally:
-            silence.forget(self)
+            silence.forget(fall_silent)
 
     def fall_silent(self) -> None:
         """Note that the server has said nothing for too long."""
