@@ -28,23 +28,25 @@ from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_sess
 FEW, MANY = 300, 3_000
 KEPT = 200
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
+DUE = next_send_due(RUNTIME)
 _LOOK = 20
 """Instructions of SQLite's own machine between two looks at its work."""
 
 
-async def _fill(path: Path, events: int) -> None:
-    """Keep so many delivered events of one session, and a last one that is still on its way."""
+async def _fill(path: Path, events: int, *, first_due: datetime | None = None) -> None:
+    """Keep so many delivered events of one session, and a last one on its way; or none delivered, and all wait."""
     async with SqliteEngine(path, FakeClock()) as engine:
         await open_session(engine)
         for start in range(0, events, 100):
-            numbers = range(start, start + 100)
-            await engine.commit(
-                Step(
-                    ALICE, tuple(said() for _ in numbers), sends=tuple(Enqueue(place, RUNTIME) for place in range(100))
-                )
-            )
-            changes = [SendChange(number + 2, RUNTIME, "delivered") for number in numbers if number + 1 < events]
-            await engine.commit(Step(ALICE, send_changes=tuple(changes)))
+            said_now = tuple(said() for _ in range(100))
+            await engine.commit(Step(ALICE, said_now, sends=tuple(Enqueue(place, RUNTIME) for place in range(100))))
+            if first_due is None:
+                # The first of them is the second event: the session was opened before.
+                there = range(start + 2, min(start + 102, events + 1))
+                changes = tuple(SendChange(sequence, RUNTIME, "delivered") for sequence in there)
+                await engine.commit(Step(ALICE, send_changes=changes))
+        if first_due is not None:
+            await engine.commit(Step(ALICE, send_changes=(SendChange(2, RUNTIME, "pending", due_at=first_due),)))
 
 
 def _count(connection: sqlite3.Connection, work: Callable[[], object]) -> int:
@@ -129,4 +131,18 @@ async def test_to_look_for_what_waits_takes_as_long_whatever_was_delivered(tmp_p
         await _fill(path, events)
         with closing(sqlite3.connect(path)) as connection:
             found[events] = _count(connection, partial(WAYS_OUT[asked], connection))
+    assert found[MANY] <= found[FEW] + 2, found
+
+
+async def test_to_find_nothing_due_takes_as_long_however_much_waits_behind_it(tmp_path: Path) -> None:
+    found: dict[int, int] = {}
+    for events in (FEW, MANY):
+        path = tmp_path / f"{events}.db"
+        await _fill(path, events, first_due=LATER)
+        with closing(sqlite3.connect(path)) as connection:
+            assert answer(connection, DUE) == LATER
+            question = pending_sends(None, RUNTIME, FakeClock().now(), 50)
+            assert answer(connection, question) == []
+            found[events] = _count(connection, partial(answer, connection, question))
+            found[events] += _count(connection, partial(answer, connection, DUE))
     assert found[MANY] <= found[FEW] + 2, found

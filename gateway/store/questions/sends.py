@@ -6,7 +6,7 @@ from datetime import datetime
 from gateway.events import SessionId
 from gateway.store.encoding import decode_envelope, read_cursor
 from gateway.store.questions.question import Question, Row, Where, columns, each, page_of
-from gateway.store.records import SEND_COLUMNS, EventRecord, micros, moment, send_from
+from gateway.store.records import SEND_COLUMNS, EventRecord, micros, moment_or_none, send_from
 from gateway.store.rows import DeadFilter, Page, Send
 from gateway.store.states import DEAD_SEND, LISTED, PENDING
 
@@ -23,19 +23,24 @@ NOT EXISTS (
 """
 _ROWS = re.compile("@outbound [oe]")
 _NEXT_SEND_DUE = "SELECT min(coalesce(o.due_at, o.created_at)) FROM @outbound o"
-# From session to session by the index: a busy one may have thousands of rows, which nobody has to look at.
-_APART = f"""
-o.session_id IN (
-    WITH RECURSIVE waiting (session_id) AS (
-        SELECT min(session_id) FROM outbound WHERE {PENDING} AND target = {{0}}
-        UNION ALL
-        SELECT (SELECT min(session_id) FROM outbound
-                WHERE {PENDING} AND target = {{0}} AND session_id > waiting.session_id)
-        FROM waiting WHERE waiting.session_id IS NOT NULL
-    )
-    SELECT session_id FROM waiting WHERE session_id NOT IN (SELECT value FROM json_each({{1}}))
+# What SQLite is asked instead, whose target is the first value. From session to session by the index, and of each no
+# more than its first row: a busy session may have thousands, which nobody has to look at.
+_WAITING = f"""
+WITH RECURSIVE waiting (session_id) AS (
+    SELECT min(session_id) FROM outbound WHERE {PENDING} AND target = $1
+    UNION ALL
+    SELECT (SELECT min(session_id) FROM outbound WHERE {PENDING} AND target = $1 AND session_id > waiting.session_id)
+    FROM waiting WHERE waiting.session_id IS NOT NULL
 )
+SELECT {{what}} FROM waiting WHERE session_id IS NOT NULL
 """
+_OF_FIRST = f"""(
+    SELECT {{what}} FROM outbound f INDEXED BY outbound_pending
+    WHERE f.{PENDING} AND f.target = $1 AND f.session_id = waiting.session_id ORDER BY f.seq LIMIT 1
+)"""
+_SESSIONS = _WAITING.format(what="session_id")
+_FIRST_IS_DUE = f"coalesce({_OF_FIRST.format(what='f.due_at')}, 0)"
+_NEXT_OF_FIRSTS = _WAITING.format(what=f"min({_OF_FIRST.format(what='coalesce(f.due_at, f.created_at)')})")
 _SENDS_AT = f"""
 {_SENDS} WHERE o.session_id = $1 AND o.target = $2 AND o.seq IN (SELECT value FROM json_each($3))
 """
@@ -56,38 +61,42 @@ def pending_sends(
     session_id: SessionId | None, target: str, due_before: datetime | None, limit: int, *, apart: str | None = None
 ) -> Question[list[Send]]:
     """Ask for pending rows; of sessions that are not in a JSON list, where SQLite is given one."""
-    where = _pending(target, apart)
+    where, sessions = Where(), _SESSIONS
+    where.add(f"o.{PENDING} AND o.target = {{0}}", target)
     if session_id is not None:
         where.add("o.session_id = {0}", session_id)
     if due_before is not None:
         due = micros(due_before)
         where.add("(o.due_at IS NULL OR o.due_at <= {0})", due)
+        sessions += f" AND {_FIRST_IS_DUE} <= ${len(where.values)}"
         where.add(_FIRST_OF_ITS_SESSION.format(and_held=" AND e.due_at > {0}"), due)
     values = [*where.values, max(limit, 0)]
-    text = f"{_SENDS} {where.text()} ORDER BY o.session_id, o.seq LIMIT ${len(values)}"
-    return each(text, values, _send, sqlite=_by_what_is_pending(text))
+    behind = f"ORDER BY o.session_id, o.seq LIMIT ${len(values)}"
+    if apart is not None:
+        values.append(apart)
+        sessions += _apart(len(values))
+    sqlite = f"{_by_what_is_pending(_SENDS)} {_by_what_is_pending(where.text())}"
+    if session_id is None:
+        sqlite += f" AND o.session_id IN ({sessions})"
+    return each(f"{_SENDS} {where.text()} {behind}", values, _send, sqlite=f"{sqlite} {behind}")
 
 
 def next_send_due(target: str, *, apart: str | None = None) -> Question[datetime | None]:
     """Ask when the next pending row is due; of sessions that are not in a JSON list, where SQLite is given one."""
-    where = _pending(target, apart)
+    where, values = Where(), [target, *([] if apart is None else [apart])]
+    where.add(f"o.{PENDING} AND o.target = {{0}}", target)
     where.add(_FIRST_OF_ITS_SESSION.format(and_held=""))
-    text = f"{_NEXT_SEND_DUE} {where.text()}"
-    due = _by_what_is_pending(text)
-    return Question(text, where.values, lambda rows: None if rows[0][0] is None else moment(rows[0][0]), due)
+    sqlite = _NEXT_OF_FIRSTS + ("" if apart is None else _apart(len(values)))
+    return Question(f"{_NEXT_SEND_DUE} {where.text()}", values, lambda rows: moment_or_none(rows[0][0]), sqlite)
+
+
+def _apart(place: int) -> str:
+    return f" AND session_id NOT IN (SELECT value FROM json_each(${place}))"
 
 
 def _by_what_is_pending(text: str) -> str:
     """Name the index to SQLite, which goes through all that a session has ever sent otherwise, once for each row."""
     return _ROWS.sub(r"\g<0> INDEXED BY outbound_pending", text)
-
-
-def _pending(target: str, apart: str | None) -> Where:
-    where = Where()
-    where.add(f"o.{PENDING} AND o.target = {{0}}", target)
-    if apart is not None:
-        where.add(_APART, target, apart)
-    return where
 
 
 def sends_at(session_id: SessionId, target: str, sequences: str) -> Question[list[Send]]:
