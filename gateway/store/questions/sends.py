@@ -15,32 +15,33 @@ SELECT {columns(SEND_COLUMNS, "o.")}, {columns(EventRecord._fields, "e.")}
 FROM @outbound o JOIN @events e ON e.session_id = o.session_id AND e.seq = o.seq
 """
 _SENDS_OF = f"{_SENDS}WHERE o.session_id = $1 AND o.seq = $2 ORDER BY o.target"
-_FIRST_OF_ITS_SESSION = f"""
-NOT EXISTS (
+_BEHIND_ONE_THAT_IS_HELD = f"""
+EXISTS (
     SELECT 1 FROM @outbound e
-    WHERE e.target = o.target AND e.{PENDING} AND e.session_id = o.session_id AND e.seq < o.seq{{and_held}}
+    WHERE e.target = o.target AND e.{PENDING} AND e.session_id = o.session_id AND e.seq < o.seq AND e.due_at > {{0}}
 )
 """
-_ROWS = re.compile("@outbound [oe]")
-_NEXT_SEND_DUE = "SELECT min(coalesce(o.due_at, o.created_at)) FROM @outbound o"
-# What SQLite is asked instead, whose target is the first value. From session to session by the index, and of each no
-# more than its first row: a busy session may have thousands, which nobody has to look at.
+# From session to session by the index, and of each no more than its first row: a busy session may have thousands, which
+# nobody has to look at. The target is the first value.
 _WAITING = f"""
 WITH RECURSIVE waiting (session_id) AS (
-    SELECT min(session_id) FROM outbound WHERE {PENDING} AND target = $1
+    SELECT min(w.session_id) FROM @outbound w WHERE w.{PENDING} AND w.target = $1
     UNION ALL
-    SELECT (SELECT min(session_id) FROM outbound WHERE {PENDING} AND target = $1 AND session_id > waiting.session_id)
-    FROM waiting WHERE waiting.session_id IS NOT NULL
+    SELECT (
+        SELECT min(w.session_id) FROM @outbound w
+        WHERE w.{PENDING} AND w.target = $1 AND w.session_id > waiting.session_id
+    ) FROM waiting WHERE waiting.session_id IS NOT NULL
 )
 SELECT {{what}} FROM waiting WHERE session_id IS NOT NULL
 """
 _OF_FIRST = f"""(
-    SELECT {{what}} FROM outbound f INDEXED BY outbound_pending
+    SELECT {{what}} FROM @outbound f
     WHERE f.{PENDING} AND f.target = $1 AND f.session_id = waiting.session_id ORDER BY f.seq LIMIT 1
 )"""
 _SESSIONS = _WAITING.format(what="session_id")
 _FIRST_IS_DUE = f"coalesce({_OF_FIRST.format(what='f.due_at')}, 0)"
-_NEXT_OF_FIRSTS = _WAITING.format(what=f"min({_OF_FIRST.format(what='coalesce(f.due_at, f.created_at)')})")
+_NEXT_DUE = _WAITING.format(what=f"min({_OF_FIRST.format(what='coalesce(f.due_at, f.created_at)')})")
+_ROWS = re.compile("@outbound [oewf]")
 _SENDS_AT = f"""
 {_SENDS} WHERE o.session_id = $1 AND o.target = $2 AND o.seq IN (SELECT value FROM json_each($3))
 """
@@ -69,25 +70,22 @@ def pending_sends(
         due = micros(due_before)
         where.add("(o.due_at IS NULL OR o.due_at <= {0})", due)
         sessions += f" AND {_FIRST_IS_DUE} <= ${len(where.values)}"
-        where.add(_FIRST_OF_ITS_SESSION.format(and_held=" AND e.due_at > {0}"), due)
-    values = [*where.values, max(limit, 0)]
-    behind = f"ORDER BY o.session_id, o.seq LIMIT ${len(values)}"
+        where.add(f"NOT {_BEHIND_ONE_THAT_IS_HELD}", due)
     if apart is not None:
-        values.append(apart)
-        sessions += _apart(len(values))
-    sqlite = f"{_by_what_is_pending(_SENDS)} {_by_what_is_pending(where.text())}"
+        where.values.append(apart)
+        sessions += _apart(len(where.values))
     if session_id is None:
-        sqlite += f" AND o.session_id IN ({sessions})"
-    return each(f"{_SENDS} {where.text()} {behind}", values, _send, sqlite=f"{sqlite} {behind}")
+        where.add(f"o.session_id IN ({sessions})")
+    values = [*where.values, max(limit, 0)]
+    text = f"{_SENDS} {where.text()} ORDER BY o.session_id, o.seq LIMIT ${len(values)}"
+    return each(text, values, _send, sqlite=_by_what_is_pending(text))
 
 
 def next_send_due(target: str, *, apart: str | None = None) -> Question[datetime | None]:
     """Ask when the next pending row is due; of sessions that are not in a JSON list, where SQLite is given one."""
-    where, values = Where(), [target, *([] if apart is None else [apart])]
-    where.add(f"o.{PENDING} AND o.target = {{0}}", target)
-    where.add(_FIRST_OF_ITS_SESSION.format(and_held=""))
-    sqlite = _NEXT_OF_FIRSTS + ("" if apart is None else _apart(len(values)))
-    return Question(f"{_NEXT_SEND_DUE} {where.text()}", values, lambda rows: moment_or_none(rows[0][0]), sqlite)
+    values = [target] if apart is None else [target, apart]
+    text = _NEXT_DUE if apart is None else _NEXT_DUE + _apart(len(values))
+    return Question(text, values, lambda rows: moment_or_none(rows[0][0]), _by_what_is_pending(text))
 
 
 def _apart(place: int) -> str:
