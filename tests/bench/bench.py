@@ -2,7 +2,7 @@
 
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,8 +102,9 @@ class Bench:
                 more |= destination(self.peers)
             if variant.engine == "postgres":
                 more["engine"] = await stack.enter_async_context(_schema())
+            options = {} if variant.delivery_window is None else {"delivery_window": variant.delivery_window}
             subject = await stack.enter_async_context(
-                self.gateway(name=name, sessions=sessions, checkout=checkout, **more)
+                self.gateway(name=name, sessions=sessions, checkout=checkout, options=options, **more)
             )
             if variant.watched:
                 await stack.enter_async_context(watched(subject))
@@ -190,12 +191,16 @@ class Bench:
         checkout: Path = ROOT,
         env: dict[str, str] | None = None,
         folder: Path | None = None,
+        options: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> AsyncGenerator[Subject]:
-        """Run a fresh gateway, of this checkout or another, on a fresh database; `more` are settings."""
+        """Run a fresh gateway, of this checkout or another, on a fresh database.
+
+        `more` are settings, and `options` those of its runtime.
+        """
         folder = folder or self.new_folder()
         agents = [f"{folder.name}-{number}" for number in range(sessions)]
-        settings = configure(folder, self.peers, agent=f"{folder.name}-0") | more
+        settings = configure(folder, self.peers, agent=f"{folder.name}-0", **(options or {})) | more
         run = gateway(
             name, settings, folder, self.peers, cores=self.cores.subject, agents=agents, env=env, checkout=checkout
         )

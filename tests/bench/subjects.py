@@ -21,9 +21,9 @@ from tests.bench.usage import Usage, cpu_seconds, look
 SECRET = "whsec_YmVuY2htYXJrLXNlY3JldC1vZi0yNC1ieXRlcw=="
 RUNTIME = "finn"
 ROUTES = ({"match": {"tool": "*"}, "to": "cards"},)
-WINDOW = 0.5
-"""Seconds until the gateway marks an outcome delivered: short, so that marking falls into what is measured."""
 _OPENING = 32
+_BEHIND = 0.7
+"""Seconds for which a gateway has something to do behind the last result, but for what waits longer by design."""
 _PUT_OFF = 2.0
 """Seconds for which a gateway may put off what its record needs no more."""
 _MARKED = 120.0
@@ -48,8 +48,8 @@ class Subject:
         return look(self.pid)
 
 
-def configure(folder: Path, peers: Peers, *, agent: str) -> dict[str, Any]:
-    """Write a gateway's settings: one HUMA 0.2.0 runtime, one signed webhook, one declared tool."""
+def configure(folder: Path, peers: Peers, *, agent: str, **options: Any) -> dict[str, Any]:
+    """Write a gateway's settings: one HUMA 0.2.0 runtime with these options, one signed webhook, one declared tool."""
     return {
         "engine": {"type": "sqlite", "path": str(folder / "dragoman.db")},
         "tools": {
@@ -74,8 +74,8 @@ def configure(folder: Path, peers: Peers, *, agent: str) -> dict[str, Any]:
                 "url": peers.runtime,
                 "api_key": "key-of-the-benchmark",
                 "agent_id": agent,
-                "delivery_window": WINDOW,
             }
+            | options
         },
         "executors": {
             "cards": {
@@ -195,7 +195,7 @@ async def floor(
 async def settle(subject: Subject) -> None:
     """Wait until a subject has done what it does behind the last result, so that the next one has the core alone."""
     if subject.url:
-        await asyncio.sleep(WINDOW + 0.2)
+        await asyncio.sleep(_BEHIND)
     before, still = cpu_seconds(subject.pid), 0
     for _ in range(100):
         await asyncio.sleep(0.05)

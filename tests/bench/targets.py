@@ -29,6 +29,8 @@ class Variant:
     watched: bool = False
     """Whether it copies each outcome to a destination, and has a follower and a reader of its API."""
     engine: Literal["sqlite", "postgres"] = "sqlite"
+    delivery_window: float | None = None
+    """Seconds of silence that count as delivered; the default where none are said."""
     which: Literal["this", "old", "base"] = "this"
     """This checkout, the one that was given, or the one that T16 is measured against."""
 
@@ -36,12 +38,14 @@ class Variant:
 BASE = "6fc94d9"
 """The commit that T16 is measured against, where no other checkout is given."""
 ONE, SOME, MANY = "gateway", "gateway, 16 sessions", "gateway, 256 sessions"
+BRISK = "gateway, 256 sessions, brisk"
 WATCHED, MANY_WATCHED = "gateway, watched", "gateway, 256 sessions, watched"
 POSTGRES, BASE_POSTGRES = "gateway on PostgreSQL", "base on PostgreSQL"
 VARIANTS: Mapping[str, Variant] = {
     ONE: Variant(),
     SOME: Variant(16),
     MANY: Variant(256),
+    BRISK: Variant(256, delivery_window=0.5),
     WATCHED: Variant(watched=True),
     MANY_WATCHED: Variant(256, watched=True),
     POSTGRES: Variant(16, engine="postgres"),
@@ -162,6 +166,7 @@ ROWS = (
     _cpu("T5m", "watched", f"the same {_AND}", C64, _MANY_WATCHED, _less(1.3, 1.3)),
     _cpu("T5m", "watched_c64", f"CPU at 64, one session, {_AND}", C64, ((WATCHED,), (ONE,))),
     _cpu("T5m", "watched_c64_256", f"CPU at 64 over 256 sessions, {_AND}", C64, ((MANY_WATCHED,), (MANY,))),
+    _cpu("T5m", "brisk", "CPU at 64 over 256 sessions, delivered after 0.5 s / after 5 s", C64, ((BRISK,), (MANY,))),
     _cpu("T5b", "c64", "CPU at 64 over 256 sessions / best over one", C64, _MANY_BEST, _less(1.6, 0.9)),
     _rate("T1", "c64", "calls/s at 64 / httpx", C64, _HTTPX, _more(6, 9)),
     _rate("T1", "c256", "calls/s at 256 / httpx", C256, _HTTPX, _more(6, 9)),
