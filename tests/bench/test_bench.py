@@ -160,7 +160,7 @@ def test_each_look_belongs_to_the_innermost_stage_and_threads_that_wait_to_none(
 
 @pytest.mark.slow
 def test_the_cost_of_a_call_is_told_by_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert stages.main(["--only", "T5,T14", "--seconds", "2", "--functions", "1", "--folder", str(tmp_path)]) == 0
+    assert stages.main(["--only", "T5,T14", "--seconds", "2", "--functions", "5", "--folder", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     for stage in (*stages.STAGES, stages.LOOP, stages.THREADS, "all"):
         assert stage in shown
