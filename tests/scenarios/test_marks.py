@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gateway.adapter.port import Capabilities, Frame, Receipt
 from gateway.events import ToolRequested
+from gateway.runtime.session.on_the_way import CROWD
 from tests.engines.sqlite_looker import all_of
 from tests.scenarios.environment import Running, until
 from tests.scenarios.hooks import PATIENCE
@@ -139,3 +140,16 @@ async def test_a_busy_link_is_asked_along_with_what_leaves_anyhow_once_a_window_
         await runtime.called("last")
     assert len(runtime.asked_along) <= took
     assert "delivered" in states(tmp_path)
+
+
+async def test_a_session_that_hears_much_within_a_window_never_waits_for_the_end_of_it(tmp_path: Path) -> None:
+    runtime, many = CorkableRuntime(), CROWD + CROWD // 2
+    async with running(tmp_path, window="5m", runtime=runtime), asyncio.timeout(4 * PATIENCE):
+        for first in range(0, many, 100):
+            names = [str(number) for number in range(first, first + 100)]
+            for name in names:
+                runtime.say(ToolRequested(native_call_id=name, tool="ask", arguments={}), name)
+            await runtime.change.until(lambda: len(runtime.heard) >= first + 100 or None, PATIENCE, what=str)  # noqa: B023
+    assert sorted(runtime.ended, key=int) == [str(number) for number in range(many)]
+    # Of the newest the silence is still waited for.
+    assert CROWD // 2 <= states(tmp_path).count("delivered") < many - CROWD // 4

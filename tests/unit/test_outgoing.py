@@ -13,6 +13,7 @@ from gateway.core.state import SessionView
 from gateway.errors import CannotExpress, LinkLost
 from gateway.events import Envelope, EventId, MessagePosted, SessionId, Text, ToolFinished
 from gateway.runtime.session import outgoing as module
+from gateway.runtime.session.on_the_way import CROWD
 from gateway.runtime.session.outgoing import (
     IDLE,
     MOST_QUEUED,
@@ -266,6 +267,34 @@ def test_what_nobody_says_anything_against_is_delivered_when_its_window_is_over(
     assert session.out.way.sent
     assert session.out.way.believe(asked_at=1.0 + WINDOW, window=WINDOW) == [Delivered((2,), RUNTIME, "delivered")]
     assert not session.out.way.sent
+
+
+def test_of_a_crowd_the_older_half_is_delivered_as_soon_as_it_has_surely_come() -> None:
+    session = Session()
+    session.up()
+    for number in range(CROWD - 1):
+        session.tell(session.out.add(Transmit(number, "turn", "x", ()), session.view, now=0.0))
+        session.now = number / CROWD
+        session.leaves()
+    asked_at = session.now
+    assert (session.out.way.is_crowded, session.out.way.believe(asked_at=asked_at, window=WINDOW)) == (False, [])
+    session.add(CROWD)
+    session.now = 1.0
+    session.leaves()
+    # What has left since the link was asked is not proven by its answer, however much has left behind it.
+    [early] = session.out.way.believe(asked_at=10 / CROWD, window=WINDOW)
+    assert early == Delivered(tuple(range(11)), RUNTIME, "delivered")
+    assert not session.out.way.is_crowded
+    for number in range(CROWD + 1, CROWD + 12):
+        session.add(number)
+        session.leaves()
+    assert session.out.way.is_crowded
+    proven = session.out.way.proven(asked_at=session.now, window=WINDOW)
+    assert proven == [*range(11, CROWD // 2 + 12)]
+    assert session.out.way.believe(asked_at=session.now, window=WINDOW) == [
+        Delivered(tuple(proven), RUNTIME, "delivered")
+    ]
+    assert not session.out.way.is_crowded
 
 
 def outcome(number: int) -> Transmit:

@@ -14,6 +14,10 @@ from gateway.store.step import RUNTIME
 
 PORTION = 32
 """Events said again that may be on their way while no record says that they came; a crash repeats no more of them."""
+CROWD = 8_000
+"""Events on their way from which on the link is asked before the window is over, lest the next ones have to wait.
+
+What has half of them behind it is believed as soon as it has surely come: a fault is about the newest anyhow."""
 NOTHING: frozenset[int] = frozenset()
 """One for all: Python makes another each time, and an idle session would hold five of 216 bytes."""
 
@@ -60,6 +64,11 @@ class OnTheWay:
         """
         return any(sent.repeats for sent in self.sent)
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the link is to be asked at once."""
+        return len(self.sent) >= CROWD
+
     def add(self, item: Transmit, *, now: float) -> None:
         """An event has left."""
         rides = item.kind == "tool.finished" and not item.repeats
@@ -78,16 +87,19 @@ class OnTheWay:
     def proven(self, *, asked_at: float, window: float) -> Sequence[int]:
         """List what an answer of the link to a question asked at this moment proves to have come.
 
-        Of what was said again it proves that; of the rest only what nothing was said against for a window before.
+        Of what was said again it proves that; of the rest only what nothing was said against for a window before, or
+        what is far behind the newest of a crowd.
         """
-        return [sent.sequence for sent in self.sent if sent.at <= (asked_at if sent.repeats else asked_at - window)]
+        silent = self._silent_until(asked_at=asked_at, window=window)
+        return [sent.sequence for sent in self.sent if sent.at <= (asked_at if sent.repeats else silent)]
 
     def believe(self, *, asked_at: float, window: float) -> Sequence[Signal]:
         """The link has answered a question that was asked at this moment: what it proves is delivered."""
         ripe: dict[str | None, list[int]] = {}
         kept: list[_Sent] = []
+        silent = self._silent_until(asked_at=asked_at, window=window)
         for sent in self.sent:
-            if sent.at > (asked_at if sent.repeats else asked_at - window):
+            if sent.at > (asked_at if sent.repeats else silent):
                 kept.append(sent)
                 continue
             self.settling[sent.sequence] = None
@@ -99,6 +111,11 @@ class OnTheWay:
                 self._believed = [*self._believed[-PORTION:], sent]
         self.sent = kept
         return [Delivered(tuple(sequences), RUNTIME, "delivered", note) for note, sequences in ripe.items()]
+
+    def _silent_until(self, *, asked_at: float, window: float) -> float:
+        """Say until when what was sent has had its silence."""
+        over = asked_at - window
+        return max(over, min(asked_at, self.sent[-CROWD // 2].at)) if self.is_crowded else over
 
     def take_marks(self) -> Sequence[Signal]:
         """Take what the session's next step puts on record; for whoever makes it."""

@@ -292,7 +292,7 @@ class Outbox:
         if meaning is SENT:
             if self._ripening is None:
                 self._await_silence()
-            elif now >= self._ripe_at:
+            elif now >= self._ripe_at or self.outgoing.way.is_crowded:
                 # In one write with this one.
                 self._ripening.cancel()
                 self._ripen()
