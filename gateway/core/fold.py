@@ -193,16 +193,18 @@ def _awaited(hosted: Mapping[str, Hosted], event: SessionMoved) -> Mapping[str, 
     """Note which calls a turn waits for; one that goes on no longer waits for what it waited for alone."""
     if not hosted or event.state not in {"awaiting_outcome", "running"}:
         return hosted
-    named = "alone" if len(event.waiting_for) == 1 else "among"
-    found: dict[str, Hosted] = {}
+    waiting = frozenset(event.waiting_for)
+    named = "alone" if len(waiting) == 1 else "among"
+    changed: dict[str, Hosted] = {}
     for native, call in hosted.items():
-        if native in event.waiting_for:
-            found[native] = replace(call, awaited=named)
-        elif call.awaited == "alone" or (call.awaited == "among" and event.state == "awaiting_outcome"):
-            found[native] = replace(call, awaited="over")
-        else:
-            found[native] = call
-    return found
+        awaited = call.awaited
+        if native in waiting:
+            awaited = named
+        elif awaited == "alone" or (awaited == "among" and event.state == "awaiting_outcome"):
+            awaited = "over"
+        if awaited != call.awaited:
+            changed[native] = replace(call, awaited=awaited)
+    return {**hosted, **changed} if changed else hosted
 
 
 def _requested(memory: Remembered, recorded: Envelope, event: ToolRequested) -> Changes:
