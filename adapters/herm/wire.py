@@ -5,7 +5,7 @@ as it is posted.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeGuard, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -215,26 +215,46 @@ def state_of(stop_reason: str) -> SessionState | None:
 class Place:
     """Where an event stands in its session, as far as its envelope says."""
 
-    event_id: str | None
-    sequence: int | None
-    is_live: bool
+    event_id: str | None = None
+    sequence: int | None = None
+    is_live: bool = False
     """Whether it is only news and not in the stored history."""
-    is_delta: bool
+    is_delta: bool = False
+    is_users: bool = False
+    """Whether it says to be of the application, whose secrets no server should repeat."""
 
 
 def place_of(payload: object) -> Place:
     """Read the place of whatever came over the wire; it never raises."""
     if not isinstance(payload, dict):
-        return Place(None, None, is_live=False, is_delta=False)
+        return Place()
     envelope = cast("dict[str, Any]", payload)
-    kind = event_type_of(envelope)
-    delta = kind in _STREAMED and _has_delta(envelope)
-    return Place(event_id_of(envelope), sequence_of(envelope), delta or kind == TITLE, delta)
+    inside = _inside_of(envelope)
+    kind, outer = _type_of(envelope, inside), envelope.get("type")
+    delta = kind in _STREAMED and inside.get("delta") is True
+    return Place(
+        event_id_of(envelope),
+        sequence_of(envelope),
+        delta or kind == TITLE,
+        delta,
+        _is_users(kind) or (outer != kind and _is_users(outer)),
+    )
 
 
-def _has_delta(envelope: dict[str, Any]) -> bool:
+def _inside_of(envelope: dict[str, Any]) -> dict[str, Any]:
     inside = envelope.get("payload")
-    return isinstance(inside, dict) and cast("dict[str, Any]", inside).get("delta") is True
+    return cast("dict[str, Any]", inside) if isinstance(inside, dict) else {}
+
+
+def _type_of(envelope: dict[str, Any], inside: dict[str, Any]) -> str | None:
+    kind = inside.get("type")
+    if not isinstance(kind, str):
+        kind = envelope.get("type")
+    return kind if isinstance(kind, str) else None
+
+
+def _is_users(kind: object) -> TypeGuard[str]:
+    return isinstance(kind, str) and kind.startswith(USER)
 
 
 def event_id_of(envelope: dict[str, Any]) -> str | None:
@@ -248,9 +268,8 @@ def sequence_of(envelope: dict[str, Any]) -> int | None:
     number = envelope.get("sequence")
     if isinstance(number, float) and number.is_integer():
         number = int(number)
-    if not isinstance(number, int) or isinstance(number, bool):
-        return None
-    return number if 0 <= number < 2**63 else None
+    # Of `int` itself, since true and false are integers too.
+    return number if type(number) is int and 0 <= number < 2**63 else None
 
 
 def created_at_of(envelope: dict[str, Any]) -> str | None:
@@ -267,10 +286,7 @@ def event_type_of(payload: object) -> str | None:
     if not isinstance(payload, dict):
         return None
     members = cast("dict[str, Any]", payload)
-    inside = members.get("payload")
-    inner = cast("dict[str, Any]", inside).get("type") if isinstance(inside, dict) else None
-    kind = inner if isinstance(inner, str) else members.get("type")
-    return kind if isinstance(kind, str) else None
+    return _type_of(members, _inside_of(members))
 
 
 def without_secrets(payload: Any) -> Any:
@@ -291,9 +307,7 @@ def _user_types_of(payload: Any) -> set[str]:
     if not isinstance(payload, dict):
         return set()
     members = cast("dict[str, Any]", payload)
-    inside = members.get("payload")
-    types = (members.get("type"), cast("dict[str, Any]", inside).get("type") if isinstance(inside, dict) else None)
-    return {kind for kind in types if isinstance(kind, str) and kind.startswith(USER)}
+    return {kind for kind in (members.get("type"), _inside_of(members).get("type")) if _is_users(kind)}
 
 
 def _without_secret_members(payload: Any) -> Any:

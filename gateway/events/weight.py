@@ -32,7 +32,14 @@ def weight(value: object, written: bytes | None = None) -> int:
         if issubclass(kind, _TEXTS):
             total += len(current)
         elif issubclass(kind, BaseModel):
-            waiting.extend(current.__dict__.values())
+            for member in current.__dict__.values():
+                # Nearly all are texts or nothing, which need not wait.
+                if member.__class__ is str:
+                    total += _NODE + len(member)
+                elif member is None:
+                    total += _NODE
+                else:
+                    waiting.append(member)
         elif issubclass(kind, _CONTAINERS):
             seen += len(current)
             if seen > _FEW and written:

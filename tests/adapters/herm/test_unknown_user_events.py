@@ -20,14 +20,23 @@ def test_a_bare_one_is_blacked_out_as_well() -> None:
     assert draft.event.payload["request_id"] == "r1"
 
 
-@pytest.mark.parametrize("outer", ["user.vault_result", "agent.message"])
-async def test_no_page_of_the_history_and_no_news_hand_on_what_it_may_hold(outer: str) -> None:
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [
+        ("user.vault_result", "user.vault_result"),
+        ("agent.message", "user.vault_result"),
+        ("user.vault_result", "agent.message"),
+        ("user.vault_result", None),
+    ],
+)
+async def test_no_page_of_the_history_and_no_news_hand_on_what_it_may_hold(outer: str, inner: str | None) -> None:
     # Before it is read, so that a frame that is rejected does not quote it either.
     witness = RecordingBackend()
     async with RawHerm().serve() as server:
-        server.stored.append({"id": "evt_1", "type": outer, "sequence": 1, "payload": SAID})
+        said = {**SAID, "type": inner} if inner else {name: SAID[name] for name in SAID if name != "type"}
+        server.stored.append({"id": "evt_1", "type": outer, "sequence": 1, "payload": said})
         async with linked(server, witness):
-            news = {"id": "evt_2", "type": outer, "sequence": 2, "payload": {**SAID, "request_id": "r2"}}
+            news = {"id": "evt_2", "type": outer, "sequence": 2, "payload": {**said, "request_id": "r2"}}
             await server.stream(news)
             await witness.wait_for(2)
     assert [frame.payload["payload"]["request_id"] for frame in witness.frames] == ["r1", "r2"]
