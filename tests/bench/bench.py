@@ -120,7 +120,7 @@ class Bench:
             for subject in subjects:
                 if number:
                     self._close(series, subject, *taken[subject.name], number=number)
-                seconds = self.effort.seconds
+                seconds = self.effort.seconds * workload.lasts
                 taken[subject.name] = subject.look(), await self.play(subject, workload, seconds=seconds)
         await settle_wholly(subjects)
         for subject in subjects:

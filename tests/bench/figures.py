@@ -23,6 +23,8 @@ class Workload:
     """Whether they are a list of objects, or one long string."""
     delay: float = 0.0
     """Seconds that the webhook takes."""
+    lasts: float = 1.0
+    """How many times as long as the others a turn of it lasts."""
 
 
 @dataclass(frozen=True, slots=True)
