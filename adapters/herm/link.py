@@ -162,7 +162,7 @@ class HermLink:
             if not place.is_live:
                 self._durable = max(self._durable, place.sequence)
                 cursor = str(self._durable)
-        payload = wire.without_secrets(event.payload) if place.is_users else event.payload
+        payload = wire.without_secrets(event.payload)
         # What a secret was taken out of is not what was written.
         written = event.written if payload is event.payload else None
         self._receiver.frame(Frame(wire.STREAM, payload, event.size, written, place.is_live), cursor)

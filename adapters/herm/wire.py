@@ -5,7 +5,7 @@ as it is posted.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeGuard, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -220,8 +220,6 @@ class Place:
     is_live: bool = False
     """Whether it is only news and not in the stored history."""
     is_delta: bool = False
-    is_users: bool = False
-    """Whether it says to be of the application, whose secrets no server should repeat."""
 
 
 def place_of(payload: object) -> Place:
@@ -230,15 +228,9 @@ def place_of(payload: object) -> Place:
         return Place()
     envelope = cast("dict[str, Any]", payload)
     inside = _inside_of(envelope)
-    kind, outer = _type_of(envelope, inside), envelope.get("type")
+    kind = _type_of(envelope, inside)
     delta = kind in _STREAMED and inside.get("delta") is True
-    return Place(
-        event_id_of(envelope),
-        sequence_of(envelope),
-        delta or kind == TITLE,
-        delta,
-        _is_users(kind) or (outer != kind and _is_users(outer)),
-    )
+    return Place(event_id_of(envelope), sequence_of(envelope), delta or kind == TITLE, delta)
 
 
 def _inside_of(envelope: dict[str, Any]) -> dict[str, Any]:
@@ -251,10 +243,6 @@ def _type_of(envelope: dict[str, Any], inside: dict[str, Any]) -> str | None:
     if not isinstance(kind, str):
         kind = envelope.get("type")
     return kind if isinstance(kind, str) else None
-
-
-def _is_users(kind: object) -> TypeGuard[str]:
-    return isinstance(kind, str) and kind.startswith(USER)
 
 
 def event_id_of(envelope: dict[str, Any]) -> str | None:
@@ -307,7 +295,8 @@ def _user_types_of(payload: Any) -> set[str]:
     if not isinstance(payload, dict):
         return set()
     members = cast("dict[str, Any]", payload)
-    return {kind for kind in (members.get("type"), _inside_of(members).get("type")) if _is_users(kind)}
+    types = (members.get("type"), _inside_of(members).get("type"))
+    return {kind for kind in types if isinstance(kind, str) and kind.startswith(USER)}
 
 
 def _without_secret_members(payload: Any) -> Any:

@@ -149,7 +149,7 @@ async def test_a_session_that_hears_much_within_a_window_never_waits_for_the_end
             names = [str(number) for number in range(first, first + 100)]
             for name in names:
                 runtime.say(ToolRequested(native_call_id=name, tool="ask", arguments={}), name)
-            await runtime.change.until(lambda: len(runtime.heard) >= first + 100 or None, PATIENCE, what=str)  # noqa: B023
+            await runtime.change.until(lambda upto=first + 100: len(runtime.heard) >= upto or None, PATIENCE, what=str)
     assert sorted(runtime.ended, key=int) == [str(number) for number in range(many)]
     # Of the newest the silence is still waited for.
     assert CROWD // 2 <= states(tmp_path).count("delivered") < many - CROWD // 4

@@ -90,16 +90,16 @@ class OnTheWay:
         Of what was said again it proves that; of the rest only what nothing was said against for a window before, or
         what is far behind the newest of a crowd.
         """
-        silent = self._silent_until(asked_at=asked_at, window=window)
-        return [sent.sequence for sent in self.sent if sent.at <= (asked_at if sent.repeats else silent)]
+        until = self._proven_until(asked_at=asked_at, window=window)
+        return [sent.sequence for sent in self.sent if sent.at <= (asked_at if sent.repeats else until)]
 
     def believe(self, *, asked_at: float, window: float) -> Sequence[Signal]:
         """The link has answered a question that was asked at this moment: what it proves is delivered."""
         ripe: dict[str | None, list[int]] = {}
         kept: list[_Sent] = []
-        silent = self._silent_until(asked_at=asked_at, window=window)
+        until = self._proven_until(asked_at=asked_at, window=window)
         for sent in self.sent:
-            if sent.at > (asked_at if sent.repeats else silent):
+            if sent.at > (asked_at if sent.repeats else until):
                 kept.append(sent)
                 continue
             self.settling[sent.sequence] = None
@@ -112,10 +112,10 @@ class OnTheWay:
         self.sent = kept
         return [Delivered(tuple(sequences), RUNTIME, "delivered", note) for note, sequences in ripe.items()]
 
-    def _silent_until(self, *, asked_at: float, window: float) -> float:
-        """Say until when what was sent has had its silence."""
-        over = asked_at - window
-        return max(over, min(asked_at, self.sent[-CROWD // 2].at)) if self.is_crowded else over
+    def _proven_until(self, *, asked_at: float, window: float) -> float:
+        """Say up to when what was sent is proven: by silence, or in a crowd by the answer alone."""
+        silent = asked_at - window
+        return max(silent, min(asked_at, self.sent[-CROWD // 2].at)) if self.is_crowded else silent
 
     def take_marks(self) -> Sequence[Signal]:
         """Take what the session's next step puts on record; for whoever makes it."""
