@@ -1,38 +1,73 @@
-"""Value classes that are frozen to the type checker and cheap to build at run time. Pure.
+"""Value classes that are frozen and cheap to build: declared like dataclasses, made by msgspec in C. Pure.
 
-A frozen dataclass sets each field by `object.__setattr__`, which makes building one three times as dear;
-a dozen are built for every call. The type checker holds everybody to not changing them all the same.
+Some forty are built for every call, and a dataclass builds each by a function of Python that sets field after field.
 """
 
 import dataclasses
-from collections.abc import Callable
-from functools import cache
-from operator import attrgetter
-from typing import Any, TypeVar, dataclass_transform
+from functools import partial
+from typing import Any, TypeVar, cast, dataclass_transform
+
+import msgspec
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 Value = TypeVar("Value")
+
+_NOT_TAKEN_OVER = frozenset({"__dict__", "__weakref__", "__init__"})
+_COMPARED_IN_C = frozenset({"__eq__", "__hash__", "__repr__"})
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def frozen(cls: type[Value]) -> type[Value]:
-    """Make a dataclass like `dataclasses.dataclass(frozen=True, slots=True)`, but for the guard."""
-    return dataclasses.dataclass(slots=True, unsafe_hash=True)(cls)
+    """Make a class like `dataclasses.dataclass(frozen=True, slots=True)`, whose values take half the time to build.
+
+    It stands for a dataclass wherever one is wanted: `dataclasses.replace`, `fields` and `asdict` take its values, and
+    pydantic reads and writes them. What is made of it by inheritance is frozen as well.
+    """
+    if isinstance(cls, msgspec.StructMeta):
+        return cls
+    declared = dataclasses.dataclass(unsafe_hash=True)(cls)
+    fields = dataclasses.fields(cast("Any", declared))
+    left_out = _NOT_TAKEN_OVER.union(field.name for field in fields)
+    if all(field.compare and field.repr for field in fields):
+        left_out |= _COMPARED_IN_C
+    members: dict[str, Any] = {name: value for name, value in vars(declared).items() if name not in left_out}
+    members["__get_pydantic_core_schema__"] = classmethod(_schema_for_pydantic)
+    made: Any = msgspec.defstruct(
+        cls.__name__, [_declare(field) for field in fields], namespace=members, module=cls.__module__, frozen=True
+    )
+    made.__qualname__ = cls.__qualname__
+    return made
 
 
 def replace(value: Value, /, **changes: Any) -> Value:
     """Make a value of a `frozen` class that differs in some fields; `dataclasses.replace` takes several times as long.
 
     Raises:
-        AttributeError: it has no such field.
+        TypeError: it has no such field.
     """
-    new = type(value)(*_fields_of(type(value))(value))
-    for name, given in changes.items():
-        setattr(new, name, given)
-    return new
+    return _REPLACE(value, **changes)
 
 
-@cache
-def _fields_of(cls: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
-    names = [field.name for field in dataclasses.fields(cls)]
-    # Of one field alone it would get no tuple.
-    return attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
+_REPLACE: Any = msgspec.structs.replace
+"""Without the types of its own, which know nothing of what `frozen` has made."""
+
+
+def _declare(field: "dataclasses.Field[Any]") -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.name, field.type, msgspec.field(default_factory=field.default_factory)
+    if field.default is not dataclasses.MISSING:
+        return field.name, field.type, field.default
+    return field.name, field.type
+
+
+def _schema_for_pydantic(cls: type[Any], source: type[Any], handler: GetCoreSchemaHandler) -> CoreSchema:
+    written = handler(source)
+    # Written like a dataclass, whose validator would set its fields one by one; read by what reads their values.
+    values = cast("core_schema.DataclassSchema", handler.resolve_ref_schema(written))["schema"]
+    read = core_schema.no_info_after_validator_function(partial(_build, cls), values)
+    return core_schema.lax_or_strict_schema(lax_schema=read, strict_schema=written)
+
+
+def _build(cls: type[Value], told: tuple[dict[str, Any], None]) -> Value:
+    return cls(**told[0])

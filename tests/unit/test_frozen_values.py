@@ -4,9 +4,10 @@ import dataclasses
 from datetime import UTC, datetime
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from gateway.core.routing import Matched
-from gateway.core.state import Remembered
+from gateway.core.state import Gate, Remembered
 from gateway.events import CallId, SessionId
 from gateway.events.frozen import frozen, replace
 from gateway.store.call import Call, Redriven
@@ -34,7 +35,7 @@ def test_what_is_replaced_is_what_dataclasses_would_make_of_it(value: object, ch
 
 
 def test_there_is_no_field_to_invent() -> None:
-    with pytest.raises(AttributeError, match="nobody"):
+    with pytest.raises(TypeError, match="nobody"):
         replace(CALL, nobody=1)
 
 
@@ -44,3 +45,23 @@ def test_a_value_of_one_field_keeps_it() -> None:
         names: tuple[str, ...]
 
     assert replace(One(("a", "b"))) == One(("a", "b"))
+
+
+def test_a_value_stays_as_it_is() -> None:
+    with pytest.raises(AttributeError, match="immutable"):
+        CALL.state = "succeeded"  # type: ignore[misc]
+
+
+def test_what_is_not_compared_makes_no_difference_and_everything_else_does() -> None:
+    assert replace(CALL, arguments={"rank": "7"}, size=9) == CALL
+    assert hash(replace(CALL, size=9)) == hash(CALL)
+    assert replace(CALL, attempt=2) != CALL
+    assert Redriven(CallId("c")) == Redriven(CallId("c")) != Redriven(CallId("d"))
+
+
+def test_pydantic_writes_values_and_reads_them_back() -> None:
+    memory = TypeAdapter(Remembered)
+    held = Remembered(gate=Gate(4, 7), labels={"team": "blue"}, tasks=("fold",))
+    assert memory.validate_json(memory.dump_json(held)) == held
+    with pytest.raises(ValidationError, match="gate"):
+        memory.validate_python({"gate": {"sequence": "four"}})

@@ -5,9 +5,9 @@ once both are written its way.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from gateway.events.frozen import frozen
 from gateway.store.encoding import write_cursor
 from gateway.store.rows import Page
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 Row = Sequence[Any]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Question(Generic[T]):
     """One statement, its values, and what the rows that come back mean."""
 
