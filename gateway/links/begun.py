@@ -5,6 +5,8 @@ from functools import partial
 from types import coroutine
 from typing import Any
 
+_ENDED = object()
+
 
 def begun(work: Coroutine[Any, Any, None]) -> Awaitable[None] | None:
     """Run a coroutine up to where it waits; returns the rest for whoever waits for it, or None where it has ended.
@@ -12,12 +14,11 @@ def begun(work: Coroutine[Any, Any, None]) -> Awaitable[None] | None:
     What it raises comes out of the rest. It must not look at the task that runs it, since the rest may run in another.
     """
     try:
-        waits = work.send(None)
-    except StopIteration:
-        return None
+        # With something to say in its place, the end of it is no exception, which would cost as much as the work.
+        waits = next(work.__await__(), _ENDED)
     except Exception as exc:  # noqa: BLE001 - raised to whoever waits
         return _raised(exc)
-    return _rest(work, waits)
+    return None if waits is _ENDED else _rest(work, waits)
 
 
 @coroutine

@@ -54,10 +54,11 @@ class Outbox:
         log: FilteringBoundLogger,
         post: Callable[[Signal], None],
         drop_link: Callable[[str], None],
-        look: Callable[[], SessionView],
         permit: Permit,
     ) -> None:
-        """Prepare; `look` shows the session as it is by now, and nothing leaves while there is no `permit`."""
+        """Prepare; nothing leaves while there is no `permit`."""
+        self.view = view
+        """The session as it is by now; kept up to date by who makes its steps."""
         self.outgoing = Outgoing(view, runtime)
         self._when_said: Callable[[], None] | None = None
         self._session_id = view.session_id
@@ -65,7 +66,6 @@ class Outbox:
         self._log = log
         self._post = post
         self._drop_link = drop_link
-        self._look = look
         self._permit = permit
         self._link: Link | None = None
         self._corkable: Corkable | None = None
@@ -90,7 +90,7 @@ class Outbox:
         """Take an event that is now on record; `poke` lets what was taken leave."""
         if self._when_said is not None:
             self._when_said()
-        for signal in self.outgoing.add(item, self._look(), now=self._shared.clock.monotonic()):
+        for signal in self.outgoing.add(item, self.view, now=self._shared.clock.monotonic()):
             self._post(signal)
 
     def call_when_said(self, call: Callable[[], None] | None) -> None:
@@ -171,7 +171,7 @@ class Outbox:
     def settled(self) -> bool:
         """Whether nothing can leave right now, and nothing is believed of which no record says so."""
         answered = self._proof is not None and self._proof.done()
-        return not self.outgoing.way.marks and not answered and self.outgoing.all_held(self._look())
+        return not self.outgoing.way.marks and not answered and self.outgoing.all_held(self.view)
 
     def oldest_wait(self) -> float:
         """Say for how many seconds something has waited to leave."""
@@ -237,7 +237,7 @@ class Outbox:
                 if not self._permit.holds:
                     yield self._permit.given()
                 self._leaving = None
-                following = self.outgoing.next(self._look(), self._shared.clock)
+                following = self.outgoing.next(self.view, self._shared.clock)
                 match following:
                     case Transmit():
                         if not (yield from self._send(link, following)):
@@ -262,7 +262,7 @@ class Outbox:
         result: Receipt | Exception = _TAKEN
         try:
             if item.state is not None:
-                item = self.outgoing.in_newest_form(item, self._look())
+                item = self.outgoing.in_newest_form(item, self.view)
             for frame in item.frames:
                 if not self._permit.holds:
                     yield self._permit.given()
@@ -347,7 +347,7 @@ class Outbox:
             self.outgoing.reading_failed(reading)
             await asyncio.sleep(_RETRY_LOAD)
             return
-        signals = self.outgoing.take(reading, page, posted, self._look(), now=self._shared.clock.now())
+        signals = self.outgoing.take(reading, page, posted, self.view, now=self._shared.clock.now())
         for signal in signals:
             if isinstance(signal, Delivered) and signal.reason == NEWER:
                 waiting = signal.sequences[:FEW]

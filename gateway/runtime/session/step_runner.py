@@ -102,7 +102,8 @@ class StepRunner:
         shown = only_live(self.runtime, self.view, frame, now=self._shared.clock.now())
         if shown is None:
             return False
-        self.view, told = shown
+        view, told = shown
+        self.view = self._outbox.view = view
         for live in told:
             self._feed.tell(live)
         return True
@@ -193,7 +194,8 @@ class StepRunner:
 
     def _act(self, builder: StepBuilder, committed: Committed | None, answers: Answers) -> None:
         """Everything that may only happen now that the step is on disk."""
-        before, self.view = self.view, builder.view
+        before = self.view
+        self.view = self._outbox.view = builder.view
         envelopes = committed.envelopes if committed is not None else ()
         self._effects.show(envelopes, builder.effects)
         if envelopes:
@@ -233,7 +235,7 @@ class StepRunner:
         if fresh.last_sequence > self._feed.last_sequence:
             # Followers have not been shown what somebody else has written.
             self._feed.skip_to(fresh.last_sequence)
-        self.view = replace(
+        self.view = self._outbox.view = replace(
             fresh,
             first_state=live.first_state,
             touched_at=live.touched_at,

@@ -83,7 +83,6 @@ class SessionWorker:
             log=self.log,
             post=self.inbox.put,
             drop_link=drop_link,
-            look=self._look,
             permit=self.permit,
         )
         self._timer = DueTimer(self.inbox, shared.clock, self._next_due)
@@ -111,9 +110,6 @@ class SessionWorker:
         """The session as it is by now."""
         return self._runner.view
 
-    def _look(self) -> SessionView:
-        return self._runner.view
-
     # What others call ------------------------------------------------------------------------------------
 
     def connecting(self) -> None:
@@ -127,7 +123,7 @@ class SessionWorker:
 
     def frame(self, frame: Frame, cursor: str | None = None) -> None:
         """Take a frame from the link."""
-        self._shared.metrics.frame(self.view.runtime, "from_runtime")
+        self._shared.metrics.frame(self._runner.view.runtime, "from_runtime")
         if self.log.is_enabled_for(DEBUG):
             self.log.debug("frame <", channel=frame.channel, payload=excerpt(frame.payload))
         alone = self.permit.holds
