@@ -90,7 +90,8 @@ class LeaseKeeper:
     @property
     def speaks(self) -> bool:
         """Whether this process may speak for what it carries."""
-        return not self.shared or self.seconds_left > 0
+        lease = self._lease
+        return not self.shared or (lease is not None and lease.deadline > self._clock.monotonic())
 
     @property
     def settled(self) -> bool:
