@@ -22,9 +22,13 @@ def frozen(cls: type[Value]) -> type[Value]:
     """Make a class like `dataclasses.dataclass(frozen=True, slots=True)`, whose values take half the time to build.
 
     It stands for a dataclass wherever one is wanted: `dataclasses.replace`, `fields` and `asdict` take its values, and
-    pydantic reads and writes them. What is made of it by inheritance is frozen as well.
+    pydantic reads and writes them. A class that inherits from it has its fields, and takes this decorator too.
+
+    Raises:
+        TypeError: a field beside inherited ones has no default, or one by `field`.
     """
     if isinstance(cls, msgspec.StructMeta):
+        _add_fields(cls)
         return cls
     declared = dataclasses.dataclass(unsafe_hash=True)(cls)
     fields = dataclasses.fields(cast("Any", declared))
@@ -51,6 +55,17 @@ def replace(value: Value, /, **changes: Any) -> Value:
 
 _REPLACE: Any = msgspec.structs.replace
 """Without the types of its own, which know nothing of what `frozen` has made."""
+
+
+def _add_fields(cls: Any) -> None:
+    """Declare what a class has besides what it inherits, which msgspec has made of it already."""
+    own = [field for field in msgspec.structs.fields(cls) if field.name in cls.__annotations__]
+    for field in own:
+        if field.required or isinstance(field.default, dataclasses.Field):
+            raise TypeError(f"{cls.__name__}.{field.name}: a field beside inherited ones takes a plain default")
+    named = [(field.name, field.type, dataclasses.field(default=field.default)) for field in own]
+    declared: Any = dataclasses.make_dataclass(cls.__name__, named)
+    cls.__dataclass_fields__ = cls.__dataclass_fields__ | declared.__dataclass_fields__
 
 
 def _declare(field: "dataclasses.Field[Any]") -> Any:

@@ -65,3 +65,23 @@ def test_pydantic_writes_values_and_reads_them_back() -> None:
     assert memory.validate_json(memory.dump_json(held)) == held
     with pytest.raises(ValidationError, match="gate"):
         memory.validate_python({"gate": {"sequence": "four"}})
+
+
+def test_what_inherits_has_all_fields_also_for_dataclasses_and_pydantic() -> None:
+    @frozen
+    class Longer(Gate):
+        words: tuple[str, ...] = ()
+
+    value = Longer(4, 7, words=("a",))
+    assert dataclasses.asdict(value) == {"sequence": 4, "number": 7, "words": ("a",)}  # type: ignore[call-overload]
+    assert dataclasses.replace(value, number=8) == replace(value, number=8) == Longer(4, 8, ("a",))
+    longer = TypeAdapter(Longer)
+    assert longer.validate_json(longer.dump_json(value)) == value
+
+
+def test_what_inherits_takes_plain_defaults_alone() -> None:
+    with pytest.raises(TypeError, match=r"Longer\.counts: .* takes a plain default"):
+
+        @frozen
+        class Longer(Gate):  # pyright: ignore[reportUnusedClass] - it cannot be made
+            counts: dict[str, int] = dataclasses.field(default_factory=dict[str, int])
