@@ -42,13 +42,14 @@ class BlockReader:
         Raises:
             ValueError: a block is larger than the bound.
         """
-        if not self._begun and piece:
-            self._begun, piece = True, piece.removeprefix(_BOM)
         found: list[Block] = []
         self._kept += len(piece)
         if b"\n" in piece:
             *lines, rest = b"".join((*self._pieces, piece)).split(b"\n")
             self._pieces = [rest]
+            if not self._begun:
+                # Of the first line and not of the first piece, which may end in the middle of it.
+                self._begun, lines[0] = True, lines[0].removeprefix(_BOM)
             for line in lines:
                 found += self._take(line.removesuffix(b"\r"))
             self._kept = len(rest)

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from httpx import Response
 from httpx_sse import EventSource
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from gateway.client.blocks import Block, BlockReader
 
@@ -21,6 +21,7 @@ LINES = st.sampled_from(
     bom=st.booleans(),
     cuts=st.lists(st.integers(0, 400), max_size=12),
 )
+@example(lines=[b"data: a", b""], end=b"\n", bom=True, cuts=[1])
 def test_it_reads_what_httpx_sse_reads(lines: list[bytes], end: bytes, bom: bool, cuts: list[int]) -> None:
     raw = (b"\xef\xbb\xbf" if bom else b"") + b"".join(line + end for line in lines)
     places = [0, *sorted({min(cut, len(raw)) for cut in cuts}), len(raw)]
