@@ -28,7 +28,7 @@ class _Filled:
 
 async def test_where_nothing_is_sent_again_all_small_frames_get_in_and_the_late_ones_are_marked():
     filled = _Filled(resumes=False)
-    batch = await filled.inbox.take(100)
+    batch = filled.inbox.take(100)
     assert [signal.overloaded for signal in batch if isinstance(signal, FrameArrived)] == [False] * 10 + [True] * 10
     assert filled.overflows == []
     assert filled.inbox.bytes == 0
@@ -36,20 +36,20 @@ async def test_where_nothing_is_sent_again_all_small_frames_get_in_and_the_late_
 
 async def test_where_a_link_resumes_a_full_inbox_costs_the_link_and_takes_no_later_frame_from_it():
     filled = _Filled(resumes=True)
-    batch = await filled.inbox.take(100)
+    batch = filled.inbox.take(100)
     assert [signal.cursor for signal in batch if isinstance(signal, FrameArrived)] == [str(n) for n in range(10)]
     assert len(filled.overflows) == 1
     filled.inbox.put_frame(Frame("event", {}), "later")
     assert filled.inbox.empty
     filled.inbox.reopen()
     filled.inbox.put_frame(Frame("event", {}), "resumed")
-    assert len(await filled.inbox.take(100)) == 1
+    assert len(filled.inbox.take(100)) == 1
 
 
 async def test_signals_of_our_own_always_get_in():
     filled = _Filled(resumes=True)
     filled.inbox.put(Tick())
-    assert isinstance((await filled.inbox.take(100))[-1], Tick)
+    assert isinstance(filled.inbox.take(100)[-1], Tick)
 
 
 async def test_live_frames_give_way_and_only_the_newest_is_shown_at_the_end():
@@ -57,7 +57,7 @@ async def test_live_frames_give_way_and_only_the_newest_is_shown_at_the_end():
     for number in range(5):
         filled.inbox.put_frame(Frame("typing", {"n": number}), None)
     filled.inbox.put_frame(Frame("event", {"n": "last"}), None)
-    batch = [signal.frame.payload["n"] for signal in await filled.inbox.take(100) if isinstance(signal, FrameArrived)]
+    batch = [signal.frame.payload["n"] for signal in filled.inbox.take(100) if isinstance(signal, FrameArrived)]
     assert batch == [*range(20), "last", 4]
     assert filled.inbox.bytes == 0
 
@@ -65,10 +65,10 @@ async def test_live_frames_give_way_and_only_the_newest_is_shown_at_the_end():
 async def test_a_link_is_made_again_only_once_the_session_has_got_through_half_of_its_inbox():
     filled = _Filled(resumes=True)
     waiting = asyncio.ensure_future(filled.inbox.has_room())
-    await filled.inbox.take(4)
+    filled.inbox.take(4)
     await asyncio.sleep(0)
     assert not waiting.done()
-    await filled.inbox.take(1)
+    filled.inbox.take(1)
     async with asyncio.timeout(5):
         await waiting
 
@@ -77,7 +77,7 @@ async def test_small_frames_far_past_the_bound_cost_the_link_and_what_is_in_stay
     filled = _Filled(resumes=False, size=10_000_000)
     for number in range(HARD_FRAMES + 5):
         filled.inbox.put_frame(Frame("event", {"n": number}), None)
-    assert len(await filled.inbox.take(2 * HARD_FRAMES)) == HARD_FRAMES
+    assert len(filled.inbox.take(2 * HARD_FRAMES)) == HARD_FRAMES
     assert len(filled.overflows) == 25
 
 
@@ -96,7 +96,7 @@ async def test_requests_of_clients_are_refused_past_their_bound_and_those_given_
     requests[0].reply.cancel()
     await asyncio.sleep(0)
     filled.inbox.put(_request())
-    taken = await filled.inbox.take(1_000)
+    taken = filled.inbox.take(1_000)
     assert requests[0] not in taken
     assert sum(isinstance(signal, CancelOrdered) for signal in taken) == MOST_REQUESTS
 
@@ -104,23 +104,19 @@ async def test_requests_of_clients_are_refused_past_their_bound_and_those_given_
 async def test_it_is_awaited_only_while_nothing_is_before_what_comes_next() -> None:
     inbox = Inbox(frames=1, size=1_000, resumes=True, is_live=lambda _: False, overflow=lambda _: None)
     assert not inbox.is_waited_for
+    waiting = inbox.filled()
+    assert inbox.is_waited_for
+    inbox.put_frame(Frame("event", {}), None)
+    assert not inbox.is_waited_for, "a signal waits"
     async with asyncio.timeout(5):
-        taking = asyncio.create_task(inbox.take(100))
-        await asyncio.sleep(0)
-        assert inbox.is_waited_for
-        inbox.put_frame(Frame("event", {}), None)
-        assert not inbox.is_waited_for, "a signal waits"
-        await taking
-        assert not inbox.is_waited_for, "what was taken is under way"
-        inbox.put_frame(Frame("event", {}), None)
-        inbox.put_frame(Frame("event", {}), None)
-        assert inbox.shut
-        await inbox.take(100)
-        taking = asyncio.create_task(inbox.take(100))
-        await asyncio.sleep(0)
-        assert not inbox.is_waited_for, "frames were turned away"
-        inbox.reopen()
-        assert inbox.is_waited_for
-        taking.cancel()
-        await asyncio.wait({taking})
-        assert not inbox.is_waited_for, "nobody waits any more"
+        await waiting
+    inbox.take(100)
+    assert not inbox.is_waited_for, "what was taken is under way"
+    inbox.put_frame(Frame("event", {}), None)
+    inbox.put_frame(Frame("event", {}), None)
+    assert inbox.shut
+    inbox.take(100)
+    inbox.filled()
+    assert not inbox.is_waited_for, "frames were turned away"
+    inbox.reopen()
+    assert inbox.is_waited_for

@@ -5,7 +5,7 @@ in flight. Past the bound frames are dealt with as config/README.md#bounds says;
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import orjson
@@ -155,12 +155,14 @@ class Inbox:
     def _is_half_full(self) -> bool:
         return self._frames > self._most_frames // 2 or self.bytes > self._most_bytes // 2
 
-    async def take(self, most: int) -> list[Signal]:
-        """Wait for signals and take what is there, at most `most`."""
-        while not self._queue:
-            self._taker = self._loop.create_future()
-            await self._taker
-        batch = self._queue
+    def filled(self) -> Awaitable[None]:
+        """Wait until a signal may be there; for the one who takes them."""
+        self._taker = self._loop.create_future()
+        return self._taker
+
+    def take(self, most: int) -> list[Signal]:
+        """Take what is there, at most `most`."""
+        batch = self._queue or []
         if len(batch) <= most:
             self._queue = None
             self._frames = self._requests = self.bytes = 0

@@ -12,13 +12,15 @@ _LOOK_AFTER = 0.05
 class Permit:
     """One session's; its fence goes with every step that it writes."""
 
-    __slots__ = ("_keeper", "_regained", "_suspended", "fence", "outrun")
+    __slots__ = ("_is_lent", "_keeper", "_regained", "_suspended", "fence", "outrun")
 
     def __init__(self, keeper: LeaseKeeper, fence: int) -> None:
         self.fence = fence
         self.outrun = False
         """Whether the session is this process's under a new fence, while its history is another than what is known."""
         self._keeper = keeper
+        self._is_lent = keeper.shared
+        """Whether other instances may own the session: without them no lease can run out, and none is looked at."""
         self._suspended: asyncio.Future[None] | None = None
         """Until the session may go on, while no lease runs that says that it is this process's."""
         self._regained: int | None = None
@@ -27,7 +29,7 @@ class Permit:
     @property
     def holds(self) -> bool:
         """Whether the session may speak, by the clock and not by a timer."""
-        return self._suspended is None and self._keeper.speaks
+        return self._suspended is None and (not self._is_lent or self._keeper.speaks)
 
     def holds_for(self, last_sequence: int) -> bool:
         """Whether the session may speak; what is known of its history goes up to this sequence.
@@ -35,7 +37,7 @@ class Permit:
         Raises:
             Fenced: somebody else has written.
         """
-        if self._suspended is not None or not self._keeper.speaks:
+        if self._suspended is not None or (self._is_lent and not self._keeper.speaks):
             return False
         if self._regained is not None:
             self.check(last_sequence)

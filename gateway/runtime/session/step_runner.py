@@ -33,7 +33,7 @@ from gateway.runtime.session.replies import without_requests
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.session.stepping import FAULTS_AN_INPUT, Answers, StepMaker
 from gateway.store.call import Call
-from gateway.store.step import Committed
+from gateway.store.step import Committed, Step
 
 RETRY_AFTER = 0.5
 STALE_PATIENCE = 3
@@ -146,6 +146,7 @@ class StepRunner:
         Raises:
             Stale, EngineUnavailable: nothing was written, and the slots it took are free again.
         """
+        metrics, monotonic = self._shared.metrics, self._shared.clock.monotonic
         repeats: set[str] = set()
         while True:
             self.written = False
@@ -153,64 +154,74 @@ class StepRunner:
                 builder, answers = self._steps.aside(self.view, self.runtime, batch), Answers()
             else:
                 builder, answers = self._steps.decide(self.view, self.runtime, batch, known=known, repeats=repeats)
+            fence = self._permit.fence
             try:
-                return builder, await self._commit(builder), answers
-            except Repeated as exc:
+                step = self._step(builder, fence)
+                if step is None:
+                    return builder, None, answers
+                started, self._unsure = monotonic(), True
+                committed = await self._shared.engine.commit(step)
+                self.written, self._unsure = True, False
+                metrics.commit(monotonic() - started)
+                while not self._permit.holds_for(committed.last_sequence):
+                    await self._permit.wait()
+            except BaseException as exc:
                 self._steps.give_back(builder)
+                if self._unsure and isinstance(exc, Stale | EngineUnavailable):
+                    self._unsure = False
+                    if isinstance(exc, Fenced):
+                        await self._look_at_fence(fence, exc)
+                if not isinstance(exc, Repeated):
+                    raise
                 repeats |= exc.keys
                 # A slot that went back with the step is queued for again.
                 batch = [signal for signal in batch if not self._steps.requeued(signal)]
-            except BaseException:
-                self._steps.give_back(builder)
-                raise
+            else:
+                if step.snapshot is not None:
+                    self._snapshot_at = builder.last_sequence
+                return builder, committed, answers
 
-    async def _commit(self, builder: StepBuilder) -> Committed | None:
+    def _step(self, builder: StepBuilder, fence: int) -> Step | None:
+        """Make the step of a decision, with a snapshot where one is due; None where there is nothing to write."""
         due = builder.last_sequence - self._snapshot_at >= self._shared.tuning.snapshot_every
         if builder.empty and not due:
             return None
         snapshot = None
         if due or builder.memory.closed:
             snapshot = to_snapshot(builder.last_sequence, builder.memory, builder.base.complete)
-        started, fence = self._shared.clock.monotonic(), self._permit.fence
-        try:
-            self._unsure = True
-            committed = await self._shared.engine.commit(builder.step(fence=fence, snapshot=snapshot))
-        except (Stale, EngineUnavailable) as exc:
-            self._unsure = False
-            if not isinstance(exc, Fenced):
-                raise
-            await self._permit.given()
-            if self._permit.fence == fence:
-                raise
+        return builder.step(fence=fence, snapshot=snapshot)
+
+    async def _look_at_fence(self, fence: int, fenced: Fenced) -> None:
+        """A step was refused for its fence: find out whether the session is this process's under a new one.
+
+        Raises:
+            Stale: it is, and its history is known here.
+            Fenced: its history has gone on meanwhile.
+        """
+        await self._permit.given()
+        if self._permit.fence != fence:
             self._permit.check(self.view.last_sequence)
-            raise Stale("the session goes on under a new fence") from exc
-        self.written, self._unsure = True, False
-        self._shared.metrics.commit(self._shared.clock.monotonic() - started)
-        while not self._permit.holds_for(committed.last_sequence):
-            await self._permit.wait()
-        if snapshot is not None:
-            self._snapshot_at = builder.last_sequence
-        return committed
+            raise Stale("the session goes on under a new fence") from fenced
 
     def _act(self, builder: StepBuilder, committed: Committed | None, answers: Answers) -> None:
         """Everything that may only happen now that the step is on disk."""
-        before = self.view
+        before, shared = self.view, self._shared
         self.view = self._outbox.view = builder.view
         envelopes = committed.envelopes if committed is not None else ()
         self._effects.show(envelopes, builder.effects)
         if envelopes:
             if self.runtime.policy.routes.copying:
-                self._shared.backends.wake()
-            note(envelopes, before, adapter=self.runtime.adapter, metrics=self._shared.metrics, log=self.log)
+                shared.backends.wake()
+            note(envelopes, before, adapter=self.runtime.adapter, metrics=shared.metrics, log=self.log)
             self._outbox.hear(envelopes)
         if builder.interactions:
-            self._shared.interaction_feed.tell(tuple(change.interaction_id for change in builder.interactions))
+            shared.interaction_feed.tell(tuple(change.interaction_id for change in builder.interactions))
         for effect in builder.effects:
             self._effects.perform(effect, self.view, self.runtime)
         for signal, answer in answers:
             self._effects.finish(signal, answer, envelopes)
         self._outbox.poke()
-        self._shared.reviews.add(self._timer)
+        shared.reviews.add(self._timer)
 
     # What must be read first -----------------------------------------------------------------------------
 

@@ -246,7 +246,9 @@ class SessionWorker:
             await self._runner.carry_kept(self._kept)
             self._busy = False
             while not self._runner.view.memory.closed:
-                batch = await self.inbox.take(BATCH)
+                while self.inbox.empty:
+                    await self.inbox.filled()
+                batch = self.inbox.take(BATCH)
                 self._busy = True
                 # First, since what follows may be said again for whoever asks for it once more.
                 marks = self._outbox.take_marks()
