@@ -3,8 +3,7 @@
 import faulthandler
 import logging
 import signal
-import socket
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import NoReturn, cast
 
@@ -125,15 +124,3 @@ def _logging_restored() -> Iterator[None]:
 def _loggers() -> list[tuple[str, logging.Logger]]:
     known = logging.root.manager.loggerDict.items()
     return [(name, logger) for name, logger in known if isinstance(logger, logging.Logger)]
-
-
-@pytest.fixture
-def free_port() -> Callable[[], int]:
-    """Find loopback ports that nobody uses now; a server that can bind port 0 should rather do that."""
-
-    def find() -> int:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return int(probe.getsockname()[1])
-
-    return find

@@ -4,7 +4,7 @@
 whatever they are made of; `gateway.testing.conformance.engine` is the contract as tests.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -34,8 +34,8 @@ from gateway.store.step import Committed, InteractionState, Step
 class Journal(Protocol):
     """Writes steps and reads events."""
 
-    def commit(self, step: Step) -> Awaitable[Committed]:
-        """Write a step; what is awaited is there only after the disk has it. A Stale or poisoned step fails alone.
+    async def commit(self, step: Step) -> Committed:
+        """Write a step; returns only after the disk has it. A Stale or poisoned step fails alone.
 
         Raises:
             Stale: an expectation did not hold (Fenced: it was the fence), or an opened call exists.

@@ -1,7 +1,6 @@
 """T10: a burst of events to many followers, beside the stream that people would write by hand."""
 
 import asyncio
-import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,6 +15,7 @@ from tests.bench.followers import KIND
 from tests.bench.processes import START, BenchProblem, module, running, tail
 from tests.bench.report import Report
 from tests.bench.subjects import Subject, settle
+from tests.ports import free_port
 
 _AT_ONCE = 100
 _PATIENCE = 120.0
@@ -84,9 +84,7 @@ async def _paths(subject: Subject) -> tuple[str, str]:
 
 @asynccontextmanager
 async def _queues(bench: Bench) -> AsyncGenerator[Subject]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     log, url = bench.folder / "queues.log", f"http://127.0.0.1:{port}"
     async with running(*module("tests.bench.sse_floor", str(port)), cores=bench.cores.subject, log=log) as process:
         async with httpx.AsyncClient(trust_env=False) as http, asyncio.timeout(START):

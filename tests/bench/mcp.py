@@ -1,7 +1,6 @@
 """T17: a call over MCP, beside the protocol's library with an empty handler on a bare uvicorn."""
 
 import asyncio
-import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from tests.bench.processes import START, BenchProblem, module, running, tail
 from tests.bench.report import Report
 from tests.bench.runtime import TOOL
 from tests.bench.subjects import Subject, settle
+from tests.ports import free_port
 
 _AT_ONCE = 16
 _CALLS = 300
@@ -82,9 +82,7 @@ async def _play(bench: Bench, target: _Target, report: Report) -> float:
 
 @asynccontextmanager
 async def _library(bench: Bench) -> AsyncGenerator[Subject]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     log, url = bench.folder / "library.log", f"http://127.0.0.1:{port}"
     async with running(*module("tests.bench.mcp_floor", str(port)), cores=bench.cores.subject, log=log) as process:
         async with httpx.AsyncClient(base_url=url, trust_env=False) as http, asyncio.timeout(START):

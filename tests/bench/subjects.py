@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import sqlite3
 import sys
 import time
@@ -17,6 +16,7 @@ import httpx
 from tests.bench.processes import ROOT, START, BenchProblem, Peers, module, running, tail
 from tests.bench.runtime import TOOL
 from tests.bench.usage import Usage, cpu_seconds, look
+from tests.ports import free_port
 
 SECRET = "whsec_YmVuY2htYXJrLXNlY3JldC1vZi0yNC1ieXRlcw=="
 RUNTIME = "finn"
@@ -123,7 +123,7 @@ async def serving(
     patience: float = START,
 ) -> AsyncGenerator[Subject]:
     """Run `python -m gateway serve` until the end of the block; it begins as soon as it is ready."""
-    folder, port = config.parent, _free_port()
+    folder, port = config.parent, free_port()
     log, url = folder / "gateway.log", f"http://127.0.0.1:{port}"
     own = checkout / ".venv" / "bin" / "python"
     python = str(own) if checkout != ROOT and own.exists() else sys.executable
@@ -218,9 +218,3 @@ async def settle_wholly(subjects: Collection[Subject]) -> None:
                 if time.monotonic() > until:
                     raise BenchProblem(f"{subject.name} has {left} results and copies that are not marked delivered")
                 await asyncio.sleep(0.1)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -7,7 +7,6 @@ from its frame until its result is settled; what else goes on in a gateway diffe
 import argparse
 import asyncio
 import json
-import socket
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from tests.ports import free_port
 from tests.scenarios.environment import GOOD, ended, scene
 from tests.scenarios.releases import NO_HISTORY, THIS, VERSION, Release, find_release_before
 from tests.scenarios.replica_processes import Serving, fleet
@@ -44,9 +44,7 @@ class Walked:
 
 async def walk(release: Release, folder: Path) -> Walked:
     """Let a gateway of a release answer calls, and look at what it does."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     watched = Release(release.folder, release.worker, ("-P", str(Path(__file__).with_name("walked.py")), str(port)))
     engine = {"type": "sqlite", "path": str(folder / "walk.db")}
     async with scene(folder, "0.2") as made, fleet(made, engine=engine) as processes:

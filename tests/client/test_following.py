@@ -16,10 +16,11 @@ from gateway.events import MessagePosted, TypingChanged, dump_event, text_of
 from tests.faults.proxy import Proxy
 from tests.http.conftest import serving
 from tests.http.environment import Environment, environment_of
+from tests.ports import free_port
 from tests.scenarios.environment import API_KEY, Scene, scene
 from tests.scenarios.hooks import PATIENCE, success
 from tests.scenarios.releases import release_before
-from tests.scenarios.replica_processes import Fleet, fleet, free_port
+from tests.scenarios.replica_processes import Fleet, fleet
 from tests.scenarios.test_proxy import behind
 
 KEY = "all-of-it"

@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests.engines import postgres_server
+from tests.ports import free_port
 
 _MISSING = "there is no pgbouncer: apt-get install pgbouncer"
 
@@ -24,9 +25,7 @@ def start_pooler(*, connections: int = 2) -> Generator[str]:
         if os.environ.get("DRAGOMAN_TEST_NO_SKIPS"):
             pytest.fail(_MISSING)
         pytest.skip(_MISSING)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    port = free_port()
     parts = urlsplit(postgres_server.dsn())
     user = parts.username or parse_qs(parts.query).get("user", ["postgres"])[0]
     host = parts.hostname or parse_qs(parts.query)["host"][0]

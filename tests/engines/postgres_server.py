@@ -11,7 +11,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,8 @@ from typing import Any, NoReturn
 
 import asyncpg
 import pytest
+
+from tests.ports import free_port
 
 _PATIENCE = 30.0
 _MISSING = "there is no PostgreSQL server and none can be started: apt-get install postgresql"
@@ -46,7 +47,7 @@ class OwnServer:
         self._programs = _programs()
         self._folder = make_folder()
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = _free_port()
+        self.port = free_port()
         self.dsn = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
         if copy_of is None:
             subprocess.run(["cp", "-a", _new_data(), self._data], check=True, timeout=60)
@@ -271,9 +272,3 @@ def make_folder() -> Path:
 
 def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]

@@ -17,6 +17,7 @@ from gateway.executors.port import Answer, Answered, NeverSent, NotProcessed, Un
 from gateway.testing.conformance.executor import check_answer, make_request
 from tests.executors.peers import Seen, hang, http, http_json, listen, send, serve, serve_bytes
 from tests.executors.test_webhook import make_executor
+from tests.ports import free_port
 
 CANARY = "whsec_Y2FuYXJ5LWNhbmFyeS1jYW5hcnktY2FuYXJ5LWNhbmFyeQ=="
 SUCCESS = b'{"outcome":"success","result":1}'
@@ -45,12 +46,6 @@ def failed(answer: Answer) -> str:
     assert isinstance(answer, Answered)
     assert answer.outcome.outcome == "failure"
     return answer.outcome.error or ""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 async def test_an_unused_port_is_never_sent() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import sys
 from pathlib import Path
 from time import monotonic
@@ -14,6 +13,7 @@ import yaml
 
 from tests.faults.judge import Span
 from tests.faults.process import Forked, Process, end
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 START = 30.0
@@ -121,10 +121,3 @@ class Instance:
         assert self.process is not None
         async with asyncio.timeout(BOUND):
             return await self.process.wait()
-
-
-def free_port() -> int:
-    """Find a loopback port that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

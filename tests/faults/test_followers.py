@@ -19,10 +19,11 @@ import pytest
 from tests.engines.postgres_server import start_own_server
 from tests.faults.environment import until
 from tests.faults.followers import Followers, enough_files
-from tests.faults.instance import ROOT, START, free_port
+from tests.faults.instance import ROOT, START
 from tests.faults.observed import observed
 from tests.faults.scene import Scene
 from tests.faults.stores import postgres
+from tests.ports import free_port
 
 pytestmark = pytest.mark.faults
 

@@ -6,7 +6,6 @@ The window is longer than any of its lives, so nothing is believed for silence a
 import asyncio
 import os
 import signal
-import socket
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from gateway.runtime.session.outgoing import PORTION
 from gateway.testing.runtimes.huma.rules import Dialect
 from tests.faults.process import Forked, end
+from tests.ports import free_port
 from tests.scenarios.environment import GOOD, Scene, ended, scene
 
 pytestmark = pytest.mark.faults
@@ -39,9 +39,7 @@ def _outcomes(made: Scene) -> int:
 
 
 def _configure(made: Scene) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        made.port = probe.getsockname()[1]
+    made.port = free_port()
     made.configure({"runtimes": {"finn": {"delivery_window": "10m"}},
                     "executors": {"cards": {"type": "static", "result": "cards", "url": None, "secret": None,
                                             "timeout": None, "idempotent": None, "backoff": None}}})  # fmt: skip

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from gateway.adapter.port import Codec, Frame
 from gateway.errors import CannotExpress, MalformedFrame
 from gateway.events import Draft, Opaque, ToolFinished, ToolRequested
 from gateway.testing.conformance.codec import HOSTILE, check_vector
+from tests.ports import free_port
 from tests.readme.pages import ROOT, block
 
 FIRST, API, ADAPTERS = "README.md", "gateway/http/README.md", "adapters/README.md"
@@ -27,16 +27,10 @@ PATIENCE = 20.0
 NODE = shutil.which("node")
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A shell in an empty folder, with the README's files in it and its ports made free ones."""
-    ports = {"9000": str(_free_port()), "9002": str(_free_port()), "8080": str(_free_port())}
+    ports = {"9000": str(free_port()), "9002": str(free_port()), "8080": str(free_port())}
 
     def local(text: str) -> str:
         for written, real in ports.items():

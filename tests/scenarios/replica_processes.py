@@ -17,6 +17,7 @@ import yaml
 from gateway.runtime.app import Gateway
 from tests.engines.postgres_server import drop_schema, dsn, new_schema
 from tests.faults.proxy import Proxy
+from tests.ports import free_port
 from tests.scenarios.environment import API_KEY, Running, Scene, merge, plain_http, until
 from tests.scenarios.fleet import Environment
 from tests.scenarios.releases import THIS, Release
@@ -142,13 +143,6 @@ async def fleet(
     finally:
         if schema:
             await drop_schema(schema)
-
-
-def free_port() -> int:
-    """Find a port on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 async def _end(one: Serving) -> None:

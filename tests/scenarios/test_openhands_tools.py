@@ -20,10 +20,11 @@ from gateway.testing.runtimes.openhands.progress import Manners
 from gateway.testing.runtimes.openhands.rules import Frame
 from gateway.testing.runtimes.openhands.server import SimConversation
 from tests.faults.proxy import Proxy
+from tests.ports import free_port
 from tests.scenarios.environment import GOOD, Running, plain_http, until
 from tests.scenarios.fleet import WORK, OpenHandsEnvironment, openhands_environment
 from tests.scenarios.hooks import success
-from tests.scenarios.replica_processes import Fleet, fleet, free_port
+from tests.scenarios.replica_processes import Fleet, fleet
 from tests.scenarios.test_canary import files
 
 TICKET = re.compile(r"dtt_[A-Za-z0-9_-]{20,}")

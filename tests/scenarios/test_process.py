@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.faults import shim
+from tests.ports import free_port
 from tests.scenarios.environment import AGENT_KEY, API_KEY, GOOD, Scene, ended, plain_http, until
 from tests.scenarios.fleet import Environment
 from tests.scenarios.hooks import Gate, success
@@ -59,9 +60,7 @@ async def serving(
 ) -> AsyncGenerator[Served]:
     """Start `python -m gateway serve`, or another module in its place, and end it in any case; it is not waited for."""
     if not scene.port:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            scene.port = probe.getsockname()[1]
+        scene.port = free_port()
     url = f"http://127.0.0.1:{scene.port}"
     scene.configure({"public_url": url})
     log = scene.folder / "gateway.log"

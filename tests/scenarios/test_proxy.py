@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from fastapi import Response
 from gateway.http.errors import PROBLEMS
 from gateway.runtime.app import Gateway
 from tests.engines.postgres_server import as_server, dsn, make_folder
+from tests.ports import free_port
 from tests.scenarios.environment import API_KEY, GOOD, Running, Scene, ended, plain_http, until
 from tests.scenarios.hooks import PATIENCE, success
 from tests.scenarios.replica_processes import Serving, fleet
@@ -181,7 +182,7 @@ def is_problem(answer: httpx.Response) -> dict[str, Any]:
     return problem
 
 
-async def test_streams_of_both_gateways_leave_at_once_and_resume(newer: Scene, free_port: Callable[[], int]) -> None:
+async def test_streams_of_both_gateways_leave_at_once_and_resume(newer: Scene) -> None:
     # As many streams as both take together: so each of the two serves one of each kind.
     async with behind(newer, free_port(), api={"heartbeat": "300ms"}, limits={"session_followers": 2}) as environment:
         [missed] = (await environment.one.post(environment.events, MESSAGE, status=202))["data"]
@@ -200,7 +201,7 @@ async def test_streams_of_both_gateways_leave_at_once_and_resume(newer: Scene, f
             assert (refused.status_code, is_problem(refused)["type"]) == (503, "/problems/overloaded")
 
 
-async def test_heartbeats_of_a_quiet_stream_come_through(newer: Scene, free_port: Callable[[], int]) -> None:
+async def test_heartbeats_of_a_quiet_stream_come_through(newer: Scene) -> None:
     async with behind(newer, free_port(), api={"heartbeat": "300ms"}) as environment:
         beats = 0
         async with (
@@ -214,9 +215,7 @@ async def test_heartbeats_of_a_quiet_stream_come_through(newer: Scene, free_port
         assert beats == 3
 
 
-async def test_posts_in_hand_when_a_gateway_is_killed_are_on_record_once(
-    newer: Scene, free_port: Callable[[], int]
-) -> None:
+async def test_posts_in_hand_when_a_gateway_is_killed_are_on_record_once(newer: Scene) -> None:
     async with behind(newer, free_port(), lease="2s") as environment:
         texts = [f"move {number}" for number in range(8)]
 
@@ -259,7 +258,7 @@ async def test_posts_in_hand_when_a_gateway_is_killed_are_on_record_once(
         assert sorted(on_record) == texts
 
 
-async def test_requests_go_on_while_a_gateway_is_stopped(newer: Scene, free_port: Callable[[], int]) -> None:
+async def test_requests_go_on_while_a_gateway_is_stopped(newer: Scene) -> None:
     async with behind(newer, free_port()) as environment:
         statuses: list[int] = []
         begun, stopped = asyncio.Event(), asyncio.Event()
@@ -281,9 +280,7 @@ async def test_requests_go_on_while_a_gateway_is_stopped(newer: Scene, free_port
         assert set(statuses) == {200}
 
 
-async def test_bodies_pass_up_to_the_limit_and_callbacks_leave_no_token(
-    newer: Scene, free_port: Callable[[], int]
-) -> None:
+async def test_bodies_pass_up_to_the_limit_and_callbacks_leave_no_token(newer: Scene) -> None:
     newer.hooks.scripts["ask"] = Response(status_code=202)
     written: list[str] = []
     async with behind(newer, free_port(), written=written) as environment:
@@ -329,7 +326,7 @@ async def test_bodies_pass_up_to_the_limit_and_callbacks_leave_no_token(
     assert all(token not in text for text in written)
 
 
-async def test_nobody_outside_can_mark_a_request_as_passed_on(newer: Scene, free_port: Callable[[], int]) -> None:
+async def test_nobody_outside_can_mark_a_request_as_passed_on(newer: Scene) -> None:
     async with behind(newer, free_port()) as environment:
         mark = {"dragoman-forwarded": "somebody"}
         directly = await environment.two.http.post(environment.events, json=MESSAGE, headers=mark)
@@ -340,7 +337,7 @@ async def test_nobody_outside_can_mark_a_request_as_passed_on(newer: Scene, free
 
 
 @pytest.mark.parametrize(("method", "times"), [("GET", 2), ("POST", 1)])
-async def test_a_post_that_left_is_never_repeated(free_port: Callable[[], int], method: str, times: int) -> None:
+async def test_a_post_that_left_is_never_repeated(method: str, times: int) -> None:
     async with Upstream() as one, Upstream() as two, nginx(free_port(), one.port, two.port) as http:
         answer = await http.request(method, "/v1/sessions", content=b"{}" if method == "POST" else None)
         assert answer.status_code == 502
@@ -349,7 +346,7 @@ async def test_a_post_that_left_is_never_repeated(free_port: Callable[[], int], 
         assert len(one.heads) + len(two.heads) == times
 
 
-async def test_a_post_that_never_connected_goes_to_the_other_one(free_port: Callable[[], int]) -> None:
+async def test_a_post_that_never_connected_goes_to_the_other_one() -> None:
     written: list[str] = []
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
@@ -363,7 +360,7 @@ async def test_a_post_that_never_connected_goes_to_the_other_one(free_port: Call
     assert all("token-canary" not in text for text in written)
 
 
-async def test_a_client_that_does_not_read_holds_its_gateway_up(free_port: Callable[[], int]) -> None:
+async def test_a_client_that_does_not_read_holds_its_gateway_up() -> None:
     held = asyncio.Event()
 
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -5,7 +5,7 @@ The lock on the file keeps other processes out, so no lease outlives the process
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Self
@@ -125,8 +125,8 @@ class SqliteEngine(AnswersBeside):
 
     # Journal
 
-    def commit(self, step: Step) -> Awaitable[Committed]:
-        return self._write.commit(step, [encode_event(new) for new in step.events])
+    async def commit(self, step: Step) -> Committed:
+        return await self._open[0].commit(step, [encode_event(new) for new in step.events])
 
     # Registry
 

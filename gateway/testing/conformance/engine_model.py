@@ -72,9 +72,6 @@ class EngineMachine(LeaseRules):
         self.stack = AsyncExitStack()
         self.engine = await self.stack.enter_async_context(self.build(Path(self.folder.name)))
 
-    async def _commit(self, step: Step) -> Committed:
-        return await self.engine.commit(step)
-
     def commit(self, session_id: SessionId, step: Step) -> bool:
         """Commit, keep the model in step with what should happen; False where it is Stale."""
         told = self.told[session_id]
@@ -83,7 +80,7 @@ class EngineMachine(LeaseRules):
         done: Committed | None = None
         named: frozenset[str] = frozenset()
         try:
-            done = self.run(self._commit(step))
+            done = self.run(self.engine.commit(step))
         except Repeated as exc:
             named = exc.keys
         except Stale:

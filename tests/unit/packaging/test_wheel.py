@@ -20,6 +20,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.ports import free_port
 from tests.scenarios.environment import until
 
 ROOT = Path(__file__).parents[3]
@@ -185,9 +186,7 @@ def test_init_has_its_files_in_the_wheel_and_names_the_extra_of_the_simulators(
 
 
 async def test_a_gateway_serves_without_extras(bare: Environment, tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     config = tmp_path / "gateway.yaml"
     config.write_text("engine: {type: sqlite, path: dragoman.db}\n")
     process = await asyncio.create_subprocess_exec(
