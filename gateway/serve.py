@@ -34,6 +34,7 @@ from gateway.runtime.system_clock import SystemClock, SystemIds
 from gateway.settings.load import Loaded, load
 from gateway.settings.model import (
     ExecutorSpec,
+    Limits,
     MemoryStore,
     PostgresStore,
     PythonSpec,
@@ -81,8 +82,7 @@ async def serve(
     log_setup.configure(level=settings.logging.level, format=settings.logging.format)
     for problem in loaded.problems:
         log.warning("configuration", path=problem.path, line=problem.line, problem=problem.message)
-    connections = most_connections(settings.limits.followers)
-    _allow_files(connections + _OWN_FILES, settings.limits.sessions)
+    _allow_files(settings.limits)
     listener = _listen(host or DEFAULT_HOST, DEFAULT_PORT if port is None else port, guarded=bool(settings.api.keys))
     _tune_the_interpreter()
     with listener:
@@ -93,14 +93,20 @@ async def serve(
             ) as gateway,
             Tasks() as tasks,
         ):
-            server = make_server(build_app(gateway), drain=settings.limits.drain, connections=connections)
+            server = make_server(build_app(gateway), settings.limits)
+
+            def fit(limits: Limits) -> None:
+                _allow_files(limits)
+                server.fit(limits)
+
+            gateway.call_when_limited(fit)
             stop = _handle_signals(gateway, tasks)
             _leave_out_of_collections()
             serving = awaited("server", server.serve(sockets=[listener]), tasks)
             where, at = listener.getsockname()[:2]
             log.info("listening", url=f"http://{f'[{where}]' if ':' in where else where}:{at}", pid=os.getpid())
             await asyncio.wait({serving, awaited("server", stop.wait(), tasks)}, return_when=asyncio.FIRST_COMPLETED)
-            stopping(settings.limits.drain + _LEAVING)
+            stopping(gateway.settings.limits.drain + _LEAVING)
             await gateway.drain()
             server.should_exit = True
             await serving
@@ -164,13 +170,14 @@ def make_executor(spec: ExecutorSpec, clock: Clock) -> Executor:
             return PythonExecutor(spec)
 
 
-def _allow_files(needed: int, links: int) -> None:
+def _allow_files(limits: Limits) -> None:
     """Open as many files and sockets as the system lets us; shells and services begin with 1,024, which is soon over.
 
     Without one left nobody is let in, and no executor can be asked, and nothing says why.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most, unlimited = needed + links, resource.RLIM_INFINITY
+    needed, unlimited = most_connections(limits) + _OWN_FILES, resource.RLIM_INFINITY
+    most = needed + limits.sessions
     allowed = most if hard == unlimited else min(most, hard)
     if soft != unlimited and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))

@@ -35,8 +35,10 @@ class HumaCodec(ABC):
         match frame.channel:
             case wire.FROM_CLIENT:
                 draft = self.read_client_message(read_typed(payload))
-            case wire.FROM_SERVER | wire.ERRORS:
+            case wire.FROM_SERVER:
                 draft = read_server_message(read_typed(payload), written=frame.written)
+            case wire.ERRORS if read_typed(payload)["type"] == wire.ERROR:
+                draft = read_server_message(payload, written=frame.written)
             case _:
                 draft = None
         return (draft or keep(frame),)

@@ -23,7 +23,7 @@ from gateway.json_values import cut_member, find_fault, json_type, read_model, u
 
 
 def read_server_message(payload: dict[str, Any], *, written: bytes | None) -> Draft | None:
-    """Read what the server sends on `event` or `error`; None for a type that HUMA does not have."""
+    """Read what the server sends on `event`, and errors on `error`; None for a type that HUMA does not have."""
     if payload["type"] == wire.TOOL_CALL:
         return _tool_call(payload, written)
     if payload["type"] not in wire.SERVER_TYPES:

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from gateway.adapter.port import Adapter, Codec, RuntimeOptions
 from gateway.core.adapt import adapt, expressible_outcome
+from gateway.core.calls import refusal_of
 from gateway.core.effects import ask_data, call_data
-from gateway.core.inbound import refusal_of
 from gateway.core.session import Policy, RuntimeContext
 from gateway.core.state import Remembered, SessionView
 from gateway.errors import CannotExpress

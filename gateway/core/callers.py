@@ -6,11 +6,11 @@ the runtime is not told of it (gateway/http/README.md#calls-from-outside).
 
 from typing import Any
 
-from gateway.core.calls import cancellation, fingerprint, has_no_room
-from gateway.core.inbound import open_call, refusal_of
+from gateway.core.calls import cancellation, check_room, fingerprint, refusal_of
+from gateway.core.inbound import open_call
 from gateway.core.own_actions import WITHDRAWN, find_action, link, may_be_an_action
 from gateway.core.session import RuntimeContext, StepBuilder
-from gateway.errors import CallDiffers, Conflict, InvalidArguments, Overloaded, UnknownTool
+from gateway.errors import CallDiffers, Conflict, InvalidArguments, UnknownTool
 from gateway.events import CallId, Origin, ToolRequested, call_id as name_call
 from gateway.events.frozen import frozen
 from gateway.events.weight import weight
@@ -81,8 +81,7 @@ def ask(runtime: RuntimeContext, builder: StepBuilder, request: CallRequest) -> 
     if problem is not None:
         raise InvalidArguments(problem)
     size = weight(request.arguments)
-    if has_no_room(runtime, builder, size):
-        raise Overloaded("the session has too many open calls; try again when some have ended")
+    check_room(runtime, builder, size)
     sha = fingerprint(event.tool, event.arguments)
     is_tied = may_be_an_action(runtime, request.caller)
     action = find_action(runtime, builder, event.tool, sha) if is_tied else None

@@ -285,7 +285,8 @@ def redrive(
     """Try an ended call again, as a call of its own with the same idempotency key.
 
     Raises:
-        Conflict: no route takes it, or the dead call was redriven meanwhile. Overloaded: too many calls are open.
+        Conflict: no route takes it, its arguments would be refused, or the dead call was redriven meanwhile.
+        Overloaded: too many calls are open.
     """
     if row.dead and not builder.known.get(row.call_id, row).dead:
         raise Conflict(NO_LONGER_DEAD)
@@ -294,6 +295,9 @@ def redrive(
     )
     if route is None:
         raise Conflict(f"no route takes the tool {row.tool!r} any more, so there is no executor to try again")
+    refusal = refusal_of(runtime, request, route.executor)
+    if refusal is not None:
+        raise Conflict(f"it would be refused before any executor is asked: {refusal}")
     call_id = name_call(
         runtime=runtime.name,
         native_session_id=builder.base.native_id,
@@ -301,8 +305,7 @@ def redrive(
         n=builder.last_sequence,
     )
     size = weight(request.arguments)
-    if has_no_room(runtime, builder, size):
-        raise Overloaded("the session has too many open calls; try again when some have ended")
+    check_room(runtime, builder, size)
     policy = runtime.policy.executors.get(route.executor, USUAL_RETRY)
     note = CallProgressed(
         native_call_id=row.native_call_id, call_id=row.call_id, data={"redriven_as": call_id, "new_key": new_key}
@@ -436,11 +439,32 @@ def _tell_updates(
     return tuple(losses)
 
 
+def refusal_of(runtime: RuntimeContext, event: ToolRequested, executor: str | None) -> str | None:
+    """Say why a call cannot go to an executor at all, in words for the agent."""
+    if event.problem is not None:
+        return event.problem
+    if executor is None:
+        if event.tool in runtime.policy.declared:
+            return f"The tool {event.tool!r} is not available here."
+        return f"Unknown tool: {event.tool}"
+    return runtime.policy.check_arguments(event.tool, event.arguments)
+
+
 def has_no_room(runtime: RuntimeContext, builder: StepBuilder, size: int) -> bool:
     """Whether the session has as many open calls as it may have; the only one may be of any size."""
     if len(builder.calls) >= runtime.policy.open_calls:
         return True
     return bool(builder.calls) and size + builder.open_bytes > runtime.policy.open_bytes
+
+
+def check_room(runtime: RuntimeContext, builder: StepBuilder, size: int) -> None:
+    """Look whether the session may have one more open call, for whoever is told at once.
+
+    Raises:
+        Overloaded: it may not.
+    """
+    if has_no_room(runtime, builder, size):
+        raise Overloaded("the session has too many open calls; try again when some have ended")
 
 
 def end_elsewhere(builder: StepBuilder, call: Call, event: ToolFinished) -> None:

@@ -8,6 +8,7 @@ from gateway.core.calls import (
     failure,
     fingerprint,
     has_no_room,
+    refusal_of,
     settle,
     turned_away,
 )
@@ -318,17 +319,6 @@ def open_call(
             builder.effects.append(Queue(call_id, executor))
         else:
             settle(runtime, builder, call, turned_away(missing), dead=True)
-
-
-def refusal_of(runtime: RuntimeContext, event: ToolRequested, executor: str | None) -> str | None:
-    """Say why a call cannot go to an executor at all, in words for the agent."""
-    if event.problem is not None:
-        return event.problem
-    if executor is None:
-        if event.tool in runtime.policy.declared:
-            return f"The tool {event.tool!r} is not available here."
-        return f"Unknown tool: {event.tool}"
-    return runtime.policy.check_arguments(event.tool, event.arguments)
 
 
 def _again(builder: StepBuilder, settled: Call) -> None:

@@ -79,8 +79,9 @@ class Policy:
     open_calls: int = 1_000
     """Calls of a session that may be open at once; the next is answered with a failure."""
     open_bytes: int = 32 * 1024 * 1024
-    progress: int = 4 * 1024 * 1024
     """What their arguments may take together."""
+    progress: int = 4 * 1024 * 1024
+    """What executors may report of one call in all."""
     outbound: int = 10_000
     """Events that may wait to be delivered to a runtime; a client's next is refused."""
 

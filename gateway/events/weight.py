@@ -28,14 +28,16 @@ def weight(value: object, written: bytes | None = None) -> int:
     while waiting:
         current = waiting.pop()
         kind = current.__class__
-        total += _NODE
         if issubclass(kind, _TEXTS):
-            total += len(current)
-        elif issubclass(kind, BaseModel):
+            # With what it takes as an object; of a text, one letter may take four bytes.
+            total += current.__sizeof__()
+            continue
+        total += _NODE
+        if issubclass(kind, BaseModel):
             for member in current.__dict__.values():
                 # Nearly all are texts or nothing, which need not wait.
                 if member.__class__ is str:
-                    total += _NODE + len(member)
+                    total += member.__sizeof__()
                 elif member is None:
                     total += _NODE
                 else:

@@ -12,6 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from gateway.guard import guard_call
 from gateway.http.app import followers_of
 from gateway.http.sse import WIRE, Wire
+from gateway.settings.model import Limits
 
 _HEAD_BYTES = 64 * 1024
 _UNSENT_BYTES = 16 * 1024
@@ -108,6 +109,11 @@ class BoundedHttp(HttpToolsProtocol):
 class Server(uvicorn.Server):
     """Ends the open streams first when it stops; they would hold it up otherwise."""
 
+    def fit(self, limits: Limits) -> None:
+        """Keep to these limits from the next connection on."""
+        self.config.limit_concurrency = most_connections(limits)
+        self.config.timeout_graceful_shutdown = _seconds(limits.drain)
+
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
         self.followers = followers_of(app)
@@ -117,23 +123,20 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def most_connections(followers: int) -> int:
-    """Say how many connections are taken where so many event streams are."""
-    return max(_MOST_CONNECTIONS, followers + _BESIDE_FOLLOWERS)
+def most_connections(limits: Limits) -> int:
+    """Say how many connections are taken where so many event streams are allowed."""
+    return max(_MOST_CONNECTIONS, limits.followers + _BESIDE_FOLLOWERS)
 
 
-def make_server(
-    app: FastAPI,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8080,
-    drain: timedelta,
-    connections: int = _MOST_CONNECTIONS,
-) -> Server:
-    """Make the server; `drain` is how long it waits for requests under way when it stops."""
+def _seconds(drain: timedelta) -> int:
+    """Say how long a server that stops waits for requests under way."""
+    return max(1, round(drain.total_seconds()))
+
+
+def make_server(app: FastAPI, limits: Limits) -> Server:
+    """Make the server, for sockets that are bound already."""
+    connections = most_connections(limits)
     options: dict[str, Any] = {
-        "host": host,
-        "port": port,
         "http": BoundedHttp,
         "ws": "none",
         "lifespan": "off",
@@ -143,6 +146,6 @@ def make_server(
         "proxy_headers": False,
         "limit_concurrency": connections,
         "backlog": connections,
-        "timeout_graceful_shutdown": max(1, round(drain.total_seconds())),
+        "timeout_graceful_shutdown": _seconds(limits.drain),
     }
     return Server(uvicorn.Config(app, **options), app)

@@ -62,7 +62,7 @@ from gateway.runtime.session.signals import (
 )
 from gateway.runtime.tuning import Tuning
 from gateway.runtime.views import CalledSession, LinkStatus, Readiness, Reloaded, RuntimeStatus, StreamItem
-from gateway.settings.model import DestinationSpec, ExecutorSpec, Settings, WebhookSpec
+from gateway.settings.model import DestinationSpec, ExecutorSpec, Limits, Settings, WebhookSpec
 from gateway.store.port import Engine
 from gateway.store.rows import ANY_SESSION, Instance, Page, Regained, SessionFilter, SessionRow, StoredAnswer
 from gateway.store.step import Keep
@@ -167,12 +167,7 @@ class Gateway:
             tasks=self._tasks,
         )
         handover = Handover(engine, clock, ids, self._notifications)
-        self._sessions = Sessions(
-            shared,
-            handover,
-            inbound_frames=settings.limits.inbound_frames,
-            inbound_bytes=settings.limits.inbound_bytes,
-        )
+        self._sessions = Sessions(shared, handover, settings.limits)
         self._runtimes = Runtimes(shared, self._sessions, self.tickets, self._offered)
         self._member = ClusterMember(shared, self._sessions, handover)
         self._directory = SessionDirectory(engine, self._sessions, patience=tuning.reply)
@@ -294,6 +289,10 @@ class Gateway:
         await self._sessions.let_go_of_links()
         await self._backends.finish()
         await self._member.leave()
+
+    def call_when_limited(self, call: Callable[[Limits], None]) -> None:
+        """Have something called with the limits of each configuration that is reloaded."""
+        self._configuration.call_when_limited(call)
 
     async def reload(self) -> Reloaded:
         """Read the configuration file again; a bad one changes nothing and raises InvalidConfiguration."""

@@ -24,7 +24,7 @@ from gateway.runtime.session.carried import Runtime
 from gateway.runtime.session.runtimes import Runtimes
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.views import Reloaded
-from gateway.settings.model import Settings
+from gateway.settings.model import Limits, Settings
 
 log = structlog.get_logger(__name__)
 
@@ -56,11 +56,16 @@ class Configuration:
         self._reread = reread
         self._parts = parts
         self._reloading = asyncio.Lock()
+        self._limited: Callable[[Limits], None] = lambda _: None
         self._unfinished: tuple[str, ...] = ()
         """What a reload was to change that it could not finish."""
 
+    def call_when_limited(self, call: Callable[[Limits], None]) -> None:
+        """Have something called with the limits of each configuration that comes into force from now on."""
+        self._limited = call
+
     def use(self, settings: Settings) -> None:
-        """Take over what is the process's: names of metrics, the bound of members, its address, logging."""
+        """Take over what is the process's: names of metrics, limits, its address, logging."""
         parts = self._parts
         parts.metrics.learn(
             runtimes=tuple(settings.runtimes),
@@ -70,6 +75,8 @@ class Configuration:
             destinations=tuple(settings.destinations),
         )
         MEMBERS.most = settings.limits.members
+        parts.sessions.configure(settings.limits)
+        self._limited(settings.limits)
         public_url = None if settings.public_url is None else str(settings.public_url)
         parts.callbacks.public_url = parts.tickets.public_url = public_url
         configure(level=settings.logging.level, format=settings.logging.format)

@@ -247,7 +247,7 @@ async def serve(config: Path, port: int, death: Death) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with Gateway(settings, parts) as gateway:
-        server = make_server(build_app(gateway), drain=settings.limits.drain)
+        server = make_server(build_app(gateway), settings.limits)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         waiting = asyncio.create_task(stop.wait())
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)

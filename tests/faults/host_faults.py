@@ -486,7 +486,7 @@ async def host(
     before = Counter(FAULTS.total)
     with made(folder, able=able, tuning=tuning, **over) as one:
         async with one.gateway as gateway, logged_to(StringIO()) as logged:
-            server = make_server(build_app(gateway), drain=gateway.settings.limits.drain)
+            server = make_server(build_app(gateway), gateway.settings.limits)
             serving = asyncio.create_task(server.serve(sockets=[one.listener]))
             url = f"http://127.0.0.1:{one.listener.getsockname()[1]}"
             http = plain_http()

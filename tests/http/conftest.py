@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 from gateway.http.app import build_app, describe
 from gateway.http.server import Server, make_server
 from gateway.runtime.app import Gateway
+from gateway.settings.model import Limits
 from tests.http.environment import VERSION, Environment, environment_of
 
 
@@ -35,7 +36,7 @@ async def serving(
     app = build_app(gateway)
     if within is not None:
         app.add_middleware(within)
-    server = make_server(app, drain=timedelta(seconds=5))
+    server = make_server(app, Limits(drain=timedelta(seconds=5)))
     running = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         async with asyncio.timeout(5):

@@ -217,7 +217,7 @@ async def running(config: Path, listener: socket.socket, tuning: Tuning) -> Asyn
     made = parts_for(settings, reread=lambda: read_configuration(config).settings)
     parts = replace(made, tuning=tuning)
     async with Gateway(settings, parts) as gateway:
-        server = make_server(build_app(gateway), drain=settings.limits.drain)
+        server = make_server(build_app(gateway), settings.limits)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         async with httpx.AsyncClient(

@@ -172,7 +172,7 @@ async def plain_gateway(
     listener.bind(("127.0.0.1", port))
     with listener:
         async with Gateway(loaded, parts) as gateway:
-            server = make_server(build_app(gateway), drain=loaded.limits.drain)
+            server = make_server(build_app(gateway), loaded.limits)
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             # Nothing here is encrypted, and reading the machine's certificates takes long.

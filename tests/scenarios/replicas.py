@@ -147,7 +147,7 @@ class Cluster:
         )
         with listener:
             async with Gateway(config, parts) as gateway:
-                server = make_server(build_app(gateway), drain=config.limits.drain)
+                server = make_server(build_app(gateway), config.limits)
                 serving = asyncio.create_task(server.serve(sockets=[listener]))
                 http = plain_http()
                 http.base_url, http.headers = url, {"authorization": f"Bearer {API_KEY}"}

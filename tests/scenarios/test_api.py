@@ -286,6 +286,19 @@ async def test_a_redrive_is_a_call_of_its_own_with_the_same_key_and_stays_out_of
     assert len(call.results) == 1
 
 
+@pytest.mark.parametrize("refused", ["a list in place of an object", "what the schema does not allow"])
+async def test_a_redrive_does_not_ask_for_what_was_refused_before_anybody_was_asked(both: Scene, refused: str) -> None:
+    arguments: Any = ["x"] if refused.startswith("a list") else {**GOOD, "rank": 7}
+    async with both.running() as gateway:
+        call = await both.agent.call("ask", arguments)
+        assert (await ended(call)).outcome == "failure"
+        row = await gateway.wait_call(call.call_id, "failed")
+        told = await gateway.post(f"/v1/calls/{row['call_id']}/redrive", status=409)
+        assert "it would be refused before any executor is asked: " in told["detail"]
+        assert len((await gateway.get("/v1/calls"))["data"]) == 1
+    assert not both.hooks.asked
+
+
 async def test_capabilities_and_runtimes_say_what_each_link_can_do_and_how_it_is(both: Scene) -> None:
     async with both.running() as gateway:
         [runtime] = (await gateway.get("/v1/runtimes"))["data"]

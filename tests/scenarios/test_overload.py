@@ -35,15 +35,20 @@ async def test_a_burst_beyond_the_inbox_is_answered_call_by_call(both: Scene) ->
     assert all(len(call.results) == 1 for call in calls)
 
 
+@pytest.mark.parametrize("bounded", ["from the start", "by a reload"])
 async def test_a_session_that_is_held_up_refuses_new_calls_and_loses_no_cancel(
-    both: Scene, monkeypatch: pytest.MonkeyPatch
+    both: Scene, monkeypatch: pytest.MonkeyPatch, bounded: str
 ) -> None:
-    both.configure({"limits": {"inbound_frames": 10}})
+    if bounded == "from the start":
+        both.configure({"limits": {"inbound_frames": 10}})
     gate, held = Gate(), Gate()
     both.hooks.scripts["ask"] = gate.answering(success("never"))
-    async with both.running():
+    async with both.running() as gateway:
         waiting = [await both.agent.call("ask", GOOD) for _ in range(5)]
         await both.hooks.wait_for(5)
+        if bounded == "by a reload":
+            both.configure({"limits": {"inbound_frames": 10}})
+            assert await gateway.post("/v1/reload", status=200) == {"changed": ["limits"]}
         commit = SqliteEngine.commit
 
         async def slow(engine: SqliteEngine, step: Step) -> Committed:

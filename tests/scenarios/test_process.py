@@ -130,6 +130,22 @@ async def test_sigterm_lets_a_call_in_flight_end_and_sighup_reads_the_file_again
 
 @pytest.mark.slow
 @pytest.mark.skipif(shim.missing() is not None, reason=shim.missing() or "")
+async def test_a_process_leaves_within_the_drain_of_its_last_reload(newer: Scene) -> None:
+    newer.configure({"limits": {"drain": "10m"}})
+    async with serving(newer) as served:
+        await until(served.ready, within=START)
+        newer.configure({"limits": {"drain": "1s"}})
+        served.process.send_signal(signal.SIGHUP)
+        await served.wait_log("configuration reloaded")
+        _, writer = await asyncio.open_connection("127.0.0.1", newer.port)
+        # A request whose body never ends.
+        writer.write(f"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {API_KEY}\r\n".encode())
+        writer.write(b'Content-Type: application/json\r\nContent-Length: 500\r\n\r\n{"runtime":')
+        await writer.drain()
+        assert await served.stop() == 0
+        writer.close()
+
+
 async def test_a_gateway_whose_disk_hangs_leaves_all_the_same(newer: Scene) -> None:
     newer.configure({"limits": {"drain": "1s"}})
     hang = newer.folder / "hang"

@@ -70,12 +70,16 @@ class Inbox:
         self._loop = asyncio.get_running_loop()
         self._roomy: asyncio.Future[None] | None = None
         self._last_live: FrameArrived | None = None
-        self._most_frames, self._most_bytes = frames, size
+        self.bound(frames=frames, size=size)
         self._frames = self._requests = 0
         self.bytes = 0
         """How much the frames take that wait."""
         self._is_live = is_live
         self._overflow = overflow
+
+    def bound(self, *, frames: int, size: int) -> None:
+        """Bound what the runtime sends, from now on; what waits already stays."""
+        self._most_frames, self._most_bytes = frames, size
 
     def put(self, signal: Signal) -> None:
         """Add a signal of our own, or a request of a client.

@@ -22,6 +22,7 @@ from gateway.runtime.session.load import load_view, read_unconfirmed
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.session.signals import LinkDown, Recover
 from gateway.runtime.session.worker import SessionWorker
+from gateway.settings.model import Limits
 from gateway.store.rows import Regained, SessionRow
 
 log = structlog.get_logger(__name__)
@@ -36,7 +37,7 @@ _PAUSE = 1.0
 class Sessions:
     """Takes sessions up, and lets go of them; all tasks run in the gateway's group."""
 
-    def __init__(self, shared: Shared, handover: Handover, *, inbound_frames: int, inbound_bytes: int) -> None:
+    def __init__(self, shared: Shared, handover: Handover, limits: Limits) -> None:
         self.runtimes: dict[str, Runtime] = {}
         """Those that are connected, by their names in the YAML."""
         self._shared = shared
@@ -45,8 +46,7 @@ class Sessions:
         self._tasks = shared.tasks
         self._entrance = asyncio.Lock()
         """Whoever makes a link passes through it first, one each turn of the loop."""
-        self._inbound_frames = inbound_frames
-        self._inbound_bytes = inbound_bytes
+        self._limits = limits
         self._carried: dict[SessionId, Carried] = {}
         self._starting: set[SessionId] = set()
         self._ending: dict[SessionId, set[asyncio.Task[None]]] = {}
@@ -76,6 +76,12 @@ class Sessions:
         for carried in mine:
             await stopped(reversed(carried.tasks))
         return [carried.worker.view.session_id for carried in mine]
+
+    def configure(self, limits: Limits) -> None:
+        """Use other limits, also in the sessions that are carried."""
+        self._limits = limits
+        for carried in self._carried.values():
+            carried.worker.inbox.bound(frames=limits.inbound_frames, size=limits.inbound_bytes)
 
     # Taking up -------------------------------------------------------------------------------------------
 
@@ -153,8 +159,8 @@ class Sessions:
             fence=fence,
             runtime=runtime.context,
             shared=self._shared,
-            inbound_frames=self._inbound_frames,
-            inbound_bytes=self._inbound_bytes,
+            inbound_frames=self._limits.inbound_frames,
+            inbound_bytes=self._limits.inbound_bytes,
             drop_link=partial(self._drop_link, session_id),
             # What came of work comes before recovery, which would guess at it; calls that arrived come behind.
             kept=(*results, (recover, 0), *frames),

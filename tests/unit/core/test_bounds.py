@@ -58,6 +58,8 @@ def test_words_without_an_echo_and_held_contexts_are_bounded_by_bytes():
 def test_weights_grow_with_whatever_a_value_holds():
     assert weight("x" * 1_000) >= 1_000
     assert weight({"a": ["x" * 1_000] * 3}) >= 3_000
+    assert weight("\N{PLAYING CARD ACE OF SPADES}" * 1_000) >= 4_000
+    assert weight(MessagePosted(content=(Text(text="\N{PLAYING CARD ACE OF SPADES}" * 1_000),))) >= 4_000
     assert weight(MessagePosted(content=(Text(text="x" * 5_000),))) >= 5_000
     assert weight([[0]] * 1_000) > 10 * weight([0])
     many = {"cards": [{"id": number, "at": {"x": 1.5}, "names": ["seven", "7"]} for number in range(1_000)]}
