@@ -151,7 +151,7 @@ def judge(
         case Uncertain(reason):
             wait, unknown, again = policy.delay(attempt, jitter), True, policy.idempotent
     if not again:
-        text = f"outcome unknown: {reason}; the tool may have run and was not tried again"
+        text = f"{reason}; the tool may have run and was not tried again"
         return End(failure(text, unknown=True), dead=True)
     if attempt >= policy.attempts:
         return End(failure(f"{reason} (after {attempt} attempts)", unknown=unknown or unsure), dead=True)
@@ -372,8 +372,10 @@ def settle(
     be asked for at an executor.
     """
     outcome = answered.outcome
-    if outcome.outcome != "success" and not outcome.error:
-        outcome = outcome.model_copy(update={"error": "The tool failed and gave no reason."})
+    if outcome.outcome != "success" and (outcome.unknown or not outcome.error):
+        error = outcome.error or "The tool failed and gave no reason."
+        # In words, since no protocol has a member for it.
+        outcome = outcome.model_copy(update={"error": f"outcome unknown: {error}" if outcome.unknown else error})
     is_callers, sends = call.answer_to == "caller", call.deliver and not moot
     inside, losses = answered.updates, ()
     if inside and not is_callers and "context.updated" in runtime.capabilities.accepts:

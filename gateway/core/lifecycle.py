@@ -158,5 +158,5 @@ def _recover_dispatched(runtime: RuntimeContext, builder: StepBuilder, call: Cal
         builder.change_call(Requeue(call.call_id, builder.now, reason, unsure=True))
         builder.effects.append(Queue(call.call_id, call.executor or "", builder.now))
     else:
-        text = "outcome unknown: the gateway restarted while the tool may have been running; it was not tried again"
+        text = "the gateway restarted while the tool may have been running; it was not tried again"
         settle(runtime, builder, call, failure(text, unknown=True), dead=True)

@@ -70,6 +70,9 @@ class Answered:
     """The result as compact JSON, where `find_fault` surely minds nothing in it: nobody need look or write again."""
     synthetic: bool = field(default=False, compare=False)
     """Made by the gateway, for want of an answer."""
+    refused: bool = field(default=False, compare=False)
+    """Whether the executor has told no outcome, but turned the request away or answered with what means nothing: most
+    likely a mistake in how it is set up."""
 
 
 @frozen

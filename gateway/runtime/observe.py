@@ -40,6 +40,7 @@ def note(
                     outcome=event.outcome,
                     sequence=envelope.sequence,
                     unknown=event.unknown or None,
+                    error=None if event.error is None else event.error[:_EXCERPT],
                 )
                 call = before.calls.get(CallId(event.call_id or ""))
                 seconds = (envelope.recorded_at - call.created_at).total_seconds() if call else 0.0

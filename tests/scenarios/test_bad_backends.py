@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.testing.runtimes.huma.rules import RESULT_LIMIT
 from tests.executors.peers import Peer, Seen, hang, http, http_json, listen, send, serve
@@ -59,6 +60,26 @@ async def test_a_bad_answer_is_a_failure_whose_text_says_what_was_wrong(
         assert len(reading.error or "") < 1_000
         assert len(peer.seen) == 1
     assert len(call.results) == 1
+
+
+async def test_an_executor_that_is_set_up_wrongly_is_in_the_log_with_the_reason(newer: Scene) -> None:
+    elsewhere = b"HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 0\r\n\r\n"
+
+    async def script(_seen: Seen, writer: asyncio.StreamWriter) -> None:
+        await send(writer, elsewhere, close=True)
+
+    async with serve(script) as peer, hostile(newer, peer):
+        with capture_logs() as lines:
+            for _ in range(2):
+                assert (await ended(await newer.agent.call("free", {}))).outcome == "failure"
+    reason = "executor answered 302 Found; redirects are not followed"
+    attempts = [line for line in lines if line["event"] == "attempt ended"]
+    # Each is there, and the second says nothing new.
+    assert [(line["log_level"], line["result"], line["reason"]) for line in attempts] == [
+        ("warning", "refused", reason),
+        ("info", "refused", reason),
+    ]
+    assert [line["error"] for line in lines if line["event"] == "call settled"] == [reason, reason]
 
 
 async def test_an_endless_answer_is_cut_off(newer: Scene) -> None:

@@ -49,7 +49,7 @@ def read_answer(
         case NotSent(reason):
             return NeverSent(reason)
         case AddressForbidden(reason):
-            return failure(f"executor cannot be reached: {reason}")
+            return refusal(f"executor cannot be reached: {reason}")
         case ConnectionBroken(reason):
             return Uncertain(reason)
 
@@ -94,6 +94,11 @@ def failure(text: str) -> Answered:
     return Answered(Outcome(outcome="failure", error=text))
 
 
+def refusal(text: str) -> Answered:
+    """End a call for good because of an answer that tells nothing of the tool, with a text for the agent."""
+    return Answered(Outcome(outcome="failure", error=text), refused=True)
+
+
 def name_status(status: int) -> str:
     """Write a status with its standard name; what the peer calls it is not trusted."""
     try:
@@ -106,12 +111,12 @@ def _read_success(received: HttpAnswer, kind: str, *, raw: bool, hidden: Hidden)
     is_call = kind == "tool.requested"
     # Not by the names of `HTTPStatus`, whose look-up takes longer than all of this.
     if received.status == 202:
-        return Accepted() if is_call else failure(f"executor answered 202 Accepted, but {kind} cannot be replied later")
+        return Accepted() if is_call else refusal(f"executor answered 202 Accepted, but {kind} cannot be replied later")
     body = b"" if received.status == 204 else received.body
     if isinstance(body, Unread):
         if body is Unread.LOST:
             return Uncertain("the connection was lost or time was up in the middle of the answer")
-        return failure(f"executor answered 200 OK with {body.value}")
+        return refusal(f"executor answered 200 OK with {body.value}")
     if not body.strip():
         return Answered(Outcome(outcome="success")) if is_call else Replied({})
     try:
@@ -126,7 +131,7 @@ def _read_success(received: HttpAnswer, kind: str, *, raw: bool, hidden: Hidden)
         except ValueError as exc:
             raise ValueError(f"that is no outcome: {exc}") from exc
     except ValueError as exc:
-        return failure(clean(f"executor answered 200 OK with {_describe(received, body)} {exc}", hidden=hidden))
+        return refusal(clean(f"executor answered 200 OK with {_describe(received, body)} {exc}", hidden=hidden))
     if answered.ignored or answered.outcome.outcome != "success" or answered.outcome.error:
         return _told_cleanly(answered, hidden=hidden)
     return answered
@@ -159,12 +164,12 @@ def _read_refusal(received: HttpAnswer, *, now: Callable[[], datetime], hidden: 
     if status in (408, 409):
         return Uncertain(text, by_choice=True)
     if 200 <= status < 300:
-        return failure(f"{text}, which means nothing here; it should answer 200, 202 or 204")
+        return refusal(f"{text}, which means nothing here; it should answer 200, 202 or 204")
     if 300 <= status < 400:
-        return failure(f"{text}; redirects are not followed")
+        return refusal(f"{text}; redirects are not followed")
     if 400 <= status < 500:
         detail = _read_detail(received)
-        return failure(clean(f"{text}: {detail}", hidden=hidden) if detail else text)
+        return failure(clean(f"{text}: {detail}", hidden=hidden)) if detail else refusal(text)
     # 5xx, and statuses that HTTP does not have: the work may have been done.
     return Uncertain(text)
 

@@ -10,6 +10,7 @@ from asyncio import AbstractEventLoop, Future, Task
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from logging import INFO, WARNING
 
 import structlog
 
@@ -89,6 +90,8 @@ class Dispatcher:
         self._hear_end = guard_call("dispatcher", self._ended)
         self._telling = 0
         self._noted: set[str] = set()
+        self._refused: dict[str, str | None] = {}
+        """Why executors have refused calls last, until they answer one."""
         """Executors of which it was logged that they say more than anybody knows."""
         self._loop: AbstractEventLoop
 
@@ -204,18 +207,25 @@ class Dispatcher:
         self._metrics.attempt(name, result)
         if answer is None:
             return
-        if isinstance(answer, Answered):
-            if answer.may_quote or answer.ignored:
-                answer = self.look_through(call.executor, answer)
-        else:
-            log.info(
+        if isinstance(answer, Answered) and (answer.may_quote or answer.ignored):
+            answer = self.look_through(call.executor, answer)
+        if result != "answered":
+            reason = answer.outcome.error if isinstance(answer, Answered) else getattr(answer, "reason", None)
+            # What an operator has to mend is said aloud, and the same reason of an executor once.
+            is_news = result == "refused" and self._refused.get(name) != reason
+            if is_news:
+                self._refused[name] = reason
+            log.log(
+                WARNING if is_news else INFO,
                 "attempt ended",
                 call_id=call.call_id,
                 attempt=call.attempt,
                 executor=call.executor,
                 result=result,
-                reason=getattr(answer, "reason", None),
+                reason=reason,
             )
+        elif self._refused:
+            self._refused.pop(name, None)
         session.put(Attempted(call.call_id, call.attempt, answer))
 
     def look_through(self, executor: str | None, answer: Answered) -> Answered:
@@ -348,6 +358,8 @@ def _result_of(answer: object) -> AttemptResult:
         TypeError: an executor of somebody else has given what is no answer.
     """
     match answer:
+        case Answered(refused=True):
+            return "refused"
         case Answered() | Replied():
             return "answered"
         case Accepted():
