@@ -169,13 +169,11 @@ class LinkLost(DownstreamError):
     """A connection to a runtime broke, or could not be made.
 
     `unsent` means that what was being sent has certainly not been taken, so that it may be said again.
-    `status` is that of an HTTP answer that says so.
     """
 
-    def __init__(self, reason: str = "", *, unsent: bool = False, status: int | None = None) -> None:
+    def __init__(self, reason: str = "", *, unsent: bool = False) -> None:
         super().__init__(reason)
         self.unsent = unsent
-        self.status = status
 
 
 class LinkRefused(DownstreamError):

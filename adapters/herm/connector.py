@@ -12,7 +12,7 @@ from gateway.errors import LinkLost, LinkRefused
 from gateway.events import Loss
 from gateway.json_values import pointer
 from gateway.links.masking import Mask
-from gateway.links.rest_client import RestClient, refusal
+from gateway.links.rest import RestClient
 
 _SHORTEST_SECRET = 8
 """Header values shorter than this are versions and flags; masking them would make every text unreadable."""
@@ -46,9 +46,7 @@ class HermConnector:
         answer = await self._client.post(
             _fill(options.create_path, options.agent_id), body, within=options.connect_timeout
         )
-        if not 200 <= answer.status < 300:
-            raise refusal(answer, self._client.mask)
-        native_id = wire.session_id_of(answer.body)
+        native_id = wire.session_id_of(answer.read_object(self._client.mask))
         if native_id is None:
             raise LinkLost("the answer to opening a session has no id")
         return Created(native_id, _untold(order))

@@ -10,7 +10,7 @@ from adapters.herm.options import HermOptions
 from gateway.errors import LinkLost
 from gateway.events.frozen import frozen
 from gateway.events.weight import weight
-from gateway.links.rest_client import RestClient, refusal
+from gateway.links.rest import RestClient, refusal
 
 MOST_BYTES = 256 * 1024 * 1024
 """What the events of one history may take in memory; a longer one is told as a loss of the link."""

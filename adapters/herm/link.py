@@ -14,7 +14,7 @@ from gateway.errors import LinkLost, LinkRefused
 from gateway.guard import FAULTS, Tasks, awaited, guard_call
 from gateway.json_values import Malformed
 from gateway.links import json
-from gateway.links.rest_client import RestClient
+from gateway.links.rest import RestClient
 from gateway.links.sse import SseStream, open_events
 
 MOST_BUFFERED = 1_000

@@ -6,7 +6,7 @@ from adapters.herm import wire
 from gateway.adapter.port import Receipt
 from gateway.errors import LinkLost
 from gateway.links.masking import Mask
-from gateway.links.rest_client import RestAnswer
+from gateway.links.rest import RestAnswer
 
 _SETTLED = frozenset({404, 409, 410})
 _LATER = frozenset({401, 402, 403, 425, 429})

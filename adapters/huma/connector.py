@@ -14,16 +14,21 @@ from gateway.events import Loss
 from gateway.links.flat_tools import flatten
 from gateway.links.http_session import shared_session
 from gateway.links.masking import Mask
-from gateway.links.rest import post_json
+from gateway.links.rest import MAX_SHORT, RestClient
 from gateway.links.socketio.client import open_link
 from gateway.links.socketio.target import Target
 
 
 @asynccontextmanager
 async def open_connector(options: AnyHumaOptions) -> AsyncGenerator["HumaConnector"]:
-    """Open the HTTP session that all links of one runtime share."""
-    async with shared_session() as session:
-        yield HumaConnector(options, session)
+    """Open the HTTP connections that all links of one runtime share."""
+    key = options.api_key.get_secret_value()
+    base = rest_base(options.url, options.rest_url)
+    async with (
+        shared_session() as session,
+        RestClient(base, headers={wire.KEY_HEADER: key}, mask=Mask((key,))) as rest,
+    ):
+        yield HumaConnector(options, session, rest)
 
 
 _MIRRORED = frozenset({wire.FROM_SERVER, wire.ERRORS})
@@ -32,9 +37,10 @@ _MIRRORED = frozenset({wire.FROM_SERVER, wire.ERRORS})
 class HumaConnector:
     """All connections to one HUMA runtime."""
 
-    def __init__(self, options: AnyHumaOptions, session: aiohttp.ClientSession) -> None:
+    def __init__(self, options: AnyHumaOptions, session: aiohttp.ClientSession, rest: RestClient) -> None:
         self._options = options
         self._session = session
+        self._rest = rest
 
     async def create(self, order: Order) -> Created:
         """Create an agent as the options say; labels stay with the gateway, HUMA has none."""
@@ -42,16 +48,8 @@ class HumaConnector:
         if options.agent is None:
             raise LinkRefused("NO_AGENT", "the options name no agent to create", terminal=True)
         body, losses = _describe(options.agent, order)
-        key = options.api_key.get_secret_value()
-        answer = await post_json(
-            self._session,
-            rest_base(options.url, options.rest_url) + wire.AGENTS_PATH,
-            body=body,
-            headers={wire.KEY_HEADER: key},
-            within=options.connect_timeout,
-            mask=Mask((key,)),
-        )
-        match answer.get("id"):
+        answer = await self._rest.post(wire.AGENTS_PATH, body, within=options.connect_timeout, most=MAX_SHORT)
+        match answer.read_object(self._rest.mask).get("id"):
             case str(agent_id) if agent_id:
                 return Created(agent_id, losses, told=tuple(tool.name for tool in order.tools))
             case _:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
+from http import HTTPStatus
 from typing import cast
 from urllib.parse import quote
 
@@ -17,19 +18,20 @@ from gateway.errors import LinkCrowded, LinkLost, LinkRefused
 from gateway.events import Loss
 from gateway.links.http_session import shared_session
 from gateway.links.masking import Mask
-from gateway.links.rest import get_json, post_json
+from gateway.links.rest import MAX_SHORT, RestClient
 from gateway.links.socketio.client import SocketLink, open_link
 from gateway.links.socketio.target import Target
-
-MOST_BYTES = 64 * 1024 * 1024
-"""Largest page of events taken; a screenshot alone may have megabytes."""
 
 
 @asynccontextmanager
 async def open_connector(options: OpenHandsOptions) -> AsyncGenerator["OpenHandsConnector"]:
-    """Open the HTTP session that all links of one runtime share."""
-    async with shared_session() as session:
-        yield OpenHandsConnector(options, session)
+    """Open the HTTP connections that all links of one runtime share."""
+    headers = {wire.KEY_HEADER: options.key} if options.key else {}
+    async with (
+        shared_session() as session,
+        RestClient(options.rest_base, headers=headers, mask=Mask((options.key or "",))) as rest,
+    ):
+        yield OpenHandsConnector(options, session, rest)
 
 
 class ConversationLink:
@@ -58,10 +60,10 @@ class ConversationLink:
 class OpenHandsConnector:
     """All connections to one OpenHands server."""
 
-    def __init__(self, options: OpenHandsOptions, session: aiohttp.ClientSession) -> None:
+    def __init__(self, options: OpenHandsOptions, session: aiohttp.ClientSession, rest: RestClient) -> None:
         self._options = options
         self._session = session
-        self._mask = Mask((options.key or "",))
+        self._rest = rest
 
     async def create(self, order: Order) -> Created:
         """Create a conversation as the options say; labels stay with the gateway."""
@@ -75,21 +77,17 @@ class OpenHandsConnector:
         if order.mcp is not None:
             body["mcp_config"] = with_server(body.get("mcp_config", {}), order.mcp)
             secrets.append(order.mcp.ticket.get_secret_value())
-        try:
-            answer = await post_json(
-                self._session,
-                options.rest_base + wire.CONVERSATIONS_PATH,
-                body=body,
-                headers=self._headers(),
-                within=options.wait_timeout,
-                # What the server says of bad input may quote all of it.
-                mask=Mask(secrets),
-            )
-        except LinkRefused as exc:
-            if exc.code != wire.SETTINGS_MISSING:
-                raise
-            raise LinkRefused(exc.code, wire.SETTINGS_MEND, terminal=True) from exc
-        match answer.get("conversation_id"):
+        answer = await self._rest.post(wire.CONVERSATIONS_PATH, body, within=options.wait_timeout, most=MAX_SHORT)
+        # What the server says of bad input may quote all of it.
+        mask = Mask(secrets)
+        match answer.body:
+            case {"msg_id": wire.SETTINGS_MISSING}:
+                raise LinkRefused(wire.SETTINGS_MISSING, wire.SETTINGS_MEND, terminal=True)
+            case {"msg_id": str(code)} if 400 <= answer.status < 500:
+                raise LinkRefused(mask(code[:100]), mask(answer.message), terminal=True)
+            case _:
+                pass
+        match answer.read_object(mask).get("conversation_id"):
             case str(name) if is_conversation_id(name):
                 return Created(name, _untold(order), () if order.mcp is None else tuple(t.name for t in order.tools))
             case _:
@@ -167,50 +165,30 @@ class OpenHandsConnector:
 
     async def _status(self, native_id: str, *, again: bool = True) -> str | None:
         """Ask how a conversation's agent loop stands, in the server's word; None where the server does not say."""
-        try:
-            answer = await get_json(
-                self._session,
-                f"{self._options.rest_base}{wire.CONVERSATIONS_PATH}/{quote(native_id, safe='')}",
-                params={},
-                headers=self._headers(),
-                within=self._options.connect_timeout,
-                mask=self._mask,
-                or_null=True,
-            )
-        except LinkRefused as exc:
-            if exc.code not in {"HTTP_404", "HTTP_405"}:
-                raise
+        answer = await self._rest.get(_path(native_id), {}, within=self._options.connect_timeout, most=MAX_SHORT)
+        if answer.status in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}:
             return None
-        except LinkLost as exc:
+        if answer.status == wire.FAILED:
             # It fails now and then at a file that is just being written, and always where it should have Docker,
             # though it uses none, and has not (OH61).
-            if exc.status != wire.FAILED:
-                raise
             return await self._status(native_id, again=False) if again else None
-        if not answer:
+        if answer.status == HTTPStatus.OK and not answer.body:
             return wire.UNKNOWN
-        status = answer.get("status")
+        status = answer.read_object(self._rest.mask).get("status")
         return status if isinstance(status, str) else None
 
     async def _ask(self, native_id: str, start: int, *, newest_first: bool = False) -> HistoryPage:
-        answer = await get_json(
-            self._session,
-            f"{self._options.rest_base}{wire.CONVERSATIONS_PATH}/{quote(native_id, safe='')}/events",
-            params={"start_id": str(start), "limit": str(wire.PAGE), **({"reverse": "true"} if newest_first else {})},
-            headers=self._headers(),
-            within=self._options.connect_timeout,
-            mask=self._mask,
-            most=MOST_BYTES,
-        )
-        match answer:
-            case {"events": list(), "has_more": bool(has_more)}:
-                return HistoryPage(tuple(cast("list[object]", answer["events"])), has_more)
+        wanted = {"start_id": str(start), "limit": str(wire.PAGE), **({"reverse": "true"} if newest_first else {})}
+        answer = await self._rest.get(f"{_path(native_id)}/events", wanted, within=self._options.connect_timeout)
+        match answer.read_object(self._rest.mask):
+            case {"events": list(), "has_more": bool(has_more)} as page:
+                return HistoryPage(tuple(cast("list[object]", page["events"])), has_more)
             case _:
                 raise LinkLost("the event store's answer has no events")
 
-    def _headers(self) -> dict[str, str]:
-        key = self._options.key
-        return {wire.KEY_HEADER: key} if key else {}
+
+def _path(native_id: str) -> str:
+    return f"{wire.CONVERSATIONS_PATH}/{quote(native_id, safe='')}"
 
 
 def _untold(order: Order) -> tuple[Loss, ...]:

@@ -1,122 +1,241 @@
-"""One JSON request to a runtime's REST interface, with every way it can end said as a link error."""
+"""HTTP requests to a runtime's REST interface over httpx, with every way they can end said as a link error."""
 
 import asyncio
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
 
-import aiohttp
+import httpx
 
 from gateway.errors import LinkLost, LinkRefused
 from gateway.json_values import Malformed
 from gateway.links import json
-from gateway.links.http_session import refusal_of
+from gateway.links.addresses import REDIRECTS, AddressRefused, refused_address, refused_redirect
+from gateway.links.http_transport import GuardedTransport
 from gateway.links.masking import Mask
 
-MAX_ANSWER = 1024 * 1024
+MAX_ANSWER = 64 * 1024 * 1024
+"""Bytes of one answer; a history's pages may hold pictures."""
+MAX_SHORT = 1024 * 1024
+"""Bytes of an answer that says no more than what was made, or how something is."""
+MAX_ERROR = 64 * 1024
 _AGAIN = frozenset({408, 425, 429})
+_LATER = frozenset({409, 423})
+_MOST_REFUSED = 10_000
 
 
-async def post_json(
-    session: aiohttp.ClientSession,
-    url: str,
-    *,
-    body: object,
-    headers: Mapping[str, str],
-    within: timedelta,
-    mask: Mask,
-) -> dict[str, Any]:
-    """POST once and return the JSON object that answers with 200 or 201.
+@dataclass(frozen=True, slots=True)
+class RestAnswer:
+    """What a server answered, its body read as JSON; `Malformed` where it is none, None where it is empty."""
+
+    status: int
+    body: Any
+    retry_after: str | None = None
+
+    @property
+    def code(self) -> str:
+        """The error code in the body, where it has one."""
+        match self.body:
+            case {"error": str(code)} | {"code": str(code)}:
+                return code[:64]
+            case {"error": {"type": str(code)} | {"code": str(code)}}:
+                return code[:64]
+            case _:
+                return ""
+
+    @property
+    def message(self) -> str:
+        """The words in the body, where it has any; they may quote what was sent."""
+        match self.body:
+            case {"message": str(text)} | {"error": {"message": str(text)}} | {"detail": str(text)}:
+                return text[:300]
+            case _:
+                return ""
+
+    def read_object(self, mask: Mask) -> dict[str, Any]:
+        """Give the JSON object of a success.
+
+        Raises:
+            LinkRefused: the server said no.
+            LinkLost: the answer promises to mend itself, or is no object.
+        """
+        if not 200 <= self.status < 300:
+            raise refusal(self, mask)
+        body: object = self.body
+        if isinstance(body, dict):
+            return cast("dict[str, Any]", body)
+        reason = f": {body.reason}" if isinstance(body, Malformed) else ""
+        raise LinkLost(f"HTTP {self.status} without a JSON object{reason}")
+
+
+class RestClient:
+    """The HTTP connections of one runtime; an async context manager.
+
+    Redirects are not followed, cookies not kept, proxy variables of the environment not obeyed.
+    """
+
+    def __init__(self, base_url: str, *, headers: Mapping[str, str], mask: Mask) -> None:
+        self.mask = mask
+        self._redirected: set[str] = set()
+        """Paths that were answered with a redirect; they are not asked again."""
+        self._client = httpx.AsyncClient(
+            base_url=base_url,
+            # Compression would hide how much an answer unfolds to.
+            headers={**headers, "Accept-Encoding": "identity"},
+            # Every wait is bounded by whoever waits.
+            timeout=httpx.Timeout(None),
+            transport=GuardedTransport(),
+            follow_redirects=False,
+            trust_env=False,
+        )
+
+    async def __aenter__(self) -> "RestClient":
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._client.aclose()
+
+    async def get(
+        self, path: str, query: Mapping[str, str], *, within: timedelta, most: int = MAX_ANSWER
+    ) -> RestAnswer:
+        """GET once and read the answer, of at most so many bytes.
+
+        Raises:
+            LinkLost: no answer, or one that cannot be read.
+            LinkRefused: the address is refused, or answers with a redirect.
+        """
+        self._check(path)
+        return await self._ask(path, self._client.build_request("GET", path, params=dict(query)), within, most)
+
+    async def post(self, path: str, body: object, *, within: timedelta, most: int = MAX_ANSWER) -> RestAnswer:
+        """POST once and read the answer, of at most so many bytes.
+
+        Raises:
+            LinkLost: no answer, or one that cannot be read; the server may have acted.
+            LinkRefused: the address is refused.
+        """
+        # Read once and not kept, since it may hold what nobody may see.
+        content = json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = self._client.build_request("POST", path, content=content, headers=headers)
+        return await self._ask(path, request, within, most)
+
+    async def _ask(self, path: str, request: httpx.Request, within: timedelta, most: int) -> RestAnswer:
+        request.headers.setdefault("Accept", "application/json")
+        response: httpx.Response | None = None
+        unsent = refused = False
+        try:
+            async with asyncio.timeout(within.total_seconds()):
+                response = await self._client.send(request, stream=True)
+                body = await _read_json(await read_whole(response, most))
+        except TimeoutError:
+            failure = f"no answer within {within.total_seconds():g} s"
+        except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError, ValueError) as exc:
+            failure = explain(exc, self.mask)
+            unsent = isinstance(exc, httpx.ConnectError | httpx.ConnectTimeout)
+            refused = isinstance(exc, AddressRefused)
+        else:
+            self._note(path, response)
+            return RestAnswer(response.status_code, body, response.headers.get("Retry-After"))
+        finally:
+            if response is not None:
+                await response.aclose()
+        if response is not None:
+            # The status says what became of the request, whatever became of the body.
+            return RestAnswer(response.status_code, Malformed(failure), response.headers.get("Retry-After"))
+        # Outside the handlers, so that no chained exception holds the request and its key.
+        raise refused_address() if refused else LinkLost(failure, unsent=unsent)
+
+    def _check(self, path: str) -> None:
+        if path in self._redirected:
+            raise refused_redirect()
+
+    def _note(self, path: str, response: httpx.Response) -> None:
+        if response.status_code in REDIRECTS and len(self._redirected) < _MOST_REFUSED:
+            self._redirected.add(path)
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, headers: Mapping[str, str], within: timedelta, idle: timedelta
+    ) -> AsyncGenerator[httpx.Response]:
+        """GET an answer whose body is read as it comes, with no silence over `idle`; entering waits for its head.
+
+        Raises:
+            LinkLost: no answer, or one that promises to mend itself.
+            LinkRefused: the server said no.
+        """
+        self._check(path)
+        silence = httpx.Timeout(None, read=idle.total_seconds())
+        request = self._client.build_request("GET", path, headers=dict(headers), timeout=silence)
+        failure: LinkLost | LinkRefused | None = None
+        response: httpx.Response | None = None
+        try:
+            try:
+                async with asyncio.timeout(within.total_seconds()):
+                    response = await self._client.send(request, stream=True)
+                    self._note(path, response)
+                    if not response.is_success:
+                        content = await _read_json(await read_whole(response, MAX_ERROR))
+                        answer = RestAnswer(response.status_code, content, response.headers.get("Retry-After"))
+                        failure = refusal(answer, self.mask)
+            except TimeoutError:
+                failure = LinkLost(f"no answer within {within.total_seconds():g} s")
+            except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError, ValueError) as exc:
+                refused = isinstance(exc, AddressRefused)
+                failure = refused_address() if refused else LinkLost(explain(exc, self.mask))
+            if failure is not None or response is None:
+                raise failure or LinkLost("no answer")
+            yield response
+        finally:
+            if response is not None:
+                await response.aclose()
+
+
+async def read_whole(response: httpx.Response, most: int) -> bytes:
+    """Read a body within bounds.
 
     Raises:
-        LinkRefused: the runtime said no; `terminal` where it would say so again.
-        LinkLost: it cannot be reached, is overloaded, or gave no usable answer; it may have acted.
+        ValueError: it is over them, or compressed although nobody asked for that.
     """
-    request = session.post(
-        url, data=json.dumps(body), headers={**headers, "Content-Type": "application/json"}, allow_redirects=False
-    )
-    return await _ask(request, within=within, mask=mask, most=MAX_ANSWER)
-
-
-async def get_json(
-    session: aiohttp.ClientSession,
-    url: str,
-    *,
-    params: Mapping[str, str],
-    headers: Mapping[str, str],
-    within: timedelta,
-    mask: Mask,
-    most: int = MAX_ANSWER,
-    or_null: bool = False,
-) -> dict[str, Any]:
-    """GET once and return the JSON object that answers, of at most `most` bytes; `null` is empty where it may be.
-
-    Raises:
-        LinkRefused, LinkLost: as for `post_json`.
-    """
-    request = session.get(url, params=params, headers=headers, allow_redirects=False)
-    return await _ask(request, within=within, mask=mask, most=most, or_null=or_null)
-
-
-async def _ask(
-    request: AbstractAsyncContextManager[aiohttp.ClientResponse],
-    *,
-    within: timedelta,
-    mask: Mask,
-    most: int,
-    or_null: bool = False,
-) -> dict[str, Any]:
-    failure: LinkLost | LinkRefused
-    try:
-        async with asyncio.timeout(within.total_seconds()), request as response:
-            answer = await json.read_answer(await _read(response, most))
-            status = response.status
-    except TimeoutError:
-        failure = LinkLost(f"no answer within {within.total_seconds():g} s")
-    except (aiohttp.ClientError, OSError, ValueError) as exc:
-        failure = refusal_of(exc) or LinkLost(mask(f"{type(exc).__name__}: {exc}")[:300])
-    else:
-        return _judge(status, {} if answer is None and or_null else answer, mask)
-    # Outside the handlers, so that no chained exception quotes the request and its key.
-    raise failure
-
-
-async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
+    check_plain(response)
     pieces = bytearray()
-    async for piece in response.content.iter_any():
+    async for piece in response.aiter_raw():
         pieces += piece
         if len(pieces) > most:
             raise ValueError(f"the answer is over {most} bytes")
     return bytes(pieces)
 
 
-def _judge(status: int, answer: object, mask: Mask) -> dict[str, Any]:
-    if status in {200, 201}:
-        if isinstance(answer, dict):
-            return cast("dict[str, Any]", answer)
-        reason = f": {answer.reason}" if isinstance(answer, Malformed) else ""
-        raise LinkLost(f"HTTP {status} without a JSON object{reason}")
-    detail = mask(json.excerpt(_detail(answer)))
-    if status >= 500 or status in _AGAIN:
-        raise LinkLost(f"HTTP {status}: {detail}", status=status)
-    code = "UNAUTHORIZED" if status in {401, 403} else (_code(answer) or f"HTTP_{status}")
-    raise LinkRefused(mask(json.excerpt(code)), detail, terminal=True)
+def check_plain(response: httpx.Response) -> None:
+    """Refuse a compressed body.
+
+    Raises:
+        ValueError: it is one.
+    """
+    if response.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
+        raise ValueError("the answer is compressed although nobody asked for that")
 
 
-def _code(answer: object) -> str | None:
-    match answer:
-        case {"msg_id": str(code)} if code:
-            return code[:100]
-        case _:
-            return None
+def explain(exc: Exception, mask: Mask) -> str:
+    """Say what went wrong on the wire, without secrets."""
+    return mask(f"{type(exc).__name__}: {exc}")[:300]
 
 
-def _detail(answer: object) -> str:
-    match answer:
-        case {"message": str(text)} | {"error": str(text)} | {"detail": str(text)}:
-            return text
-        case Malformed():
-            return answer.reason
-        case _:
-            return "no reason given"
+def refusal(answer: RestAnswer, mask: Mask) -> LinkLost | LinkRefused:
+    """Say an error answer as what it means for a link."""
+    if answer.status in REDIRECTS:
+        return refused_redirect()
+    words = ": ".join(part for part in (answer.code, answer.message) if part)
+    detail = mask(words or "no reason given")[:300]
+    if answer.status >= 500 or answer.status in _AGAIN:
+        again = f" (Retry-After: {answer.retry_after[:40]})" if answer.retry_after else ""
+        return LinkLost(f"HTTP {answer.status}: {detail}{again}")
+    code = "UNAUTHORIZED" if answer.status in {401, 403} else f"HTTP_{answer.status}"
+    return LinkRefused(code, detail, terminal=answer.status not in _LATER)
+
+
+async def _read_json(content: bytes) -> Any:
+    return await json.read_answer(content) if content.strip() else None

@@ -11,7 +11,7 @@ from httpx_sse import EventSource
 
 from gateway.errors import LinkLost
 from gateway.links.masking import Mask
-from gateway.links.rest_client import RestClient, check_plain, explain
+from gateway.links.rest import RestClient, check_plain, explain
 
 MAX_EVENT = 16 * 1024 * 1024
 _Utf8 = getincrementaldecoder("utf-8-sig")

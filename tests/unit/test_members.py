@@ -15,7 +15,7 @@ from gateway.http.errors import Refused
 from gateway.json_members import MEMBERS, MOST, Members
 from gateway.json_values import Malformed, find_fault
 from gateway.links import json
-from gateway.links.rest import MAX_ANSWER
+from gateway.links.rest import MAX_SHORT
 
 
 @pytest.fixture(autouse=True)
@@ -122,8 +122,8 @@ async def test_an_answer_that_is_too_much_around_its_events_is_not_read() -> Non
 
 
 BROKEN = {
-    "a text without end": '[{"b":"' + "x" * MAX_ANSWER,
-    "much behind it": "]]" + " " * MAX_ANSWER,
+    "a text without end": '[{"b":"' + "x" * MAX_SHORT,
+    "much behind it": "]]" + " " * MAX_SHORT,
     "cut off": '{"a":[{"b":',
     "one bracket too many": '[{"b":1}]]]',
     "one bracket too few": '[{"b":1}]',

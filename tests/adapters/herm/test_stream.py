@@ -11,7 +11,7 @@ from gateway.errors import LinkLost
 from gateway.json_values import Malformed
 from gateway.links import sse
 from gateway.links.masking import Mask
-from gateway.links.rest_client import RestClient
+from gateway.links.rest import RestClient
 from gateway.testing.conformance.link import within
 from tests.adapters.herm.links import TITLE, RecordingBackend, linked, name_of, text
 from tests.adapters.herm.raw_herm import KEY, SESSION, RawHerm
