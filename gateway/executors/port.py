@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from gateway.events import ContextUpdate, Outcome
 from gateway.events.described import Described
 from gateway.events.frozen import frozen
-from gateway.json_values import cut_member
+from gateway.json_values import cut_member, json_type
 
 
 def _unheard(_data: dict[str, Any]) -> None:
@@ -189,7 +189,7 @@ def outcome_from(body: Any, *, strict: bool = False, may_quote: bool = True, wri
         ValueError: with a text that names the member and what is allowed.
     """
     if not isinstance(body, dict):
-        raise ValueError(f"expected a JSON object with an `outcome`, got {type(body).__name__}")
+        raise ValueError(f"expected a JSON object with an `outcome`, got {json_type(body)}")
     known = given = cast("dict[str, Any]", body)
     ignored, updates, wakes_agent = (), (), None
     try:

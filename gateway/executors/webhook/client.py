@@ -287,7 +287,7 @@ class HttpClient:
             case socket.gaierror() | UnicodeError():
                 reason = "host name cannot be resolved"
             case TimeoutError(errno=None):
-                reason = f"no connection within {min(within, CONNECT_TIMEOUT).total_seconds():g} s"
+                reason = f"no connection within {round(min(within, CONNECT_TIMEOUT).total_seconds(), 2):g} s"
             case OSError(errno=int() as number) if number > 0:
                 reason = f"no connection: {os.strerror(number)}"
             case _:
@@ -371,7 +371,7 @@ class _Wire(asyncio.Protocol):
 
     def expire(self) -> None:
         """Time is up."""
-        self._end(f"no answer within {self._within.total_seconds():g} s")
+        self._end(f"no answer within {round(self._within.total_seconds(), 2):g} s")
 
     def give_up(self) -> None:
         """Nobody wants the answer any more."""
