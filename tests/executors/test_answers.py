@@ -128,7 +128,7 @@ def test_202_is_accepted_for_a_call_only() -> None:
         (received(200, {"outcome": "expired"}), "'success', 'failure' or 'canceled'"),
         (received(200, {"outcome": "success", "updates": [{"name": "x"}]}), "/updates/0/context"),
         (received(200, ["canary"]), "got an array"),
-        (received(200, b"null"), "got NoneType"),
+        (received(200, b"null"), "got null"),
         (received(200, Unread.TOO_LARGE), "over the size limit"),
         (received(200, Unread.UNDECODABLE), "cannot be read"),
         (received(201, {"outcome": "success"}), "201 Created"),
