@@ -8,11 +8,14 @@ import typer
 from rich.console import Console
 
 from gateway.cli.explained import RAW, explained
-from gateway.cli.lines import clean
 from gateway.cli.options import DEFAULT_URL, KeyOption, RowsOption, RuntimeOption, UrlOption
 
 MOST = 500
 
+LetterArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="ID", help="Its id, or the first letters of it; without one, those the filters match."),
+]
 KindOption = Annotated[
     str | None, typer.Option("--kind", metavar="KIND", help="Only call, or only delivery.", show_default=False)
 ]
@@ -25,6 +28,8 @@ SinceOption = Annotated[
     str | None,
     typer.Option("--since", metavar="TIME", help="Only later ones: a span such as 2h, or 2026-11-20T12:00:00Z."),
 ]
+
+_LETTERS = "Of an id the first letters will do, at least four, where they fit one only."
 
 group = typer.Typer(
     name="dead-letters",
@@ -73,9 +78,12 @@ def list_letters(
             Console(stderr=True, highlight=False).print(f"there are more; --limit shows more than {limit}")
 
 
-@group.command(epilog=f"{RAW}Example:\n  dragoman dead-letters show 0b5e6f7a-…:4:destination:chat-log")
+@group.command(
+    epilog=f"{RAW}Examples:\n  dragoman dead-letters show b1d5781e\n"
+    f"  dragoman dead-letters show 0b5e6f7a-…:4:destination:chat-log\n\n{_LETTERS}"
+)
 def show(
-    letter: Annotated[str, typer.Argument(metavar="ID", help="Its id, as the list shows it.")],
+    letter: Annotated[str, typer.Argument(metavar="ID", help="Its id, or the first letters of it.")],
     *,
     as_json: Annotated[bool, typer.Option("--json", help="The whole of it as JSON.")] = False,
     url: UrlOption = DEFAULT_URL,
@@ -83,10 +91,10 @@ def show(
 ) -> None:
     """Show one dead letter: what is known, and what to do."""
     from gateway.cli.client import ApiClient
-    from gateway.cli.letters import path_of, show_one
+    from gateway.cli.letters import read_one, show_one
 
     with explained(), ApiClient(url, key) as api:
-        found = api.get(path_of(letter))
+        found = read_one(api, letter)
         if as_json:
             typer.echo(json.dumps(found))
         else:
@@ -94,17 +102,15 @@ def show(
 
 
 @group.command(
-    epilog=f"{RAW}Examples:\n  dragoman dead-letters redrive 0b5e6f7a-…\n"
+    epilog=f"{RAW}Examples:\n  dragoman dead-letters redrive b1d5781e\n"
     "  dragoman dead-letters redrive --target destination:chat-log\n"
     "  dragoman dead-letters redrive --executor cards --since 2h --limit 50 --yes\n"
     "  dragoman dead-letters redrive --all --dry-run\n\n"
     "A call keeps its idempotency key unless --new-key; the agent hears of the new outcome only with --deliver.\n"
-    "Exit code 0: all were tried again. 1: some, or none, could be."
+    f"{_LETTERS}\nExit code 0: all were tried again. 1: some, or none, could be."
 )
 def redrive(
-    letter: Annotated[
-        str | None, typer.Argument(metavar="ID", help="One letter; without it, those the filters match.")
-    ] = None,
+    letter: LetterArgument = None,
     *,
     kind: KindOption = None,
     runtime: RuntimeOption = None,
@@ -137,16 +143,14 @@ def redrive(
 
 
 @group.command(
-    epilog=f"{RAW}Examples:\n  dragoman dead-letters dismiss 0b5e6f7a-…\n"
+    epilog=f"{RAW}Examples:\n  dragoman dead-letters dismiss b1d5781e\n"
     "  dragoman dead-letters dismiss --target destination:chat-log --yes\n"
     "  dragoman dead-letters dismiss --all --dry-run\n\n"
     "A dismissed letter leaves the list and the alert for good; what is on record of it stays.\n"
-    "Exit code 0: all were dismissed. 1: some, or none, could be."
+    f"{_LETTERS}\nExit code 0: all were dismissed. 1: some, or none, could be."
 )
 def dismiss(
-    letter: Annotated[
-        str | None, typer.Argument(metavar="ID", help="One letter; without it, those the filters match.")
-    ] = None,
+    letter: LetterArgument = None,
     *,
     kind: KindOption = None,
     runtime: RuntimeOption = None,
@@ -163,14 +167,13 @@ def dismiss(
 ) -> None:
     """Leave dead letters as they are: one by its id, or many by filters."""
     from gateway.cli.client import ApiClient
-    from gateway.cli.letters import Many, check_choice, filters, path_of
+    from gateway.cli.letters import Many, check_choice, dismiss_one, filters
 
     with explained(), ApiClient(url, key) as api:
         which = filters(kind=kind, runtime=runtime, executor=executor, target=target, since=since)
         check_choice(letter, which, everything=everything, dry_run=dry_run)
         if letter is not None:
-            gone = api.post(f"{path_of(letter)}/dismiss", {})
-            typer.echo(json.dumps(gone) if as_json else f"dismissed: {clean(letter)}")
+            dismiss_one(api, letter, as_json=as_json)
         else:
             many = Many("dismiss", "dismissed", "dismissed", which, limit, dry_run)
             many.order(api, {}, confirmed=yes, as_json=as_json)

@@ -3,6 +3,8 @@
 import json
 import re
 import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,14 +20,25 @@ from gateway.adapter.duration import Duration
 from gateway.cli.client import ApiClient
 from gateway.cli.faults import Misused, Refusal
 from gateway.cli.lines import clean, event_line
+from gateway.cli.lists import age_of
 from gateway.cli.progress import Progress, count_of
-from gateway.cli.terminal import Output
+from gateway.cli.tables import Cell, Column, show_table
+from gateway.cli.terminal import Output, note
+from gateway.cli.waiting import SHORTEST
 from gateway.errors import OperatorError
 
 _SPAN: TypeAdapter[timedelta] = TypeAdapter(Duration)
 _NO_USE = frozenset({"", "unavailable"})
 """Where no gateway answers, or its store is away, the next letter fares no better."""
-_COLUMNS = ("id", "what", "state", "when", "tries", "why")
+_WHOLE = re.compile(r"[^:]{32,}|[^:]+:[0-9]+:.+")
+"""An id, and no beginning of one: what became of it the gateway knows."""
+_NUMBER = re.compile(r"[^:]+:[0-9]+")
+_MOST_NAMED = 10
+_LISTED = "`dragoman dead-letters list` lists what there is"
+_COLUMNS = (
+    Column("id"), Column("what", least=12), Column("state"), Column("when"), Column("tries", spare=2),
+    Column("why", least=12, spare=1),
+)  # fmt: skip
 
 
 def filters(
@@ -80,14 +93,31 @@ class Many:
         ended: BaseException | None = None
         if done["found"] and not self.dry_run:
             if not confirmed:
+                self._warn(api, done["ids"])
                 _confirm(done["found"], self.what, more=bool(done["more"]))
             done |= {"dry_run": False, self.count: 0, "failed": []}
             ended = self._each(api, done, how)
         _show_done(done, self.count, self.what, as_json=as_json)
+        if self.dry_run:
+            self._warn(api, done["ids"])
         if ended is not None:
             raise ended
         if done["failed"]:
             raise typer.Exit(1)
+
+    def _warn(self, api: ApiClient, ids: list[str]) -> None:
+        """Say before a redrive how many calls may have been carried out already; to dismiss them repeats nothing."""
+        if self.verb != "redrive":
+            return
+        left = set(ids)
+        unknown = 0
+        for letter in api.pages("/v1/dead-letters", **self.which) if left else ():
+            unknown += bool(letter["id"] in left and letter.get("unknown"))
+            left.discard(letter["id"])
+            if not left:
+                break
+        if unknown:
+            note(f"{unknown} of {len(ids)} may have run already: nobody knows their outcome", "yellow")
 
     def _each(self, api: ApiClient, done: dict[str, Any], how: dict[str, Any]) -> BaseException | None:
         """Do it to those that were found, one by one, and count in `done`; says what ended it early."""
@@ -107,14 +137,65 @@ class Many:
         return None
 
 
-def redrive_one(api: ApiClient, letter: str, how: dict[str, Any], *, as_json: bool) -> None:
-    done = api.post(f"{path_of(letter)}/redrive", how)
+def find(api: ApiClient, given: str) -> str:
+    """Find the id of a dead letter by its first letters; a whole one is taken as it is.
+
+    Raises:
+        Misused: it is too short to be sure of. Refusal: two begin so, or none.
+    """
+    path_of(given)
+    if _WHOLE.fullmatch(given):
+        return given
+    if len(given) < SHORTEST:
+        raise Misused(
+            f"{given!r} is too short: give at least the first {SHORTEST} letters of an id, as "
+            "`dragoman dead-letters list` shows them"
+        )
+    # Event 4 of a session is not its event 41.
+    begins = f"{given}:" if _NUMBER.fullmatch(given) else given
+    found = [one for one in api.pages("/v1/dead-letters") if str(one["id"]).startswith(begins)]
+    if len(found) > 1:
+        told = [f"{clean(one['id'])}  {clean(_what(one), 80)}" for one in found[:_MOST_NAMED]]
+        if len(found) > _MOST_NAMED:
+            told.append(f"and {len(found) - _MOST_NAMED} more")
+        raise Refusal(f"{len(found)} dead letters begin with {given!r}: give more letters", "\n  ".join(told))
+    if not found:
+        raise Refusal(f"no dead letter begins with {given!r}", _LISTED)
+    return str(found[0]["id"])
+
+
+def read_one(api: ApiClient, given: str) -> dict[str, Any]:
+    with _listed():
+        return api.get(path_of(find(api, given)))
+
+
+def redrive_one(api: ApiClient, given: str, how: dict[str, Any], *, as_json: bool) -> None:
+    with _listed():
+        done = api.post(f"{path_of(find(api, given))}/redrive", how)
     if as_json:
         typer.echo(json.dumps(done))
     elif done["type"] == "call":
         typer.echo(f"tried again as call {clean(done['call_id'])}")
     else:
         typer.echo(f"due again: event {clean(done['sequence'])} to {clean(done['target'])}")
+
+
+def dismiss_one(api: ApiClient, given: str, *, as_json: bool) -> None:
+    letter = find(api, given)
+    with _listed():
+        gone = api.post(f"{path_of(letter)}/dismiss", {})
+    typer.echo(json.dumps(gone) if as_json else f"dismissed: {clean(letter)}")
+
+
+@contextmanager
+def _listed() -> Generator[None]:
+    """Name the command that lists them where there is no such letter."""
+    try:
+        yield
+    except Refusal as exc:
+        if exc.problem == "not-found":
+            exc.mend = _LISTED
+        raise
 
 
 def _confirm(found: int, what: str, *, more: bool) -> None:
@@ -147,44 +228,50 @@ def path_of(letter: str) -> str:
     return f"/v1/dead-letters/{quote(letter, safe=':')}"
 
 
-def _row(letter: dict[str, Any]) -> tuple[str, ...]:
+def _what(letter: dict[str, Any]) -> str:
+    if letter["type"] == "call":
+        return f"{letter['tool']} → {letter['executor']}"
+    return f"{letter['envelope']['event']['kind']} → {letter['target']}"
+
+
+def _row(letter: dict[str, Any]) -> Sequence[Cell]:
     is_call = letter["type"] == "call"
-    what = (
-        f"{letter['tool']} → {letter['executor']}"
-        if is_call
-        else f"{letter['envelope']['event']['kind']} → {letter['target']}"
-    )
     state = "unknown" if letter.get("unknown") else letter["state"]
     when = letter["finished_at"] if is_call else letter["envelope"]["recorded_at"]
     why = letter["error"] if is_call else letter["reason"]
-    shown = (letter["id"], what, state, str(when)[:19], letter["attempt"], why or "")
-    return tuple(clean(value, 300) for value in shown)
+    return (
+        Cell(letter["id"], style="bold"),
+        Cell(_what(letter)),
+        Cell(state, style="bold red" if state == "unknown" else "red"),
+        Cell(str(when)[:19], age_of(when)),
+        Cell(str(letter["attempt"])),
+        Cell(clean(why or "", 300)),
+    )
 
 
 def show_rows(letters: list[dict[str, Any]]) -> None:
-    """Show a table in a terminal, and tabs between columns everywhere else."""
-    console = Output()
-    rows = [_row(letter) for letter in letters]
-    if not console.is_terminal:
-        for row in rows:
-            typer.echo("\t".join(row))
-        return
-    if not rows:
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in _COLUMNS:
-        table.add_column(name, overflow="fold", no_wrap=name in {"state", "when", "tries"})
-    for row in rows:
-        table.add_row(*(Text(value, "red" if value == "unknown" else "") for value in row))
-    console.print(table)
+    """Show two lines each in a terminal, and tabs between columns everywhere else."""
+    show_table(_COLUMNS, map(_row, letters), Output(), apart=True)
 
 
 def show_one(letter: dict[str, Any]) -> None:
+    """Show all that is known; a terminal wraps it between words, but the id, which is to be copied."""
     console = Output()
-    for name, value in zip(_COLUMNS, _row(letter), strict=True):
-        console.print(Text.assemble((f"{name:>8}  ", "dim"), value), soft_wrap=True)
-    session = f"{clean(letter['session_id'])}, event {clean(letter.get('request_sequence') or letter.get('sequence'))}"
-    console.print(Text.assemble((" session  ", "dim"), session), soft_wrap=True)
-    console.print(Text.assemble(("  advice  ", "dim"), (clean(letter["advice"]), "yellow")), soft_wrap=True)
+    whole = not console.is_terminal
+    cells = [cell.whole for cell in _row(letter)]
+    session = f"{letter['session_id']}, event {letter.get('request_sequence') or letter.get('sequence')}"
+    facts = [*zip((column.name for column in _COLUMNS), cells, strict=True), ("session", session)]
+    told = [(name, Text(clean(value))) for name, value in facts]
+    told.append(("advice", Text(clean(letter["advice"]), "yellow")))
+    rows = Table.grid(padding=(0, 2, 0, 0))
+    rows.add_column(justify="right", width=8, style="dim")
+    rows.add_column()
+    for name, value in told:
+        if whole or name == "id":
+            console.say(Text.assemble((f"{name:>8}  ", "dim"), value))
+        else:
+            rows.add_row(name, value)
+    if not whole:
+        console.print(rows)
     for envelope in letter.get("events") or [letter["envelope"]]:
-        console.print(event_line(envelope, plain=console.plain), soft_wrap=True)
+        console.print(event_line(envelope, plain=console.plain), soft_wrap=whole)

@@ -38,13 +38,21 @@ class Cell:
         return clean(self.whole if self.shown is None else self.shown, _LONGEST)
 
 
-def show_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], out: Output) -> None:
-    """Write rows, with a heading in a terminal only."""
+def show_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], out: Output, *, apart: bool = False) -> None:
+    """Write rows, with a heading in a terminal only.
+
+    With `apart` the first column, which may be long, stands whole on a line of its own there, above the others.
+    """
     if not out.is_terminal:
         for row in rows:
             typer.echo("\t".join(clean(cell.whole) for cell in row))
         return
     found = list(rows)
+    indent, heads = 0, list[Text]()
+    if apart:
+        indent, heads = _GAP, [Text(columns[0].name.upper(), "bold")]
+        heads += [Text(row[0].text(), row[0].style) for row in found]
+        columns, found = columns[1:], [row[1:] for row in found]
     # What no row has says nothing.
     told = [at for at in range(len(columns)) if any(row[at].text() for row in found)]
     if not told:
@@ -53,10 +61,12 @@ def show_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], out: O
     lines = [[(column.name.upper(), "bold") for column in shown]]
     lines += [[(row[at].text(), row[at].style) for at in told] for row in found]
     natural = [max(cell_len(line[at][0]) for line in lines) for at in range(len(shown))]
-    widths = fit(shown, natural, out.width)
+    widths = fit(shown, natural, out.width - indent)
     last = max(widths)
-    for line in lines:
-        text = Text()
+    for number, line in enumerate(lines):
+        if heads:
+            out.say(heads[number])
+        text = Text(" " * indent)
         for at, width in widths.items():
             words, style = line[at]
             text.append(_cut(words, width) if at == last else set_cell_size(_cut(words, width), width), style)

@@ -119,9 +119,9 @@ def show_reasons(parts: "Sequence[Part]", *, mask: "Mask") -> None:
             console.print(Text(f"          {clean_line(line)}", "dim" if part.tone == "plain" else ""), soft_wrap=True)
 
 
-def note(text: str) -> None:
+def note(text: str, style: str = "dim") -> None:
     """Say on stderr what goes on, or what more there is."""
-    _stderr().print(Text(f"· {text}", "dim"), soft_wrap=True)
+    _stderr().print(Text(f"· {text}", style), soft_wrap=True)
 
 
 def _stderr() -> Console:

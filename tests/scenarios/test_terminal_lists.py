@@ -16,9 +16,11 @@ from rich.cells import cell_len
 
 from gateway.events import ApprovalAsked, QuestionAsked, SecretAsked, ToolRequested
 from gateway.events.ids import interaction_id
-from tests.scenarios.environment import Running, until
+from tests.scenarios.environment import Running, Scene, ended, until
+from tests.scenarios.hooks import success
 from tests.scenarios.plain_runtime import PlainRuntime, plain_gateway
 from tests.scenarios.terminal import BOUND, asked, dragoman, environment_of, process_of, said, screen, tailing
+from tests.scenarios.test_dead_letters import breaking, listed
 
 Plain = tuple[Running, PlainRuntime]
 WIDE = "日本語の部屋"
@@ -336,3 +338,78 @@ async def test_in_a_narrow_terminal_tail_leaves_nothing_out(plain: Plain, words:
         assert await shown.ended() == 0
     assert re.search(r"\d\d:\d\d:\d\d \d+ ← message\.posted Finn: word", shown.text.replace("\n", ""))
     assert "…" not in shown.text.partition("Ctrl-C ends")[2].replace("finn/room…", "")
+
+
+# dead letters --------------------------------------------------------------------------------------------
+
+
+async def test_dead_letters_take_two_lines_each_and_their_ids_can_be_copied(newer: Scene) -> None:
+    breaking(newer)
+    async with newer.running() as gateway:
+        await ended(await newer.agent.call("free", {}))
+        call, delivery = await listed(gateway, 2)
+        async with screen(gateway, "dead-letters", "list") as shown:
+            assert await shown.ended() == 0
+        lines = [line.rstrip() for line in shown.text.splitlines()]
+        assert lines[0] == "ID"
+        assert lines[1].split() == ["WHAT", "STATE", "WHEN", "TRIES", "WHY"]
+        assert [lines[2], lines[4]] == [call["id"], delivery["id"]]
+        assert lines[3].startswith("  free → cards                     unknown  ")
+        assert lines[5].startswith("  tool.finished → destination:log  dead     ")
+        assert (len(lines), max(map(len, lines)) <= 80) == (6, True)
+        async with screen(gateway, "dead-letters", "show", call["id"]) as shown:
+            assert await shown.ended() == 0
+        # A terminal breaks what is longer wherever its last column is.
+        assert max(len(line.rstrip()) for line in shown.text.splitlines()) <= 80
+        assert call["advice"] in " ".join(shown.text.split())
+
+
+async def test_dead_letters_are_named_by_the_first_letters_of_their_ids(newer: Scene) -> None:
+    breaking(newer)
+    async with newer.running() as gateway:
+        for n in range(4):
+            await ended(await newer.agent.call("free", {"n": n}))
+        found = await listed(gateway, 8)
+        first, deliveries = found[0], found[4:]
+        size = next(n for n in range(4, 36) if sum(one["id"].startswith(first["id"][:n]) for one in found) == 1)
+        shown = await dragoman(gateway, "dead-letters", "show", first["id"][:size], "--json")
+        assert json.loads(shown.out)["id"] == first["id"]
+        session = deliveries[0]["session_id"]
+        both = await dragoman(gateway, "dead-letters", "redrive", session[:12])
+        assert (both.code, both.out) == (1, "")
+        assert f"4 dead letters begin with '{session[:12]}': give more letters" in both.err
+        assert all(f"{one['id']}  tool.finished → destination:log" in both.err for one in deliveries)
+        for words in (["show", "nope"], ["redrive", "f" * 36], ["dismiss", f"{session}:1:destination:lo"]):
+            none = await dragoman(gateway, "dead-letters", *words)
+            assert none.code == 1
+            assert "no dead letter" in none.err
+            assert "  `dragoman dead-letters list` lists what there is\n" in none.err
+        assert (await dragoman(gateway, "dead-letters", "show", first["id"][:3])).code == 2
+        # Event 1 is not event 12, though its letters are the first of it.
+        longer = next(one["sequence"] for one in deliveries if one["sequence"] > 9)
+        event = await dragoman(gateway, "dead-letters", "show", f"{session}:{longer // 10}")
+        assert "no dead letter begins with" in event.err
+        newer.hooks.scripts["free"] = success("at last")
+        done = await dragoman(gateway, "dead-letters", "redrive", first["id"][:size])
+        assert done.out.startswith("tried again as call ")
+        gone = await dragoman(gateway, "dead-letters", "dismiss", f"{session}:{deliveries[0]['sequence']}:")
+        assert gone.out == f"dismissed: {deliveries[0]['id']}\n"
+
+
+async def test_before_a_redrive_of_many_it_is_said_how_many_may_have_run(newer: Scene) -> None:
+    breaking(newer)
+    async with newer.running() as gateway:
+        for n in range(2):
+            await ended(await newer.agent.call("free", {"n": n}))
+        await listed(gateway, 4)
+        unsure = "· 2 of 4 may have run already: nobody knows their outcome\n"
+        async with screen(gateway, "dead-letters", "redrive", "--all") as shown:
+            await shown.shows("Go on?")
+            shown.type("n\n")
+            assert await shown.ended() == 1
+        assert f"{unsure}4 dead letters will be tried again. Go on?" in shown.text
+        looked = await dragoman(gateway, "dead-letters", "redrive", "--all", "--dry-run")
+        assert looked.err == f"4 would be tried again\n{unsure}"
+        for words in (["redrive", "--kind", "delivery"], ["dismiss", "--all"]):
+            sure = await dragoman(gateway, "dead-letters", *words, "--dry-run")
+            assert (sure.code, "may have run" in sure.err) == (0, False)
