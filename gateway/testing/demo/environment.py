@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import errno
 import secrets
 import shutil
 import socket
@@ -13,6 +14,7 @@ from typing import Any, Self
 import httpx
 import yaml
 
+from gateway.errors import OperatorError
 from gateway.testing.backend import Backend
 from gateway.testing.demo.report import Unmet
 from gateway.testing.runtimes.herm.server import HermServer
@@ -37,6 +39,30 @@ FAREWELL = "Thanks for the game."
 
 PARTS = ("gateway", "backend", "huma 0.1", "huma 0.2", "openhands", "herm")
 """Who listens, in the order of their ports, where those are given."""
+
+
+def check_ports(host: str, port: int) -> None:
+    """Look whether all parts can listen; who listens there already would be taken for a part of the demo.
+
+    Raises:
+        OperatorError: a port is taken, or the host is none of this machine.
+    """
+    for number, part in enumerate(PARTS):
+        wanted = port + number if port else 0
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, wanted))
+            except OSError as exc:
+                if exc.errno == errno.EADDRINUSE:
+                    raise OperatorError(
+                        f"port {wanted} of {host} is taken, and the demo's {part} would listen there; name a --port "
+                        f"that is free with the {len(PARTS) - 1} behind it, or none, which takes free ones"
+                    ) from exc
+                at = f"port {wanted} of {host}" if port else host
+                raise OperatorError(
+                    f"the demo cannot listen on {at} ({exc.strerror}); name another --host or --port"
+                ) from exc
 
 
 class Environment:

@@ -11,7 +11,7 @@ import sys
 from rich.console import Console
 
 from gateway.testing.demo.crash import Side, crash_in_the_middle
-from gateway.testing.demo.environment import Environment
+from gateway.testing.demo.environment import Environment, check_ports
 from gateway.testing.demo.herm import HermSide
 from gateway.testing.demo.huma import HumaSide
 from gateway.testing.demo.lines import sample_lines
@@ -29,7 +29,12 @@ ALL = "all"
 
 
 def main(keep: bool = False, *, as_json: bool = False, host: str = LOOPBACK, port: int = 0) -> int:
-    """Play the game; returns 0 only if every expectation held, and 1 otherwise."""
+    """Play the game; returns 0 only if every expectation held, and 1 otherwise.
+
+    Raises:
+        OperatorError: a port that it needs is taken.
+    """
+    check_ports(host, port)
     console = Console(highlight=False)
     output: Output = PlainOutput(console)
     if as_json:

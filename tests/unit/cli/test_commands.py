@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 
 from gateway.cli.commands import app
 from gateway.store.sqlite.lock import FileLock
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[3]
 STATIC = ROOT / "config/examples/static.yaml"
@@ -100,6 +101,31 @@ def test_a_wrong_command_is_a_usage_error_with_a_suggestion() -> None:
     result = _run("chekc")
     assert result.exit_code == 2
     assert "Did you mean 'check'?" in result.stderr
+
+
+@pytest.mark.parametrize(("behind", "part"), [(0, "gateway"), (1, "backend"), (5, "herm")])
+def test_the_demo_does_not_begin_where_somebody_else_listens(
+    behind: int, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def play(*_: object) -> int:
+        raise AssertionError("it began")
+
+    monkeypatch.setattr("gateway.testing.demo.game._demonstrate", play)
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)):
+        result = _run("demo", "--port", str(port - behind))
+    assert (result.exit_code, result.stdout) == (1, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(
+        f"dragoman: error: port {port} of 127.0.0.1 is taken, and the demo's {part} would listen there"
+    )
+    assert "--port" in line
+
+
+def test_the_demo_names_a_host_where_it_cannot_listen() -> None:
+    result = _run("demo", "--host", "192.0.2.1")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("dragoman: error: the demo cannot listen on 192.0.2.1 (")
 
 
 def test_a_wrong_port_is_a_usage_error() -> None:
