@@ -19,6 +19,12 @@ _WHOLE = re.compile(r"[0-9A-Za-z-]{32,64}")
 """An id, and no beginning of one: what became of it the gateway knows."""
 _MOST_AT_A_PROMPT = 20
 _FORMS = "--allow, --deny, --text or --secret"
+_TAKES = {
+    "approval.asked": ("decision", "an approval takes --allow or --deny"),
+    "question.asked": ("answer", "a question takes --text"),
+    "secret.asked": ("value", "a secret takes --secret"),
+}
+"""What an answer of each kind has in it, and how options say it."""
 
 
 def body_of(*, allow: bool, deny: bool, scope: str | None, text: str | None, secret: bool) -> dict[str, Any] | None:
@@ -58,6 +64,7 @@ def answer(api: ApiClient, given: str | None, body: dict[str, Any] | None, *, as
         return
     found = find(api, given)
     if body is not None:
+        _check_form(found, body)
         _give(api, found if isinstance(found, str) else found.id, body, as_json=as_json)
     elif isinstance(found, str):
         raise _none(given)
@@ -86,6 +93,15 @@ def find(api: ApiClient, given: str) -> Waiting | str:
     if not found and not _WHOLE.fullmatch(given):
         raise _none(given)
     return found[0] if found else given
+
+
+def _check_form(one: Waiting | str, body: dict[str, Any]) -> None:
+    """Refuse in the words of the command what the gateway would refuse in those of its API."""
+    if isinstance(one, str) or one.kind not in _TAKES:
+        return
+    member, takes = _TAKES[one.kind]
+    if member not in body:
+        raise Refusal(f"{takes}, so nothing was sent", f"dragoman answer {clean(one.short)} {one.how}")
 
 
 def _none(given: str) -> Refusal:

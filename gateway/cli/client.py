@@ -4,7 +4,6 @@ import json
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http import HTTPStatus
 from ipaddress import ip_address
 from types import TracebackType
 from typing import Any, cast
@@ -26,6 +25,13 @@ _PAGE = 500
 _MOST_PAGES = 200
 _LONGEST = 1_000
 _NAMES = "give its id or RUNTIME/NATIVE_ID, as `dragoman sessions` shows them"
+_MENDS = {
+    "not-found": "`dragoman sessions`, `calls`, `inbox` and `dead-letters list` list what there is",
+    "invalid-request": "`--help` of the command says what it takes",
+    "invalid-event": "`dragoman openapi` prints the forms of all kinds",
+    "unauthorized": "give a key of `api.keys` with --key, or in DRAGOMAN_KEY",
+}
+"""What to do in a terminal, where the gateway's own advice is for who calls its API."""
 _OTHERS = 5
 """How many sessions are named where another one was meant."""
 
@@ -171,9 +177,7 @@ class ApiClient:
             text += f" (at {pointer})"
         name = told["type"].removeprefix("/problems/")
         kind = PROBLEMS.get(name)
-        mend = kind.mend if kind else ""
-        if answer.status_code == HTTPStatus.UNAUTHORIZED:
-            mend = "give a key of `api.keys` with --key, or in DRAGOMAN_KEY"
+        mend = _MENDS.get(name, kind.mend if kind else "")
         if name == "unknown-path" or (answer.request.method == "GET" and "unknown parameter" in text):
             # What this release asks for is right for a gateway of this release.
             text = f"{self.url} is a gateway of an older release, which does not know this ({text})"

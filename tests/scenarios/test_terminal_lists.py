@@ -277,6 +277,38 @@ async def test_a_question_that_is_over_when_the_answer_comes_is_told_and_the_res
     assert (await runtime.hears("question.answered"))["answer"] == "first"
 
 
+async def test_an_answer_of_another_form_is_refused_in_the_words_of_the_command(plain: Plain) -> None:
+    running, runtime = plain
+    runtime.say(ApprovalAsked(id="a", tool="rm", scopes=("once", "session")))
+    runtime.say(QuestionAsked(id="q", text="Which?"))
+    runtime.say(SecretAsked(id="s", purpose="sudo"))
+    rows = await asked(running, 3)
+    for name, words, takes in (
+        ("a", ["--text", "yes"], "an approval takes --allow or --deny"),
+        ("q", ["--allow"], "a question takes --text"),
+        ("s", ["--deny"], "a secret takes --secret"),
+    ):
+        identifier = rows[name]["interaction_id"]
+        done = await dragoman(running, "answer", identifier, *words)
+        assert (done.code, done.out) == (1, "")
+        assert done.err.startswith(
+            f"dragoman: error: {takes}, so nothing was sent\n  dragoman answer {identifier[:8]} --"
+        )
+    assert {row["state"] for row in (await asked(running, 3)).values()} == {"waiting"}
+
+
+async def test_advice_names_commands_and_not_paths_of_the_api(plain: Plain) -> None:
+    running, _ = plain
+    await opened(running, "here")
+    for words, mend in (
+        (("dead-letters", "list", "--executor", "a", "--kind", "delivery"), "`--help` of the command"),
+        (("send", "finn/here", "--event", "-"), "`dragoman openapi` prints"),
+    ):
+        done = await dragoman(running, *words, stdin=b'{"kind": "bogus"}')
+        assert done.code == 1
+        assert f"\n  {mend}" in done.err
+
+
 # tail ----------------------------------------------------------------------------------------------------
 
 
