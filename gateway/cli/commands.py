@@ -14,6 +14,7 @@ from platform import python_version
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from gateway.cli import completing, dead_letters, explain, init, looking, storage, talking
 from gateway.cli.config_file import DEFAULT_FILES, SHOWN_DEFAULT, ConfigOption, choose
@@ -26,8 +27,21 @@ from gateway.cli.terminal import count_problems, plural, say_json, show_problems
 if TYPE_CHECKING:
     from gateway.settings.load import Loaded
 
+
+class _Commands(TyperGroup):
+    """The commands; what a wrong choice is told as begins with no word of the library that found it."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as exc:
+            exc.message = exc.message.removeprefix("Value error, ")
+            raise
+
+
 app = typer.Typer(
     name="dragoman",
+    cls=_Commands,
     help="A durable gateway between agent runtimes and the backend that serves them.",
     epilog=f"{RAW}Examples:\n  dragoman demo\n  dragoman init cards\n  dragoman check\n  dragoman serve\n"
     "  dragoman sessions\n  dragoman tail finn/agent-7\n\n"
@@ -95,7 +109,12 @@ def check(
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="FILE", envvar="DRAGOMAN_CONFIG", help="The configuration file.", show_default=SHOWN_DEFAULT
+            metavar="FILE",
+            envvar="DRAGOMAN_CONFIG",
+            help="The configuration file.",
+            show_default=SHOWN_DEFAULT,
+            # Whoever reads it says better what is wrong.
+            readable=False,
         ),
     ] = None,
     *,
@@ -144,7 +163,7 @@ def schema() -> None:
 
 @app.command(
     epilog=f"{RAW}Examples:\n  dragoman tools --from backend:tools\n"
-    "  dragoman tools --from backend:tools > tools.yaml     then take it over into gateway.yaml"
+    "  dragoman tools --from backend:tools > tools.yaml     to go into gateway.yaml"
 )
 def tools(
     source: Annotated[
@@ -158,9 +177,9 @@ def tools(
         typer.echo(declared_by(source), nl=False)
 
 
-@app.command(epilog=f"{RAW}Example:\n  dragoman openapi > openapi.json     as the gateway serves it at /openapi.json")
+@app.command(epilog=f"{RAW}Example:\n  dragoman openapi > openapi.json     as it stands at /openapi.json")
 def openapi() -> None:
-    """Print the OpenAPI document of the API, for generated clients."""
+    """Print the OpenAPI document, for generated clients."""
     from gateway.http.app import describe
 
     with explained():

@@ -61,10 +61,12 @@ complete --command dragoman --no-files --arguments '(__dragoman get-args)' --con
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command(
-        epilog=f"{RAW}Examples:\n  dragoman completion bash > ~/.local/share/bash-completion/completions/dragoman\n"
-        "  dragoman completion zsh > ~/.zfunc/_dragoman       with ~/.zfunc in fpath, before compinit\n"
+        epilog=f"{RAW}Examples:\n  dragoman completion bash \\\n"
+        "    > ~/.local/share/bash-completion/completions/dragoman\n"
+        "  dragoman completion zsh > ~/.zfunc/_dragoman\n"
         "  dragoman completion fish > ~/.config/fish/completions/dragoman.fish\n"
         "  source <(dragoman completion bash)                 for this shell only\n\n"
+        "zsh wants ~/.zfunc in its fpath, before compinit.\n"
         "Names of runtimes, sessions and questions come from the gateway that DRAGOMAN_URL and DRAGOMAN_KEY name."
     )(completion)
 

@@ -20,6 +20,8 @@ ConfigOption = Annotated[
         envvar="DRAGOMAN_CONFIG",
         help="The configuration file.",
         show_default=SHOWN_DEFAULT,
+        # Whoever reads it says better what is wrong, and alike of a file that lies about.
+        readable=False,
     ),
 ]
 

@@ -165,7 +165,7 @@ def dismiss(
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = None,
 ) -> None:
-    """Leave dead letters as they are: one by its id, or many by filters."""
+    """Leave dead letters as they are, one or many."""
     from gateway.cli.client import ApiClient
     from gateway.cli.letters import Many, check_choice, dismiss_one, filters
 

@@ -15,8 +15,10 @@ def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command(
         epilog=f"{RAW}Examples:\n"
-        '  dragoman explain --runtime finn --tool ask_for_cards --arguments \'{"rank": "7"}\'\n'
-        '  dragoman explain --runtime finn --event \'{"kind": "turn.steered", "text": "Be quick."}\'\n\n'
+        "  dragoman explain --runtime finn --tool ask_for_cards \\\n"
+        '    --arguments \'{"rank": "7"}\'\n'
+        "  dragoman explain --runtime finn \\\n"
+        '    --event \'{"kind": "turn.steered", "text": "Be quick."}\'\n\n'
         "Exit code 0: it would go through. 1: it would be refused, or nobody would answer."
     )(explain)
 

@@ -30,7 +30,7 @@ def event_of(kind: str, text: str | None, *, author: str | None, context: str | 
         Misused: they do not fit the kind.
     """
     if kind not in WORDED:
-        known = "give it with --event" if kind in CLIENT_KINDS else f"there are {', '.join(sorted(CLIENT_KINDS))}"
+        known = "give it with --event" if kind in CLIENT_KINDS else f"these can: {', '.join(WORDED)}"
         raise Misused(f"--kind {kind!r} cannot be said as a text; {known}")
     if author is not None and kind != "message.posted":
         raise Misused(f"--author belongs to a message, not to {kind}")

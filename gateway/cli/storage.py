@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
     )(backup)
     app.command(
         epilog=f"{RAW}Examples:\n  dragoman restore /backups/latest.db\n"
-        "  dragoman restore --bump-fences      after the database was restored by other means\n\n"
+        "  dragoman restore --bump-fences      after a restore by other means\n\n"
         "Stop the gateway first. The database it had is kept beside the new one as FILE.before-restore.\n"
         "What was delivered after the backup was made may be delivered again, with the same idempotency keys."
     )(restore)
@@ -83,8 +83,12 @@ def restore(
 
 
 def copy(
-    old: Annotated[Path, typer.Argument(metavar="OLD", help="The configuration whose database is copied.")],
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="The configuration whose database is empty.")],
+    old: Annotated[
+        Path, typer.Argument(metavar="OLD", help="The configuration whose database is copied.", readable=False)
+    ],
+    new: Annotated[
+        Path, typer.Argument(metavar="NEW", help="The configuration whose database is empty.", readable=False)
+    ],
     *,
     as_json: RowsOption = False,
 ) -> None:

@@ -38,7 +38,8 @@ def register(app: typer.Typer) -> None:
         epilog=f"{RAW}Examples:\n  dragoman send finn/agent-7 'Do you have any sevens?' --author Victoria\n"
         "  dragoman send finn/agent-7 'Be quick.' --kind turn.steered\n"
         "  dragoman send finn/agent-7 --kind turn.interrupted\n"
-        "  dragoman send finn/agent-7 'Cards were dealt.' --kind context.updated --context '{\"hand\": [\"7\"]}'\n"
+        "  dragoman send finn/agent-7 'Cards were dealt.' --kind context.updated \\\n"
+        '    --context \'{"hand": ["7"]}\'\n'
         "  dragoman send finn/agent-7 --event event.json\n\n"
         "Prints the sequence of each event that is now on record; `dragoman tail` shows what comes of it."
     )(send)

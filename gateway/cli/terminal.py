@@ -69,10 +69,12 @@ def show_problems(file: str, problems: Sequence[Problem]) -> None:
     console = _stderr()
     for problem in problems:
         warning = problem.severity == "warning"
+        # A problem of the file itself has no place in it.
+        inside = problem.line is not None
         line = Text.assemble(
-            (f"{file}:{problem.line or 1}: ", "bold"),
+            (f"{file}:{problem.line}: " if inside else f"{file}: ", "bold"),
             ("warning: ", "yellow") if warning else ("", ""),
-            (f"{problem.path or '(top)'}: ", "cyan"),
+            (f"{problem.path or '(top)'}: " if inside else "", "cyan"),
             (problem.message, "" if warning else "red"),
         )
         console.print(line, soft_wrap=True)

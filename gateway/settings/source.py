@@ -70,7 +70,7 @@ _Node = _Scalar | _List | _Mapping
 
 
 class _Unreadable(Exception):
-    def __init__(self, message: str, line: int) -> None:
+    def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
         self.line = line
 
@@ -92,14 +92,14 @@ def _read_text(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except FileNotFoundError as exc:
-        raise _Unreadable("there is no such file; check the path, or start from config/gateway.yaml", 1) from exc
+        raise _Unreadable("there is no such file; check the path, or start from config/gateway.yaml") from exc
     except IsADirectoryError as exc:
-        raise _Unreadable("this is a folder; name the YAML file in it", 1) from exc
+        raise _Unreadable("this is a folder; name the YAML file in it") from exc
     except (OSError, ValueError) as exc:
         reason = (exc.strerror if isinstance(exc, OSError) else None) or str(exc)
-        raise _Unreadable(f"the file cannot be read ({reason}); check its permissions", 1) from exc
+        raise _Unreadable(f"the file cannot be read ({reason}); check its permissions") from exc
     if len(content) > MAX_BYTES:
-        raise _Unreadable(f"the file is larger than {MAX_BYTES:,} bytes; is this the configuration?", 1)
+        raise _Unreadable(f"the file is larger than {MAX_BYTES:,} bytes; is this the configuration?")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as exc:

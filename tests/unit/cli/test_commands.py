@@ -11,12 +11,14 @@ import sys
 import threading
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
 from gateway.cli.commands import app
+from gateway.cli.talking import WORDED
 from gateway.store.sqlite.lock import FileLock
 from tests.ports import free_port
 
@@ -30,6 +32,8 @@ COMMANDS = (
     "calls", "inbox", "tail", "send", "answer", "explain", "migrate", "backup", "restore", "copy", "dead-letters",
     "completion",
 )  # fmt: skip
+
+LETTERS = ("list", "show", "redrive", "dismiss")
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +93,14 @@ def test_a_configuration_is_read_without_what_only_a_gateway_at_work_needs(
     assert ({"fastapi", "aiohttp", "socketio", "asyncpg", "gateway.serve"} | needless) & loaded == set()
 
 
+@pytest.mark.parametrize("words", [(), *((one,) for one in COMMANDS), *(("dead-letters", one) for one in LETTERS)])
+def test_help_fits_a_terminal_of_80_columns(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = _run(*words, "--help").stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "..." not in shown.replace("[ARGS]...", "")
+
+
 def test_the_help_lists_every_command_in_full_sentences() -> None:
     result = _run("--help")
     assert result.exit_code == 0
@@ -126,6 +138,52 @@ def test_the_demo_names_a_host_where_it_cannot_listen() -> None:
     result = _run("demo", "--host", "192.0.2.1")
     assert result.exit_code == 1
     assert result.stderr.startswith("dragoman: error: the demo cannot listen on 192.0.2.1 (")
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["calls", "--state", "bogus"], "--state"),
+        (["init", "--runtime", "bogus"], "--runtime"),
+        (["check", "--format", "bogus"], "--format"),
+    ],
+)
+def test_a_wrong_choice_is_told_without_a_word_of_the_library(words: list[str], option: str) -> None:
+    result = _run(*words)
+    assert result.exit_code == 2
+    assert f"Error: Invalid value for '{option}': 'bogus' is not one of " in result.stderr
+
+
+def test_a_wrong_kind_is_told_those_that_can_be_sent() -> None:
+    result = _run("send", "finn/agent-7", "Hello", "--kind", "bogus")
+    assert result.exit_code == 2
+    assert result.stderr.rstrip().endswith(f"cannot be said as a text; these can: {', '.join(WORDED)}")
+
+
+@pytest.mark.parametrize(
+    "words", [["check", "mine.yaml"], ["serve", "-c", "mine.yaml"], ["copy", "mine.yaml", "mine.yaml"], ["serve"]]
+)
+def test_a_file_that_cannot_be_read_is_told_alike_however_it_was_found(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = Path("mine.yaml" if "mine.yaml" in words else "gateway.yaml")
+    file.write_text("{}")
+    opens: Any = Path.open
+
+    def refuse(self: Path, *how: Any, **more: Any) -> Any:
+        if self == file:
+            raise PermissionError(13, "Permission denied", str(self))
+        return opens(self, *how, **more)
+
+    def denied(*_: object) -> bool:
+        return False
+
+    # As it is for others than root.
+    monkeypatch.setattr(os, "access", denied)
+    monkeypatch.setattr(Path, "open", refuse)
+    result = _run(*words)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"{file}: the file cannot be read (Permission denied); check its permissions\n")
 
 
 def test_a_wrong_port_is_a_usage_error() -> None:
@@ -241,7 +299,7 @@ def test_a_terminal_gets_colours_unless_it_wants_none(tmp_path: Path, no_color: 
 def test_check_of_a_file_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
     result = _run("check", "nothing.yaml")
     assert result.exit_code == 1
-    assert result.stderr.startswith("nothing.yaml:1: (top): there is no such file; check the path")
+    assert result.stderr.startswith("nothing.yaml: there is no such file; check the path")
 
 
 @pytest.mark.parametrize("command", ["serve", "check"])

@@ -85,11 +85,29 @@ unrouted: maybe
         "1: public_urll: unknown key; did you mean 'public_url'?",
         "4: runtimes.a.api_key: this key is required: The pigeon's key.",
         "5: runtimes.b.adapter: no adapter has this name; known: pigeon",
-        "7: executors.c.secret: the environment variable NO is not set; set it, or write ${NO:-default}",
+        "7: executors.c.secret: the environment variable NO is not set; set it, or write it into .env",
         "7: executors.c.timeout: '20 parsecs' is not a duration; write 20s, 500ms, 2m or 7d",
         "9: routes[0].match.tol: unknown key; did you mean 'tool'?",
         "10: unrouted: 'maybe' is not a choice; known: fail, ignore; write fail or ignore",
     ]
+
+
+def test_a_default_is_advised_only_where_it_would_be_no_secret(complaints: Complain) -> None:
+    found = complaints(
+        """\
+api: {keys: [{name: me, key: "${A}"}]}
+public_url: "https://${B}"
+runtimes:
+  a: {adapter: pigeon, url: "http://${C}", api_key: "x${D}", loft: "7"}
+destinations:
+  b: {url: "http://b", secret: ["${E}"], headers: {Authorization: "Bearer ${F}"}}
+"""
+    )
+    advice = {line.split("variable ")[1][0]: line.rpartition("is not set; set it, or write ")[2] for line in found}
+    assert advice == {
+        **dict.fromkeys("ADEF", "it into .env"),
+        **{name: f"${{{name}:-default}}" for name in "BC"},
+    }
 
 
 def test_a_wrong_setting_does_not_hide_a_wrong_route(complaints: Complain) -> None:
