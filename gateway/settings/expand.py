@@ -105,7 +105,7 @@ def _fill_in(text: str, place: Place, notes: _Notes) -> str:
             notes.empty[place] = (*notes.empty.get(place, ()), name)
         if given is None:
             notes.findings.append(
-                Finding(place, f"the environment variable {name} is not set; set it, or write ${{{name}:-default}}")
+                Finding(place, f"the environment variable {name} is not set; set it, or write it into .env")
             )
             return found[0]
         notes.filled[place] = (*notes.filled.get(place, ()), given)

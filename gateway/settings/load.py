@@ -4,9 +4,8 @@ Read, expand, validate runtimes by their adapters and the rest by the model, the
 has a line, a path and what would be right.
 """
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -21,13 +20,10 @@ from gateway.settings.functions import find_function
 from gateway.settings.lint import lint
 from gateway.settings.model import PostgresStore, PythonSpec, Settings
 from gateway.settings.place import Finding, Place, overlap, report, suggest
-from gateway.settings.schema import build_schema, find
+from gateway.settings.schema import build_schema
 from gateway.settings.secret_values import secrets_from_outside, secrets_in
 from gateway.settings.source import read_source
 
-_DEFAULT_ADVICE = "; set it, or write ${"
-_SECRET_NAME = re.compile("authorization|cookie|key|secret|token", re.IGNORECASE)
-"""Of settings and headers whose schema does not say that they are secret."""
 _NAMED = frozenset({"runtimes", "executors", "destinations"})
 
 
@@ -58,7 +54,7 @@ def load(path: Path, *, adapters: Mapping[str, Adapter], env: Mapping[str, str])
     """
     source = read_source(path)
     expanded = expand(_without_extensions(source.values), env=env, folder=path.parent)
-    early = [*source.findings, *_without_defaults(expanded.findings, source.values, adapters)]
+    early = [*source.findings, *expanded.findings]
     checked = _validate(expanded.values, adapters)
     known = [*early, *checked.findings]
     # One cause, one message: what could not be read or filled in is not also reported as a wrong value.
@@ -87,21 +83,6 @@ def load(path: Path, *, adapters: Mapping[str, Adapter], env: Mapping[str, str])
         raise InvalidConfiguration(str(path), problems)
     secrets = (*secrets_in(settings), *secrets_from_outside(expanded.filled))
     return Loaded(settings, problems, path, tuple(dict.fromkeys(secrets)))
-
-
-def _without_defaults(findings: Iterable[Finding], written: Any, adapters: Mapping[str, Adapter]) -> Iterator[Finding]:
-    """Take the advice to write a default from what misses a variable of a secret: the file would hold the secret."""
-    schema = None
-    for finding in findings:
-        message, advice, _ = finding.message.partition(_DEFAULT_ADVICE)
-        if not advice:
-            yield finding
-            continue
-        schema = schema or build_schema(adapters)
-        name = next((step for step in reversed(finding.place) if isinstance(step, str)), "")
-        marked = any(variant.get("writeOnly") for variant in find(schema, finding.place, written))
-        secret = marked or _SECRET_NAME.search(name)
-        yield replace(finding, message=f"{message}; set it, or write it into .env") if secret else finding
 
 
 def _without_extensions(values: Any) -> Any:

@@ -172,7 +172,7 @@ def _variants(root: Schema, schema: Schema, values: Any) -> Iterator[Schema]:
     if not choices:
         yield schema
         return
-    beside = {key: schema[key] for key in ("description",) if key in schema}
+    beside = {key: schema[key] for key in ("description", "writeOnly") if key in schema}
     for choice in choices:
         for variant in _variants(root, {**choice, **beside} if "$ref" not in choice else choice, values):
             if _chosen(variant, values):

@@ -92,22 +92,11 @@ unrouted: maybe
     ]
 
 
-def test_a_default_is_advised_only_where_it_would_be_no_secret(complaints: Complain) -> None:
-    found = complaints(
-        """\
-api: {keys: [{name: me, key: "${A}"}]}
-public_url: "https://${B}"
-runtimes:
-  a: {adapter: pigeon, url: "http://${C}", api_key: "x${D}", loft: "7"}
-destinations:
-  b: {url: "http://b", secret: ["${E}"], headers: {Authorization: "Bearer ${F}"}}
-"""
-    )
-    advice = {line.split("variable ")[1][0]: line.rpartition("is not set; set it, or write ")[2] for line in found}
-    assert advice == {
-        **dict.fromkeys("ADEF", "it into .env"),
-        **{name: f"${{{name}:-default}}" for name in "BC"},
-    }
+def test_a_secret_that_is_written_as_a_number_is_not_quoted(complaints: Complain) -> None:
+    found = complaints("executors: {c: {type: webhook, url: 'http://c', secret: 12345678}}")
+    assert len(found) == 1
+    assert found[0].startswith("1: executors.c.secret: ")
+    assert "12345678" not in found[0]
 
 
 def test_a_wrong_setting_does_not_hide_a_wrong_route(complaints: Complain) -> None:
