@@ -67,7 +67,7 @@ class ApiRequest(JsonRequest):
         return ApiRequest({**self.scope, "headers": headers}, self.receive)
 
 
-class Route(APIRoute):
+class OperationRoute(APIRoute):
     """An operation: the caller is admitted, the body read strictly, then FastAPI goes on, here or where it belongs."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:

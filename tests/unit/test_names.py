@@ -2,7 +2,7 @@
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -15,24 +15,41 @@ def classes() -> Iterator[tuple[str, str]]:
     Forms of the API and models of a protocol's messages are named as they are on the wire. What is for tests counts
     within its own package.
     """
-    for path in sorted([*(ROOT / "gateway").rglob("*.py"), *(ROOT / "adapters").rglob("*.py")]):
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in product()}
+    models = models_of(trees.values())
+    for path, tree in trees.items():
         name = path.relative_to(ROOT)
         package = name.parts[0]
         if any(name.match(wire) for wire in WIRE):
             continue
         if name.parts[:2] == ("gateway", "testing"):
             package = "/".join(name.parts[: min(4, len(name.parts) - 1)])
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                if name.parts[:2] == ("gateway", "http") and is_model(node):
-                    continue
-                product = package in {"gateway", "adapters"}
-                yield (node.name if product else f"{package}: {node.name}"), f"{name}:{node.lineno}"
+        mark = "" if package in {"gateway", "adapters"} else f"{package}: "
+        api = name.parts[:2] == ("gateway", "http")
+        for node in classes_in(tree):
+            if not node.name.startswith("_") and not (api and bases_of(node) & models):
+                yield f"{mark}{node.name}", f"{name}:{node.lineno}"
 
 
-def is_model(node: ast.ClassDef) -> bool:
-    """Whether it is a form of the API, in the modules that hold nothing else."""
-    return any(isinstance(base, ast.Name) for base in node.bases) and node.name != "Protocol"
+def product() -> list[Path]:
+    return sorted([*(ROOT / "gateway").rglob("*.py"), *(ROOT / "adapters").rglob("*.py")])
+
+
+def classes_in(tree: ast.Module) -> Iterator[ast.ClassDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+
+
+def bases_of(node: ast.ClassDef) -> set[str]:
+    return {part.id for base in node.bases for part in ast.walk(base) if isinstance(part, ast.Name)}
+
+
+def models_of(trees: Iterable[ast.Module]) -> set[str]:
+    """The names of all models of pydantic: what has a model among its bases is one."""
+    nodes = [node for tree in trees for node in classes_in(tree)]
+    models = {"BaseModel"}
+    while more := {node.name for node in nodes if bases_of(node) & models} - models:
+        models |= more
+    return models
 
 
 def test_no_two_public_classes_have_the_same_name() -> None:

@@ -11,11 +11,11 @@ from gateway.http.calling import open_call, protocol_of
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply
 from gateway.http.requests import LONGEST_CALL_KEY, CallTool, WaitQuery
-from gateway.http.route import ApiRequest, CallerDep, GatewayDep, Route, SessionPath
+from gateway.http.route import ApiRequest, CallerDep, GatewayDep, OperationRoute, SessionPath
 from gateway.http.views import show_called
 from gateway.store.call import Call
 
-router = APIRouter(route_class=Route, tags=["calls"])
+router = APIRouter(route_class=OperationRoute, tags=["calls"])
 
 CallKey = Annotated[
     str | None,

@@ -15,11 +15,11 @@ from gateway.http.auth import CALLBACK, Caller
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, listing
 from gateway.http.requests import CallsQuery, CancelCall, RedriveCall, WaitQuery
-from gateway.http.route import ApiRequest, CallerDep, CallPath, GatewayDep, Route
+from gateway.http.route import ApiRequest, CallerDep, CallPath, GatewayDep, OperationRoute
 from gateway.http.views import show, show_story
 from gateway.store.rows import CallFilter, Page
 
-router = APIRouter(route_class=Route, tags=["calls"])
+router = APIRouter(route_class=OperationRoute, tags=["calls"])
 
 
 def _unread(given: dict[str, Any]) -> dict[str, Any]:

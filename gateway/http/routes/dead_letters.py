@@ -13,12 +13,12 @@ from gateway.http import answers, examples
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, dump, listing
 from gateway.http.requests import DeadLettersQuery, DismissMany, RedriveCall, RedriveMany
-from gateway.http.route import ApiRequest, CallerDep, GatewayDep, LetterPath, Route
+from gateway.http.route import ApiRequest, CallerDep, GatewayDep, LetterPath, OperationRoute
 from gateway.http.views import show, show_dead_letter, show_redriven
 from gateway.runtime.calls.dead_letters import Done
 from gateway.store.rows import Page
 
-router = APIRouter(route_class=Route, tags=["operating"])
+router = APIRouter(route_class=OperationRoute, tags=["operating"])
 
 
 @router.get("/v1/dead-letters", response_model=answers.DeadLetters, response_description="One page.")

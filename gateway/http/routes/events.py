@@ -14,11 +14,19 @@ from gateway.http.idempotency import IdempotencyKey
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, dump, listing
 from gateway.http.requests import EventsQuery, Redeliver, StreamQuery
-from gateway.http.route import ApiRequest, CallerDep, GatewayDep, Route, SequencePath, SessionPath, read_sequence
+from gateway.http.route import (
+    ApiRequest,
+    CallerDep,
+    GatewayDep,
+    OperationRoute,
+    SequencePath,
+    SessionPath,
+    read_sequence,
+)
 from gateway.http.sse import EventStream
 from gateway.store.step import Keep
 
-router = APIRouter(route_class=Route, tags=["events"])
+router = APIRouter(route_class=OperationRoute, tags=["events"])
 
 
 @router.post(

@@ -9,12 +9,12 @@ from gateway.http import answers, examples
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, listing
 from gateway.http.requests import AnswerInteraction, InteractionsQuery
-from gateway.http.route import ApiRequest, CallerDep, GatewayDep, InteractionPath, Route
+from gateway.http.route import ApiRequest, CallerDep, GatewayDep, InteractionPath, OperationRoute
 from gateway.http.sse import EventStream
 from gateway.http.views import show, show_interaction
 from gateway.store.rows import Page
 
-router = APIRouter(route_class=Route, tags=["interactions"])
+router = APIRouter(route_class=OperationRoute, tags=["interactions"])
 
 
 @router.get("/v1/interactions", response_model=answers.Listing[answers.Interaction], response_description="One page.")

@@ -5,10 +5,10 @@ from fastapi import APIRouter, Response
 from gateway.http import answers
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, listing
-from gateway.http.route import GatewayDep, NamePath, Route
+from gateway.http.route import GatewayDep, NamePath, OperationRoute
 from gateway.http.views import show, show_capabilities, show_runtime
 
-router = APIRouter(route_class=Route, tags=["operating"])
+router = APIRouter(route_class=OperationRoute, tags=["operating"])
 
 
 @router.post(

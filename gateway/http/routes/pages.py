@@ -10,12 +10,12 @@ from gateway.http import answers
 from gateway.http.errors import PROBLEMS
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, dump, listing
-from gateway.http.route import ApiRequest, GatewayDep, NamePath, Route
+from gateway.http.route import ApiRequest, GatewayDep, NamePath, OperationRoute
 from gateway.http.views import show
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-router = APIRouter(route_class=Route, tags=["pages"])
+router = APIRouter(route_class=OperationRoute, tags=["pages"])
 
 
 @router.get("/healthz", response_model=answers.Health, response_description="It is.")

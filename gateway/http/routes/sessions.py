@@ -10,11 +10,11 @@ from gateway.http.idempotency import IdempotencyKey
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, dump, listing
 from gateway.http.requests import CloseQuery, OpenSession, SessionsQuery
-from gateway.http.route import ApiRequest, GatewayDep, Route, SessionPath
+from gateway.http.route import ApiRequest, GatewayDep, OperationRoute, SessionPath
 from gateway.http.views import show
 from gateway.store.rows import Page
 
-router = APIRouter(route_class=Route, tags=["sessions"])
+router = APIRouter(route_class=OperationRoute, tags=["sessions"])
 
 
 @router.post(

@@ -10,9 +10,9 @@ from gateway.http import answers
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply
 from gateway.http.requests import RotateQuery
-from gateway.http.route import ApiRequest, GatewayDep, Route, SessionPath
+from gateway.http.route import ApiRequest, GatewayDep, OperationRoute, SessionPath
 
-router = APIRouter(route_class=Route, tags=["calls"])
+router = APIRouter(route_class=OperationRoute, tags=["calls"])
 
 
 @router.get(
