@@ -56,8 +56,8 @@ def _filled_in(model: type[BaseModel], given: Any) -> Any:
     return told
 
 
-def _outcome_of(story: CallWithStory) -> Any:
-    ends = (one.event for one in story.events if one.sequence == story.outcome_sequence)
+def _outcome_of(history: CallWithStory) -> Any:
+    ends = (one.event for one in history.events if one.sequence == history.outcome_sequence)
     return next((end.as_outcome() for end in ends if isinstance(end, ToolFinished)), None)
 
 

@@ -133,7 +133,7 @@ class Metrics:
         )  # fmt: skip
         self._lease.set(nan)
         self._owned = Gauge("dragoman_sessions_owned", "Sessions that this instance carries.", registry=here)
-        self._adopted = Counter("dragoman_adoptions", "Sessions that nobody carried, taken up here.", registry=here)
+        self._taken_up = Counter("dragoman_adoptions", "Sessions that nobody carried, taken up here.", registry=here)
         self._takeovers = Counter(
             "dragoman_takeovers", "Of those, the ones that had been carried before.", registry=here
         )
@@ -182,8 +182,8 @@ class Metrics:
         """Count a session that turned out to be owned elsewhere."""
         self._fenced.add()
 
-    def adopted(self, *, takeover: bool) -> None:
-        self._adopted.add()
+    def taken_up(self, *, takeover: bool) -> None:
+        self._taken_up.add()
         if takeover:
             self._takeovers.add()
 

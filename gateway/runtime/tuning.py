@@ -21,8 +21,8 @@ class Tuning:
     interactions_look: float = 1.0
     interactions_look_idle: float = 5.0
     """Between two looks at the questions of other instances; where nobody follows them."""
-    copies_look: float = 2.0
-    copies_look_alone: float = 30.0
+    delivery_look: float = 2.0
+    delivery_look_alone: float = 30.0
     """Between two looks for copies that nobody announced, among other instances and alone."""
     gauges: float = 5.0
     sweep: float = 60.0

@@ -181,7 +181,7 @@ class Leases(Protocol):
         """Own open sessions of these runtimes that no living instance owns, each under its next fence.
 
         At most `limit`, and never beyond a fair share: all open sessions over all living instances, rounded up.
-        Nothing where one's own lease has run out. Two instances never adopt the same session.
+        Nothing where one's own lease has run out. Two instances never take over the same session.
         """
         ...
 

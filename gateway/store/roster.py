@@ -76,5 +76,5 @@ class Roster:
 
 
 def room_for(limit: int, *, owned: int, total: int, living: int) -> int:
-    """Say how many sessions an instance may adopt: up to the limit, and up to its fair share, rounded up."""
+    """Say how many sessions an instance may take over: up to the limit, and up to its fair share, rounded up."""
     return max(0, min(limit, -(-total // living) - owned))

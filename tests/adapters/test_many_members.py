@@ -73,25 +73,25 @@ async def test_a_frame_of_too_many_members_is_rejected_and_the_next_one_is_read(
 
 
 async def test_an_event_of_too_many_members_is_rejected_and_the_stream_goes_on() -> None:
-    witness = herm.RecordingBackend()
-    async with RawHerm().serve() as server, herm.linked(server, witness):
+    record = herm.RecordingBackend()
+    async with RawHerm().serve() as server, herm.linked(server, record):
         await server.connected()
         async with loop_is_held_no_longer_than(within(HOLD)):
             await server.raw(*(b"data: " + event + b"\n\n" for event in (OVER, FULL, b'{"last":1}')))
-            frames = await witness.wait_for(3)
+            frames = await record.wait_for(3)
         check(frames[0].payload)
         assert [frame.payload for frame in frames[1:]] == [members(MOST), {"last": 1}]
 
 
 async def test_a_history_of_many_large_events_is_read_but_for_one_that_is_too_large() -> None:
-    witness = herm.RecordingBackend()
+    record = herm.RecordingBackend()
     events: list[Any] = [{"id": f"evt_{number}", "sequence": number, **members(MOST - 2)} for number in range(20)]
     page = b",".join([OVER, *map(orjson.dumps, events), OVER])
     async with RawHerm().serve() as server:
         server.lists.append(RestAnswer(200, b'{"hasMore": true, "data": [' + page + b"]}"))
         server.lists.append(RestAnswer(200, {"hasMore": False, "data": [{"id": "evt_last", "sequence": 20}]}))
-        async with loop_is_held_no_longer_than(within(HOLD)), herm.linked(server, witness):
-            frames = await witness.wait_for(23)
+        async with loop_is_held_no_longer_than(within(HOLD)), herm.linked(server, record):
+            frames = await record.wait_for(23)
     strange = [frame.payload for frame in frames if isinstance(frame.payload, Malformed)]
     assert len(strange) == 2
     for payload in strange:

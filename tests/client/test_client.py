@@ -121,9 +121,9 @@ async def test_a_call_from_outside_is_waited_for_and_its_key_makes_it_one(here: 
     done = await waiting
     assert done.outcome == Outcome(outcome="success", result={"cards": ["7H"]})
     assert len(environment.backend.asked) == 1
-    story = await dragoman.call_story(done)
-    assert story.outcome == done.outcome
-    assert [one.event.kind for one in story.events] == ["tool.requested", "tool.finished"]
+    history = await dragoman.call_story(done)
+    assert history.outcome == done.outcome
+    assert [one.event.kind for one in history.events] == ["tool.requested", "tool.finished"]
     environment.backend.answers["ask_for_cards"] = Answered(Outcome(outcome="failure", error="nobody plays"))
     failed = await dragoman.call(session, "ask_for_cards", {"rank": "8"})
     again = await dragoman.call(session, "ask_for_cards", {"rank": "8"})

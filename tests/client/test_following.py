@@ -120,8 +120,8 @@ async def test_a_gateway_that_goes_and_comes_back_costs_no_event_and_repeats_non
 
 @pytest.mark.slow
 async def test_a_call_is_waited_for_while_its_gateway_is_killed_and_started_again(tmp_path: Path) -> None:
-    async with processes(tmp_path) as (stage, gateways):
-        hooks, port = stage.hooks, free_port()
+    async with processes(tmp_path) as (environment, gateways):
+        hooks, port = environment.hooks, free_port()
         hooks.scripts["free"] = Response(status_code=202)
         one = await gateways.serve("one", port=port)
         async with Client(one.url, API_KEY) as dragoman:
@@ -141,8 +141,8 @@ async def test_a_call_is_waited_for_while_its_gateway_is_killed_and_started_agai
 @pytest.mark.slow
 async def test_through_nginx_a_replica_that_is_killed_costs_no_event_and_ends_no_call(tmp_path: Path) -> None:
     port = free_port()
-    async with scene(tmp_path, "0.2") as stage, behind(stage, port, lease="2s") as replicas:
-        stage.hooks.scripts["free"] = Response(status_code=202)
+    async with scene(tmp_path, "0.2") as environment, behind(environment, port, lease="2s") as replicas:
+        environment.hooks.scripts["free"] = Response(status_code=202)
         session, said = replicas.session_id, [f"message {n}" for n in range(40)]
         async with (
             Client(f"http://127.0.0.1:{port}", API_KEY, retries=12) as dragoman,
@@ -332,13 +332,13 @@ async def test_a_hundred_and_thirty_streams_leave_room_for_requests() -> None:
 @pytest.mark.slow
 async def test_the_release_before_is_asked_for_what_it_has(tmp_path: Path) -> None:
     before = release_before()
-    async with processes(tmp_path) as (stage, gateways):
+    async with processes(tmp_path) as (environment, gateways):
         one = await gateways.serve("before", release=before)
-        await stage.agent.wait_connected()
+        await environment.agent.wait_connected()
         session = await one.session()
         async with Client(one.url, API_KEY) as dragoman, Follower(dragoman, session) as follower:
-            stage.hooks.scripts["free"] = success("done")
-            ended = await stage.agent.call("free", {})
+            environment.hooks.scripts["free"] = success("done")
+            ended = await environment.agent.call("free", {})
             await ended.result(PATIENCE)
             [row] = [row async for row in dragoman.sessions(runtime="finn")]
             assert row.session_id == session
@@ -346,8 +346,8 @@ async def test_the_release_before_is_asked_for_what_it_has(tmp_path: Path) -> No
             await dragoman.post(session, "Your turn, Finn!", key="k")
             await follower.sees_text("Your turn, Finn!")
             [call] = [call async for call in dragoman.calls(tool="free", state=["succeeded"])]
-            story = await dragoman.call_story(call)
-            assert (call.answer_to, story.outcome and story.outcome.result) == ("runtime", "done")
+            history = await dragoman.call_story(call)
+            assert (call.answer_to, history.outcome and history.outcome.result) == ("runtime", "done")
             assert [one.runtime for one in await dragoman.capabilities()] == ["finn"]
             assert [one async for one in dragoman.interactions()] == []
             with pytest.raises(RequestRefused) as caught:

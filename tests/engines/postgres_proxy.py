@@ -22,7 +22,7 @@ class Proxy:
         self._target = dsn
         self.choose: Callable[[], Cut] = lambda: "never"
         """Asked at each COMMIT."""
-        self.drop_rings = False
+        self.drop_notifications = False
         """Whether notifications are taken out of what the server says, while all else gets through."""
         self.cuts: list[Cut] = []
         self.turns = 0
@@ -88,7 +88,7 @@ class Proxy:
                 self.turns += commits.hear(message)
                 if broken.is_set():
                     answered.set()
-                elif writer not in self._muted and not (self.drop_rings and head[:1] == b"A"):
+                elif writer not in self._muted and not (self.drop_notifications and head[:1] == b"A"):
                     writer.write(message)
                     await writer.drain()
 

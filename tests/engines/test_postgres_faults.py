@@ -16,8 +16,8 @@ from gateway.events import SessionId
 from gateway.guard import FAULTS
 from gateway.store.postgres import (
     PostgresEngine,
-    commits as postgres_lanes,
-    notifier as postgres_bell,
+    commits as postgres_commits,
+    notifier as postgres_notifier,
     pool as postgres_pool,
 )
 from gateway.store.postgres.connection import Address
@@ -188,7 +188,7 @@ async def test_a_server_that_answers_no_more_is_told_in_time_and_found_again(
     async with engine_at(own.dsn, "dragoman") as engine:
         await open_session(engine)
         monkeypatch.setattr(postgres_pool, "PATIENCE", 1.0)
-        monkeypatch.setattr(postgres_lanes, "PATIENCE", 1.0)
+        monkeypatch.setattr(postgres_commits, "PATIENCE", 1.0)
         monkeypatch.setattr("gateway.store.postgres.connection.ANSWER_SECONDS", 1.0)
         own.freeze()
         try:
@@ -388,7 +388,7 @@ async def test_engines_that_write_the_same_sessions_leave_no_gap(schema: str) ->
 async def test_a_row_that_somebody_holds_is_waited_for_and_told(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with engine_at(postgres_server.dsn(), schema) as engine:
         await open_session(engine)
-        monkeypatch.setattr(postgres_lanes, "PATIENCE", 1.0)
+        monkeypatch.setattr(postgres_commits, "PATIENCE", 1.0)
         somebody = await asyncpg.connect(postgres_server.dsn())
         await somebody.execute(f"SET search_path = {schema}")
         await somebody.execute("BEGIN; SELECT 1 FROM sessions FOR UPDATE")
@@ -402,10 +402,10 @@ async def test_a_row_that_somebody_holds_is_waited_for_and_told(schema: str, mon
 
 
 async def test_steps_wait_for_room_by_their_bytes(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_lanes, "WAITING_BYTES", 100_000)
+    monkeypatch.setattr(postgres_commits, "WAITING_BYTES", 100_000)
     async with engine_at(postgres_server.dsn(), schema) as engine:
         await open_session(engine)
-        monkeypatch.setattr(postgres_lanes, "PATIENCE", 1.0)
+        monkeypatch.setattr(postgres_commits, "PATIENCE", 1.0)
         somebody = await asyncpg.connect(postgres_server.dsn())
         await somebody.execute(f"SET search_path = {schema}")
         await somebody.execute("BEGIN; SELECT 1 FROM sessions FOR UPDATE")
@@ -445,7 +445,7 @@ async def test_a_fault_of_ours_in_a_lane_leaves_nobody_waiting(schema: str, monk
         def fail(*_: object, **__: object) -> None:
             raise KeyError("a fault of ours")
 
-        monkeypatch.setattr(postgres_lanes, "decide", fail)
+        monkeypatch.setattr(postgres_commits, "decide", fail)
         for _ in range(3):
             asking = [engine.commit(Step(ALICE, (said(str(number)),))) for number in range(5)]
             results = await asyncio.wait_for(asyncio.gather(*asking, return_exceptions=True), 20)
@@ -476,7 +476,7 @@ async def test_a_connection_that_went_dead_does_not_cost_the_lease(proxy: Proxy,
         assert await asyncio.wait_for(engine.beat("a", url="http://a", ttl=timedelta(seconds=6)), 5)
 
 
-# The bell
+# The notifier
 
 
 async def test_more_topics_than_a_payload_holds_are_told_as_anything(schema: str) -> None:
@@ -507,7 +507,7 @@ async def test_live_items_give_way_where_a_payload_has_no_room_for_all(schema: s
             assert [await heard.get() for _ in range(3)] == [f"live:alice:{n:012}:piece {n}" for n in range(3)]
 
 
-async def test_a_bell_whose_listener_raises_tells_the_others_and_goes_on(schema: str) -> None:
+async def test_a_notifier_whose_listener_raises_tells_the_others_and_goes_on(schema: str) -> None:
     before = FAULTS.total["postgres notifier"]
 
     def fail(topic: str | None) -> None:
@@ -524,15 +524,15 @@ async def test_a_bell_whose_listener_raises_tells_the_others_and_goes_on(schema:
     assert FAULTS.total["postgres notifier"] - before == 2
 
 
-async def test_a_bell_that_failed_is_begun_again(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, connect, faults = FAULTS.total["postgres notifier"], postgres_bell.connect, [KeyError("unforeseen")]
+async def test_a_notifier_that_failed_is_begun_again(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, connect, faults = FAULTS.total["postgres notifier"], postgres_notifier.connect, [KeyError("unforeseen")]
 
-    async def connect_or_fail(address: postgres_bell.Address) -> postgres_bell.Connection:
+    async def connect_or_fail(address: postgres_notifier.Address) -> postgres_notifier.Connection:
         if faults:
             raise faults.pop()
         return await connect(address)
 
-    monkeypatch.setattr(postgres_bell, "connect", connect_or_fail)
+    monkeypatch.setattr(postgres_notifier, "connect", connect_or_fail)
     async with engine_at(postgres_server.dsn(), schema) as engine:
         heard: asyncio.Queue[str | None] = asyncio.Queue()
         engine.listen(heard.put_nowait)
@@ -541,12 +541,12 @@ async def test_a_bell_that_failed_is_begun_again(schema: str, monkeypatch: pytes
     assert FAULTS.total["postgres notifier"] - before == 1
 
 
-@pytest.mark.parametrize("how", ["nothing gets through", "only rings are lost", "only rings are lost, and it rings"])
-async def test_a_bell_that_went_deaf_is_replaced_and_everybody_told(
+@pytest.mark.parametrize("how", ["nothing gets through", "only news is lost", "only news is lost, and it notifies"])
+async def test_a_notifier_that_went_deaf_is_replaced_and_everybody_told(
     proxy: Proxy, schema: str, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(postgres_bell, "PING_EVERY", 0.2)
-    monkeypatch.setattr(postgres_bell, "PING_SECONDS", 0.5)
+    monkeypatch.setattr(postgres_notifier, "PING_EVERY", 0.2)
+    monkeypatch.setattr(postgres_notifier, "PING_SECONDS", 0.5)
     async with (
         engine_at(postgres_server.dsn(), schema) as one,
         engine_at(postgres_server.dsn(), schema, direct_dsn=proxy.dsn) as other,
@@ -558,16 +558,16 @@ async def test_a_bell_that_went_deaf_is_replaced_and_everybody_told(
             if how == "nothing gets through":
                 proxy.mute()
             else:
-                proxy.drop_rings = True
-            if how == "only rings are lost, and it rings":
+                proxy.drop_notifications = True
+            if how == "only news is lost, and it notifies":
                 # It never has 0.2 s without something to say.
                 while heard.empty():
                     other.notify("session:bob")
                     await asyncio.sleep(0.02)
             assert await heard.get() is None
-            proxy.drop_rings = False
+            proxy.drop_notifications = False
             one.notify("session:alice")
             while (topic := await heard.get()) is None:
-                # So short a patience takes a stall for deafness, and whoever is told rings are lost asks again.
+                # So short a patience takes a stall for deafness, and whoever is told of notifications lost asks again.
                 one.notify("session:alice")
             assert topic == "session:alice"

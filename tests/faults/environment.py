@@ -1,4 +1,4 @@
-"""Gateways on one store between a runtime and a witness, and what must hold of all of them at the end."""
+"""Gateways on one store between a runtime and a backend, and what must hold of all of them at the end."""
 
 import asyncio
 import itertools
@@ -283,7 +283,7 @@ class FaultEnvironment:
         return {row["native_call_id"]: row for row in rows}
 
     def judged(self, entries: list[Entry], journals: list[Journal], counted: int | None) -> Verdict:
-        """Hold the ledger against what runtime and witness wrote down; what is found is noted before it is judged."""
+        """Hold the ledger against what runtime and backend wrote down; what is found is noted before it is judged."""
         rules = Rules(self.repeatable, frozenset({"words"}), self.outages(), self.reasons)
         verdict = note(judge(self.wanted(), entries, self.requests(), journals, rules, counted=counted))
         try:

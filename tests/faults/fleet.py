@@ -1,4 +1,4 @@
-"""The grounds with a Herm session and with an OpenHands conversation in place of a HUMA agent."""
+"""The environments with a Herm session and with an OpenHands conversation in place of a HUMA agent."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ WORK = "c0ffee"
 
 
 class HermScene(FaultEnvironment):
-    """The ground with one Herm session, `ada`."""
+    """The environment with one Herm session, `ada`."""
 
     runtime = "ada"
 
@@ -71,7 +71,7 @@ class HermScene(FaultEnvironment):
 
 
 class OpenHandsScene(FaultEnvironment):
-    """The ground with one OpenHands conversation, whose agent runs its tools itself."""
+    """The environment with one OpenHands conversation, whose agent runs its tools itself."""
 
     runtime = "work"
 

@@ -1,7 +1,7 @@
 """Compares what three sides wrote down about the same calls: the ledger, the runtime, and the executors. Pure.
 
 The runtime says what it asked for and what it was told, the executors say what they were asked, the ledger says
-how each call ended and what its journals hold. `judge` finds every contradiction and tells each call's story.
+how each call ended and what its journals hold. `judge` finds every contradiction and tells each call's history.
 
 Requests, answers and results carry nonces, so that words that went to another call are found by `nonces`.
 """
@@ -166,7 +166,7 @@ class Verdict:
         """Return this verdict.
 
         Raises:
-            AssertionError: there are charges; the text tells the story of each call concerned.
+            AssertionError: there are charges; the text tells the history of each call concerned.
         """
         assert not self.charges, "\n\n".join(["", *self.charges])
         return self
@@ -181,7 +181,7 @@ class _Case:
         self.requests = requests
         self.outcomes: list[Finished] = []
 
-    def story(self, name: str, charge: str) -> str:
+    def history(self, name: str, charge: str) -> str:
         told = [] if self.wanted is None else [f"  the runtime was told  {one.text[:400]}" for one in self.wanted.told]
         return "\n".join(
             [
@@ -217,7 +217,7 @@ def judge(
     lost = different = unknown = wire = at_risk = 0
     for name, case in cases.items():
         was_lost, told_apart, found = _try(case, rules, journals=bool(read))
-        charges += [case.story(name, charge) for charge in found]
+        charges += [case.history(name, charge) for charge in found]
         lost, different = lost + was_lost, different + told_apart
         risked = _is_at_risk(case.wanted, rules)
         at_risk, wire = at_risk + risked, wire + (risked and not case.entries and not was_lost)

@@ -1,4 +1,4 @@
-"""A HUMA agent, a witness and a mortal gateway between them, and what must hold of all three at the end."""
+"""A HUMA agent, a backend and a mortal gateway between them, and what must hold of all three at the end."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ UPDATED = frozenset({"again", "once", "later"})
 
 
 class Scene(FaultEnvironment):
-    """The ground with one HUMA agent, `finn`."""
+    """The environment with one HUMA agent, `finn`."""
 
     runtime = "finn"
 

@@ -126,8 +126,8 @@ def page_of(lines: Mapping[str, str]) -> str:
         found = fault_of(line)
         assert found is not None
         order = (
-            "points", "callers", "promises", "messages", "under_load", "asking_again", "pauses", "replicas", "bells",
-            "followers", "postgres", "checkpoint", "disk", "taken", "host",
+            "points", "callers", "promises", "messages", "under_load", "asking_again", "pauses", "replicas",
+            "notifications", "followers", "postgres", "checkpoint", "disk", "taken", "host",
         )  # fmt: skip
         rank = next((number for number, part in enumerate(order) if part in found[1]), len(order))
         return rank, found[1]

@@ -17,7 +17,7 @@ from tests.scenarios.environment import (
     AGENT_KEY,
     API_KEY,
     Running,
-    Scene as House,
+    Scene as Environment,
     ended,
     plain_http,
     scene as environment,
@@ -50,7 +50,7 @@ async def test_a_build_that_swaps_results_is_found(tmp_path: Path, build: str, d
 
 
 @asynccontextmanager
-async def running(scene: House, build: str) -> AsyncGenerator[tuple[Served, Running]]:
+async def running(scene: Environment, build: str) -> AsyncGenerator[tuple[Served, Running]]:
     async with serving(scene, entry=("tests.faults.broken", build)) as served:
         await until(served.ready, within=START)
         await scene.agent.wait_connected()

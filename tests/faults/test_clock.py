@@ -49,7 +49,7 @@ async def test_an_hour_forth_or_back_ends_no_call_before_its_time(tmp_path: Path
         await scene.recorded(scene.calls[2], "accepted")
         clock.step(HOUR)
         await timer_fired(scene)
-        # Signatures are checked by the witness against the true time, and the callback's token still stands.
+        # Signatures are checked by the backend against the true time, and the callback's token still stands.
         assert await scene.call_back(scene.promised().success()) == 200
         await (await scene.call("once")).result()
         for call in scene.calls:

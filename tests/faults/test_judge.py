@@ -149,10 +149,10 @@ def test_calls_that_nobody_asked_for_or_that_are_twice_on_record_are_found() -> 
     assert "the ledger has it twice" in charged(weigh(entries=(ENTRY, replace(ENTRY, call_id="call-2"))))
 
 
-def test_the_story_names_what_each_side_has_seen() -> None:
-    story = charged(weigh(requests=(REQUEST, REQUEST)))
+def test_the_history_names_what_each_side_has_seen() -> None:
+    history = charged(weigh(requests=(REQUEST, REQUEST)))
     for part in ("call 'tc-1'", "asked for  once", "succeeded", 'once({"n":1}) as call-1', FRAME, OUTCOME.body):
-        assert part in story
+        assert part in history
 
 
 # What the wire may have lost

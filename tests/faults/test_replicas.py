@@ -237,8 +237,8 @@ async def test_an_owner_that_leaves_hands_over_at_once(tmp_path: Path) -> None:
         await both.finish()
 
 
-@pytest.mark.fault("Ten thousand orphans adopted by two instances at once", on="PostgreSQL, two instances")
-async def test_two_instances_never_adopt_the_same_orphan(tmp_path: Path) -> None:
+@pytest.mark.fault("Ten thousand orphans taken over by two instances at once", on="PostgreSQL, two instances")
+async def test_two_instances_never_take_over_the_same_orphan(tmp_path: Path) -> None:
     many = 10_000
     async with postgres(postgres_server.dsn()) as store, store.engine() as one, store.engine() as two:
         await store.fetch(ORPHANS, many)

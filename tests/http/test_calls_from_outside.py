@@ -77,9 +77,9 @@ async def test_one_that_does_not_wait_is_told_where_to_look(
     await environment.call(answer.json()["native_call_id"], "accepted")
     settled = await api.post(f"{where}/outcome", json={"outcome": "failure", "error": "no such player"})
     assert settled.status_code == 200
-    story = (await waiting).json()
-    assert story["outcome"] == {"outcome": "failure", "result": None, "error": "no such player", "unknown": False}
-    assert story["deliveries"] == []
+    history = (await waiting).json()
+    assert history["outcome"] == {"outcome": "failure", "result": None, "error": "no such player", "unknown": False}
+    assert history["deliveries"] == []
 
 
 async def test_who_waits_is_answered_as_still_open_when_the_time_is_over(api: httpx.AsyncClient, path: str) -> None:

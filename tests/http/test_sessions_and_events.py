@@ -204,7 +204,7 @@ async def test_calls_are_filtered(api: httpx.AsyncClient, environment: Environme
     assert await found("unknown=true") == []
 
 
-async def test_the_story_of_a_call_has_its_events_and_deliveries(
+async def test_the_history_of_a_call_has_its_events_and_deliveries(
     api: httpx.AsyncClient, environment: Environment, session_id: str
 ) -> None:
     path = f"/v1/calls/{await environment.ask()}"
@@ -213,12 +213,16 @@ async def test_the_story_of_a_call_has_its_events_and_deliveries(
     await environment.runtime.hears("tool.finished")
 
     async def delivered() -> answers.CallWithStory | None:
-        story = answers.CallWithStory.model_validate((await api.get(path)).json())
-        return story if [delivery.state for delivery in story.deliveries] == ["delivered"] else None
+        history = answers.CallWithStory.model_validate((await api.get(path)).json())
+        return history if [delivery.state for delivery in history.deliveries] == ["delivered"] else None
 
-    story = await until(delivered)
-    assert story.state == "succeeded"
-    assert [envelope.event.kind for envelope in story.events] == ["tool.requested", "call.progressed", "tool.finished"]
+    history = await until(delivered)
+    assert history.state == "succeeded"
+    assert [one.event.kind for one in history.events] == [
+        "tool.requested",
+        "call.progressed",
+        "tool.finished",
+    ]
 
 
 async def test_the_same_outcome_again_is_fine_and_another_is_a_conflict(

@@ -1,4 +1,4 @@
-"""Properties of the council: whatever order things happen in, calls end once and memory can be replayed."""
+"""Properties of the core: whatever order things happen in, calls end once and memory can be replayed."""
 
 from typing import Any
 

@@ -75,7 +75,7 @@ class Environment:
 
 @dataclass
 class HermEnvironment(Environment):
-    """A stage with one Herm session, `ada`."""
+    """An environment with one Herm session, `ada`."""
 
     server: HermServer = field(default_factory=HermServer)
 
@@ -86,7 +86,7 @@ class HermEnvironment(Environment):
 
 @dataclass
 class OpenHandsEnvironment(Environment):
-    """A stage with one OpenHands conversation, `work`."""
+    """An environment with one OpenHands conversation, `work`."""
 
     server: OpenHandsServer = field(default_factory=OpenHandsServer)
 
@@ -136,7 +136,7 @@ def openhands_options(server: OpenHandsServer) -> dict[str, Any]:
 async def herm_environment(
     folder: Path, *, manners: HermManners | None = None, server: HermServer | None = None
 ) -> AsyncGenerator[HermEnvironment]:
-    """Set a stage with a Herm server; the gateway itself is started by the test."""
+    """Set an environment with a Herm server; the gateway itself is started by the test."""
     async with server or HermServer(api_key=HERM_KEY, manners=manners) as herm, Hooks() as hooks:
         made = HermEnvironment(folder, hooks, "ada", base(folder, hooks), server=herm)
         made.configure({"runtimes": {"ada": herm_options(herm)}})
@@ -148,7 +148,7 @@ async def herm_environment(
 async def openhands_environment(
     folder: Path, *, manners: OpenHandsManners | None = None, server: OpenHandsServer | None = None
 ) -> AsyncGenerator[OpenHandsEnvironment]:
-    """Set a stage with an OpenHands server; the gateway itself is started by the test."""
+    """Set an environment with an OpenHands server; the gateway itself is started by the test."""
     made_server = server or OpenHandsServer(session_api_key=OPENHANDS_KEY, manners=manners)
     async with made_server as openhands, Hooks() as hooks:
         made = OpenHandsEnvironment(folder, hooks, "work", base(folder, hooks), server=openhands)

@@ -33,7 +33,7 @@ LEASE = 3.0
 
 
 class Faulty(MemoryEngine):
-    """The store as one instance sees it: it can be cut off, and its rings can get lost."""
+    """The store as one instance sees it: it can be cut off, and its notifications can get lost."""
 
     def __init__(self, clock: SystemClock, shared: SharedMemory) -> None:
         super().__init__(clock, shared)

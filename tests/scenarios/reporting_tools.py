@@ -7,7 +7,7 @@ from typing import Any
 Report = Callable[[dict[str, Any]], None]
 
 
-class Stage:
+class HeldCalls:
     """One test's view of the calls that run."""
 
     def __init__(self) -> None:
@@ -15,13 +15,13 @@ class Stage:
         self.go = asyncio.Event()
 
 
-STAGES: list[Stage] = []
+HELD: list[HeldCalls] = []
 """The last one is in use."""
 
 
 async def hold(_call: Mapping[str, Any], report: Report) -> str:
     """Hand the test its `report`, and wait to be let go."""
-    stage = STAGES[-1]
-    stage.reports.put_nowait(report)
-    await stage.go.wait()
+    held = HELD[-1]
+    held.reports.put_nowait(report)
+    await held.go.wait()
     return "done"

@@ -204,7 +204,7 @@ async def test_followers_see_typing_live_and_nobody_keeps_it(both: Scene) -> Non
         assert await gateway.events(kind="typing.changed") == []
 
 
-async def test_the_story_of_a_call_tells_all_about_it_and_nothing_else(both: Scene) -> None:
+async def test_the_history_of_a_call_tells_all_about_it_and_nothing_else(both: Scene) -> None:
     async with both.running() as gateway:
         calls = [await both.agent.call("free", {"n": number}) for number in range(3)]
         for call in calls:
@@ -212,16 +212,16 @@ async def test_the_story_of_a_call_tells_all_about_it_and_nothing_else(both: Sce
         row = await gateway.wait_call(calls[1].call_id, "succeeded")
 
         async def told() -> dict[str, Any] | None:
-            story = await gateway.get(f"/v1/calls/{row['call_id']}")
-            return story if story["deliveries"][0]["state"] == "delivered" else None
+            history = await gateway.get(f"/v1/calls/{row['call_id']}")
+            return history if history["deliveries"][0]["state"] == "delivered" else None
 
-        story = await until(told)
-        assert [one["event"]["kind"] for one in story["events"]] == ["tool.requested", "tool.finished"]
-        request, finished = story["events"]
+        history = await until(told)
+        assert [one["event"]["kind"] for one in history["events"]] == ["tool.requested", "tool.finished"]
+        request, finished = history["events"]
         assert request["event"]["arguments"] == {"n": 1}
-        assert finished["caused_by"] == request["sequence"] == story["request_sequence"]
-        assert finished["sequence"] == story["outcome_sequence"] == story["deliveries"][0]["sequence"]
-        assert story["deliveries"][0]["target"] == "runtime"
+        assert finished["caused_by"] == request["sequence"] == history["request_sequence"]
+        assert finished["sequence"] == history["outcome_sequence"] == history["deliveries"][0]["sequence"]
+        assert history["deliveries"][0]["target"] == "runtime"
         listed = await gateway.get("/v1/calls", tool="free", state="succeeded", limit=2)
         assert [one["native_call_id"] for one in listed["data"]] == [calls[2].call_id, calls[1].call_id]
         rest = await gateway.get("/v1/calls", tool="free", state="succeeded", limit=2, after=listed["next"])

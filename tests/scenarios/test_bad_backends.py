@@ -120,7 +120,7 @@ async def test_a_backend_that_hangs_up_after_reading_is_not_asked_again_unless_i
 
 
 async def test_a_backend_that_is_not_there_is_tried_again_until_it_is(both: Scene) -> None:
-    # Long enough, over all attempts and whatever the dice say, for a server to start.
+    # Long enough, over all attempts and whatever the jitter says, for a server to start.
     patient = {"attempts": 20, "backoff": {"initial": "500ms", "maximum": "500ms"}, "breaker": "off"}
     both.configure({"executors": {"cards": patient}})
     async with both.running() as gateway:

@@ -199,11 +199,11 @@ async def test_an_accepted_call_gets_its_progress_and_outcome_by_callback(both: 
         assert other.headers["content-type"] == "application/problem+json"
         assert other.json()["type"] == "/problems/conflict"
         assert (await callback(asked, {"percent": 99}, page="progress_url")).status_code == 409
-        story = await gateway.get(f"/v1/calls/{row['call_id']}")
-        kinds = [one["event"]["kind"] for one in story["events"]]
+        history = await gateway.get(f"/v1/calls/{row['call_id']}")
+        kinds = [one["event"]["kind"] for one in history["events"]]
         assert kinds == ["tool.requested", "call.progressed", "context.updated", "tool.finished", "outcome.ignored"]
-        assert story["events"][1]["event"]["data"] == {"percent": 50}
-        assert story["events"][4]["event"]["result"] == "something else"
+        assert history["events"][1]["event"]["data"] == {"percent": 50}
+        assert history["events"][4]["event"]["result"] == "something else"
         await gateway_idle(both)
     assert len(call.results) == 1
     assert len(both.hooks.asked) == 1

@@ -75,7 +75,7 @@ async def read_everything(gateway: Running, seen: Seen) -> None:
     for page in ("metrics", "version", "openapi.json", "healthz", "readyz"):
         seen.add(page, (await gateway.http.get(f"/{page}")).text)
     for row in (await gateway.get("/v1/calls"))["data"]:
-        seen.add("story", (await gateway.http.get(f"/v1/calls/{row['call_id']}")).text)
+        seen.add("history", (await gateway.http.get(f"/v1/calls/{row['call_id']}")).text)
     for runtime in RUNTIMES:
         seen.add(f"journal of {runtime}", json.dumps(await gateway.events(await gateway.session(runtime))))
 

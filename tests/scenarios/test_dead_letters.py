@@ -55,9 +55,9 @@ async def test_calls_and_copies_are_listed_by_filters_and_shown_with_what_to_do(
         assert len(await letters(gateway, runtime="finn", kind="call", since=dead[-1]["created_at"])) == 3
         for query in ({"runtime": "nobody"}, {"executor": "other"}, {"since": "2199-01-01T00:00:00Z"}):
             assert await letters(gateway, **query) == []
-        story = await gateway.get(f"/v1/dead-letters/{dead[0]['id']}")
-        answers.DeadCallWithStory.model_validate(story)
-        assert story["events"][0]["event"]["kind"] == "tool.requested"
+        history = await gateway.get(f"/v1/dead-letters/{dead[0]['id']}")
+        answers.DeadCallWithStory.model_validate(history)
+        assert history["events"][0]["event"]["kind"] == "tool.requested"
         shown = await gateway.get(f"/v1/dead-letters/{copies[0]['id']}")
         assert shown["envelope"]["event"]["kind"] == "tool.finished"
         paged: list[str] = []

@@ -39,10 +39,12 @@ async def test_a_dismissed_letter_is_off_the_list_and_the_gauge_and_on_record(ne
         for letter in (dead, copy):
             for verb in ("dismiss", "redrive"):
                 await gateway.post(f"/v1/dead-letters/{letter['id']}/{verb}", status=404)
-        story = await gateway.get(f"/v1/calls/{dead['id']}")
-        assert (story["state"], story["unknown"], story["error"]) == ("failed", True, dead["error"])
-        assert [one["reason"] for one in story["deliveries"] if one["target"] == "destination:log"] == [gone["reason"]]
-        [note] = [one for one in story["events"] if one["event"]["kind"] == "call.progressed"]
+        history = await gateway.get(f"/v1/calls/{dead['id']}")
+        assert (history["state"], history["unknown"], history["error"]) == ("failed", True, dead["error"])
+        assert [one["reason"] for one in history["deliveries"] if one["target"] == "destination:log"] == [
+            gone["reason"]
+        ]
+        [note] = [one for one in history["events"] if one["event"]["kind"] == "call.progressed"]
         assert note["event"]["data"] == {"dismissed_by": "backend"}
 
 
@@ -56,8 +58,8 @@ async def test_the_letters_of_a_closed_session_can_be_dismissed(newer: Scene) ->
         await gateway.post(f"/v1/dead-letters/{dead['id']}/redrive", status=409)
         await gateway.post(f"/v1/dead-letters/{dead['id']}/dismiss", status=200)
         await gateway.post(f"/v1/dead-letters/{dead['id']}/dismiss", status=404)
-        story = await gateway.get(f"/v1/calls/{dead['id']}")
-        assert story["events"][-1]["event"]["data"] == {"dismissed_by": "backend"}
+        history = await gateway.get(f"/v1/calls/{dead['id']}")
+        assert history["events"][-1]["event"]["data"] == {"dismissed_by": "backend"}
 
 
 async def test_the_terminal_dismisses_one_and_many(newer: Scene) -> None:

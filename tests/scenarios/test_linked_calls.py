@@ -66,8 +66,8 @@ async def test_a_call_is_shown_once_and_counted_once(environment: OpenHandsEnvir
         assert linked["event"]["native_call_id"] == asked["event"]["native_call_id"]
         assert [asked["linked_to"], ended["linked_to"]] == [call["call_id"]] * 2
         assert [one["linked_to"] for one in finished if one["origin"]["adapter"] == "caller"] == [None]
-        story = await gateway.get(f"/v1/calls/{call['call_id']}")
-        assert [one["event"]["kind"] for one in story["events"]] == ["tool.requested", "call.linked", "tool.finished"]
+        history = await gateway.get(f"/v1/calls/{call['call_id']}")
+        assert [one["event"]["kind"] for one in history["events"]] == ["tool.requested", "call.linked", "tool.finished"]
         metrics = await gateway.metrics()
         counted = {name: value for name, value in metrics.items() if name.startswith("dragoman_calls_total")}
         assert counted == {'dragoman_calls_total{outcome="success",runtime="work",tool="ask"}': 1}

@@ -139,9 +139,9 @@ async def test_an_invalid_event_soon_after_a_send_is_the_refusal_of_that_send(ne
         assert fault["event"]["message"] == "bad frame"
         [letter] = (await gateway.get("/v1/dead-letters"))["data"]
         assert (letter["type"], letter["state"], letter["sequence"]) == ("delivery", "refused", row["outcome_sequence"])
-        story = await gateway.get(f"/v1/calls/{row['call_id']}")
-        assert story["deliveries"][0]["state"] == "refused"
-        assert story["events"][-1]["event"]["kind"] == "delivery.settled"
+        history = await gateway.get(f"/v1/calls/{row['call_id']}")
+        assert history["deliveries"][0]["state"] == "refused"
+        assert history["events"][-1]["event"]["kind"] == "delivery.settled"
         path = f"/v1/sessions/{letter['session_id']}/events/{letter['sequence']}/redeliver"
         await gateway.post(path, {"target": "runtime"}, status=202)
         first, second = await call.wait_results(2)

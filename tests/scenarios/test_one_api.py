@@ -32,7 +32,7 @@ RUNTIMES = ("lena", "finn", "ada", "work")
 
 @dataclass
 class Four(Environment):
-    """A stage with one runtime of each kind."""
+    """An environment with one runtime of each kind."""
 
     older: HumaServer = field(kw_only=True)
     newer: HumaServer = field(kw_only=True)

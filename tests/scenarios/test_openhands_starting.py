@@ -19,7 +19,7 @@ RUN: dict[str, Any] = {"kind": "action.ordered", "action": "run", "arguments": {
 
 @pytest.fixture
 async def environment(tmp_path: Path) -> AsyncIterator[OpenHandsEnvironment]:
-    """A stage whose agents load until a test lets them listen."""
+    """An environment whose agents load until a test lets them listen."""
     async with openhands_environment(
         tmp_path, manners=Manners(loading=None, stale_state=timedelta(seconds=0.1))
     ) as made:

@@ -196,8 +196,8 @@ async def test_a_killed_gateway_has_asked_the_backend_once_and_the_agents_repeat
     environment.hooks.scripts["ask"] = Response(status_code=202)
     port = free_port()
     here = f"http://127.0.0.1:{port}"
-    async with processes(environment) as ground:
-        one = await ground.serve("one", port=port, public_url=here)
+    async with processes(environment) as gateways:
+        one = await gateways.serve("one", port=port, public_url=here)
         _, conversation = await create(environment, one)
         calling = asyncio.create_task(conversation.agent_calls("ask", GOOD))
         (asked,) = await environment.hooks.wait_for(name="ask")
@@ -207,7 +207,7 @@ async def test_a_killed_gateway_has_asked_the_backend_once_and_the_agents_repeat
         await calling
         # The agent is told nothing, and stands still until its user says something.
         assert conversation.state == "error"
-        await ground.serve("two", port=port, public_url=here)
+        await gateways.serve("two", port=port, public_url=here)
         async with plain_http() as http:
             assert (await http.post(asked.data["callback_url"], json=success({"cards": 2}))).status_code == 200
         seen = said(await conversation.agent_calls("ask", GOOD))
@@ -224,9 +224,9 @@ async def test_a_conversation_whose_gateway_died_before_it_was_on_record_is_foun
     at = urlsplit(environment.server.url)
     port = free_port()
     here = f"http://127.0.0.1:{port}"
-    async with Proxy((str(at.hostname), int(at.port or 0))) as wire, processes(environment) as ground:
+    async with Proxy((str(at.hostname), int(at.port or 0))) as wire, processes(environment) as gateways:
         environment.options(rest_url=wire.url, labels={"team": "shop"})
-        one = await ground.serve("one", port=port, public_url=here)
+        one = await gateways.serve("one", port=port, public_url=here)
         creating = asyncio.create_task(one.http.post("/v1/sessions", json={"runtime": "work"}))
 
         async def begun() -> bool:
@@ -243,7 +243,7 @@ async def test_a_conversation_whose_gateway_died_before_it_was_on_record_is_foun
         with pytest.raises(httpx.TransportError):
             await creating
         wire.heal()
-        two = await ground.serve("two", port=port, public_url=here)
+        two = await gateways.serve("two", port=port, public_url=here)
         assert (await two.get("/v1/sessions"))["data"] == []
         assert said(await conversation.agent_calls("ask", GOOD))["structuredContent"] == GOOD
         (row,) = (await two.get("/v1/sessions"))["data"]
@@ -256,9 +256,9 @@ async def test_a_conversation_whose_gateway_died_before_it_was_on_record_is_foun
 async def test_a_conversation_calls_at_one_replica_what_another_one_carries(environment: OpenHandsEnvironment) -> None:
     port = free_port()
     environment.options(mcp_url=f"http://127.0.0.1:{port}")
-    async with fleet(environment, lease="4s") as ground:
-        one = await ground.serve("one")
-        two = await ground.serve("two", port=port)
+    async with fleet(environment, lease="4s") as gateways:
+        one = await gateways.serve("one")
+        two = await gateways.serve("two", port=port)
         session_id, conversation = await create(environment, one)
         await one.wait_carries(session_id)
         assert not await two.carries(session_id)

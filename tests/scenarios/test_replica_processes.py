@@ -19,14 +19,14 @@ HAND_OVER = 0.5
 """Seconds from the end of one link to the next."""
 
 
-async def pair(ground: Fleet, *, through_wire: bool = False) -> tuple[str, Serving, Serving]:
+async def pair(gateways: Fleet, *, through_wire: bool = False) -> tuple[str, Serving, Serving]:
     """Start two processes; the first one carries the session."""
-    one = await ground.serve("one", through_wire=through_wire)
-    assert isinstance(ground.scene, Scene)
-    await ground.scene.agent.wait_connected()
+    one = await gateways.serve("one", through_wire=through_wire)
+    assert isinstance(gateways.scene, Scene)
+    await gateways.scene.agent.wait_connected()
     session_id = await one.session()
     await one.wait_carries(session_id)
-    return session_id, one, await ground.serve("two")
+    return session_id, one, await gateways.serve("two")
 
 
 @pytest.mark.timing
@@ -34,8 +34,8 @@ async def test_a_killed_process_is_replaced_within_two_leases_and_its_calls_end(
     gate = Gate()
     newer.hooks.scripts["ask"] = gate.answering(success("done again"))
     # The longer the lease, the less of it goes to a machine that is slow.
-    async with fleet(newer, lease="4s") as ground:
-        session_id, one, two = await pair(ground)
+    async with fleet(newer, lease="4s") as gateways:
+        session_id, one, two = await pair(gateways)
         assert not await two.carries(session_id)
         async with two.stream(session_id, after=0) as source:
             call = await newer.agent.call("ask", GOOD)
@@ -63,8 +63,8 @@ async def test_a_killed_process_is_replaced_within_two_leases_and_its_calls_end(
 
 @pytest.mark.timing
 async def test_a_process_that_is_stopped_hands_over_before_anybody_notices(newer: Scene) -> None:
-    async with fleet(newer, lease="20s") as ground:
-        session_id, leaving, staying = await pair(ground)
+    async with fleet(newer, lease="20s") as gateways:
+        session_id, leaving, staying = await pair(gateways)
         loop, taken = asyncio.get_running_loop(), list[float]()
         # A machine that stalls may make one of them longer, so the next may show how long it takes.
         for number in range(3):
@@ -83,14 +83,14 @@ async def test_a_process_that_is_stopped_hands_over_before_anybody_notices(newer
             assert await staying.carries(session_id)
             if taken[-1] < within(HAND_OVER):
                 break
-            leaving, staying = staying, await ground.serve(f"next-{number}")
+            leaving, staying = staying, await gateways.serve(f"next-{number}")
         assert min(taken) < within(HAND_OVER), taken
 
 
 async def test_a_process_cut_off_from_the_database_is_silent_before_another_one_takes_over(newer: Scene) -> None:
     # It falls silent a sixth of a lease before another one may take over.
-    async with fleet(newer, lease="6s") as ground:
-        session_id, one, two = await pair(ground, through_wire=True)
+    async with fleet(newer, lease="6s") as gateways:
+        session_id, one, two = await pair(gateways, through_wire=True)
         assert one.wire is not None
         first = (await two.get(f"/v1/sessions/{session_id}"))["owner"]
         one.wire.half_open()
@@ -116,9 +116,9 @@ async def test_a_process_cut_off_from_the_database_is_silent_before_another_one_
 
 
 async def test_an_outcome_that_is_called_back_to_the_other_process_is_taken(newer: Scene) -> None:
-    async with fleet(newer, lease="20s") as ground:
-        _, one, two = await pair(ground)
-        said = await ground.doctor("two")
+    async with fleet(newer, lease="20s") as gateways:
+        _, one, two = await pair(gateways)
+        said = await gateways.doctor("two")
         assert f"at {one.url}, sessions: 1" in said
         assert f"at {two.url}, sessions: 0" in said
         assert "synchronous_commit" in said
@@ -132,19 +132,19 @@ async def test_an_outcome_that_is_called_back_to_the_other_process_is_taken(newe
         assert (await ended(call)).result == "called back"
 
 
-async def test_no_session_is_adopted_twice(newer: Scene) -> None:
+async def test_no_session_is_taken_over_twice(newer: Scene) -> None:
     names = [f"agent-{number}" for number in range(40)]
     agents = [newer.huma.agent(name) for name in names]
     # Two processes that start at once keep the machine from everything else for a while.
-    async with fleet(newer, lease="5s") as ground:
-        one = await ground.serve("one")
+    async with fleet(newer, lease="5s") as gateways:
+        one = await gateways.serve("one")
         ids: list[str] = []
         for name in names:
             opened = await one.post("/v1/sessions", {"runtime": "finn", "native_id": name}, status=201)
             ids.append(opened["session_id"])
         for agent in agents:
             await agent.wait_connected()
-        others = [await ground.serve(name) for name in ("two", "three")]
+        others = [await gateways.serve(name) for name in ("two", "three")]
         one.signal(signal.SIGKILL)
         for agent in (newer.agent, *agents):
             await agent.wait_connections(2, within=START)

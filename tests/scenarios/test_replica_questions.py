@@ -14,7 +14,7 @@ from tests.scenarios.test_interactions import following, waiting
 
 SECRET = "correct horse battery staple"
 AGAIN = {("q0", "waiting"), ("q0", "answered")}
-"""A look shows once more what changed since the last one, whatever rings have shown meanwhile."""
+"""A look shows once more what changed since the last one, whatever notifications have shown meanwhile."""
 
 
 @pytest.mark.slow

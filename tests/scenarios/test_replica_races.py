@@ -20,9 +20,9 @@ ROUNDS = 10
 MESSAGE = {"kind": "message.posted", "content": "Your turn, Finn!"}
 
 
-async def pair(ground: Fleet) -> tuple[str, Serving, Serving]:
+async def pair(gateways: Fleet) -> tuple[str, Serving, Serving]:
     """Start two processes; the first one carries the session."""
-    one, two = await ground.serve("one"), await ground.serve("two")
+    one, two = await gateways.serve("one"), await gateways.serve("two")
     session_id = await one.session()
     await until(lambda: _carried(session_id, one, two))
     return (session_id, one, two) if await one.carries(session_id) else (session_id, two, one)
@@ -34,8 +34,8 @@ async def _carried(session_id: str, *gateways: Serving) -> bool:
 
 @pytest.mark.slow
 async def test_one_key_posts_one_event_wherever_it_is_sent(newer: Scene) -> None:
-    async with fleet(newer, lease="20s") as ground:
-        session_id, one, two = await pair(ground)
+    async with fleet(newer, lease="20s") as gateways:
+        session_id, one, two = await pair(gateways)
         path = f"/v1/sessions/{session_id}/events"
         for number in range(ROUNDS):
             key = {"idempotency-key": f"k{number}"}
@@ -50,8 +50,8 @@ async def test_one_key_posts_one_event_wherever_it_is_sent(newer: Scene) -> None
 @pytest.mark.slow
 async def test_one_key_creates_one_native_session_wherever_it_is_sent(newer: Scene) -> None:
     newer.configure({"runtimes": {"finn": CREATED}})
-    async with fleet(newer, lease="20s") as ground:
-        one, two = await ground.serve("one"), await ground.serve("two")
+    async with fleet(newer, lease="20s") as gateways:
+        one, two = await gateways.serve("one"), await gateways.serve("two")
         before = len(newer.huma.agents)
         for number in range(ROUNDS):
             key = {"idempotency-key": f"k{number}"}
@@ -67,8 +67,8 @@ async def test_one_key_creates_one_native_session_wherever_it_is_sent(newer: Sce
 @pytest.mark.slow
 async def test_one_native_session_is_opened_once_wherever_and_however_often_it_is_asked_for(newer: Scene) -> None:
     newer.configure({"runtimes": {"finn": CREATED}})
-    async with fleet(newer, lease="20s") as ground:
-        both = await ground.serve("one"), await ground.serve("two")
+    async with fleet(newer, lease="20s") as gateways:
+        both = await gateways.serve("one"), await gateways.serve("two")
         for number in range(4 * ROUNDS):
             wanted = {"runtime": "finn", "native_id": f"n{number}"}
             posts = (gateway.http.post("/v1/sessions", json=wanted) for gateway in both * 2)
@@ -82,11 +82,11 @@ async def test_one_native_session_is_opened_once_wherever_and_however_often_it_i
 async def test_a_key_is_waited_for_and_free_once_the_lease_of_its_killed_holder_has_run_out(newer: Scene) -> None:
     newer.configure({"runtimes": {"finn": {**CREATED, "connect_timeout": "60s"}}})
     port = int(newer.huma.url.rsplit(":", 1)[1])
-    async with fleet(newer) as ground, Proxy(("127.0.0.1", port)) as wire:
+    async with fleet(newer) as gateways, Proxy(("127.0.0.1", port)) as wire:
         # What the first one asks of the runtime is never heard there.
         wire.half_open()
-        one = await ground.serve("one", runtimes={"finn": {"url": wire.url}})
-        two = await ground.serve("two")
+        one = await gateways.serve("one", runtimes={"finn": {"url": wire.url}})
+        two = await gateways.serve("two")
         before = len(newer.huma.agents)
         key, wanted = {"idempotency-key": "k"}, {"runtime": "finn"}
         first = asyncio.create_task(one.http.post("/v1/sessions", json=wanted, headers=key))
@@ -123,8 +123,8 @@ async def test_two_bulk_redrives_at_once_redrive_each_dead_letter_once(newer: Sc
         }
     )
     newer.hooks.scripts["ask"] = newer.hooks.scripts["/copies/log"] = Response(status_code=500)
-    async with fleet(newer, lease="20s") as ground:
-        _, one, two = await pair(ground)
+    async with fleet(newer, lease="20s") as gateways:
+        _, one, two = await pair(gateways)
         calls = [await newer.agent.call("ask", GOOD) for _ in range(20)]
         for call in calls:
             assert (await ended(call)).outcome == "failure"
@@ -190,8 +190,8 @@ async def test_a_letter_that_is_redriven_while_it_is_looked_up_is_not_redriven_a
 async def test_a_follower_of_a_killed_process_goes_on_at_the_other_where_it_was(newer: Scene) -> None:
     gate = Gate()
     newer.hooks.scripts["held"] = gate.answering(success())
-    async with fleet(newer) as ground:
-        session_id, one, two = await pair(ground)
+    async with fleet(newer) as gateways:
+        session_id, one, two = await pair(gateways)
         seen: list[int] = []
         async with one.stream(session_id, after=0) as source:
             for number in range(3):

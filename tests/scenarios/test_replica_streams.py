@@ -33,7 +33,7 @@ async def types(scene: Scene) -> None:
 
 
 async def interest(scene: Scene, source: EventSource) -> None:
-    """Wait until the carrier knows that somebody follows elsewhere: only then is anything shown that is only live."""
+    """Wait until the owner knows that somebody follows elsewhere: only then is anything shown that is only live."""
     seeing = asyncio.create_task(source.next())
     while not seeing.done():
         await types(scene)
@@ -78,7 +78,7 @@ async def test_a_follower_at_the_other_instance_sees_what_is_only_live(newer: Sc
 
 
 @pytest.mark.slow
-async def test_when_every_ring_is_lost_news_come_late_and_whole(newer: Scene) -> None:
+async def test_when_every_notification_is_lost_news_come_late_and_whole(newer: Scene) -> None:
     store = cluster(newer)
     async with store.replica(prepare=_deafen) as a, store.replica(prepare=_deafen) as b:
         session_id = await a.session()
@@ -139,7 +139,7 @@ async def test_a_quiet_follower_elsewhere_has_no_reader_once_it_left(newer: Scen
 
 async def test_copies_leave_once_wherever_they_were_made(newer: Scene) -> None:
     # By notifications, since no look comes in time.
-    newer.tuning = Tuning(copies_look=60.0)
+    newer.tuning = Tuning(delivery_look=60.0)
     store = cluster(newer)
     newer.huma.agent("gill")
 

@@ -69,7 +69,7 @@ async def test_a_session_opened_at_one_is_carried_there(newer: Scene) -> None:
         await owner_and_other(session_id, [a, b])
 
 
-async def test_every_request_that_needs_the_carrier_may_be_sent_to_the_other(newer: Scene) -> None:
+async def test_every_request_that_needs_the_owner_may_be_sent_to_the_other(newer: Scene) -> None:
     store = cluster(newer)
     gate = Gate()
     async with store.replica() as a, store.replica() as b:

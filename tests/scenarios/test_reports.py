@@ -13,7 +13,7 @@ from tests.scenarios import reporting_tools
 from tests.scenarios.environment import Running, merge
 from tests.scenarios.hooks import PATIENCE
 from tests.scenarios.plain_runtime import PlainRuntime, plain_gateway
-from tests.scenarios.reporting_tools import Report, Stage
+from tests.scenarios.reporting_tools import HeldCalls, Report
 
 SETTINGS: dict[str, Any] = {
     "executors": {"here": {"type": "python", "call": "tests.scenarios.reporting_tools:hold", "timeout": "30s"}},
@@ -25,30 +25,30 @@ SETTINGS: dict[str, Any] = {
 class Scene:
     """A gateway at work with one call under way, and the `report` of its function."""
 
-    def __init__(self, gateway: Running, runtime: PlainRuntime, stage: Stage) -> None:
-        self.gateway, self.runtime, self.stage = gateway, runtime, stage
+    def __init__(self, gateway: Running, runtime: PlainRuntime, held: HeldCalls) -> None:
+        self.gateway, self.runtime, self.held = gateway, runtime, held
 
     async def ask(self, native_call_id: str = "c-1") -> Report:
         self.runtime.say(ToolRequested(native_call_id=native_call_id, tool="hold"))
         async with asyncio.timeout(5):
-            return await self.stage.reports.get()
+            return await self.held.reports.get()
 
     async def reported(self, count: int) -> list[dict[str, Any]]:
         return [one["event"]["data"] for one in await self.gateway.wait_events("call.progressed", count)]
 
     async def end(self) -> list[dict[str, Any]]:
         """Let the call end; returns what is on record of its progress then."""
-        self.stage.go.set()
+        self.held.go.set()
         await self.gateway.wait_events("tool.finished")
         return [one["event"]["data"] for one in await self.gateway.events(kind="call.progressed")]
 
 
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    stage = Stage()
-    reporting_tools.STAGES.append(stage)
+    held = HeldCalls()
+    reporting_tools.HELD.append(held)
     async with plain_gateway(tmp_path, settings=SETTINGS) as (gateway, runtime):
-        yield Scene(gateway, runtime, stage)
+        yield Scene(gateway, runtime, held)
 
 
 async def test_reports_are_on_record_before_the_outcome_and_followers_see_them(scene: Scene) -> None:
@@ -113,21 +113,21 @@ async def test_a_report_after_the_end_is_ignored(scene: Scene) -> None:
     report = await scene.ask()
     await scene.end()
     report({"percent": 100})
-    scene.stage.go.clear()
+    scene.held.go.clear()
     # What was said before another call's progress is decided about before it.
     (await scene.ask("c-2"))({"percent": 1})
     assert await scene.reported(1) == [{"percent": 1}]
-    scene.stage.go.set()
+    scene.held.go.set()
 
 
 async def test_an_attempt_that_was_given_up_reports_no_more_while_the_next_one_runs(tmp_path: Path) -> None:
-    stage = Stage()
-    reporting_tools.STAGES.append(stage)
+    held = HeldCalls()
+    reporting_tools.HELD.append(held)
     again = {"attempts": 2, "idempotent": True, "timeout": "500ms"}
     settings = merge(SETTINGS, {"executors": {"here": again}})
     async with plain_gateway(tmp_path, settings=settings) as (gateway, runtime), asyncio.timeout(PATIENCE):
-        scene = Scene(gateway, runtime, stage)
-        first, second = await scene.ask(), await stage.reports.get()
+        scene = Scene(gateway, runtime, held)
+        first, second = await scene.ask(), await held.reports.get()
         first({"attempt": 1})
         second({"attempt": 2})
         assert await scene.reported(1) == [{"attempt": 2}]

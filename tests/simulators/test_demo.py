@@ -93,7 +93,7 @@ async def test_the_whole_game_holds_and_its_files_are_removed(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-async def test_a_terminal_is_told_a_story_that_fits_it(tmp_path: Path) -> None:
+async def test_a_terminal_is_shown_a_game_that_fits_it(tmp_path: Path) -> None:
     shown, terminal = os.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 80, 0, 0))
     process = await asyncio.create_subprocess_exec(

@@ -76,7 +76,7 @@ def touch_all(metrics: Metrics) -> None:
     metrics.disk_free(10**9)
     metrics.tasks(12)
     metrics.watch_lease(lambda: 4.5, lambda: 3)
-    metrics.adopted(takeover=True)
+    metrics.taken_up(takeover=True)
     metrics.lease_lost()
     metrics.fenced()
     metrics.forwarded("answered")

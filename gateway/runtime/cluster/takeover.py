@@ -70,7 +70,7 @@ class Takeover:
             if not rows:
                 return
             for row in rows:
-                self._metrics.adopted(takeover=row.fence > 1)
+                self._metrics.taken_up(takeover=row.fence > 1)
             if pause:
                 log.info("sessions adopted", count=len(rows))
             await self._sessions.take_up(rows)
@@ -117,7 +117,7 @@ class Takeover:
                     row, self._doubt = None, True
                 del self._named[session_id]
                 if row is not None and self._sessions.carried(session_id) is None:
-                    self._metrics.adopted(takeover=row.fence > 1)
+                    self._metrics.taken_up(takeover=row.fence > 1)
                     taken.append(row)
             await self._sessions.take_up(taken)
 

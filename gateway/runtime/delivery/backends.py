@@ -134,7 +134,7 @@ class Backends:
                 engine=self._engine,
                 clock=self._clock,
                 jitter=self._jitter,
-                longest_sleep=self._tuning.copies_look if self._keeper.shared else self._tuning.copies_look_alone,
+                longest_sleep=self._tuning.delivery_look if self._keeper.shared else self._tuning.delivery_look_alone,
             )
             task = guard("destination", partial(self._deliver, name, delivery), self._tasks, destination=name)
             self._deliveries[name] = _Delivery(spec, destination, delivery, task)

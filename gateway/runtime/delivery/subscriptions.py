@@ -65,7 +65,7 @@ class EventDelivery:
         self._engine = engine
         self._clock = clock
         self._jitter = jitter
-        self._bell = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._may_be_off = True
         """Whether the store has to be asked if the destination is switched off."""
         self._faults: dict[tuple[str, int], int] = {}
@@ -75,24 +75,24 @@ class EventDelivery:
     def finish(self) -> None:
         """Begin no other copy; `run` ends with those that are under way."""
         self.finishing = True
-        self._bell.set()
+        self._wakeup.set()
 
     def wake(self) -> None:
         """There may be something new."""
-        self._bell.set()
+        self._wakeup.set()
 
     async def run(self) -> None:
         """Deliver until the task is canceled, or there is nothing more to finish."""
         self._may_be_off = True
         while not self.finishing:
-            self._bell.clear()
+            self._wakeup.clear()
             try:
                 rows = await self._due()
                 await self._deliver(rows)
                 if len(rows) == _PAGE:
                     continue
                 # Where there is something new already, it is looked for next, whenever the others are due.
-                wait = 0.0 if self._bell.is_set() else await self._sleep_time()
+                wait = 0.0 if self._wakeup.is_set() else await self._sleep_time()
             except DragomanError as exc:
                 log.warning("copies must wait", destination=self._name, reason=str(exc))
                 wait = 1.0
@@ -100,7 +100,7 @@ class EventDelivery:
             await asyncio.sleep(_LOOK_PAUSE)
             try:
                 async with asyncio.timeout(wait):
-                    await self._bell.wait()
+                    await self._wakeup.wait()
             except TimeoutError:
                 continue
 

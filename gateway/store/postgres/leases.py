@@ -61,7 +61,7 @@ SELECT count(*), count(*) FILTER (WHERE owner = $1) FROM @sessions WHERE state <
 _LOCK_ORPHANS = f"""
 SELECT s.session_id FROM @sessions s WHERE {_IS_ORPHAN} ORDER BY s.id LIMIT $3 FOR UPDATE SKIP LOCKED
 """
-_ADOPT = "UPDATE @sessions SET owner = $1, fence = fence + 1 WHERE session_id = ANY ($2::text[])"
+_TAKE_OVER = "UPDATE @sessions SET owner = $1, fence = fence + 1 WHERE session_id = ANY ($2::text[])"
 # Sessions in sorted order, as every batch of steps locks them; one that went to somebody meanwhile is left alone.
 _REGAIN = f"""
 WITH former AS (
@@ -152,7 +152,7 @@ async def _take_over(turn: Transaction, instance: str, runtimes: Sequence[str], 
     found = [row[0] for row in await ask(_LOCK_ORPHANS, runtimes, dead, room)]
     if not found:
         return []
-    await ask(_ADOPT, instance, found)
+    await ask(_TAKE_OVER, instance, found)
     return await ask(_OWN, instance, found)
 
 

@@ -63,7 +63,7 @@ class LeaseSuite:
     ttl: timedelta = timedelta(seconds=6)
     """A lease that is renewed; shorter where time is real, and longer than a machine may stall."""
     many: int = 10_000
-    """Sessions that two instances adopt at once."""
+    """Sessions that two instances take over at once."""
 
     async def pass_time(self, clock: FakeClock, span: timedelta) -> None:
         """Let time pass for the engine; one that has a clock of its own sleeps instead."""
@@ -282,9 +282,9 @@ class LeaseSuite:
             await engine.commit(Step(ALICE, (said(),), fence=1))
         assert (await row_of(engine)).fence == 2
 
-    # Adopting
+    # Taking over
 
-    async def test_only_open_orphans_of_the_runtimes_named_are_adopted(self, engine: Engine, clock: FakeClock) -> None:
+    async def test_only_open_orphans_of_runtimes_named_are_taken_over(self, engine: Engine, clock: FakeClock) -> None:
         names = await open_many(engine, 6)
         await open_session(engine, SessionId("odd"), runtime="odd")
         await open_session(engine, BOB)
@@ -301,7 +301,7 @@ class LeaseSuite:
         assert (await row_of(engine, SessionId("odd"))).fence == 1
         assert (await row_of(engine, BOB)).fence == 0
 
-    async def test_no_more_than_the_limit_is_adopted(self, engine: Engine) -> None:
+    async def test_no_more_than_the_limit_is_taken_over(self, engine: Engine) -> None:
         names = await open_many(engine, 5)
         await live(engine, A)
         assert await take_over(engine, A, limit=0) == set()
@@ -311,7 +311,7 @@ class LeaseSuite:
         assert (len(first), len(second), len(third)) == (2, 2, 1)
         assert first | second | third == names
 
-    async def test_nobody_adopts_more_than_a_fair_share(self, engine: Engine, clock: FakeClock) -> None:
+    async def test_nobody_takes_over_more_than_a_fair_share(self, engine: Engine, clock: FakeClock) -> None:
         names = await open_many(engine, 10)
         await live(engine, A, B, C)
         first = await take_over(engine, A)
@@ -326,7 +326,7 @@ class LeaseSuite:
         assert len(await take_over(engine, C, limit=4)) == 4
         assert len(await take_over(engine, C)) == 1
 
-    async def test_two_that_adopt_the_same_orphans_at_once_never_share_one(self, engine: Engine) -> None:
+    async def test_two_that_take_over_the_same_orphans_at_once_never_share_one(self, engine: Engine) -> None:
         names = await open_many(engine, self.many)
         await live(engine, A, B)
 
@@ -430,7 +430,7 @@ class LeaseSuite:
         assert await engine.take(A, ALICE) is not None
         assert (await row_of(engine)).fence == 1
 
-    async def test_a_session_is_regained_or_adopted_and_never_both(self, engine: Engine, clock: FakeClock) -> None:
+    async def test_a_session_is_regained_or_taken_over_and_never_both(self, engine: Engine, clock: FakeClock) -> None:
         count = min(self.many, 500)
         await open_many(engine, count)
         await live(engine, A)
@@ -445,13 +445,13 @@ class LeaseSuite:
                 got |= found
             return got
 
-        regained, adopted = await asyncio.gather(engine.regain(B, former={A}), take_over_all())
+        regained, taken = await asyncio.gather(engine.regain(B, former={A}), take_over_all())
         mine = {one.session_id for one in regained}
-        assert not mine & adopted
+        assert not mine & taken
         rows = [row for row in (await engine.sessions(Page(limit=10_000)))[0] if row.owner != A]
         assert {(row.owner, row.fence) for row in rows} <= {(B, 2), (C, 2)}
         assert {row.session_id for row in rows if row.owner == B} == mine
-        assert len(mine | adopted) == len(rows) == count
+        assert len(mine | taken) == len(rows) == count
 
     # Holding
 
@@ -512,7 +512,7 @@ class NotifierSuite:
     shared: bool = True
     """Whether several engines can be on one store at once."""
 
-    async def test_who_rings_does_not_hear_it(self, engine: Engine) -> None:
+    async def test_who_notifies_does_not_hear_it(self, engine: Engine) -> None:
         heard: list[str | None] = []
         stop = engine.listen(heard.append)
         engine.notify("sessions")
@@ -521,7 +521,7 @@ class NotifierSuite:
         stop()
         stop()
 
-    async def test_a_ring_reaches_the_others_behind_what_was_committed(
+    async def test_a_notification_reaches_the_others_behind_what_was_committed(
         self, engine: Engine, tmp_path: Path, clock: FakeClock
     ) -> None:
         if not self.shared:

@@ -1,4 +1,4 @@
-"""The demo's stage: simulated runtimes, the sample backend, and a real gateway process between them."""
+"""The environment of the demo: simulated runtimes, the sample backend, and a real gateway process between them."""
 
 import asyncio
 import base64

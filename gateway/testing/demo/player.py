@@ -1,4 +1,4 @@
-"""One runtime's seat at the demo's table: its session in the gateway, and what every step needs."""
+"""One runtime as a player of the demo: its session in the gateway, and what every step needs."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -114,8 +114,8 @@ class Game:
         async with self.player.step("202, progress, callback") as note:
             ask, told = await self.ask("deal_later", {})
             expect(told.outcome == "success", f"failed: {told.text}")
-            story = await self.player.environment.get(f"/v1/calls/{await self.player.key_of(ask)}")
-            kinds = [envelope["event"]["kind"] for envelope in story["events"]]
+            history = await self.player.environment.get(f"/v1/calls/{await self.player.key_of(ask)}")
+            kinds = [envelope["event"]["kind"] for envelope in history["events"]]
             expect("call.progressed" in kinds, f"no progress on record: {kinds}")
             note.say(told.text, ask.latency)
 

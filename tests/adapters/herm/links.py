@@ -46,12 +46,12 @@ def options_for(server: RawHerm, **more: Any) -> HermOptions:
 
 @asynccontextmanager
 async def linked(
-    server: RawHerm, witness: Collector, *, resume_after: str | None = None, **more: Any
+    server: RawHerm, record: Collector, *, resume_after: str | None = None, **more: Any
 ) -> AsyncGenerator[Any]:
     options = options_for(server, **more)
     async with (
         ADAPTER.connector(options) as connector,
-        connector.connect(SESSION, witness, resume_after=resume_after) as link,
+        connector.connect(SESSION, record, resume_after=resume_after) as link,
     ):
         yield link
 

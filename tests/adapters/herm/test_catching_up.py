@@ -29,13 +29,13 @@ async def test_an_old_conversation_is_all_history_sorted_and_ends_before_the_new
     async with RawHerm().serve() as server:
         for payload in CONVERSATION:
             await server.happen(payload)
-        witness = RecordingBackend()
-        async with linked(server, witness):
+        record = RecordingBackend()
+        async with linked(server, record):
             await server.happen(text("news"))
-            await witness.wait_for(len(server.stored))
-        assert witness.history == [one["id"] for one in server.stored[:-1]]
-        assert witness.news == [server.stored[-1]["id"]]
-        assert witness.cursors == [str(one["sequence"]) for one in server.stored]
+            await record.wait_for(len(server.stored))
+        assert record.history == [one["id"] for one in server.stored[:-1]]
+        assert record.news == [server.stored[-1]["id"]]
+        assert record.cursors == [str(one["sequence"]) for one in server.stored]
 
 
 @pytest.mark.requirement("H-g", "H9")
@@ -97,71 +97,71 @@ async def test_what_happens_while_the_history_is_read_comes_once(page: int) -> N
                 happened.append(await server.happen(text("ab")))
 
         server.on_list = meanwhile
-        witness = RecordingBackend()
-        async with linked(server, witness):
+        record = RecordingBackend()
+        async with linked(server, record):
             last = await server.happen(idle(type="end_turn"))
-            await witness.wait_for(13)
+            await record.wait_for(13)
         durable = [one["id"] for one in (*before, *happened, last) if not is_live(one["payload"])]
-        names = [name_of(frame) for frame in witness.frames]
+        names = [name_of(frame) for frame in record.frames]
         assert [name for name in names if name in durable] == durable
         assert len(set(names)) == len(names)
         # The piece of a message is either news or, behind its whole, dropped; history it is never.
-        assert happened[1]["id"] not in witness.history
+        assert happened[1]["id"] not in record.history
 
 
 @pytest.mark.requirement("H-l")
 async def test_a_piece_that_comes_behind_its_whole_is_dropped() -> None:
-    witness = RecordingBackend()
-    async with RawHerm().serve() as server, linked(server, witness):
+    record = RecordingBackend()
+    async with RawHerm().serve() as server, linked(server, record):
         piece, whole = server.wrap(text("Hel", delta=True)), server.wrap(text("Hello"))
         title = {**server.wrap(TITLE), "sequence": whole["sequence"]}
         for one in (whole, piece, title, server.wrap(text("x", delta=True))):
             await server.stream(one)
-        await witness.wait_for(3)
-        assert [name_of(frame) for frame in witness.frames] == ["evt_2", "evt_3", "evt_4"]
+        await record.wait_for(3)
+        assert [name_of(frame) for frame in record.frames] == ["evt_2", "evt_3", "evt_4"]
 
 
 @pytest.mark.requirement("H-j", "H-i")
 async def test_what_is_only_live_never_moves_the_cursor() -> None:
-    witness = RecordingBackend()
-    async with RawHerm().serve() as server, linked(server, witness):
+    record = RecordingBackend()
+    async with RawHerm().serve() as server, linked(server, record):
         await server.happen(text("Hello"))
         await server.happen(text("x", delta=True))
         await server.happen(TITLE)
         await server.stream({"type": "session.title_updated", "payload": TITLE})
-        await witness.wait_for(4)
-        assert witness.cursors == ["1", None, None, None]
+        await record.wait_for(4)
+        assert record.cursors == ["1", None, None, None]
 
 
 @pytest.mark.requirement("H-i")
 async def test_a_gap_after_connecting_is_filled_from_the_list_once() -> None:
-    witness = RecordingBackend()
+    record = RecordingBackend()
     async with RawHerm().serve() as server:
         await server.happen(text("old"))
-        async with linked(server, witness):
+        async with linked(server, record):
             # As if the server had begun to listen for news only after it sent the head of its answer.
             missed = server.wrap(call(1))
             server.stored.append(missed)
             await server.happen(idle(type="requires_action", event_ids=["custom_1"]))
-            await witness.wait_for(3)
-            assert witness.news == [one["id"] for one in server.stored[1:]]
+            await record.wait_for(3)
+            assert record.news == [one["id"] for one in server.stored[1:]]
             for _ in range(3):
                 server.wrap(TITLE)
                 await server.happen(text("later"))
-            await witness.wait_for(6)
+            await record.wait_for(6)
         lists = [request for request in server.requests if request.path.endswith("/events")]
         assert len(lists) == 2
 
 
 @pytest.mark.parametrize("status", [500, 404])
 async def test_a_gap_that_cannot_be_filled_ends_the_link_before_anything_is_acted_on(status: int) -> None:
-    witness = RecordingBackend()
-    async with RawHerm().serve() as server, linked(server, witness) as opened:
+    record = RecordingBackend()
+    async with RawHerm().serve() as server, linked(server, record) as opened:
         server.stored.append(server.wrap(call(1)))
         server.lists.append(RestAnswer(status, {"error": "some_code", "message": "Oops."}))
         await server.happen(text("behind the gap"))
         assert f"{status}: some_code" in await within(opened.wait_closed())
-        assert witness.frames == []
+        assert record.frames == []
 
 
 def camel(found: list[Any], cursor: str | None) -> Any:
@@ -184,64 +184,64 @@ def always_with_a_cursor(found: list[Any], cursor: str | None) -> Any:
 @pytest.mark.parametrize("newest_first", [False, True])
 @pytest.mark.parametrize("form", [camel, snake, only_while_there_is_more, always_with_a_cursor])
 async def test_every_page_is_read_whatever_its_form_and_order(form: Any, newest_first: bool) -> None:
-    witness = RecordingBackend()
+    record = RecordingBackend()
     async with RawHerm(most=5).serve() as server:
         server.page_form, server.newest_first = form, newest_first
         happened = [await server.happen(text(str(number))) for number in range(13)]
-        async with linked(server, witness):
-            assert witness.history == [one["id"] for one in happened]
+        async with linked(server, record):
+            assert record.history == [one["id"] for one in happened]
         assert len([request for request in server.requests if request.path.endswith("/events")]) == 3
 
 
 @pytest.mark.requirement("H-j", "H42")
 async def test_pieces_and_titles_that_a_server_lists_are_no_history() -> None:
-    witness = RecordingBackend()
+    record = RecordingBackend()
     async with RawHerm().serve() as server:
         server.stored.extend(server.wrap(payload) for payload in (text("a", delta=True), TITLE, text("ab")))
-        async with linked(server, witness):
-            assert witness.history == ["evt_3"]
+        async with linked(server, record):
+            assert record.history == ["evt_3"]
 
 
 async def test_a_bare_list_is_a_page_without_a_next_one() -> None:
-    witness = RecordingBackend()
+    record = RecordingBackend()
     async with RawHerm().serve() as server:
         server.page_form = lambda found, _cursor: found
         await server.happen(RUNNING)
-        async with linked(server, witness):
-            assert witness.history == ["evt_1"]
+        async with linked(server, record):
+            assert record.history == ["evt_1"]
 
 
 @pytest.mark.requirement("H-f")
 async def test_the_last_events_id_is_the_cursor_where_a_page_only_says_that_there_is_more() -> None:
-    witness = RecordingBackend()
+    record = RecordingBackend()
     async with RawHerm().serve() as server:
         first, second = server.wrap(RUNNING), server.wrap(text("x"))
         server.lists.extend([RestAnswer(200, {"data": [first], "has_more": True}), RestAnswer(200, {"data": [second]})])
         with pytest.raises(LinkLost):
             # The raw server cannot read this cursor, which is what the request shows.
-            async with linked(server, witness):
+            async with linked(server, record):
                 raise LinkLost("entered")
         assert server.requests[-1].query["cursor"] == "evt_1"
 
 
 async def test_a_list_that_shows_the_newest_first_is_read_only_down_to_what_is_known() -> None:
-    witness = RecordingBackend()
+    record = RecordingBackend()
     async with RawHerm(most=5).serve() as server:
         server.newest_first = True
         happened = [await server.happen(text(str(number))) for number in range(100)]
-        async with linked(server, witness, resume_after="97"):
-            assert witness.history == [one["id"] for one in happened[97:]]
+        async with linked(server, record, resume_after="97"):
+            assert record.history == [one["id"] for one in happened[97:]]
         assert len([request for request in server.requests if request.path.endswith("/events")]) == 1
 
 
 @pytest.mark.requirement("H-f")
 async def test_a_cursor_that_comes_again_ends_the_list() -> None:
-    witness = RecordingBackend()
+    record = RecordingBackend()
     async with RawHerm().serve() as server:
         page = RestAnswer(200, {"data": [server.wrap(RUNNING)], "nextCursor": "7"})
         server.lists.extend([page, page, page])
-        async with linked(server, witness):
-            assert witness.history == ["evt_1"]
+        async with linked(server, record):
+            assert record.history == ["evt_1"]
         assert len(server.lists) == 1
 
 
@@ -277,30 +277,30 @@ async def test_a_list_that_fails_on_any_page_hands_nothing_on(answer: RestAnswer
                 server.lists.append(answer)
 
         server.on_list = fail_on_the_last
-        witness = RecordingBackend()
+        record = RecordingBackend()
         async with ADAPTER.connector(options_for(server)) as connector:
             with pytest.raises((LinkLost, LinkRefused)):
-                await enter(connector.connect(SESSION, witness))
-        assert witness.frames == []
-        assert not witness.is_caught_up
+                await enter(connector.connect(SESSION, record))
+        assert record.frames == []
+        assert not record.is_caught_up
         await within(server.disconnected())
 
 
 async def test_one_unreadable_event_does_not_cost_the_page_it_stands_on() -> None:
-    witness = RecordingBackend()
+    record = RecordingBackend()
     async with RawHerm().serve() as server:
         good = server.wrap(call(1))
         odd = {**server.wrap(call(2)), "note": 10**30}
         server.lists.append(RestAnswer(200, {"data": [good, odd, 7, "x", None, {}]}))
-        async with linked(server, witness):
-            assert witness.before == 6
+        async with linked(server, record):
+            assert record.before == 6
         codec = ADAPTER.codec()
-        kinds = [draft.event.kind for frame in witness.frames[:2] for draft in codec.decode(frame)]
+        kinds = [draft.event.kind for frame in record.frames[:2] for draft in codec.decode(frame)]
         assert kinds == ["tool.requested", "tool.requested"]
 
 
 async def test_a_stream_that_ends_while_the_history_is_read_still_leaves_the_history() -> None:
-    witness = RecordingBackend()
+    record = RecordingBackend()
     async with RawHerm(most=2).serve() as server:
         happened = [await server.happen(text(str(number))) for number in range(5)]
 
@@ -310,16 +310,16 @@ async def test_a_stream_that_ends_while_the_history_is_read_still_leaves_the_his
                 await server.disconnected()
 
         server.on_list = cut
-        async with linked(server, witness) as opened:
+        async with linked(server, record) as opened:
             assert await within(opened.wait_closed())
-        assert witness.history == [one["id"] for one in happened]
+        assert record.history == [one["id"] for one in happened]
 
 
 async def test_more_news_than_are_kept_wait_in_the_stream_until_the_history_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(link, "MOST_BUFFERED", 10)
-    witness = RecordingBackend()
+    record = RecordingBackend()
     async with RawHerm(most=1).serve() as server:
         await server.happen(RUNNING)
         await server.happen(RUNNING)
@@ -334,33 +334,33 @@ async def test_more_news_than_are_kept_wait_in_the_stream_until_the_history_is_r
                     await asyncio.sleep(0)
 
         server.on_list = pile_up
-        async with linked(server, witness):
-            await witness.wait_for(1_502)
-        assert witness.news == [one["id"] for one in piled]
+        async with linked(server, record):
+            await record.wait_for(1_502)
+        assert record.news == [one["id"] for one in piled]
 
 
 @pytest.mark.requirement("H-h")
 async def test_the_same_event_twice_on_the_stream_counts_once_and_the_same_number_twice_does_not() -> None:
-    witness = RecordingBackend()
-    async with RawHerm().serve() as server, linked(server, witness):
+    record = RecordingBackend()
+    async with RawHerm().serve() as server, linked(server, record):
         one = server.wrap(result(1))
         other = {**server.wrap(result(2)), "sequence": one["sequence"]}
         for envelope in (one, one, other, one, server.wrap(RUNNING)):
             await server.stream(envelope)
-        await witness.wait_for(3)
-        assert [name_of(frame) for frame in witness.frames] == ["evt_1", "evt_2", "evt_3"]
-        assert witness.cursors == ["1", "1", "3"]
+        await record.wait_for(3)
+        assert [name_of(frame) for frame in record.frames] == ["evt_1", "evt_2", "evt_3"]
+        assert record.cursors == ["1", "1", "3"]
 
 
 async def test_only_so_many_ids_are_remembered_and_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "MOST_IDS", 2)
-    witness = RecordingBackend()
-    async with RawHerm().serve() as server, linked(server, witness):
+    record = RecordingBackend()
+    async with RawHerm().serve() as server, linked(server, record):
         first, second, third = (server.wrap(RUNNING) for _ in range(3))
         for envelope in (first, second, third, second, first):
             await server.stream(envelope)
-        await witness.wait_for(4)
-        assert [name_of(frame) for frame in witness.frames] == ["evt_1", "evt_2", "evt_3", "evt_1"]
+        await record.wait_for(4)
+        assert [name_of(frame) for frame in record.frames] == ["evt_1", "evt_2", "evt_3", "evt_1"]
 
 
 async def test_one_absurd_number_does_not_move_the_place_to_resume_at() -> None:
@@ -378,14 +378,14 @@ async def test_one_absurd_number_does_not_move_the_place_to_resume_at() -> None:
 
 
 async def test_a_place_that_the_history_does_not_reach_is_given_up_and_all_is_read_again() -> None:
-    witness = RecordingBackend()
+    record = RecordingBackend()
     async with RawHerm().serve() as server:
         stored = [await server.happen(text("one")), await server.happen(text("two"))]
-        async with linked(server, witness, resume_after=str(10**15)):
+        async with linked(server, record, resume_after=str(10**15)):
             news = await server.happen(text("three"))
-            await witness.wait_for(3)
-    assert witness.history == [one["id"] for one in stored]
-    assert witness.news == [news["id"]]
+            await record.wait_for(3)
+    assert record.history == [one["id"] for one in stored]
+    assert record.news == [news["id"]]
 
 
 async def test_a_history_larger_than_memory_allows_costs_the_link(monkeypatch: pytest.MonkeyPatch) -> None:

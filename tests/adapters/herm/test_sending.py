@@ -149,20 +149,20 @@ async def test_only_events_of_a_client_are_posted(frame: Frame) -> None:
 
 @pytest.mark.requirement("H56", "H57", "H58", "H59", "H-o", "H-p")
 async def test_two_calls_are_answered_one_by_one_in_any_order_and_the_turn_goes_on() -> None:
-    witness = RecordingBackend()
+    record = RecordingBackend()
     codec = ADAPTER.codec()
-    async with RawHerm().serve() as server, linked(server, witness) as link:
+    async with RawHerm().serve() as server, linked(server, record) as link:
         await server.happen(call(1))
         await server.happen(call(2))
         await server.happen(idle(type="requires_action", event_ids=["custom_1", "custom_2"]))
-        frames = await witness.wait_for(3)
+        frames = await record.wait_for(3)
         asked = [draft.event for frame in frames for draft in codec.decode(frame)]
         assert [event.kind for event in asked] == ["tool.requested", "tool.requested", "session.moved"]
         for number in (2, 1):
             assert (await link.send(Frame("events", result(number)))).state == "delivered"
         assert [(await within(server.hear())).payload["tool_use_id"] for _ in range(2)] == ["custom_2", "custom_1"]
         await server.happen(text("Thanks."))
-        await witness.wait_for(4)
+        await record.wait_for(4)
 
 
 @pytest.mark.requirement("H33", "H34")
@@ -170,10 +170,10 @@ async def test_a_secret_and_the_key_are_nowhere_but_on_the_wire(caplog: pytest.L
     caplog.set_level(logging.DEBUG)
     codec = ADAPTER.codec()
     shown: list[str] = []
-    witness = RecordingBackend()
+    record = RecordingBackend()
     async with RawHerm().serve() as server:
         server.stored.append(server.wrap(SECRET))
-        async with linked(server, witness) as link:
+        async with linked(server, record) as link:
             for event in (SUDO, SECRET):
                 supplied = SecretSupplied(
                     id=event["request_id"], purpose="sudo" if event is SUDO else "secret", value=SecretStr(CANARY)
@@ -195,7 +195,7 @@ async def test_a_secret_and_the_key_are_nowhere_but_on_the_wire(caplog: pytest.L
                     {"id": event["type"], "type": event["type"], "payload": {"value": CANARY, "l": [event]}}
                 )
                 await server.raw(b"data: {" + json.dumps(event).encode() + b"\n\n")
-            await witness.wait_for(9)
+            await record.wait_for(9)
             (frame,) = codec.encode(Draft(SecretSupplied(id="s3", value=SecretStr(CANARY)))).frames
             server.posts.append(RestAnswer(500, {"error": CANARY, "message": CANARY}))
             with pytest.raises(LinkLost) as lost:
@@ -212,7 +212,7 @@ async def test_a_secret_and_the_key_are_nowhere_but_on_the_wire(caplog: pytest.L
                     await enter(connector.connect(SESSION, Collector()))
                 shown += [repr(refused.value), repr(refused.value.__context__)]
         shown += [repr(options), options.model_dump_json()]
-    for seen in witness.frames:
+    for seen in record.frames:
         shown.append(repr(seen))
         try:
             shown.extend(repr((draft, dump_event(draft.event))) for draft in codec.decode(seen))
@@ -225,11 +225,11 @@ async def test_a_secret_and_the_key_are_nowhere_but_on_the_wire(caplog: pytest.L
 
 
 async def test_a_secret_that_came_back_can_not_be_sent_again() -> None:
-    witness = RecordingBackend()
+    record = RecordingBackend()
     codec = ADAPTER.codec()
-    async with RawHerm().serve() as server, linked(server, witness):
+    async with RawHerm().serve() as server, linked(server, record):
         await server.happen(SUDO)
-        (frame,) = await witness.wait_for(1)
+        (frame,) = await record.wait_for(1)
         (draft,) = codec.decode(frame)
         assert isinstance(draft.event, SecretSupplied)
         with pytest.raises(ValueError, match="not kept"):

@@ -21,14 +21,14 @@ pytestmark = pytest.mark.requirement("H-h")
 
 async def told(*chunks: bytes) -> list[object]:
     """Say some bytes and then a last event; return everything before it."""
-    witness = RecordingBackend()
-    async with RawHerm().serve() as server, linked(server, witness):
+    record = RecordingBackend()
+    async with RawHerm().serve() as server, linked(server, record):
         await within(server.connected())
         await server.raw(*chunks, b'\n\ndata: "last"\n\n')
         async with asyncio.timeout(5):
-            while not witness.frames or witness.frames[-1].payload != "last":
-                await witness.wait_for(len(witness.frames) + 1)
-        return [frame.payload for frame in witness.frames[:-1]]
+            while not record.frames or record.frames[-1].payload != "last":
+                await record.wait_for(len(record.frames) + 1)
+        return [frame.payload for frame in record.frames[:-1]]
 
 
 @pytest.mark.parametrize(
@@ -52,26 +52,26 @@ async def test_every_form_of_an_event_is_understood(said: bytes, heard: list[obj
 
 
 async def test_events_arrive_whole_when_the_stream_is_cut_at_every_byte() -> None:
-    witness = RecordingBackend()
-    async with RawHerm().serve() as server, linked(server, witness):
+    record = RecordingBackend()
+    async with RawHerm().serve() as server, linked(server, record):
         server.event_lines = False
         whole = b"\xef\xbb\xbf"
         for number in range(5):
             whole += b": open\r\n\r\n" if number else b""
             whole += server.sse(server.wrap(text(f"é🂡 {number}"))).replace(b"\n", b"\r\n" if number % 2 else b"\n")
         await server.raw(*(whole[place : place + 1] for place in range(len(whole))))
-        frames = await witness.wait_for(5)
+        frames = await record.wait_for(5)
         assert [frame.payload["payload"]["content"][0]["text"] for frame in frames] == [f"é🂡 {n}" for n in range(5)]
 
 
 async def test_an_event_arrives_whole_wherever_it_is_cut_in_two() -> None:
-    witness = RecordingBackend()
-    async with RawHerm().serve() as server, linked(server, witness):
+    record = RecordingBackend()
+    async with RawHerm().serve() as server, linked(server, record):
         size = len(server.sse({**server.wrap(text("é🂡")), "id": "evt_0001"}))
         for place in range(1, size):
             said = server.sse({**server.wrap(text("é🂡")), "id": f"evt_{place:04}", "sequence": 1})
             await server.raw(said[:place], said[place:])
-        frames = await witness.wait_for(size - 1)
+        frames = await record.wait_for(size - 1)
         assert [name_of(frame) for frame in frames] == [f"evt_{place:04}" for place in range(1, size)]
 
 
@@ -115,20 +115,20 @@ async def test_whoever_takes_long_over_an_event_has_not_waited_for_the_next_one(
 
 async def test_an_event_without_end_ends_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "MAX_EVENT", 10_000)
-    witness = RecordingBackend()
-    async with RawHerm().serve() as server, linked(server, witness) as link:
+    record = RecordingBackend()
+    async with RawHerm().serve() as server, linked(server, record) as link:
         for number in range(50):
             await server.raw(b"data: " + json.dumps({"id": f"e{number}", "x": "y" * 1_000}).encode() + b"\n\n")
-        await witness.wait_for(50)
+        await record.wait_for(50)
         await server.raw(b"data: " + b"x" * 10_001)
         assert "over 10000 bytes" in await within(link.wait_closed())
 
 
 @pytest.mark.requirement("H-gg", "H38")
 async def test_a_title_after_the_end_of_a_turn_still_arrives() -> None:
-    witness = RecordingBackend()
-    async with RawHerm().serve() as server, linked(server, witness):
+    record = RecordingBackend()
+    async with RawHerm().serve() as server, linked(server, record):
         await server.happen({"type": "session.status_idle", "stop_reason": {"type": "end_turn"}})
         await server.happen(TITLE)
-        frames = await witness.wait_for(2)
+        frames = await record.wait_for(2)
         assert frames[-1].payload["payload"] == TITLE

@@ -31,16 +31,16 @@ def test_a_bare_one_is_blacked_out_as_well() -> None:
 )
 async def test_no_page_of_the_history_and_no_news_hand_on_what_it_may_hold(outer: str, inner: str | None) -> None:
     # Before it is read, so that a frame that is rejected does not quote it either.
-    witness = RecordingBackend()
+    record = RecordingBackend()
     async with RawHerm().serve() as server:
         said = {**SAID, "type": inner} if inner else {name: SAID[name] for name in SAID if name != "type"}
         server.stored.append({"id": "evt_1", "type": outer, "sequence": 1, "payload": said})
-        async with linked(server, witness):
+        async with linked(server, record):
             news = {"id": "evt_2", "type": outer, "sequence": 2, "payload": {**said, "request_id": "r2"}}
             await server.stream(news)
-            await witness.wait_for(2)
-    assert [frame.payload["payload"]["request_id"] for frame in witness.frames] == ["r1", "r2"]
-    assert "canary" not in json.dumps([frame.payload for frame in witness.frames])
+            await record.wait_for(2)
+    assert [frame.payload["payload"]["request_id"] for frame in record.frames] == ["r1", "r2"]
+    assert "canary" not in json.dumps([frame.payload for frame in record.frames])
 
 
 def test_members_that_are_secret_by_name_are_blacked_out_in_an_unknown_user_event() -> None:

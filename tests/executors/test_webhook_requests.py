@@ -23,7 +23,7 @@ def make_writer(url: str = "http://cards/tools", **headers: str) -> RequestWrite
     )
 
 
-def letter_of(writer: RequestWriter, key: str, kind: str, **more: Any) -> Seen:
+def request_of(writer: RequestWriter, key: str, kind: str, **more: Any) -> Seen:
     """Write a request and take it apart again; no header stands in it twice."""
     head, end, body = writer.write(key, kind, **more).partition(b"\r\n\r\n")
     headers = headers_of(head + end)
@@ -33,27 +33,27 @@ def letter_of(writer: RequestWriter, key: str, kind: str, **more: Any) -> Seen:
 
 
 def test_the_body_is_compact_json_with_type_timestamp_and_data() -> None:
-    letter = letter_of(make_writer(), "call-1", "tool.requested", data={"tool": "é"}, attempt=1)
-    body = orjson.loads(letter.body)
+    request = request_of(make_writer(), "call-1", "tool.requested", data={"tool": "é"}, attempt=1)
+    body = orjson.loads(request.body)
     assert list(body) == ["type", "timestamp", "data"]
     assert body["type"] == "tool.requested"
     assert body["data"] == {"tool": "é"}
     assert body["timestamp"].endswith("Z")
     assert datetime.fromisoformat(body["timestamp"]).tzinfo is not None
-    assert b", " not in letter.body
+    assert b", " not in request.body
 
 
 def test_an_event_keeps_its_own_time_in_utc_while_the_signature_is_of_now() -> None:
     at = datetime(2020, 1, 2, 5, 4, 5, tzinfo=timezone(timedelta(hours=2)))
-    letter = letter_of(make_writer(), "evt-1", "message.posted", data={}, at=at, attempt=1)
-    assert orjson.loads(letter.body)["timestamp"] == "2020-01-02T03:04:05Z"
-    assert abs(int(letter.headers["webhook-timestamp"]) - datetime.now(UTC).timestamp()) < 60
+    request = request_of(make_writer(), "evt-1", "message.posted", data={}, at=at, attempt=1)
+    assert orjson.loads(request.body)["timestamp"] == "2020-01-02T03:04:05Z"
+    assert abs(int(request.headers["webhook-timestamp"]) - datetime.now(UTC).timestamp()) < 60
 
 
 def test_every_attempt_has_the_same_key_and_trace_and_its_own_span() -> None:
     writer = make_writer()
-    one, two = (letter_of(writer, "call-1", "tool.requested", data={}, attempt=number).headers for number in (1, 2))
-    other = letter_of(writer, "call-2", "tool.requested", data={}, attempt=1).headers
+    one, two = (request_of(writer, "call-1", "tool.requested", data={}, attempt=number).headers for number in (1, 2))
+    other = request_of(writer, "call-2", "tool.requested", data={}, attempt=1).headers
     assert one["webhook-id"] == one["idempotency-key"] == two["webhook-id"] == two["idempotency-key"] == "call-1"
     assert (one["dragoman-attempt"], two["dragoman-attempt"]) == ("1", "2")
     version, trace, span, flags = one["traceparent"].split("-")
@@ -74,18 +74,18 @@ def test_extra_headers_are_sent_and_those_of_the_contract_win() -> None:
         "traceparent": "forged",
         "dragoman-attempt": "forged",
     }
-    letter = letter_of(make_writer(**extra), "call-1", "tool.requested", data={}, attempt=1)
-    assert letter.headers["x-tenant"] == "acme"
-    assert letter.headers["content-type"] == "application/json"
-    assert "forged" not in letter.headers.values()
+    request = request_of(make_writer(**extra), "call-1", "tool.requested", data={}, attempt=1)
+    assert request.headers["x-tenant"] == "acme"
+    assert request.headers["content-type"] == "application/json"
+    assert "forged" not in request.headers.values()
     unsigned = RequestWriter(URL, secrets=[], headers=extra, clock=SystemClock())
-    assert "forged" not in letter_of(unsigned, "call-1.cancel", "tool.canceled", data={}).headers.values()
+    assert "forged" not in request_of(unsigned, "call-1.cancel", "tool.canceled", data={}).headers.values()
 
 
 def test_the_user_agent_is_dragoman_unless_another_is_configured() -> None:
-    assert letter_of(make_writer(), "k", "x", data={}).headers["user-agent"].startswith("dragoman/")
+    assert request_of(make_writer(), "k", "x", data={}).headers["user-agent"].startswith("dragoman/")
     acme = make_writer(**{"User-Agent": "acme/1"})
-    assert letter_of(acme, "k", "x", data={}).headers["user-agent"] == "acme/1"
+    assert request_of(acme, "k", "x", data={}).headers["user-agent"] == "acme/1"
 
 
 @pytest.mark.parametrize("value", ["a\r\nx-evil: 1", "a\nb", "a\rb", "a\0b"])

@@ -1,4 +1,4 @@
-"""Bells wake all who wait, once, and nobody who does not."""
+"""A wake-up reaches all who wait, once, and nobody who does not."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from gateway.runtime.feeds.wakeup import Ending, Waits, Wakeup, woken
 LONG = 5.0
 
 
-async def test_a_ring_wakes_all_who_wait() -> None:
+async def test_a_wakeup_wakes_all_who_wait() -> None:
     wakeup = Wakeup()
     waiting = [asyncio.create_task(woken(wakeup, within=LONG)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -19,13 +19,13 @@ async def test_a_ring_wakes_all_who_wait() -> None:
         assert await asyncio.gather(*waiting) == [True] * 3
 
 
-async def test_a_ring_that_nobody_waited_for_is_forgotten() -> None:
+async def test_a_wakeup_that_nobody_waited_for_is_forgotten() -> None:
     wakeup = Wakeup()
     wakeup.wake()
     assert await woken(wakeup, within=0.01) is False
 
 
-async def test_any_of_several_bells_is_enough_and_none_is_waited_for_afterwards() -> None:
+async def test_any_of_several_wakeups_is_enough_and_none_is_waited_for_afterwards() -> None:
     wakeup, ending = Wakeup(), Ending()
     waiting = asyncio.create_task(woken(wakeup, ending, within=LONG))
     await asyncio.sleep(0)
@@ -38,7 +38,7 @@ async def test_any_of_several_bells_is_enough_and_none_is_waited_for_afterwards(
     assert not ending.waiting
 
 
-async def test_two_rings_before_the_waiter_runs_are_one() -> None:
+async def test_two_wakeups_before_the_waiter_runs_are_one() -> None:
     wakeup, other = Wakeup(), Wakeup()
     waiting = asyncio.create_task(woken(wakeup, other, within=LONG))
     await asyncio.sleep(0)
@@ -59,7 +59,7 @@ async def test_a_canceled_waiter_leaves_nothing_behind() -> None:
     wakeup.wake()
 
 
-async def test_time_that_runs_out_right_behind_a_ring_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_time_that_runs_out_right_behind_a_wakeup_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     wakeup = Wakeup()
     faults: list[dict[str, object]] = []
     loop = asyncio.get_running_loop()

@@ -1,6 +1,6 @@
-"""A bell that somebody else rings too: everything twice, in another order, thousands of times, and nonsense between.
+"""Notifications from somebody else as well: everything twice, in another order, thousands of times, and nonsense.
 
-Rings carry no truth, so nobody who follows may see more, less or anything else for it, and no call may wait for it.
+They carry no truth, so nobody who follows may see more, less or anything else for it, and no call may wait for it.
 """
 
 import json
@@ -25,11 +25,11 @@ pytestmark = pytest.mark.faults
 ROUNDS, ROUND = 40, 500
 FOLLOWERS = 20
 TOGETHER = 10
-"""Rings in one transaction."""
+"""Notifications in one transaction."""
 GROWTH = 16 * 1024**2
-"""Bytes that a gateway may grow by in a flood; what is rung comes to more."""
-LETTERS = 7_900
-"""Letters that a ring may have."""
+"""Bytes that a gateway may grow by in a flood; what is notified comes to more."""
+LONGEST = 7_900
+"""Characters that a notification may have."""
 
 NONSENSE = [
     "",
@@ -50,31 +50,31 @@ NONSENSE = [
     f'["somebody", {"[" * 1_000}{"]" * 1_000}]',
     f'["somebody", [{"[" * 1_000}{"]" * 1_000}]]',
     '["somebody", ' + "[" * 3_000,
-    "x" * LETTERS,
+    "x" * LONGEST,
 ]
 
 
 class Stranger:
-    """Somebody else on the channel of the gateways, who has heard what they rang."""
+    """Somebody else on the channel of the gateways, who has heard what they notify."""
 
     def __init__(self, ear: "asyncpg.Connection[Any]", mouth: "asyncpg.Connection[Any]", channel: str) -> None:
         self._ear, self._mouth = ear, mouth
         self._channel = channel
         self._jitter = random.Random(5)
         self.heard: list[str] = []
-        """What the gateways have rung."""
-        self.rung = 0
-        """How many rings of its own have reached everybody, and how many letters they had."""
-        self.letters = 0
+        """What the gateways have notified."""
+        self.sent = 0
+        """How many notifications of its own have reached everybody, and how many characters they had."""
+        self.characters = 0
 
     async def listen(self) -> None:
         await self._ear.add_listener(self._channel, self._hear)
 
     async def notify(self, nonsense: Sequence[str]) -> None:
-        """Ring once more what was heard, the newest twice, all of it in no order, and nonsense between."""
+        """Send once more what was heard, the newest twice, all of it in no order, and nonsense between."""
         jitter = self._jitter
         again = jitter.choices(self.heard, k=ROUND // 4) + 2 * self.heard[-ROUND // 10 :]
-        fresh = [jitter.randbytes(LETTERS // 2).hex() for _ in range(ROUND // 4)]
+        fresh = [jitter.randbytes(LONGEST // 2).hex() for _ in range(ROUND // 4)]
         payloads = [*again, *fresh, *jitter.choices(nonsense, k=ROUND - len(again) - len(fresh))]
         jitter.shuffle(payloads)
         for start in range(0, ROUND, TOGETHER):
@@ -84,8 +84,8 @@ class Stranger:
 
     def _hear(self, _connection: object, pid: object, _channel: object, payload: object) -> None:
         if pid == self._mouth.get_server_pid():
-            self.rung += 1
-            self.letters += len(str(payload))
+            self.sent += 1
+            self.characters += len(str(payload))
         else:
             self.heard.append(str(payload))
 
@@ -105,9 +105,10 @@ async def stranger(scene: Scene) -> AsyncGenerator[Stranger]:
 
 
 @pytest.mark.fault(
-    "Rings between instances repeated, swapped and flooded with nonsense, under load", on="PostgreSQL, two instances"
+    "Notifications between instances repeated, swapped and flooded with nonsense, under load",
+    on="PostgreSQL, two instances",
 )
-async def test_rings_of_a_stranger_change_nothing_for_anybody(tmp_path: Path) -> None:
+async def test_notifications_of_a_stranger_change_nothing_for_anybody(tmp_path: Path) -> None:
     async with environment(tmp_path, "0.2") as both, stranger(both.scene) as other:
         scene = both.scene
         await scene.ask("once", within=20)
@@ -134,8 +135,8 @@ async def test_rings_of_a_stranger_change_nothing_for_anybody(tmp_path: Path) ->
 
             await until(all_there)
             assert here.faults == there.faults == []
-        assert other.rung > 10_000
-        assert other.letters > GROWTH > grown
+        assert other.sent > 10_000
+        assert other.characters > GROWTH > grown
         for instance in both.all:
             assert "Exception" not in instance.whole_log()
         await both.finish()
