@@ -1,6 +1,7 @@
-"""No two public classes of the product share a name: who reads one must not wonder which it is."""
+"""Names say what everybody would call it, and no two public classes of the product share one."""
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -58,3 +59,54 @@ def test_no_two_public_classes_have_the_same_name() -> None:
         found[name].append(place)
     shared = {name: places for name, places in found.items() if len(places) > 1}
     assert not shared, "\n".join(f"{name}: {' '.join(places)}" for name, places in shared.items())
+
+
+PRIVATE = {
+    "adopted": "taken over",
+    "bell": "notification, or wake-up",
+    "bulletin": "interaction feed",
+    "carrier": "owner",
+    "council": "runtime context",
+    "courier": "event delivery",
+    "dice": "jitter",
+    "ground": "environment",
+    "pump": "session worker",
+    "relay": "forwarding",
+    "seat": "player",
+    "stage": "environment",
+    "tally": "counters",
+    "tenure": "lease",
+    "witness": "record, or backend",
+}
+"""What we once called things, and what everybody calls them; log texts and labels of metrics are not looked at."""
+ALLOWED = {
+    "tests/bench/stages.py": {"stage"},  # the stages that a call goes through
+    "tests/bench/test_bench.py": {"stage"},
+    "tests/unit/packaging/test_container.py": {"stage"},  # as a Dockerfile has them
+}
+
+
+def words_of(path: Path) -> Iterator[tuple[str, int]]:
+    """The words of a module's name, of its identifiers and docstrings, each with its line."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    said = [(path.stem, 1)]
+    for node in ast.walk(tree):
+        line = getattr(node, "lineno", 1)
+        names = (getattr(node, part, None) for part in ("id", "attr", "name", "arg", "asname"))
+        said += [(name, line) for name in names if isinstance(name, str)]
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            said.append((node.value.value, line))
+    for text, line in said:
+        for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", text):
+            yield word.lower(), line
+
+
+def test_words_that_only_we_would_know_are_not_used() -> None:
+    found: set[str] = set()
+    for folder in ("gateway", "adapters", "tests"):
+        for path in (ROOT / folder).rglob("*.py"):
+            name = path.relative_to(ROOT).as_posix()
+            for word, line in words_of(path):
+                if (one := word.removesuffix("s")) in PRIVATE and one not in ALLOWED.get(name, ()):
+                    found.add(f"{name}:{line} {word}: {PRIVATE[one]}")
+    assert not found, "\n".join(sorted(found))

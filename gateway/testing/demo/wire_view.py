@@ -62,7 +62,7 @@ class _View:
         each = self._column(len(frames))[1]
         shown: list[Text] = []
         for call, passed in frames:
-            head = Text.assemble((DIALECTS[call.runtime], HEADING), (f"  {cut(_carrier(passed), each - 12)}", "dim"))
+            head = Text.assemble((DIALECTS[call.runtime], HEADING), (f"  {cut(_transport(passed), each - 12)}", "dim"))
             shown.append(Text("\n").join([head, self._json(passed.text, each, FRAME_LINES)]))
         return self.columns(shown)
 
@@ -123,7 +123,7 @@ class _View:
         return text
 
 
-def _carrier(passed: Passed) -> str:
+def _transport(passed: Passed) -> str:
     if passed.head.isdigit():
         return "SSE" if passed.text.startswith(("event:", "id:")) else f"HTTP {passed.head}"
     return passed.head or "Socket.IO"
