@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, distributions, entry_points
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,15 +24,19 @@ _MOVED = {
     "gateway.transports": "gateway.links",
 }
 """Where ports 2 has what an adapter of ports 1 imports."""
-_PORTS_1 = (
-    "it is made for ports 1, this gateway has ports 2: write "
-    + ", ".join(f"`{new}` for `{old}`" for old, new in _MOVED.items())
-    + ", `def connector(self, options)` for `def connector(self, options, tools)`, and"
+_CHANGED = (
+    "`def connector(self, options)` for `def connector(self, options, tools)`, and"
     " `async def create(self, order)` for `async def create(self, labels)`: the order has `labels`, `tools`, `name`,"
     " `instructions` and `mcp`, and what it answers says in `told` and `losses` what became of them; add"
     " `async def declared(self, native_id)`, which answers None where the runtime cannot be asked for its tools, and"
     " `takes_tools` to the capabilities"
 )
+_PORTS_1 = (
+    "it is made for ports 1, this gateway has ports 2: write "
+    + ", ".join(f"`{new}` for `{old}`" for old, new in _MOVED.items())
+    + f", {_CHANGED}"
+)
+_HALF_MENDED = f"it says ports 2, but its `connector` cannot be called with the options alone: write {_CHANGED}"
 
 APART = "give Dragoman an environment of its own (python -m venv), or use its image"
 
@@ -160,4 +165,17 @@ def _fault_of(loaded: Any, name: str) -> str | None:
         return "its `options` is not a subclass of gateway.adapter.port.RuntimeOptions"
     if loaded.name != name:
         return f"it calls itself {loaded.name!r}, its entry point {name!r}"
-    return None
+    return None if _takes_options(loaded.connector) else _HALF_MENDED
+
+
+def _takes_options(connector: object) -> bool:
+    """Whether it can be called with the options alone; what is no function, or does not tell, is let through."""
+    if not callable(connector):
+        return True
+    try:
+        signature(connector).bind(None)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True

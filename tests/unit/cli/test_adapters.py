@@ -17,7 +17,13 @@ class ADAPTER:
     name, protocol, ports, options, capabilities = "pigeon", "pigeon/1", 2, RuntimeOptions, None
     codec = connector = None
 """
+HALF_MENDED = f"""\
+{GOOD.replace("codec = connector", "codec")}
+    def connector(self, options, tools): ...
 
+ADAPTER = ADAPTER()
+"""
+"""As ports 2 want it but for the function that ports 1 had."""
 
 Install = Callable[..., FoundAdapter]
 
@@ -63,6 +69,7 @@ def test_somebody_elses_adapter_is_found_by_its_name(install: Install) -> None:
         (GOOD.replace("2, RuntimeOptions", "3, RuntimeOptions"), "made for ports version 3, this gateway has 2"),
         (GOOD.replace("2, RuntimeOptions", "1, RuntimeOptions"), "made for ports 1, this gateway has ports 2: write `"),
         (GOOD.replace("2, RuntimeOptions", "2, dict"), "its `options` is not a subclass"),
+        (HALF_MENDED, "write `def connector(self, options)` for `def connector(self, options, tools)`"),
         (
             GOOD.replace('"pigeon", "pigeon/1"', '"dove", "pigeon/1"'),
             "calls itself 'dove', its entry point 'pigeon'",
@@ -81,6 +88,11 @@ def test_a_broken_adapter_is_named_with_its_origin_and_the_mend(install: Install
     assert (
         "(installed by dragoman-pigeon 2.0, line `pigeon = dragoman_pigeon:ADAPTER` in [dragoman.adapters])" in message
     )
+
+
+def test_an_adapter_whose_connector_takes_the_options_alone_is_used(install: Install) -> None:
+    found = install(HALF_MENDED.replace("options, tools", "options"))
+    assert (found.fault, found.adapter is None) == (None, False)
 
 
 def test_two_adapters_of_one_name_are_refused(install: Install) -> None:

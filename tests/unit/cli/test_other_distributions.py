@@ -20,7 +20,11 @@ from gateway.transports.rest import post_json
 class ADAPTER:
     name, protocol, ports, options = "pigeon", "pigeon/1", PORTS_VERSION, RuntimeOptions
     capabilities = Capabilities(accepts=frozenset(), emits=frozenset(), turns="inferred", delivery="silence")
-    codec = connector = None
+    codec = None
+
+    @staticmethod
+    def connector(options, tools):
+        return None
 """
 """An adapter as it was written for 0.2.0."""
 
@@ -81,6 +85,11 @@ def test_an_installed_adapter_of_ports_1_is_refused_with_the_lines_to_change(tmp
     for new, old in moves:
         mended = mended.replace(f"from {old}", f"from {new}")
     (tmp_path / "site/dragoman_pigeon.py").write_text(mended)
+    told = run(sys.executable, "-m", "gateway", "doctor", env={"PYTHONPATH": str(tmp_path / "site")})
+    assert "its `connector` cannot be called with the options alone" in told
+    assert "`def connector(self, options)` for `def connector(self, options, tools)`" in told
+    assert "`async def create(self, order)` for `async def create(self, labels)`" in told
+    (tmp_path / "site/dragoman_pigeon.py").write_text(mended.replace("(options, tools)", "(options)"))
     told = run(sys.executable, "-m", "gateway", "doctor", env={"PYTHONPATH": str(tmp_path / "site")})
     assert "pigeon speaks pigeon/1, ports 2, from dragoman-pigeon 3.1" in told
 
