@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml tests/requirements.txt
 demo: $(STAMP) ## Play a scripted game through a real gateway, in every dialect
 	$(BIN)/dragoman demo
 
-test: $(STAMP) ## Static checks and tests, in six to eight minutes on two cores
+test: $(STAMP) ## Static checks and tests, in five to eight minutes on two cores
 	@$(MAKE) --no-print-directory -j 2 check unit
 
 check: $(STAMP) lint types imports ## The static checks only

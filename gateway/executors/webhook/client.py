@@ -1,8 +1,8 @@
 """POSTs bytes to one URL over kept-alive connections and says exactly how far each attempt got.
 
 An attempt ends in one of four values, never in an exception. `NotSent` is a proof, not a guess: nothing is
-written before a connection stands, TLS included. Everything after that moment is `Lost` until an answer's
-status is read.
+written before a connection stands, TLS included. Everything after that moment is `ConnectionBroken`
+until an answer's status is read.
 
 A general HTTP client spent a quarter of a tool call's CPU on redirects, cookies, proxies and streams, none of
 which belongs to this exchange; so only its parts are used: the race between the addresses of a name

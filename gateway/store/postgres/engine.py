@@ -1,6 +1,6 @@
 """The engine for several gateways: PostgreSQL 14 or newer, one schema, nothing acknowledged before it is on its disk.
 
-Steps are committed in batches (`lanes`), everything else beside them (`pool`), each exactly
+Steps are committed in batches (`commits`), everything else beside them (`pool`), each exactly
 once (`once`). A server that is away is waited for: commits up to ten seconds, questions up to
 five, and then EngineUnavailable names the place; nothing is ever written of what was refused.
 """
