@@ -143,14 +143,15 @@ class Client:
 
     async def events(self, session: Session | str, *, after: int = 0) -> AsyncGenerator[Envelope | Gap]:
         """Read what is on record behind a sequence; a `Gap` stands where retention has removed some."""
-        path, place = f"{_session_path(session)}/events", after
+        path, place, restored = f"{_session_path(session)}/events", after, False
         while True:
             try:
                 page = await self._transport.ask("GET", path, query={"after": place, "limit": _PAGE}, repeatable=True)
             except RequestRefused as exc:
                 first = exc.problem.first_sequence
-                if exc.type != "gone" or first is None or first <= place + 1:
+                if exc.type != "gone" or first is None or first == place + 1 or (first <= place and restored):
                     raise
+                restored = restored or first <= place
                 yield Gap(first)
                 place = first - 1
                 continue

@@ -146,8 +146,9 @@ _ROWS = (
     ProblemKind(
         "gone",
         410,
-        "The events were removed",
-        "Retention removed the events right behind the sequence that was asked for.",
+        "The history does not go on there",
+        "Retention removed the events right behind the sequence that was asked for, or the session ends before it, as "
+        "it may after its store was restored.",
         "Begin at `first_sequence`, that is with `after` one below it.",
     ),
     ProblemKind(

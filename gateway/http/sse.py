@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.errors import DragomanError, Overloaded
 from gateway.events import Envelope, Gap, Live, Missed, dump_event, to_json
+from gateway.events.frozen import frozen
 from gateway.guard import Tasks, guard
 from gateway.http.reply import dump
 from gateway.http.room import Room
@@ -40,6 +41,11 @@ _RETRY = chunk_of(b"retry: 1000\n")
 """A line of the first event's block: a block of its own would be an empty event to some clients (httpx-sse)."""
 _HEARTBEAT = chunk_of(b": heartbeat\n")
 """A comment line; with an empty line behind it, the same clients would see an empty event."""
+
+
+@frozen
+class Beyond(Gap):
+    """The session ends before the reader's place, as it may after its store was restored."""
 
 
 class Frames:
@@ -76,6 +82,9 @@ def frame_of(item: News | Gap | InteractionShown | Missed) -> bytes:
     match item:
         case News():
             return b"".join(map(_frame_of_one, item.items))
+        case Beyond():
+            # With an id, whoever comes back before the next event goes on behind this place, and not its own again.
+            return b"id: %d\n%b" % (item.first_sequence - 1, frame_of(Gap(item.first_sequence)))
         case Gap():
             return b"event: gap\ndata: %s\n\n" % dump({"first_sequence": item.first_sequence})
         case InteractionShown():

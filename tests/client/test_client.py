@@ -109,6 +109,18 @@ async def test_history_that_retention_has_removed_is_a_gap(here: tuple[Environme
         await reading.aclose()
 
 
+async def test_a_place_behind_the_end_as_after_a_restore_is_a_gap(here: tuple[Environment, Client]) -> None:
+    environment, dragoman = here
+    session = await environment.attach()
+    assert await all_of(dragoman.events(session, after=7)) == [Gap(3)]
+    following = dragoman.follow(session, after=7)
+    assert await anext(following) == Gap(3)
+    await environment.post(session, 3)
+    told = [await anext(following) for _ in range(3)]
+    assert [one.sequence for one in told if isinstance(one, Envelope)] == [3, 4, 5]
+    await following.aclose()
+
+
 async def test_a_call_from_outside_is_waited_for_and_its_key_makes_it_one(here: tuple[Environment, Client]) -> None:
     environment, dragoman = here
     session = await dragoman.session(await environment.attach())

@@ -298,10 +298,17 @@ async def test_events_come_once_and_in_order_whatever_a_proxy_makes_of_the_strea
     assert [one.headers["last-event-id"] for one in server.told(NEWS)] == ["0", "2", "3", "3", "3", "3", "6"]
 
 
-async def test_what_lies_behind_the_end_of_a_session_is_an_error_and_not_silence() -> None:
-    async with StrangeServer({ROW: [answer(session(3))], NEWS: [STREAM]}) as server, Client(server.url) as dragoman:
-        with pytest.raises(UnexpectedAnswer, match="ends at 3, before 4"):
-            await collect(dragoman.follow("s", after=4), 1)
+async def test_a_server_that_says_of_each_place_that_it_is_gone_is_not_asked_for_ever() -> None:
+    def gone(first: int) -> bytes:
+        body = {"type": "/problems/gone", "title": "gone", "status": 410, "detail": "no", "first_sequence": first}
+        return answer(body, "410 Gone", kind="application/problem+json")
+
+    for firsts in ([4, 10, 4], [4, 3], [4, 4]):
+        async with StrangeServer({EVENTS: [gone(first) for first in firsts]}) as server:
+            async with Client(server.url) as dragoman:
+                with pytest.raises(RequestRefused, match="no"):
+                    await collect(dragoman.events("s", after=7), 4)
+            assert len(server.told(EVENTS)) == len(firsts)
 
 
 @pytest.mark.parametrize(("last", "words"), [(b"", "broke"), (STREAM, "the stream has ended")])

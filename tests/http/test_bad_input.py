@@ -393,6 +393,16 @@ async def test_bad_places_in_the_history_are_refused(api: httpx.AsyncClient, ses
     problem(await api.get(f"/v1/sessions/{session_id}/events?{query}"), 400, "invalid-request")
 
 
+async def test_a_place_behind_the_end_of_the_history_is_gone(api: httpx.AsyncClient, session_id: str) -> None:
+    path = f"/v1/sessions/{session_id}/events"
+    assert (await api.get(f"{path}?after=2")).json() == {"data": [], "next": None}
+    for after in (3, 1_000_000):
+        body = problem(await api.get(f"{path}?after={after}"), 410, "gone")
+        assert body["first_sequence"] == 3
+        assert "ends at 2" in str(body["detail"])
+    problem(await api.get("/v1/sessions/nope/events?after=3"), 404, "not-found")
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -139,6 +139,20 @@ async def test_a_gap_says_what_is_left(wire: httpx.AsyncClient, environment: Env
         assert (await reader.event())["id"] == "5"
 
 
+@pytest.mark.parametrize(
+    ("query", "headers"), [("?after=5", {}), ("", {"last-event-id": "1000000"}), ("?after=0", {"last-event-id": "5"})]
+)
+async def test_a_cursor_behind_the_end_is_told_where_the_session_ends_and_goes_on_there(
+    wire: httpx.AsyncClient, environment: Environment, session_id: str, query: str, headers: dict[str, str]
+) -> None:
+    await environment.post(session_id, 2)
+    async with following(wire, session_id, query, headers) as reader:
+        # With an id, so that it is behind the end when it comes back.
+        assert await reader.event() == {"id": "4", "event": "gap", "data": '{"first_sequence":5}'}
+        await environment.post(session_id, 2)
+        assert [(await reader.event())["id"] for _ in range(2)] == ["5", "6"]
+
+
 async def test_a_quiet_stream_has_heartbeats(
     wire: httpx.AsyncClient, environment: Environment, session_id: str
 ) -> None:

@@ -1,6 +1,7 @@
 """Posting events to a session, reading its history, and following it live."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Header, Query, Response
@@ -23,7 +24,8 @@ from gateway.http.route import (
     SessionPath,
     read_sequence,
 )
-from gateway.http.sse import EventStream
+from gateway.http.sse import Beyond, EventStream
+from gateway.runtime.views import StreamItem
 from gateway.store.step import Keep
 
 router = APIRouter(route_class=OperationRoute, tags=["events"])
@@ -89,6 +91,9 @@ async def list_events(gateway: GatewayDep, session_id: SessionPath, query: Annot
         envelopes = await gateway.read(session_id, after=query.after, limit=query.limit)
     except Truncated as exc:
         raise Gone(str(exc), first_sequence=exc.first_sequence) from exc
+    if not envelopes and query.after > (last := (await gateway.session(session_id)).last_sequence):
+        text = f"the session ends at {last}, before {query.after}: was its store restored? Go on with `after={last}`"
+        raise Gone(text, first_sequence=last + 1)
     after = envelopes[-1].sequence if len(envelopes) == query.limit else None
     return listing([to_json(envelope) for envelope in envelopes], after)
 
@@ -114,18 +119,21 @@ async def stream_events(
 
     `id` is the sequence, `event` the kind, `data` the envelope. What is only live (typing, pieces of text) has no `id`
     and `data` is `{"live": true, "after_sequence", "event"}`. Where history is gone, an event `gap` tells the
-    `first_sequence` that is left. Without `Last-Event-ID` and `after` the stream begins with what happens next;
-    `after=0` begins at the beginning.
+    `first_sequence` that is left. Where the session ends before the place that was asked for, it tells what comes next,
+    and its `id` is one below. Without `Last-Event-ID` and `after` the stream begins with what happens next; `after=0`
+    begins at the beginning.
     """
     # A browser that reconnects keeps its old URL, so the header is the fresher of the two.
     after = query.after if last_event_id is None else last_event_id
-    await gateway.session(session_id)
+    last = (await gateway.session(session_id)).last_sequence
     followers = request.face.followers
     api, limits = gateway.settings.api, gateway.settings.limits
     memory = int(api.followers_memory)
     followers.admit(session_id, most=limits.followers, most_each=limits.session_followers, memory=memory)
+    is_beyond = after is not None and after > last
+    items = gateway.follow(session_id, after=last if is_beyond else after)
     return EventStream(
-        gateway.follow(session_id, after=after),
+        _behind(Beyond(last + 1), items) if is_beyond else items,
         followers,
         about=session_id,
         buffer=int(api.follower_buffer),
@@ -153,6 +161,14 @@ async def redeliver_event(
     """
     await gateway.redeliver(session_id, sequence, wanted.target)
     return Reply({"session_id": session_id, "sequence": sequence, "target": wanted.target}, 202)
+
+
+async def _behind(gap: Beyond, items: AsyncGenerator[StreamItem]) -> AsyncGenerator[StreamItem]:
+    """Tell of a gap first."""
+    yield gap
+    async with aclosing(items):
+        async for item in items:
+            yield item
 
 
 def _written(envelopes: Sequence[Envelope]) -> Reply:
