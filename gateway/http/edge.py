@@ -20,8 +20,8 @@ REQUEST_ID = b"x-request-id"
 _PLAIN_ID = re.compile(rb"[\w.:/+=@-]{1,128}")
 _QUIET = ("/healthz", "/livez", "/health", "/readyz", "/ready", "/metrics")
 _CLIENT_LEFT = 499
-_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
-_NO_STORE = (b"cache-control", b"no-store")
+HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
+NO_STORE = (b"cache-control", b"no-store")
 
 # Ids need only differ; asking the system for each would cost more than the rest of it.
 _jitter = random.Random()  # noqa: S311
@@ -131,9 +131,9 @@ class _Exchange:
             self.status = message["status"]
             if self.deadline is not None:
                 self.deadline.reschedule(None)
-            headers = [*message.get("headers", ()), *_HEADERS, self._scope["headers"][-1]]
+            headers = [*message.get("headers", ()), *HEADERS, self._scope["headers"][-1]]
             if b"cache-control" not in dict(headers):
-                headers.append(_NO_STORE)
+                headers.append(NO_STORE)
             message = {**message, "headers": headers}
         elif self._scope["state"]["head"] and message["type"] == "http.response.body":
             message = {**message, "body": b""}

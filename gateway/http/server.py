@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from datetime import timedelta
+from http import HTTPStatus
 from typing import Any, cast
 
 import uvicorn
@@ -11,6 +12,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.guard import guard_call
 from gateway.http.app import followers_of
+from gateway.http.edge import HEADERS, NO_STORE
+from gateway.http.errors import Refused, problem_reply
 from gateway.http.sse import WIRE, Wire
 from gateway.settings.model import Limits
 
@@ -19,10 +22,22 @@ _UNSENT_BYTES = 16 * 1024
 """What a connection keeps of what was written and the kernel does not take, before it counts as full."""
 _HEAD_DEADLINE = timedelta(seconds=30)
 _AROUND_A_HEADER = len(": \r\n")
-_TOO_LARGE = "The request head is too large."
 _MOST_CONNECTIONS = 8_192
 _BESIDE_FOLLOWERS = 3_192
 """Connections for requests, where more followers are allowed than those leave room for."""
+
+
+def _refusal(problem: str, detail: str) -> bytes:
+    """Write an answer to what is no request, which no application is asked about."""
+    reply = problem_reply(Refused(problem, detail))
+    reply.headers["connection"] = "close"
+    lines = [b"HTTP/1.1 %d %b" % (reply.status_code, HTTPStatus(reply.status_code).phrase.encode())]
+    lines += [b"%b: %b" % header for header in (*reply.raw_headers, *HEADERS, NO_STORE)]
+    return b"\r\n".join([*lines, b"", bytes(reply.body)])
+
+
+_HEAD_TOO_LARGE = _refusal("head-too-large", "the request line and the headers have over 64 KiB")
+_UNREADABLE = _refusal("invalid-request", "this is no HTTP/1.1 request; its line, its headers or its chunks are wrong")
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -53,10 +68,17 @@ class BoundedHttp(HttpToolsProtocol):
         if self._head_timer is not None and heads == self._heads:
             self._head_bytes += len(data)
             if self._head_bytes > _HEAD_BYTES and not self.transport.is_closing():
-                self.send_400_response(_TOO_LARGE)
+                self.send_400_response("")
 
     def send_400_response(self, msg: str) -> None:
-        super().send_400_response(_TOO_LARGE if self._head_seen > _HEAD_BYTES else msg)
+        del msg
+        if self.transport.is_closing():
+            return
+        # Behind the beginning of an answer, another one would be taken for its rest.
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            is_large = self._head_seen > _HEAD_BYTES or self._head_bytes > _HEAD_BYTES
+            self.transport.write(_HEAD_TOO_LARGE if is_large else _UNREADABLE)
+        self.transport.close()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -88,7 +110,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._head_seen += size
         if self._head_seen > _HEAD_BYTES:
             # What the parser makes of it is a request that cannot be read, and refused as such.
-            raise ValueError(_TOO_LARGE)
+            raise ValueError("the request head is too large")
 
     def _expect_head(self) -> None:
         self._head_is_there()

@@ -1,6 +1,7 @@
 """The server's own walls: the size of request heads, and rude clients."""
 
 import asyncio
+import json
 
 import httpx
 import pytest
@@ -33,6 +34,20 @@ async def exchange(port: int, raw: bytes) -> bytes:
         writer.close()
 
 
+def refusal(answer: bytes) -> dict[str, object]:
+    """Read the problem in the answer to what is no request, which is as long as its head says, and the last one."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status, *lines = head.decode().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines)
+    assert headers["content-type"] == "application/problem+json"
+    assert headers["content-length"] == str(len(body))
+    assert (headers["connection"], headers["cache-control"]) == ("close", "no-store")
+    problem: dict[str, object] = json.loads(body)
+    assert status.startswith(f"HTTP/1.1 {problem['status']} ")
+    assert {"type", "title", "status", "detail"} <= set(problem)
+    return problem
+
+
 @pytest.mark.parametrize(
     "raw",
     [
@@ -42,27 +57,54 @@ async def exchange(port: int, raw: bytes) -> bytes:
     ],
 )
 async def test_an_endless_request_head_is_cut_off(url: str, wire: httpx.AsyncClient, raw: bytes) -> None:
-    assert (await exchange(port_of(url), raw))[:12] in {b"HTTP/1.1 400", b""}
+    assert (await exchange(port_of(url), raw))[:12] in {b"HTTP/1.1 431", b""}
     assert (await wire.get("/healthz")).status_code == 200
 
 
 @pytest.mark.parametrize(
-    ("size", "status"), [(60_000, b"HTTP/1.1 200"), (100_000, b"HTTP/1.1 400")], ids=["60 KB", "100 KB"]
+    ("size", "status"), [(60_000, b"HTTP/1.1 200"), (100_000, b"HTTP/1.1 431")], ids=["60 KB", "100 KB"]
 )
 async def test_a_whole_request_head_in_one_read_is_bounded_as_well(url: str, size: int, status: bytes) -> None:
     head = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Long: " + b"x" * size + b"\r\n\r\n"
     answer = await exchange(port_of(url), head)
     assert answer.startswith(status)
     if size == 100_000:
-        assert answer.endswith(b"The request head is too large.")
+        assert refusal(answer)["type"] == "/problems/head-too-large"
+
+
+_POST = b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer all-of-it\r\n"
 
 
 @pytest.mark.parametrize(
-    "raw", [b"\x16\x03\x01\x02\x00\x01\x00", b"GET\r\n\r\n", b"\x00" * 100, b"NOPE / HTTP/1.1\r\n\r\n"]
+    "raw",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"GET\r\n\r\n",
+        b"\x00" * 100,
+        b"NOPE / HTTP/1.1\r\n\r\n",
+        b"GET /\xc3\xa9 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nX-A: a\x00b\r\n\r\n",
+        _POST + b"Content-Length: -1\r\n\r\n",
+        _POST + b"Content-Length: x\r\n\r\n",
+        _POST + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
+        _POST + b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n",
+    ],
 )
 async def test_what_is_not_http_gets_a_400_and_the_server_lives(url: str, wire: httpx.AsyncClient, raw: bytes) -> None:
-    assert (await exchange(port_of(url), raw)).startswith(b"HTTP/1.1 400")
+    problem = refusal(await exchange(port_of(url), raw))
+    assert (problem["status"], problem["type"]) == (400, "/problems/invalid-request")
     assert (await wire.get("/healthz")).status_code == 200
+
+
+async def test_what_is_not_http_behind_a_stream_is_not_written_into_it(url: str, session_id: str) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port_of(url))
+    path = f"/v1/sessions/{session_id}/events/stream"
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer all-of-it\r\n\r\n".encode())
+    async with asyncio.timeout(5):
+        await reader.readuntil(b": heartbeat\n\r\n")
+        writer.write(b"\x00\x00\r\n\r\n")
+        assert b"HTTP/1.1" not in await reader.read()
+    writer.close()
 
 
 async def test_many_requests_on_one_connection_are_answered(url: str) -> None:
