@@ -75,7 +75,7 @@ class BoundedHttp(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         # Behind the beginning of an answer, another one would be taken for its rest.
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+        if not self.cycle or self.cycle.response_complete or not self.cycle.response_started:
             is_large = self._head_seen > _HEAD_BYTES or self._head_bytes > _HEAD_BYTES
             self.transport.write(_HEAD_TOO_LARGE if is_large else _UNREADABLE)
         self.transport.close()
