@@ -393,7 +393,7 @@ class Problem(BaseModel):
     pointer: str | None = None
     """RFC 6901 pointer into the body, where one place is wrong."""
     first_sequence: int | None = None
-    """With `gone`: the oldest event that is left."""
+    """With `gone`: the oldest event that is left, or the next one where the history ends before it."""
     scope: str | None = None
     """With `forbidden`: the scope that is needed."""
     errors: list[dict[str, Any]] | None = None

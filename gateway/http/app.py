@@ -46,10 +46,12 @@ def followers_of(app: FastAPI) -> Followers:
 
 async def _tell(request: Request, exc: Exception) -> Response:
     request.state.problem = problem_of(exc)
-    response = problem_reply(exc)
     if isinstance(exc, HTTPException) and exc.status_code == 405:
-        response.headers["allow"] = ", ".join(_methods(request))
-    return response
+        allowed = ", ".join(_methods(request))
+        response = problem_reply(Refused("method-not-allowed", f"this path takes {allowed}"))
+        response.headers["allow"] = allowed
+        return response
+    return problem_reply(exc)
 
 
 def _methods(request: Request) -> list[str]:

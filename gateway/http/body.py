@@ -1,6 +1,7 @@
 """The door for request bodies and queries: bounded, strict JSON, with an error that names the place."""
 
 import asyncio
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,13 +14,16 @@ from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
 from gateway.http.errors import Refused
+from gateway.http.requests import Misplaced
 from gateway.http.wording import word
 from gateway.json_reading import Unreadable, read_strictly
+from gateway.json_values import find_fault
 
 DEPTH = 64
 """How deep a body may nest."""
 BODY_DEADLINE = timedelta(seconds=30)
 _MOST_ERRORS = 10
+_LONG_NUMBER = 30
 _JSON_TYPE = re.compile(r"application/(?:[a-z0-9.+-]+\+)?json", re.IGNORECASE)
 
 
@@ -41,6 +45,17 @@ class JsonRequest(Request):
         self._value = parse_json(raw)
         if not isinstance(self._value, dict):
             raise Refused("invalid-request", f"expected a JSON object, got {_json_name(self._value)}", pointer="")
+
+    async def read_none(self) -> None:
+        """See to it that there is no body, or an empty object.
+
+        Raises:
+            Refused, TooLarge: there is one.
+        """
+        await self.read(optional=True)
+        for member in self._value or ():
+            place = _pointer([member])
+            raise Refused("invalid-request", f"{place}: unknown member; this operation takes none", pointer=place)
 
     async def raw(self) -> bytes:
         """Read the body as it came.
@@ -70,7 +85,22 @@ def parse_json(raw: bytes) -> Any:
     try:
         return read_strictly(raw, max_depth=DEPTH)
     except Unreadable as exc:
-        raise Refused("invalid-json", _explain(exc)) from exc
+        place = place_of_fault(raw)
+        raise Refused("invalid-json", _explain(exc), **({} if place is None else {"pointer": place})) from exc
+
+
+def place_of_fault(raw: bytes) -> str | None:
+    """Find the place of what JSON has and nobody may hand on; None where it is no JSON at all."""
+    try:
+        fault = find_fault(json.loads(raw, parse_int=_whole), forbid_keys=False, max_depth=DEPTH)
+    except (ValueError, RecursionError):
+        return None
+    return None if fault is None else fault.path
+
+
+def _whole(digits: str) -> int:
+    # Python itself refuses to read much longer ones.
+    return int(digits) if len(digits) < _LONG_NUMBER else 10**_LONG_NUMBER
 
 
 def refuse_repeats(model: type[BaseModel], request: Request) -> None:
@@ -83,7 +113,21 @@ def refuse_repeats(model: type[BaseModel], request: Request) -> None:
     for name, times in Counter(name for name, _ in given).items() if len(given) > 1 else ():
         field = model.model_fields.get(name)
         if times > 1 and (field is None or get_origin(field.annotation) is not list):
-            raise Refused("invalid-request", f"the query parameter {name[:50]!r} is given twice")
+            raise _misplaced(name[:50], f"the query parameter {name[:50]!r} is given twice")
+
+
+def refuse_two_keys(request: Request) -> None:
+    """Two different keys would be two requests.
+
+    Raises:
+        Refused: `invalid-request` with the name of the header.
+    """
+    if len(set(request.headers.getlist("idempotency-key"))) > 1:
+        raise _misplaced("Idempotency-Key", "the header Idempotency-Key is given twice, and differs")
+
+
+def _misplaced(parameter: str, detail: str) -> Refused:
+    return Refused("invalid-request", detail, errors=[{"parameter": parameter, "detail": detail}])
 
 
 def misfit_query(errors: Sequence[ErrorDetails], model: type[BaseModel], request: Request) -> Refused:
@@ -95,7 +139,7 @@ def misfit_query(errors: Sequence[ErrorDetails], model: type[BaseModel], request
             "detail": word(error, model, error["loc"][1:], dict(request.query_params), noun="parameter")[:300],
         }
         for error in errors[:_MOST_ERRORS]
-        for name in [str((*error["loc"], "")[1])]
+        for name in [str((*error["loc"], *_member_of(error), "")[1])]
     ]
     first = found[0]
     named = f"query parameter {first['parameter']!r}" if first["parameter"] else "the query parameters"
@@ -116,7 +160,7 @@ def misfit(
     `skip` is how many steps of their places lie outside the body.
     """
     found = [
-        {"pointer": at + _pointer(place), "detail": word(error, model, place, body)[:300]}
+        {"pointer": at + _pointer((*place, *_member_of(error))), "detail": word(error, model, place, body)[:300]}
         for error in errors[:_MOST_ERRORS]
         for place in [_place_in(body, error["loc"][skip:])]
     ]
@@ -124,6 +168,12 @@ def misfit(
     return Refused(
         problem, f"{first['pointer'] or 'the body'}: {first['detail']}", pointer=first["pointer"], errors=found
     )
+
+
+def _member_of(error: ErrorDetails) -> tuple[str, ...]:
+    """Name the member that what is wrong with the whole is about, where it is about one."""
+    raised = error.get("ctx", {}).get("error")
+    return (raised.member,) if isinstance(raised, Misplaced) else ()
 
 
 def _place_in(body: Any, location: Sequence[int | str]) -> tuple[int | str, ...]:

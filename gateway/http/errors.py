@@ -1,5 +1,6 @@
 """One table of all problems the API can answer with: exception, status, type, title, meaning, mend and log level."""
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,6 +11,8 @@ from gateway.http.reply import Reply
 
 Level = Literal["info", "warning", "error"]
 _LONGEST_DETAIL = 1_000
+_PLACE_OF_ARGUMENT = re.compile(r"Invalid arguments for '[^']*'…?: at (the top|/[^\s:…\\]*): ")
+"""The first place that the text names; one that it had to cut or to write otherwise is no pointer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +174,7 @@ _ROWS = (
         422,
         "The arguments do not fit the tool",
         "The tool's schema, which the configuration declares, does not allow these arguments. Nothing was called.",
-        "`detail` names each place, as an agent would be told.",
+        "`detail` names each place, as an agent would be told; `pointer` is the first, where it can be written.",
     ),
     ProblemKind(
         "inexpressible",
@@ -356,6 +359,8 @@ def _members(exc: BaseException) -> dict[str, Any]:
             # The engines name a query parameter plainly; only places in the body are pointers.
             in_body = not pointer or pointer.startswith("/")
             return {"pointer": pointer} if in_body else {"errors": [{"parameter": pointer, "detail": exc.args[0]}]}
+        case errors.InvalidArguments() if place := _PLACE_OF_ARGUMENT.match(str(exc)):
+            return {"pointer": "/arguments" + place[1].replace("the top", "")}
         case errors.CannotExpress(path=path) if path:
             return {"pointer": path}
         case errors.Gone() | errors.Truncated():

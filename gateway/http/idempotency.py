@@ -14,7 +14,8 @@ from fastapi import Header
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.errors import EngineUnavailable
+from gateway.errors import EngineUnavailable, InvalidRequest
+from gateway.http.body import refuse_two_keys
 from gateway.http.errors import Refused
 from gateway.http.reply import dump
 from gateway.runtime.app import Gateway
@@ -180,8 +181,10 @@ class _Place:
 
 
 def _place(request: Request, key: str, fingerprint: bytes) -> _Place:
+    refuse_two_keys(request)
     if not 1 <= len(key) <= _LONGEST_KEY or not key.isascii() or not key.isprintable():
-        raise Refused("invalid-request", f"Idempotency-Key must be 1 to {_LONGEST_KEY} printable ASCII characters")
+        reason = f"Idempotency-Key must be 1 to {_LONGEST_KEY} printable ASCII characters"
+        raise InvalidRequest(reason, pointer="Idempotency-Key")
     scope = f"{request.state.caller.name} {request.method} {request.url.path}"
     return _Place(key, scope, hashlib.sha256(fingerprint).hexdigest())
 

@@ -139,7 +139,7 @@ def document(route: APIRoute) -> None:
     if access.scope is not None:
         # Health and the problem pages read nothing that could be away.
         names += ["unavailable", "unauthorized", "forbidden", "foreign-origin"]
-    if route.body_field is not None:
+    if "POST" in route.methods:
         names += ["invalid-request", "invalid-json", "request-timeout", "too-large", "unsupported-media-type"]
     if route.dependant.query_params:
         names += ["invalid-request"]

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from gateway.events.described import Described
 from gateway.runtime.calls.dead_letters import Which
@@ -14,7 +14,24 @@ Label = Annotated[str, Field(max_length=256)]
 TARGET = r"^(runtime|destination:[A-Za-z0-9][A-Za-z0-9._-]{0,63})$"
 LONGEST_CALL_KEY = 200
 CALL_KEY = rf"^[ -~]{{1,{LONGEST_CALL_KEY}}}$"
+
+
+def _without_nul(given: str) -> str:
+    if "\0" in given:
+        raise ValueError("must not hold the character U+0000")
+    return given
+
+
+NativeId = Annotated[str, Field(min_length=1, max_length=512), AfterValidator(_without_nul)]
 LabelName = Annotated[str, Field(min_length=1, max_length=64)]
+
+
+class Misplaced(ValueError):
+    """A member that does not go with the others, or that they lack."""
+
+    def __init__(self, member: str, reason: str) -> None:
+        super().__init__(reason)
+        self.member = member
 
 
 class Body(Described):
@@ -26,7 +43,7 @@ class Body(Described):
 class OpenSession(Body):
     runtime: Annotated[str, Field(min_length=1, max_length=64)]
     """A runtime of the configuration."""
-    native_id: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    native_id: NativeId | None = None
     """The runtime's own id of a session to attach to; without one a new session is created there."""
     labels: Annotated[dict[LabelName, Label], Field(max_length=32)] = {}
     """Labels for routing and for your own bookkeeping."""
@@ -39,7 +56,7 @@ class OpenSession(Body):
     def _creates(self) -> Self:
         for member in ("name", "instructions"):
             if self.native_id is not None and getattr(self, member) is not None:
-                raise ValueError(f"`{member}` is for a session that is created; one with a `native_id` exists")
+                raise Misplaced(member, f"`{member}` is for a session that is created; one with a `native_id` exists")
         return self
 
 
@@ -83,9 +100,9 @@ class Letters(BaseModel):
     @model_validator(mode="after")
     def _not_both(self) -> Self:
         if self.executor is not None and (self.target is not None or self.kind == "delivery"):
-            raise ValueError("`executor` is about calls, which have no `target`")
+            raise Misplaced("executor", "`executor` is about calls, which have no `target`")
         if self.target is not None and self.kind == "call":
-            raise ValueError("`target` is about deliveries, so `kind` cannot be call")
+            raise Misplaced("target", "`target` is about deliveries, so `kind` cannot be call")
         return self
 
     def which(self) -> Which:
@@ -130,7 +147,7 @@ class AnswerInteraction(Body):
         if len(given) != 1:
             raise ValueError("give exactly one of `decision`, `answer` and `value`")
         if self.scope is not None and self.decision is None:
-            raise ValueError("`scope` belongs to a `decision`")
+            raise Misplaced("scope", "`scope` belongs to a `decision`")
         return self
 
     def as_mapping(self) -> dict[str, Any]:
@@ -164,7 +181,7 @@ class DeadLettersQuery(Letters, ListQuery):
 class SessionsQuery(ListQuery):
     runtime: Annotated[str, Field(max_length=64)] | None = None
     """Only sessions of this runtime."""
-    native_id: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    native_id: NativeId | None = None
     """Only the one that its `runtime` calls so."""
     open: bool = False
     """Only those that are not closed."""
@@ -174,7 +191,7 @@ class SessionsQuery(ListQuery):
     @model_validator(mode="after")
     def _names_both(self) -> Self:
         if self.native_id is not None and self.runtime is None:
-            raise ValueError("a `native_id` is the name that one `runtime` uses: give both")
+            raise Misplaced("runtime", "a `native_id` is the name that one `runtime` uses: give both")
         return self
 
     def which(self) -> SessionFilter:

@@ -105,6 +105,8 @@ class OperationRoute(APIRoute):
                 refuse_repeats(query, request)
             if body is not None:
                 await request.read(optional=not body.is_required())
+            elif request.method == "POST":
+                await request.read_none()
             return await face.forwarding.run(request, checked)
 
         return admitted
@@ -124,8 +126,8 @@ CallerDep = Annotated[Caller, Depends(_caller_of)]
 """Who has sent the request, admitted before a byte of its body was read."""
 
 
-def read_sequence(text: object) -> int:
-    """Read a sequence as paths and headers write it.
+def read_sequence(text: object, parameter: str) -> int:
+    """Read a sequence as paths and headers write it; `parameter` is what holds it.
 
     Raises:
         InvalidRequest: it is none.
@@ -133,7 +135,8 @@ def read_sequence(text: object) -> int:
     given = str(text)
     if given.isascii() and given.isdigit() and len(given) <= 19 and int(given) <= _LARGEST_SEQUENCE:
         return int(given)
-    raise InvalidRequest(f"{given[:50]!r} is not a sequence: a whole number from 0 is expected")
+    reason = f"{given[:50]!r} is not a sequence: a whole number from 0 is expected"
+    raise InvalidRequest(reason, pointer=parameter)
 
 
 SessionPath = Annotated[SessionId, Path(description="The session's id.")]
@@ -143,6 +146,6 @@ LetterPath = Annotated[str, Path(description="The dead letter's id: a call_id, o
 NamePath = Annotated[str, Path(description="The name.")]
 SequencePath = Annotated[
     int,
-    PlainValidator(read_sequence, json_schema_input_type=int),
+    PlainValidator(lambda given: read_sequence(given, "sequence"), json_schema_input_type=int),
     Path(description="The sequence of an event in the session."),
 ]

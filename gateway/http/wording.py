@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
+from gateway.http.requests import CALL_KEY, LONGEST_CALL_KEY, TARGET
 from gateway.settings.place import Place, suggest
 from gateway.settings.schema import Schema, find
 
@@ -40,6 +41,11 @@ _FORMS: Mapping[str, str] = {
     "string_unicode": "text in UTF-8",
 }
 """What each type error wants to see, behind `must be`."""
+_PATTERNS: Mapping[str, str] = {
+    CALL_KEY: f"1 to {LONGEST_CALL_KEY} printable ASCII characters",
+    TARGET: "`runtime`, or `destination:NAME`",
+}
+"""What each pattern wants to see."""
 _BOUNDS: Mapping[str, tuple[str, str]] = {
     "greater_than": ("gt", "more than"),
     "greater_than_equal": ("ge", "at least"),
@@ -76,7 +82,8 @@ def word(error: ErrorDetails, model: type[BaseModel], place: Place, body: Any, *
             wrong = "is missing" if kind == "union_tag_not_found" else "is not a known one"
             return f"{key!r} {wrong}; write {_list(allowed)}" if allowed else f"{key!r} {wrong}"
         case _ if kind in _FORMS:
-            return f"must be {_FORMS[kind]}"
+            or_text = _FORMS[kind] == "an array" and any(variant.get("type") == "string" for variant in here)
+            return f"must be {'a string or ' if or_text else ''}{_FORMS[kind]}"
         case _ if kind in _BOUNDS:
             limit, words = _BOUNDS[kind]
             return f"must be {words} {_number(context.get(limit))}"
@@ -85,8 +92,8 @@ def word(error: ErrorDetails, model: type[BaseModel], place: Place, body: Any, *
             number = int(context.get(limit, 0))
             return f"must have {words} {number:,} {unit}{'' if number == 1 else 's'}"
         case "string_pattern_mismatch":
-            meaning = next((variant["description"] for variant in here if "description" in variant), "")
-            return f"must be {_first_line(meaning)}" if meaning else f"must match {context.get('pattern')}"
+            pattern = str(context.get("pattern"))
+            return f"must be {_PATTERNS[pattern]}" if pattern in _PATTERNS else f"must match {pattern}"
         case "value_error" | "assertion_error":
             return str(context.get("error", error["msg"]))
         case _:

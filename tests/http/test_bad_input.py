@@ -15,16 +15,23 @@ JSON = {"content-type": "application/json"}
 EVENTS = "/v1/sessions/SESSION/events"
 
 
-def problem(answer: httpx.Response, status: int, name: str) -> dict[str, object]:
+def problem(answer: httpx.Response, status: int, name: str) -> dict[str, Any]:
     """Check that an answer is a problem of this name, and return it."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
-    body: dict[str, object] = answer.json()
+    body: dict[str, Any] = answer.json()
     assert body["type"] == f"/problems/{name}"
     assert body["status"] == status
     assert body["title"]
     assert body["detail"]
     return body
+
+
+def parameter_of(body: dict[str, Any]) -> str:
+    """Read the name of the only parameter that a problem speaks of."""
+    (error,) = body["errors"]
+    assert "pointer" not in body
+    return error["parameter"]
 
 
 @pytest.mark.parametrize(
@@ -56,6 +63,30 @@ async def test_unusable_json_is_refused_with_the_reason(
     answer = await api.post(f"/v1/sessions/{session_id}/events", content=raw, headers=JSON)
     assert says in str(problem(answer, 400, "invalid-json")["detail"])
     assert len(await environment.journal(session_id)) == 2
+
+
+@pytest.mark.parametrize(
+    ("raw", "pointer"),
+    [
+        (b'{"a": [0, 18446744073709551616]}', "/a/1"),
+        (b'{"a/b": -9223372036854775809}', "/a~1b"),
+        (b'{"a": ' + b"9" * 5_000 + b"}", "/a"),
+        (b'{"b": 1, "a": NaN}', "/a"),
+        (b'{"a": "\\ud800"}', "/a"),
+        (b'{"a":' * 65 + b"1" + b"}" * 65, "/a" * 64),
+        (b"[[], " + b"[" * 64 + b"]" * 65, "/1" + "/0" * 63),
+    ],
+)
+def test_json_that_cannot_be_handed_on_is_refused_with_its_place(raw: bytes, pointer: str) -> None:
+    with pytest.raises(Refused) as caught:
+        parse_json(raw)
+    assert caught.value.members == {"pointer": pointer}
+
+
+def test_what_is_no_json_at_all_has_no_place() -> None:
+    with pytest.raises(Refused, match="line 1") as caught:
+        parse_json(b"{")
+    assert caught.value.members == {}
 
 
 @pytest.mark.parametrize(
@@ -223,7 +254,7 @@ WORDED: list[tuple[str, dict[str, Any], str]] = [
         {"kind": "message.posted"},
         "/content: this member is required: What was said; a string is one block of text",
     ),
-    (EVENTS, {"kind": "message.posted", "content": 5}, "/content: must be an array"),
+    (EVENTS, {"kind": "message.posted", "content": 5}, "/content: must be a string or an array"),
     (
         EVENTS,
         {"kind": "message.posted", "content": "x", "wakes": 1},
@@ -252,6 +283,35 @@ WORDED: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("/v1/interactions/INTERACTION/answer", {"decision": "maybe"}, "/decision: not a choice; write allow or deny"),
     ("/v1/interactions/INTERACTION/answer", {}, "the body: give exactly one of `decision`, `answer` and `value`"),
+    (
+        "/v1/sessions/SESSION/calls",
+        {"tool": "ask_for_cards", "key": "k" * 201},
+        "/key: must be 1 to 200 printable ASCII characters",
+    ),
+    ("/v1/sessions", {"runtime": "finn", "native_id": "a\0b"}, "/native_id: must not hold the character U+0000"),
+    (
+        "/v1/sessions",
+        {"runtime": "finn", "native_id": "x", "name": "y"},
+        "/name: `name` is for a session that is created; one with a `native_id` exists",
+    ),
+    ("/v1/dead-letters/redrive", {"target": "x"}, "/target: must be `runtime`, or `destination:NAME`"),
+    (
+        "/v1/dead-letters/redrive",
+        {"executor": "e", "kind": "delivery"},
+        "/executor: `executor` is about calls, which have no `target`",
+    ),
+    (
+        "/v1/dead-letters/redrive",
+        {"target": "runtime", "kind": "call"},
+        "/target: `target` is about deliveries, so `kind` cannot be call",
+    ),
+    (
+        "/v1/interactions/INTERACTION/answer",
+        {"answer": "x", "scope": "once"},
+        "/scope: `scope` belongs to a `decision`",
+    ),
+    ("/v1/reload", {"x/y": 1}, "/x~1y: unknown member; this operation takes none"),
+    ("/v1/sessions/SESSION/mcp/rotate", {"x": 1}, "/x: unknown member; this operation takes none"),
     (f"{EVENTS}/1/redeliver", {"target": "x"}, "/target: must be `runtime`, or `destination:NAME`"),
     (
         "/v1/dead-letters/redrive",
@@ -282,7 +342,7 @@ async def test_what_is_wrong_is_worded_for_people(
         ("/v1/sessions?limit=501", "query parameter 'limit': must be at most 500"),
         (
             "/v1/sessions?native_id=room-7",
-            "the query parameters: a `native_id` is the name that one `runtime` uses: give both",
+            "query parameter 'runtime': a `native_id` is the name that one `runtime` uses: give both",
         ),
         ("/v1/calls?unknown=perhaps", "query parameter 'unknown': must be true or false"),
         (
@@ -365,7 +425,7 @@ async def test_a_wrong_method_is_told_all_right_ones(
     api: httpx.AsyncClient, method: str, path: str, allow: str
 ) -> None:
     answer = await api.request(method, path)
-    problem(answer, 405, "method-not-allowed")
+    assert problem(answer, 405, "method-not-allowed")["detail"] == f"this path takes {allow}"
     assert answer.headers["allow"] == allow
 
 
@@ -380,12 +440,15 @@ async def test_a_wrong_method_is_told_all_right_ones(
         ("/v1/calls?unknown=perhaps", "unknown"),
         ("/v1/interactions?state=open", "state"),
         ("/v1/dead-letters?after=", "after"),
+        ("/v1/sessions?native_id=x", "runtime"),
+        ("/v1/sessions?runtime=finn&native_id=a%00b", "native_id"),
+        ("/v1/sessions?limit=5&limit=6", "limit"),
     ],
 )
 async def test_a_bad_query_parameter_is_named(api: httpx.AsyncClient, path: str, parameter: str) -> None:
     body = problem(await api.get(path), 400, "invalid-request")
     assert parameter in str(body["detail"])
-    assert body["errors"]
+    assert parameter_of(body) == parameter
 
 
 @pytest.mark.parametrize("query", ["after=-1", "after=x", "after=9223372036854775808", "limit=1001", "after=1&after=2"])
@@ -481,4 +544,31 @@ async def test_a_bad_redelivery_target_is_refused(api: httpx.AsyncClient, sessio
 
 async def test_a_sequence_in_the_path_must_be_a_number(api: httpx.AsyncClient, session_id: str) -> None:
     answer = await api.post(f"/v1/sessions/{session_id}/events/one/redeliver", json={"target": "runtime"})
-    problem(answer, 400, "invalid-request")
+    assert parameter_of(problem(answer, 400, "invalid-request")) == "sequence"
+
+
+async def test_an_operation_without_a_body_takes_none_and_an_empty_object(
+    api: httpx.AsyncClient, environment: Environment
+) -> None:
+    path = "/v1/destinations/log/enable"
+    for raw in (b"", b"{}"):
+        assert (await api.post(path, content=raw, headers=JSON)).status_code == 200
+    problem(await api.post(path, content=b"{", headers=JSON), 400, "invalid-json")
+    problem(await api.post(path, json=[1]), 400, "invalid-request")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/sessions", {"runtime": "finn"}),
+        (EVENTS, {"kind": "turn.steered", "text": "left"}),
+        ("/v1/sessions/SESSION/calls", {"tool": "ask_for_cards"}),
+    ],
+)
+@pytest.mark.parametrize("keys", [["a", "b"], ["a", "a", ""], ["x" * 256]])
+async def test_an_unusable_idempotency_key_is_refused_by_its_name(
+    api: httpx.AsyncClient, session_id: str, path: str, body: dict[str, str], keys: list[str]
+) -> None:
+    headers = [("idempotency-key", key) for key in keys]
+    answer = await api.post(path.replace("SESSION", session_id), json=body, headers=headers)
+    assert parameter_of(problem(answer, 400, "invalid-request")) == "Idempotency-Key"

@@ -195,6 +195,25 @@ async def test_what_cannot_be_called_is_refused_and_nothing_is_on_record(
     assert not environment.backend.asked
 
 
+@pytest.mark.parametrize(
+    ("arguments", "pointer"),
+    [
+        ({"rank": "9"}, "/arguments/rank"),
+        ({}, "/arguments/rank"),
+        ({"rank": "7", "a/b": 1}, "/arguments/a~1b"),
+        # The text has to write these otherwise.
+        ({"rank": "7", "a b": 1}, None),
+        ({"rank": "7", "x" * 200: 1}, None),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_refused_with_their_place(
+    api: httpx.AsyncClient, path: str, arguments: dict[str, Any], pointer: str | None
+) -> None:
+    refused = (await api.post(path, json={"tool": "ask_for_cards", "arguments": arguments})).json()
+    assert refused["type"] == "/problems/invalid-arguments"
+    assert refused.get("pointer") == pointer
+
+
 @pytest.mark.parametrize("wait", ["61", "-1", "soon", "nan"])
 async def test_a_wait_has_bounds(api: httpx.AsyncClient, path: str, wait: str) -> None:
     assert (await api.post(path, params={"wait": wait}, json=SEVENS)).status_code == 400

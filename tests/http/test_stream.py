@@ -191,6 +191,8 @@ async def test_a_bad_cursor_is_refused(
     answer = await api.get(f"/v1/sessions/{session_id}/events/stream{query}", headers=headers)
     assert answer.status_code == 400
     assert answer.json()["type"] == "/problems/invalid-request"
+    named = "Last-Event-ID" if headers else query[1:].partition("=")[0]
+    assert [error["parameter"] for error in answer.json()["errors"]] == [named]
 
 
 async def test_a_client_that_leaves_is_no_longer_followed_for(environment: Environment, session_id: str) -> None:

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 from typing import Any, cast
 
-from gateway.http.body import DEPTH, parse_json
+from gateway.http.body import parse_json
 from gateway.http.errors import Refused
-from gateway.json_values import find_fault, pointer
+from gateway.json_values import pointer
 
 PARSE_ERROR, INVALID_REQUEST = -32700, -32600
 
@@ -29,7 +29,7 @@ def read_message(raw: bytes) -> dict[str, Any]:
     try:
         value = parse_json(raw)
     except Refused as exc:
-        raise NoMessage(PARSE_ERROR, str(exc), _place_of_fault(raw)) from exc
+        raise NoMessage(PARSE_ERROR, str(exc), exc.members.get("pointer")) from exc
     if (twice := _given_twice(raw)) is not None:
         raise NoMessage(PARSE_ERROR, f"the member {twice!r} is given twice", twice)
     if isinstance(value, list):
@@ -41,15 +41,6 @@ def read_message(raw: bytes) -> dict[str, Any]:
     if "id" in message and "method" in message and type(message["id"]) not in {str, int}:
         raise NoMessage(INVALID_REQUEST, "the id of a request is a string or an integer", "/id")
     return message
-
-
-def _place_of_fault(raw: bytes) -> str | None:
-    try:
-        lenient = json.loads(raw)
-    except (ValueError, RecursionError):
-        return None
-    fault = find_fault(lenient, forbid_keys=False, max_depth=DEPTH)
-    return None if fault is None else fault.path
 
 
 class _Twice(dict[str, Any]):

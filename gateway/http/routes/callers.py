@@ -7,6 +7,7 @@ from fastapi import APIRouter, Body, Header, Query, Response
 from gateway.core.callers import CallRequest
 from gateway.errors import InvalidRequest
 from gateway.http import answers, examples
+from gateway.http.body import refuse_two_keys
 from gateway.http.calling import open_call, protocol_of
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply
@@ -58,7 +59,7 @@ async def call_tool(
     not told of it. Give a `key`: the same key with the same tool and arguments is the same call, for as long as it is
     kept. Without one, each request is a call of its own.
     """
-    key = _key(wanted, call_key)
+    key = _key(request, wanted, call_key)
     fresh = key is None
     asked = CallRequest(
         wanted.tool, wanted.arguments, caller.name, key or gateway.callers.fresh_key(), protocol_of(request), fresh
@@ -74,11 +75,13 @@ async def call_tool(
     return Reply(shown)
 
 
-def _key(wanted: CallTool, header: str | None) -> str | None:
+def _key(request: ApiRequest, wanted: CallTool, header: str | None) -> str | None:
     if header is None:
         return wanted.key
+    refuse_two_keys(request)
     if wanted.key not in {None, header}:
         raise InvalidRequest("`key` and the header Idempotency-Key say different things", pointer="/key")
     if not (header.isascii() and header.isprintable() and len(header) <= LONGEST_CALL_KEY):
-        raise InvalidRequest("the Idempotency-Key must have 1 to 200 printable ASCII characters")
+        reason = f"the Idempotency-Key must have 1 to {LONGEST_CALL_KEY} printable ASCII characters"
+        raise InvalidRequest(reason, pointer="Idempotency-Key")
     return header

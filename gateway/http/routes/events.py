@@ -111,7 +111,9 @@ async def stream_events(
     query: Annotated[StreamQuery, Query()],
     last_event_id: Annotated[
         int | None,
-        PlainValidator(lambda given: read_sequence(given) if given else None, json_schema_input_type=int),
+        PlainValidator(
+            lambda given: read_sequence(given, "Last-Event-ID") if given else None, json_schema_input_type=int
+        ),
         Header(alias="Last-Event-ID", description="Go on behind this sequence; wins over `after`.", examples=[41]),
     ] = None,
 ) -> Response:
