@@ -139,7 +139,7 @@ def document(route: APIRoute) -> None:
     if access.scope is not None:
         # Health and the problem pages read nothing that could be away.
         names += ["unavailable", "unauthorized", "forbidden", "foreign-origin"]
-    if "POST" in route.methods:
+    if "POST" in (route.methods or ()):
         names += ["invalid-request", "invalid-json", "request-timeout", "too-large", "unsupported-media-type"]
     if route.dependant.query_params:
         names += ["invalid-request"]

@@ -208,6 +208,8 @@ class EventStream(Response):
         """Whether nothing is read for the client until it takes what waits for it."""
         self._items = items
         self._again = again
+        # Only a session is gone on with.
+        self._named = {} if again is None else {"session_id": about}
         self._last: int | None = None
         self._followers = followers
         self._most_bytes = buffer
@@ -279,9 +281,11 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         else:
             why = "others needed the room" if self._cut else f"it did not read for {_SEND_DEADLINE.seconds} s"
-            log.info("follower cut off", reason=why)
+            log.info("follower cut off", reason=why, **self._named)
             # Closing would wait for a client that does not read.
             self._wire.abort()
+            # The server calls an answer that ends before its connection does a mistake.
+            await self._watch(receive)
 
     # Reading ahead ---------------------------------------------------------------------------------------
 
@@ -294,7 +298,7 @@ class EventStream(Response):
                 self.rests = False
                 self._items = self._again(self._last)
         except DragomanError as exc:
-            log.warning("stream of a follower ended", reason=str(exc))
+            log.warning("stream of a follower ended", reason=str(exc), **self._named)
         finally:
             self.end()
 

@@ -1,8 +1,9 @@
 """The event stream over real sockets: live, resumed, with gaps, and how it ends."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, MutableMapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import httpx
 import orjson
@@ -340,6 +341,7 @@ class Unread:
 
     def __init__(self) -> None:
         self.dropped = False
+        self.gone = asyncio.Event()
         self.written: list[bytes] = []
         self.came = asyncio.Event()
 
@@ -355,6 +357,7 @@ class Unread:
 
     def abort(self) -> None:
         self.dropped = True
+        self.gone.set()
 
 
 class Read(Unread):
@@ -393,8 +396,8 @@ class Follower:
         assert message["type"] == "http.response.start"
 
     async def _receive(self) -> Message:
-        await asyncio.Event().wait()
-        raise AssertionError
+        await self.wire.gone.wait()
+        return {"type": "http.disconnect"}
 
     async def until(self, count: int) -> None:
         async with asyncio.timeout(10):
@@ -534,3 +537,26 @@ async def test_one_that_is_cut_off_as_soon_as_it_takes_no_more_is_not_waited_for
         await follower.task
     assert follower.wire.dropped
     assert (followers.room.bytes, len(followers)) == (0, 0)
+
+
+async def test_one_that_is_cut_off_is_one_line_that_names_its_session_and_no_error(
+    environment: Environment,
+    session_id: str,
+    lines: list[MutableMapping[str, Any]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    asking = EventStream(environment.gateway.follow(SessionId(session_id), after=0), Followers(), about="", buffer=1)
+    await environment.post(session_id, 400, text="x" * 20_000)
+    path = f"/v1/sessions/{session_id}/events/stream?after=0"
+    async with serving(environment.gateway) as (server, base):
+        _, writer = await asyncio.open_connection("127.0.0.1", int(base.rsplit(":", 1)[1]), limit=1)
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer all-of-it\r\n\r\n".encode())
+        async with asyncio.timeout(10):
+            while not server.followers.cut_slowest(for_=asking):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            while len(server.followers):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        writer.close()
+    (line,) = [line for line in lines if line["event"] == "follower cut off"]
+    assert (line["log_level"], line["session_id"]) == ("info", session_id)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
