@@ -23,6 +23,8 @@ DEPTH = 64
 """How deep a body may nest."""
 BODY_DEADLINE = timedelta(seconds=30)
 _MOST_ERRORS = 10
+_LOOKED_THROUGH = 64 * 1024
+"""Bytes of a refused body that are read again for the place: nobody else gets a turn meanwhile."""
 _LONG_NUMBER = 30
 _JSON_TYPE = re.compile(r"application/(?:[a-z0-9.+-]+\+)?json", re.IGNORECASE)
 
@@ -90,7 +92,9 @@ def parse_json(raw: bytes) -> Any:
 
 
 def place_of_fault(raw: bytes) -> str | None:
-    """Find the place of what JSON has and nobody may hand on; None where it is no JSON at all."""
+    """Find the place of what JSON has and nobody may hand on; None where it is no JSON at all, or too long to look."""
+    if len(raw) > _LOOKED_THROUGH:
+        return None
     try:
         fault = find_fault(json.loads(raw, parse_int=_whole), forbid_keys=False, max_depth=DEPTH)
     except (ValueError, RecursionError):

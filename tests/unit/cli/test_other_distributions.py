@@ -15,7 +15,7 @@ from gateway.envelope import Draft, Envelope
 from gateway.ports.adapter import PORTS_VERSION, Capabilities, Created, RuntimeOptions
 from gateway.ports.duration import Duration
 from gateway.ports.values import find_fault
-from gateway.transports.rest import post_json
+from gateway.transports.once import Once
 
 class ADAPTER:
     name, protocol, ports, options = "pigeon", "pigeon/1", PORTS_VERSION, RuntimeOptions
