@@ -242,7 +242,6 @@ class Gateway:
             await stack.enter_async_context(self.tickets)
             stack.push_async_callback(lambda: tried("repeats", self.repeats.write()))
             await _enter(stack, "cluster member", self._member.joined())
-            self._dispatcher.start()
             stack.callback(guard_call("dispatcher", self._dispatcher.stop))
             await _enter(stack, "backends", self._backends.opened(settings))
             self._configuration.use(settings)

@@ -39,7 +39,7 @@ async def test_a_report_from_another_thread_is_passed_on_in_the_thread_of_the_se
     say: Callable[[Report], None],
 ) -> None:
     inbox = Listening()
-    await asyncio.to_thread(say, Report(inbox, CallId("c-1"), loop=asyncio.get_running_loop()))
+    await asyncio.to_thread(say, Report(inbox, CallId("c-1")))
     async with asyncio.timeout(5):
         signal, thread = await inbox.heard.get()
     assert isinstance(signal, ProgressGiven)
@@ -49,5 +49,5 @@ async def test_a_report_from_another_thread_is_passed_on_in_the_thread_of_the_se
 
 async def test_a_report_from_the_thread_of_the_session_is_passed_on_at_once() -> None:
     inbox = Listening()
-    Report(inbox, CallId("c-1"), loop=asyncio.get_running_loop())({"percent": 40})
+    Report(inbox, CallId("c-1"))({"percent": 40})
     assert inbox.heard.qsize() == 1

@@ -6,7 +6,7 @@ before its first step, or dies of a fault of ours, reports as well.
 """
 
 import asyncio
-from asyncio import AbstractEventLoop, Future, Task
+from asyncio import Future, Task
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -90,14 +90,9 @@ class Dispatcher:
         self._hear_end = guard_call("dispatcher", self._ended)
         self._telling = 0
         self._noted: set[str] = set()
+        """Executors of which it was logged that they say more than anybody knows."""
         self._refused: dict[str, str | None] = {}
         """Why executors have refused calls last, until they answer one."""
-        """Executors of which it was logged that they say more than anybody knows."""
-        self._loop: AbstractEventLoop
-
-    def start(self) -> None:
-        """Take up work in the running loop; to find it is a question to the system, which no attempt asks again."""
-        self._loop = asyncio.get_running_loop()
 
     def stop(self) -> None:
         """Break off what is under way; the calls are taken up again by the next process."""
@@ -142,7 +137,7 @@ class Dispatcher:
             answer = NeverSent("no time was left for this attempt")
             self._over(session, call, epoch, answer, "never_sent", telling=False)
             return
-        report = Report(session, call.call_id, loop=self._loop)
+        report = Report(session, call.call_id)
         try:
             links = self._callbacks.addresses(call.call_id)
             data = call_data(

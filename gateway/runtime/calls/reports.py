@@ -27,13 +27,12 @@ class Report:
     One report at a time is on its way to the record. After the attempt's end, or the call's, none is taken.
     """
 
-    __slots__ = ("_call_id", "_loop", "_newest", "_over", "_under_way", "session")
+    __slots__ = ("_call_id", "_newest", "_over", "_under_way", "session")
 
-    def __init__(self, session: Inbox, call_id: CallId, *, loop: AbstractEventLoop) -> None:
-        """Pass on what is reported in the session's own `loop`."""
+    def __init__(self, session: Inbox, call_id: CallId) -> None:
+        """Pass on what is reported in the session's own loop."""
         self.session = session
         self._call_id = call_id
-        self._loop = loop
         self._newest: dict[str, Any] | None = None
         self._under_way = self._over = False
 
@@ -49,10 +48,10 @@ class Report:
         if self._under_way:
             return
         self._under_way = True
-        if _runs_here(self._loop):
+        if _runs_here(self.session.loop):
             self._pass_on()
         else:
-            self._loop.call_soon_threadsafe(guard_call("dispatcher", self._pass_on))
+            self.session.loop.call_soon_threadsafe(guard_call("dispatcher", self._pass_on))
 
     def end(self) -> None:
         """The attempt is over: pass on what was said last, and take nothing more."""
@@ -65,7 +64,7 @@ class Report:
         if data is None or self._over:
             self._under_way = False
             return
-        reply: Future[bool] = self._loop.create_future()
+        reply: Future[bool] = self.session.loop.create_future()
         reply.add_done_callback(guard_call("dispatcher", self._heard))
         try:
             self.session.put(ProgressGiven(self._call_id, data, reply))
@@ -79,7 +78,7 @@ class Report:
             log.warning("a report of progress is not on record", call_id=self._call_id, reason=str(problem))
         if reply.cancelled() or isinstance(problem, TooLarge) or (problem is None and not reply.result()):
             self._over = True
-        self._loop.call_later(PACE, guard_call("dispatcher", self._pass_on))
+        self.session.loop.call_later(PACE, guard_call("dispatcher", self._pass_on))
 
 
 def _runs_here(loop: AbstractEventLoop) -> bool:

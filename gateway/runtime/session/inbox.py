@@ -32,7 +32,6 @@ class Inbox:
         "_frames",
         "_is_live",
         "_last_live",
-        "_loop",
         "_most_bytes",
         "_most_frames",
         "_overflow",
@@ -45,6 +44,7 @@ class Inbox:
         "_shut",
         "_taker",
         "bytes",
+        "loop",
     )
 
     def __init__(
@@ -67,7 +67,8 @@ class Inbox:
         # Made when the first signal comes, since most sessions are idle most of the time.
         self._queue: list[Signal] | None = None
         self._taker: asyncio.Future[None] | None = None
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
+        """The session's own; to find the running one is a question to the system, which nobody asks for each call."""
         self._roomy: asyncio.Future[None] | None = None
         self._last_live: FrameArrived | None = None
         self.bound(frames=frames, size=size)
@@ -152,7 +153,7 @@ class Inbox:
         """Wait until a link that was cut because of a full inbox may be made again."""
         while self._is_half_full:
             if self._roomy is None:
-                self._roomy = asyncio.get_running_loop().create_future()
+                self._roomy = self.loop.create_future()
             await asyncio.shield(self._roomy)
 
     @property
@@ -161,7 +162,7 @@ class Inbox:
 
     def filled(self) -> Awaitable[None]:
         """Wait until a signal may be there; for the one who takes them."""
-        self._taker = self._loop.create_future()
+        self._taker = self.loop.create_future()
         return self._taker
 
     def take(self, most: int) -> list[Signal]:

@@ -61,6 +61,9 @@ class Writer:
         self.behind = Behind()
         self._told = False
         """Whether it was said that the tables cannot be brought up to date."""
+        self._loop = asyncio.get_running_loop()
+        self._started: asyncio.Future[None] = self._loop.create_future()
+        self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._queue: SimpleQueue[list[Job] | None] = SimpleQueue()
         self._tick: list[Job] = []
         self._room = ByteRoom(WAITING_BYTES)
@@ -76,9 +79,6 @@ class Writer:
         Raises:
             OperatorError: the file cannot be used.
         """
-        self._loop = asyncio.get_running_loop()
-        self._started: asyncio.Future[None] = self._loop.create_future()
-        self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._thread.start()
         try:
             await asyncio.shield(self._started)
