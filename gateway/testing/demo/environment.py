@@ -14,7 +14,6 @@ from typing import Any, Self
 import httpx
 import yaml
 
-from gateway.errors import OperatorError
 from gateway.testing.backend import Backend
 from gateway.testing.demo.report import Unmet
 from gateway.testing.runtimes.herm.server import HermServer
@@ -45,7 +44,7 @@ def check_ports(host: str, port: int) -> None:
     """Look whether all parts can listen; who listens there already would be taken for a part of the demo.
 
     Raises:
-        OperatorError: a port is taken, or the host is none of this machine.
+        OSError: a port is taken, or the host is none of this machine; it says what to do.
     """
     for number, part in enumerate(PARTS):
         wanted = port + number if port else 0
@@ -55,14 +54,14 @@ def check_ports(host: str, port: int) -> None:
                 probe.bind((host, wanted))
             except OSError as exc:
                 if exc.errno == errno.EADDRINUSE:
-                    raise OperatorError(
+                    text = (
                         f"port {wanted} of {host} is taken, and the demo's {part} would listen there; name a --port "
                         f"that is free with the {len(PARTS) - 1} behind it, or none, which takes free ones"
-                    ) from exc
-                at = f"port {wanted} of {host}" if port else host
-                raise OperatorError(
-                    f"the demo cannot listen on {at} ({exc.strerror}); name another --host or --port"
-                ) from exc
+                    )
+                else:
+                    at = f"port {wanted} of {host}" if port else host
+                    text = f"the demo cannot listen on {at} ({exc.strerror}); name another --host or --port"
+                raise OSError(exc.errno, text) from exc
 
 
 class Environment:

@@ -32,7 +32,7 @@ def main(keep: bool = False, *, as_json: bool = False, host: str = LOOPBACK, por
     """Play the game; returns 0 only if every expectation held, and 1 otherwise.
 
     Raises:
-        OperatorError: a port that it needs is taken.
+        OSError: a port that it needs is taken.
     """
     check_ports(host, port)
     console = Console(highlight=False)
