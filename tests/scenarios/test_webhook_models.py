@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
@@ -16,6 +17,7 @@ from gateway.events import (
     ToolCanceled,
     ToolRequested,
 )
+from gateway.executors.webhook.models import ToolRequestedData
 from gateway.testing.conformance.executor import make_request
 from tests.executors.peers import serve
 from tests.executors.test_webhook import answer_success, make_executor
@@ -110,3 +112,7 @@ def test_what_is_not_as_it_is_described_is_seen(spoil: bytes) -> None:
     body = asyncio.run(send())
     with pytest.raises(ValueError, match="not as it is described"):
         check_webhook(body.replace(b'"attempt":1', spoil))
+
+
+def test_the_requests_of_the_executor_suite_are_of_the_documented_form() -> None:
+    ToolRequestedData.model_validate_json(orjson.dumps(make_request().data))

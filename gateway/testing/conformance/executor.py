@@ -65,6 +65,8 @@ def make_request(
         "arguments": {"rank": "7", "player": "Öğe 🂡"},
         "attempt": attempt,
         "deadline": "2026-11-20T12:02:00Z",
+        "callback_url": None,
+        "progress_url": None,
     }
     request = Request(kind=kind, key=key, data=data | members, attempt=attempt, timeout=timeout)
     return request if report is None else replace(request, report=report)
