@@ -28,6 +28,14 @@ SinceOption = Annotated[
     str | None,
     typer.Option("--since", metavar="TIME", help="Only later ones: a span such as 2h, or 2026-11-20T12:00:00Z."),
 ]
+UnknownOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--unknown/--known",
+        help="Only calls that may have run, or only those that surely have not.",
+        show_default=False,
+    ),
+]
 
 _LETTERS = "Of an id the first letters will do, at least four, where they fit one only."
 
@@ -54,6 +62,7 @@ def list_letters(
     executor: ExecutorOption = None,
     target: TargetOption = None,
     since: SinceOption = None,
+    unknown: UnknownOption = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="How many to show at most.")] = 100,
     as_json: RowsOption = False,
     url: UrlOption = DEFAULT_URL,
@@ -64,7 +73,7 @@ def list_letters(
     from gateway.cli.letters import filters, show_rows
 
     with explained(), ApiClient(url, key) as api:
-        which = filters(kind=kind, runtime=runtime, executor=executor, target=target, since=since)
+        which = filters(kind=kind, runtime=runtime, executor=executor, target=target, since=since, unknown=unknown)
         letters = api.pages("/v1/dead-letters", **which)
         shown = list(islice(letters, limit))
         if as_json:
@@ -105,6 +114,7 @@ def show(
     epilog=f"{RAW}Examples:\n  dragoman dead-letters redrive b1d5781e\n"
     "  dragoman dead-letters redrive --target destination:chat-log\n"
     "  dragoman dead-letters redrive --executor cards --since 2h --limit 50 --yes\n"
+    "  dragoman dead-letters redrive --known      only what surely has not run\n"
     "  dragoman dead-letters redrive --all --dry-run\n\n"
     "A call keeps its idempotency key unless --new-key; the agent hears of the new outcome only with --deliver.\n"
     f"{_LETTERS}\nExit code 0: all were tried again. 1: some, or none, could be."
@@ -117,6 +127,7 @@ def redrive(
     executor: ExecutorOption = None,
     target: TargetOption = None,
     since: SinceOption = None,
+    unknown: UnknownOption = None,
     everything: Annotated[bool, typer.Option("--all", help="All of them, where no filter is given.")] = False,
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=MOST, help="How many to try at most.")] = 100,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which would be tried.")] = False,
@@ -132,7 +143,7 @@ def redrive(
     from gateway.cli.letters import Many, check_choice, filters, redrive_one
 
     with explained(), ApiClient(url, key) as api:
-        which = filters(kind=kind, runtime=runtime, executor=executor, target=target, since=since)
+        which = filters(kind=kind, runtime=runtime, executor=executor, target=target, since=since, unknown=unknown)
         check_choice(letter, which, everything=everything, dry_run=dry_run)
         how = {"new_key": new_key, "deliver": deliver}
         if letter is not None:
@@ -157,6 +168,7 @@ def dismiss(
     executor: ExecutorOption = None,
     target: TargetOption = None,
     since: SinceOption = None,
+    unknown: UnknownOption = None,
     everything: Annotated[bool, typer.Option("--all", help="All of them, where no filter is given.")] = False,
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=MOST, help="How many to dismiss at most.")] = 100,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which would be dismissed.")] = False,
@@ -170,7 +182,7 @@ def dismiss(
     from gateway.cli.letters import Many, check_choice, dismiss_one, filters
 
     with explained(), ApiClient(url, key) as api:
-        which = filters(kind=kind, runtime=runtime, executor=executor, target=target, since=since)
+        which = filters(kind=kind, runtime=runtime, executor=executor, target=target, since=since, unknown=unknown)
         check_choice(letter, which, everything=everything, dry_run=dry_run)
         if letter is not None:
             dismiss_one(api, letter, as_json=as_json)

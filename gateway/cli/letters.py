@@ -42,14 +42,27 @@ _COLUMNS = (
 
 
 def filters(
-    *, kind: str | None, runtime: str | None, executor: str | None, target: str | None, since: str | None
+    *,
+    kind: str | None,
+    runtime: str | None,
+    executor: str | None,
+    target: str | None,
+    since: str | None,
+    unknown: bool | None,
 ) -> dict[str, Any]:
     """Make the filters of a request.
 
     Raises:
         Misused: a time that is none.
     """
-    given = {"kind": kind, "runtime": runtime, "executor": executor, "target": target, "since": _time_of(since)}
+    given = {
+        "kind": kind,
+        "runtime": runtime,
+        "executor": executor,
+        "target": target,
+        "since": _time_of(since),
+        "unknown": unknown,
+    }
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -96,18 +96,21 @@ class Letters(BaseModel):
     """Only deliveries to `runtime`, or to `destination:NAME`."""
     since: Annotated[AwareDatetime, Field(strict=False)] | None = None
     """Only what was asked or said at this time or later, e.g. 2026-11-20T12:00:00Z."""
+    unknown: bool | None = None
+    """Only calls that may have been done, nobody knows (true), or that were surely not (false)."""
 
     @model_validator(mode="after")
     def _not_both(self) -> Self:
-        if self.executor is not None and (self.target is not None or self.kind == "delivery"):
-            raise Misplaced("executor", "`executor` is about calls, which have no `target`")
+        for member in ("executor", "unknown"):
+            if getattr(self, member) is not None and (self.target is not None or self.kind == "delivery"):
+                raise Misplaced(member, f"`{member}` is about calls, which have no `target`")
         if self.target is not None and self.kind == "call":
             raise Misplaced("target", "`target` is about deliveries, so `kind` cannot be call")
         return self
 
     def which(self) -> Which:
         """Say what is meant."""
-        return Which(self.kind, self.runtime, self.executor, self.target, self.since)
+        return Which(self.kind, self.runtime, self.executor, self.target, self.since, self.unknown)
 
 
 class RedriveMany(Letters, RedriveCall):

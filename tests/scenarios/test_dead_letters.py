@@ -104,6 +104,25 @@ async def test_many_are_redriven_with_their_keys_and_the_agent_hears_nothing_of_
     assert all(len(call.results) == 1 for call in calls)
 
 
+async def test_what_surely_was_not_done_is_told_from_what_may_have_been(newer: Scene) -> None:
+    newer.configure({"executors": {"cards": {"attempts": 1, "breaker": "off"}}})
+    newer.hooks.scripts["free"] = Response(status_code=500)
+    newer.hooks.scripts["ask"] = Response(status_code=503, headers={"Retry-After": "0"})
+    async with newer.running() as gateway:
+        for tool, arguments in (("free", {}), ("ask", GOOD)):
+            await ended(await newer.agent.call(tool, arguments))
+        await listed(gateway, 2)
+        for unknown, tool in ((True, "free"), (False, "ask")):
+            [found] = (await gateway.get("/v1/dead-letters", unknown=unknown))["data"]
+            assert found["tool"] == tool
+        refused = await gateway.post(REDRIVE, {"unknown": True, "kind": "delivery"}, status=400)
+        assert refused["pointer"] == "/unknown"
+        newer.hooks.scripts["ask"] = success("now")
+        assert (await gateway.post(REDRIVE, {"unknown": False}, status=200))["redriven"] == 1
+        [left] = await listed(gateway, 1)
+        assert left["tool"] == "free"
+
+
 async def test_a_redrive_may_have_a_new_key_and_tell_the_agent_and_fails_into_the_list_again(newer: Scene) -> None:
     breaking(newer, {"idempotent": False})
     async with newer.running() as gateway:

@@ -34,6 +34,8 @@ class Which:
     target: str | None = None
     """Only deliveries have one: `runtime`, or `destination:NAME`."""
     since: datetime | None = None
+    unknown: bool | None = None
+    """Only calls whose outcome is unknown, or only those that were surely not done."""
 
     @property
     def calls(self) -> bool:
@@ -43,7 +45,7 @@ class Which:
     @property
     def sends(self) -> bool:
         """Whether a delivery can be meant."""
-        return self.kind != "call" and self.executor is None
+        return self.kind != "call" and self.executor is None and self.unknown is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,9 @@ class DeadLetters:
         if kind == "s":
             rows, following = await self._engine.dead_sends(Page(page.limit, cursor or None), sends)
             return rows if which.sends else (), None if following is None else f"s:{following}"
-        wanted = CallFilter(runtime=which.runtime, executor=which.executor, since=which.since, dead=True)
+        wanted = CallFilter(
+            runtime=which.runtime, executor=which.executor, since=which.since, unknown=which.unknown, dead=True
+        )
         calls, following = await self._engine.calls(wanted, Page(page.limit, cursor or None))
         if following is not None:
             return calls, f"c:{following}"
