@@ -23,7 +23,7 @@ DEPTH = 64
 """How deep a body may nest."""
 BODY_DEADLINE = timedelta(seconds=30)
 _MOST_ERRORS = 10
-_LOOKED_THROUGH = 64 * 1024
+_LOOKED_THROUGH = 256 * 1024
 """Bytes of a refused body that are read again for the place: nobody else gets a turn meanwhile."""
 _LONG_NUMBER = 30
 _JSON_TYPE = re.compile(r"application/(?:[a-z0-9.+-]+\+)?json", re.IGNORECASE)
