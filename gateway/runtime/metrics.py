@@ -17,7 +17,7 @@ from gateway.runtime.counters import Buckets, Counter, KeptElsewhere
 OTHER = "other"
 
 AttemptResult = Literal["answered", "accepted", "refused", "never_sent", "not_processed", "uncertain", "canceled"]
-"""How one attempt at an executor ended; the first five are the answers of `gateway.executors.port`."""
+"""How one attempt at an executor ended; all but the last are answers of `gateway.executors.port`."""
 FrameDirection = Literal["from_runtime", "to_runtime"]
 BreakerState = Literal["closed", "half_open", "open"]
 ForwardResult = Literal["answered", "unreachable", "unsure", "nobody"]
