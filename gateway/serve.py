@@ -99,7 +99,7 @@ async def serve(
                 _allow_files(limits)
                 server.fit(limits)
 
-            gateway.call_when_limited(fit)
+            gateway.call_when_reloaded(fit)
             stop = _handle_signals(gateway, tasks)
             _leave_out_of_collections()
             serving = awaited("server", server.serve(sockets=[listener]), tasks)

@@ -80,14 +80,18 @@ class OpenHandsConnector:
         answer = await self._rest.post(wire.CONVERSATIONS_PATH, body, within=options.wait_timeout, most=MAX_SHORT)
         # What the server says of bad input may quote all of it.
         mask = Mask(secrets)
-        match answer.body:
-            case {"msg_id": wire.SETTINGS_MISSING}:
-                raise LinkRefused(wire.SETTINGS_MISSING, wire.SETTINGS_MEND, terminal=True)
-            case {"msg_id": str(code)} if 400 <= answer.status < 500:
-                raise LinkRefused(mask(code[:100]), mask(answer.message), terminal=True)
-            case _:
-                pass
-        match answer.read_object(mask).get("conversation_id"):
+        try:
+            made = answer.read_object(mask)
+        except LinkRefused as exc:
+            match answer.body:
+                case {"msg_id": wire.SETTINGS_MISSING}:
+                    raise LinkRefused(wire.SETTINGS_MISSING, wire.SETTINGS_MEND, terminal=True) from exc
+                case {"msg_id": str(code)} if exc.code != "UNAUTHORIZED":
+                    detail = mask(answer.message or "no reason given")
+                    raise LinkRefused(mask(code[:100]), detail, terminal=True) from exc
+                case _:
+                    raise
+        match made.get("conversation_id"):
             case str(name) if is_conversation_id(name):
                 return Created(name, _untold(order), () if order.mcp is None else tuple(t.name for t in order.tools))
             case _:

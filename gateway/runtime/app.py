@@ -289,9 +289,9 @@ class Gateway:
         await self._backends.finish()
         await self._member.leave()
 
-    def call_when_limited(self, call: Callable[[Limits], None]) -> None:
+    def call_when_reloaded(self, call: Callable[[Limits], None]) -> None:
         """Have something called with the limits of each configuration that is reloaded."""
-        self._configuration.call_when_limited(call)
+        self._configuration.call_when_reloaded(call)
 
     async def reload(self) -> Reloaded:
         """Read the configuration file again; a bad one changes nothing and raises InvalidConfiguration."""

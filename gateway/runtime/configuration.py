@@ -56,13 +56,13 @@ class Configuration:
         self._reread = reread
         self._parts = parts
         self._reloading = asyncio.Lock()
-        self._limited: Callable[[Limits], None] = lambda _: None
+        self._reloaded: Callable[[Limits], None] = lambda _: None
         self._unfinished: tuple[str, ...] = ()
         """What a reload was to change that it could not finish."""
 
-    def call_when_limited(self, call: Callable[[Limits], None]) -> None:
+    def call_when_reloaded(self, call: Callable[[Limits], None]) -> None:
         """Have something called with the limits of each configuration that comes into force from now on."""
-        self._limited = call
+        self._reloaded = call
 
     def use(self, settings: Settings) -> None:
         """Take over what is the process's: names of metrics, limits, its address, logging."""
@@ -76,7 +76,7 @@ class Configuration:
         )
         MEMBERS.most = settings.limits.members
         parts.sessions.configure(settings.limits)
-        self._limited(settings.limits)
+        self._reloaded(settings.limits)
         public_url = None if settings.public_url is None else str(settings.public_url)
         parts.callbacks.public_url = parts.tickets.public_url = public_url
         configure(level=settings.logging.level, format=settings.logging.format)

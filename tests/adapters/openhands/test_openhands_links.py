@@ -615,6 +615,15 @@ async def test_what_the_settings_lack_is_told_by_its_own_id(msg_id: str, said: s
             assert (refusal.value.code, refusal.value.terminal) == (msg_id, True)
 
 
+async def test_a_key_that_is_not_taken_is_told_as_that_whatever_id_the_server_gives_it() -> None:
+    async with RawOpenHands().serve() as server:
+        server.answers["/api/conversations"] = (401, {"message": "no", "msg_id": "STATUS$ERROR"})
+        async with ADAPTER.connector(creating(server)) as connector:
+            with pytest.raises(LinkRefused) as refusal:
+                await within(connector.create(Order()))
+            assert (refusal.value.code, refusal.value.terminal) == ("UNAUTHORIZED", True)
+
+
 @pytest.mark.requirement("OH60", "OH64")
 @pytest.mark.parametrize(
     "answer",
@@ -623,6 +632,8 @@ async def test_what_the_settings_lack_is_told_by_its_own_id(msg_id: str, said: s
         (200, {"status": "ok", "conversation_id": "../x"}),
         (200, []),
         (429, {"detail": "Too many requests"}),
+        (429, {"message": "Too many requests", "msg_id": "STATUS$ERROR"}),
+        (503, {"message": "Not yet", "msg_id": "CONFIGURATION$SETTINGS_NOT_FOUND"}),
         (503, b"<html>"),
     ],
 )
