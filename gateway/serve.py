@@ -88,7 +88,7 @@ async def serve(
     with listener:
         url = own_url(settings, listener)
         async with (
-            Gateway(
+            Gateway.running(
                 settings, parts_for(settings, reread=lambda: read_configuration(config).settings, url=url)
             ) as gateway,
             Tasks() as tasks,

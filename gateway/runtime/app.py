@@ -3,11 +3,11 @@
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from types import TracebackType
 
+import aiohttp
 import structlog
 
 from gateway.adapter.options import McpClient
@@ -26,7 +26,7 @@ from gateway.executors.port import Destination, Executor
 from gateway.guard import FAULTS, Tasks, count_what_is_left, guard_call, tried
 from gateway.runtime.bounds import breaker_rules, executor_limits, session_limit
 from gateway.runtime.calls.breaker import Breakers
-from gateway.runtime.calls.callbacks import Callbacks
+from gateway.runtime.calls.callbacks import Callbacks, keep_key
 from gateway.runtime.calls.callers import Callers
 from gateway.runtime.calls.calls import Calls
 from gateway.runtime.calls.dead_letters import DeadLetters
@@ -38,6 +38,7 @@ from gateway.runtime.calls.repeats import Repeats
 from gateway.runtime.calls.slots import Slots
 from gateway.runtime.calls.tickets import Ticket, Tickets
 from gateway.runtime.calls.tool_tokens import ToolTokens
+from gateway.runtime.cluster.forwarding import make_peer_client
 from gateway.runtime.cluster.handover import Handover
 from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.cluster.member import ClusterMember
@@ -92,18 +93,18 @@ class Parts:
 
 
 class Gateway:
-    """Drives every session; entered once, before the HTTP face takes requests.
+    """Drives every session; `running` makes one, before the HTTP face takes requests.
 
     Errors are those of `gateway.errors`: NotFound, Conflict, Gone, Inexpressible, InvalidRequest,
     Overloaded, EngineUnavailable, InvalidConfiguration.
     """
 
-    def __init__(self, settings: Settings, parts: Parts) -> None:
+    def __init__(self, settings: Settings, parts: Parts, *, key: bytes, client: aiohttp.ClientSession) -> None:
+        """Put the parts together; `key` is what the store keeps for tokens, `client` reaches other instances."""
         self.version = parts.version
         self.tuning = parts.tuning
         self._parts = parts
         self._engine = parts.engine
-        self._stack = AsyncExitStack()
         self._draining = Ending()
         self._history_pages = asyncio.Semaphore(PAGES)
         # For jitter only: nobody gains from guessing it.
@@ -135,9 +136,9 @@ class Gateway:
         )
         breakers = Breakers(clock, metrics, jitter, rules=breaker_rules(settings), specs=settings.executors)
         self._slots = Slots(breakers, executor_limits(settings), session=session_limit(settings))
-        self._callbacks = Callbacks(engine, ids)
-        self.tool_tokens = ToolTokens(engine, ids, shared=parts.shared)
-        self.tickets = Tickets(engine, clock, ids)
+        self._callbacks = Callbacks(key)
+        self.tool_tokens = ToolTokens(engine, ids, key=key, shared=parts.shared)
+        self.tickets = Tickets(engine, clock, ids, key=key)
         quotes = Quotes(metrics, settings.executors)
         self._dispatcher = Dispatcher(
             clock=clock,
@@ -169,7 +170,7 @@ class Gateway:
         handover = Handover(engine, clock, ids, self._notifications)
         self._sessions = Sessions(shared, handover, settings.limits)
         self._runtimes = Runtimes(shared, self._sessions, self.tickets, self._offered)
-        self._member = ClusterMember(shared, self._sessions, handover)
+        self._member = ClusterMember(shared, self._sessions, handover, client=client)
         self._directory = SessionDirectory(engine, self._sessions, patience=tuning.reply)
         self._redriving = Redriving(engine, self._directory, clock, ids, wake=self._backends.wake)
         self.calls = Calls(
@@ -230,36 +231,41 @@ class Gateway:
 
     # Life ------------------------------------------------------------------------------------------------
 
-    async def __aenter__(self) -> "Gateway":
+    @classmethod
+    @asynccontextmanager
+    async def running(cls, settings: Settings, parts: Parts) -> AsyncGenerator["Gateway"]:
+        """Open the store, connect every runtime and take part in the cluster; what was begun is left in the end.
+
+        Raises:
+            EngineUnavailable, EngineUnusable: the store cannot be used, or takes no lease.
+        """
         count_what_is_left()
-        settings = self.settings
         # Whatever it is that cannot start: everything that did is left again, in the opposite order.
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._engine)
-            stack.push_async_callback(self._tasks.close)
-            await stack.enter_async_context(self._callbacks)
-            await stack.enter_async_context(self.tool_tokens)
-            await stack.enter_async_context(self.tickets)
-            stack.push_async_callback(lambda: tried("repeats", self.repeats.write()))
-            await _enter(stack, "cluster member", self._member.joined())
-            stack.callback(guard_call("dispatcher", self._dispatcher.stop))
-            await _enter(stack, "backends", self._backends.opened(settings))
-            self._configuration.use(settings)
-            stack.push_async_callback(lambda: tried("sessions", self._sessions.end()))
-            for name in settings.runtimes:
-                await self._configuration.start_runtime(name)
-            await _enter(stack, "cluster member", self._member.taking_part())
-            stack.enter_context(self._maintenance.running(self._tasks, lambda: self.settings.retention))
-            stack.push_async_callback(lambda: tried("drain", self.drain()))
-            self._stack = stack.pop_all()
-        log.info("gateway started", version=self.version, runtimes=len(settings.runtimes))
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.aclose()
+            await stack.enter_async_context(parts.engine)
+            key = await keep_key(parts.engine, parts.ids)
+            client = await stack.enter_async_context(make_peer_client())
+            gateway = cls(settings, parts, key=key, client=client)
+            await gateway._start(stack)
+            log.info("gateway started", version=gateway.version, runtimes=len(settings.runtimes))
+            yield gateway
         log.info("gateway stopped")
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        """Begin everything, in the order in which one needs the other; what ends it goes on the stack."""
+        settings = self.settings
+        stack.push_async_callback(self._tasks.close)
+        stack.push_async_callback(lambda: tried("repeats", self.repeats.write()))
+        await _enter(stack, "cluster member", self._member.joined())
+        stack.callback(guard_call("dispatcher", self._dispatcher.stop))
+        await _enter(stack, "backends", self._backends.opened(settings))
+        self._configuration.use(settings)
+        stack.push_async_callback(lambda: tried("sessions", self._sessions.end()))
+        for name in settings.runtimes:
+            await self._configuration.start_runtime(name)
+        await _enter(stack, "cluster member", self._member.taking_part())
+        stack.enter_context(self._maintenance.running(self._tasks, lambda: self.settings.retention))
+        stack.push_async_callback(lambda: tried("drain", self.drain()))
 
     async def drain(self) -> None:
         """Start nothing new, let calls in flight end and their outcomes leave, then close the links.

@@ -246,7 +246,7 @@ async def serve(config: Path, port: int, death: Death) -> None:
     parts = mortal(parts_for(settings, reread=lambda: read_configuration(config).settings, url=url), death)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    async with Gateway(settings, parts) as gateway:
+    async with Gateway.running(settings, parts) as gateway:
         server = make_server(build_app(gateway), settings.limits)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         waiting = asyncio.create_task(stop.wait())

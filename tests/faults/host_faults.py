@@ -418,7 +418,7 @@ def configuration(**over: Any) -> dict[str, Any]:
 class Made:
     """A gateway that was made and not entered."""
 
-    gateway: Gateway
+    gateway: AbstractAsyncContextManager[Gateway]
     traps: Traps
     finn: FaultyRuntime
     sound: FaultyRuntime
@@ -465,7 +465,7 @@ def made(
             make_destination=make_destination,
             tuning=tuning or Tuning(),
         )
-        yield Made(Gateway(read(), parts), traps, finn, sound, engine, copies, config, listener)
+        yield Made(Gateway.running(read(), parts), traps, finn, sound, engine, copies, config, listener)
 
 
 @asynccontextmanager

@@ -319,5 +319,5 @@ async def environment_of(
         tuning=tuning or Tuning(),
     )
     made = Environment(engine, runtime, backend, configuration, reread)
-    async with Gateway(reread(), parts) as made.gateway:
+    async with Gateway.running(reread(), parts) as made.gateway:
         yield made

@@ -216,7 +216,7 @@ async def running(config: Path, listener: socket.socket, tuning: Tuning) -> Asyn
     settings = read_configuration(config).settings
     made = parts_for(settings, reread=lambda: read_configuration(config).settings)
     parts = replace(made, tuning=tuning)
-    async with Gateway(settings, parts) as gateway:
+    async with Gateway.running(settings, parts) as gateway:
         server = make_server(build_app(gateway), settings.limits)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"

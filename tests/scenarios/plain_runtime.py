@@ -171,7 +171,7 @@ async def plain_gateway(
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
     with listener:
-        async with Gateway(loaded, parts) as gateway:
+        async with Gateway.running(loaded, parts) as gateway:
             server = make_server(build_app(gateway), loaded.limits)
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"

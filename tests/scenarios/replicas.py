@@ -146,7 +146,7 @@ class Cluster:
             tuning=self.scene.tuning,
         )
         with listener:
-            async with Gateway(config, parts) as gateway:
+            async with Gateway.running(config, parts) as gateway:
                 server = make_server(build_app(gateway), config.limits)
                 serving = asyncio.create_task(server.serve(sockets=[listener]))
                 http = plain_http()

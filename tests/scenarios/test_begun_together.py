@@ -87,7 +87,7 @@ async def served(folder: Path, engine: Engine, runtime: Watched) -> AsyncGenerat
     settings = load(config, adapters={"plain": runtime}, env={}).settings
     parts = parts_for(settings, reread=lambda: settings)
     parts = replace(parts, adapters={"plain": runtime}, engine=engine, shared=True, tuning=Tuning(link_first=0.0))
-    async with Gateway(settings, parts) as gateway:
+    async with Gateway.running(settings, parts) as gateway:
         yield gateway
 
 

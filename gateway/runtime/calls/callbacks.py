@@ -3,7 +3,6 @@
 import hmac
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import TracebackType
 
 from gateway.clock import Ids
 from gateway.errors import EngineUnavailable
@@ -26,38 +25,22 @@ class Addresses:
 
 
 class Callbacks:
-    """Makes callback addresses and checks their tokens; the key is made once and kept in the store.
+    """Makes callback addresses and checks their tokens."""
 
-    Entered when the store is open: without the key no token is good, and no address is given.
-    """
-
-    def __init__(self, engine: Engine, ids: Ids) -> None:
+    def __init__(self, key: bytes) -> None:
         self.public_url: str | None = None
         """Under which address the gateway can be reached."""
-        self._engine = engine
-        self._ids = ids
-        self._key: bytes | None = None
-
-    async def __aenter__(self) -> "Callbacks":
-        self._key = await keep_key(self._engine, self._ids)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._key = None
+        self._key = key
 
     def addresses(self, call_id: CallId) -> Addresses | None:
         """Name where to report; None where the configuration has no `public_url`."""
-        if self.public_url is None or self._key is None:
+        if self.public_url is None:
             return None
         call, token = f"{self.public_url.rstrip('/')}/v1/calls/{call_id}", _token(self._key, call_id)
         return Addresses(f"{call}/outcome?token={token}", f"{call}/progress?token={token}")
 
     def allowed(self, call_id: CallId, token: str) -> bool:
         """Whether a token belongs to a call, in constant time."""
-        if self._key is None:
-            return False
         return hmac.compare_digest(_token(self._key, call_id).encode(), token.encode("utf-8", "replace"))
 
 

@@ -4,7 +4,6 @@ import base64
 import hmac
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from types import TracebackType
 from typing import Any
 
 import orjson
@@ -15,7 +14,6 @@ from gateway.clock import Clock, Ids
 from gateway.errors import Conflict
 from gateway.events import SessionId
 from gateway.events.frozen import frozen, replace
-from gateway.runtime.calls.callbacks import keep_key
 from gateway.runtime.calls.tool_tokens import START
 from gateway.store.port import Engine
 
@@ -40,30 +38,21 @@ class Ticket:
 
 
 class Tickets:
-    """Issues tickets and checks them. Entered when the store is open.
+    """Issues tickets and checks them.
 
     The id is kept before the native session is created and stands in the address that its runtime is told, so that any
     instance finds out whose a request is, also where the gateway that has created it died too soon.
     """
 
-    def __init__(self, engine: Engine, clock: Clock, ids: Ids) -> None:
+    def __init__(self, engine: Engine, clock: Clock, ids: Ids, *, key: bytes) -> None:
         self.public_url: str | None = None
         """Under which address the gateway can be reached."""
         self._engine = engine
         self._clock = clock
         self._ids = ids
-        self._key: bytes | None = None
+        self._key = hmac.digest(key, _PURPOSE, "sha256")
         self._listed = set[str]()
         """Those of which it is known here that their tools were listed."""
-
-    async def __aenter__(self) -> "Tickets":
-        self._key = hmac.digest(await keep_key(self._engine, self._ids), _PURPOSE, "sha256")
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._key = None
 
     async def issue(
         self, runtime: str, labels: Mapping[str, str], *, base: str, longest: timedelta
@@ -150,7 +139,6 @@ class Tickets:
         return Ticket(ticket_id, kept["runtime"], kept["labels"], kept["epoch"], given_at, kept["session_id"])
 
     def _secret(self, ticket: Ticket) -> str:
-        assert self._key is not None
         about = f"{ticket.epoch} {ticket.ticket_id} {ticket.runtime}"
         digest = hmac.digest(self._key, about.encode("utf-8", "replace"), "sha256")
         return START + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()

@@ -3,12 +3,10 @@
 import base64
 import hmac
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Literal, get_args
 
 from gateway.clock import Ids
 from gateway.events import SessionId
-from gateway.runtime.calls.callbacks import keep_key
 from gateway.store.port import Engine
 
 START = "dtt_"
@@ -28,28 +26,17 @@ class ToolTokens:
     """Makes tool tokens and checks them; nothing of them is stored but which epoch counts.
 
     What a ticket or a client's own token has let in is passed on to other instances by a token that nobody is shown.
-    Entered when the store is open. Where other instances may rotate a token, each check reads the epoch, so that it is
-    over on every instance at once.
+    Where other instances may rotate a token, each check reads the epoch, so that it is over on every instance at once.
     """
 
-    def __init__(self, engine: Engine, ids: Ids, *, shared: bool) -> None:
+    def __init__(self, engine: Engine, ids: Ids, *, key: bytes, shared: bool) -> None:
         """Prepare; `shared` says whether other instances may be on the same store."""
         self._engine = engine
         self._ids = ids
         self._shared = shared
-        self._key: bytes | None = None
+        self._key = hmac.digest(key, _PURPOSE, "sha256")
         self._known: dict[SessionId, Mapping[TokenKind, str]] = {}
         self._rotations = 0
-
-    async def __aenter__(self) -> "ToolTokens":
-        kept = await keep_key(self._engine, self._ids)
-        self._key = hmac.digest(kept, _PURPOSE, "sha256")
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._key = None
 
     async def token(self, session_id: SessionId, kind: TokenKind = "tool token") -> str:
         """Write the token that counts for a session."""
@@ -70,7 +57,6 @@ class ToolTokens:
         return tokens
 
     def _write(self, session_id: SessionId, epoch: str, kind: TokenKind) -> str:
-        assert self._key is not None
         digest = hmac.digest(self._key, f"{kind} {epoch} {session_id}".encode("utf-8", "replace"), "sha256")
         return START + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
@@ -87,8 +73,6 @@ class ToolTokens:
 
     async def kind_of(self, session_id: SessionId, given: bytes) -> TokenKind | None:
         """Say who asks by a token that counts for a session, in constant time; None where it does not count."""
-        if self._key is None:
-            return None
         tokens = await self._tokens(session_id)
         found: TokenKind | None = None
         for kind, token in tokens.items():

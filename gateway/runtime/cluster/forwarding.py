@@ -6,7 +6,6 @@ Addresses come from the store's list of instances and from nowhere else; redirec
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 
 import aiohttp
 import structlog
@@ -60,36 +59,40 @@ class Unreached(Exception):
     """The owner could not be connected to, so that nothing was sent."""
 
 
-class Forwarder:
-    """Asks other instances; entered with the gateway."""
+def make_peer_client() -> aiohttp.ClientSession:
+    """Make the connections to other instances; to be entered in the loop that runs."""
+    return aiohttp.ClientSession(
+        # A kept connection that the owner closes in that moment would leave it unclear whether it took a request.
+        connector=aiohttp.TCPConnector(limit=_MOST_CONNECTIONS, force_close=True),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=_DEADLINE, connect=_CONNECT),
+        auto_decompress=False,
+        # Proxies of the environment are for the outside world.
+        trust_env=False,
+    )
 
-    def __init__(self, engine: Engine, clock: Clock, keeper: LeaseKeeper, sessions: Sessions, metrics: Metrics) -> None:
+
+class Forwarder:
+    """Asks other instances."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Clock,
+        keeper: LeaseKeeper,
+        sessions: Sessions,
+        metrics: Metrics,
+        *,
+        client: aiohttp.ClientSession,
+        tasks: Tasks,
+    ) -> None:
         self._engine = engine
         self._clock = clock
         self._keeper = keeper
         self._sessions = sessions
         self._metrics = metrics
-        self._client: aiohttp.ClientSession | None = None
-        self._tasks = Tasks()
-
-    async def __aenter__(self) -> "Forwarder":
-        # Proxies of the environment are for the outside world.
-        self._client = aiohttp.ClientSession(
-            # A kept connection that the owner closes in that moment would leave it unclear whether it took a request.
-            connector=aiohttp.TCPConnector(limit=_MOST_CONNECTIONS, force_close=True),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=_DEADLINE, connect=_CONNECT),
-            auto_decompress=False,
-            trust_env=False,
-        )
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._tasks.close()
-        if self._client is not None:
-            await self._client.close()
+        self._client = client
+        self._tasks = tasks
 
     @property
     def instance(self) -> str:
@@ -157,7 +160,6 @@ class Forwarder:
         return answered
 
     async def _exchange(self, owner: Instance, request: ForwardedRequest) -> ForwardedAnswer:
-        assert self._client is not None
         url = URL(owner.url.rstrip("/") + request.path, encoded=True)
         async with self._client.request(
             request.method, url, headers=request.headers, data=request.body, allow_redirects=False

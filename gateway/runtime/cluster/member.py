@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
 
+import aiohttp
 import structlog
 
 from gateway.errors import EngineUnavailable
@@ -25,14 +26,16 @@ log = structlog.get_logger(__name__)
 class ClusterMember:
     """Joins when the store is open; takes part once the runtimes are connected."""
 
-    def __init__(self, shared: Shared, sessions: Sessions, handover: Handover) -> None:
+    def __init__(
+        self, shared: Shared, sessions: Sessions, handover: Handover, *, client: aiohttp.ClientSession
+    ) -> None:
         self._shared = shared
         self._sessions = sessions
         self._handover = handover
         engine, keeper, metrics = shared.engine, shared.keeper, shared.metrics
         self.takeover = Takeover(engine, keeper, sessions, metrics=metrics, jitter=shared.jitter, tuning=shared.tuning)
         self.remote_feeds = RemoteFeeds(engine, sessions.feed, shared.notifications, shared.tasks, shared.tuning)
-        self.forwarder = Forwarder(engine, shared.clock, keeper, sessions, metrics)
+        self.forwarder = Forwarder(engine, shared.clock, keeper, sessions, metrics, client=client, tasks=shared.tasks)
         metrics.watch_lease(lambda: keeper.seconds_left, lambda: len(sessions.all()))
 
     @asynccontextmanager
@@ -43,7 +46,6 @@ class ClusterMember:
             EngineUnavailable: the store takes no lease.
         """
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self.forwarder)
             await stack.enter_async_context(self._shared.keeper.kept())
             stack.enter_context(self._shared.notifications.heard(self._listeners()))
             stack.callback(self.remote_feeds.stop)

@@ -69,7 +69,7 @@ class _Written(NamedTuple):
 
 
 class CommitLanes:
-    """Takes steps from the event loop: `start`, then `commit`, then `stop`."""
+    """Takes steps from the event loop, and is at work from the start until `stop`."""
 
     def __init__(self, address: Address, once: ExactlyOnce, clock: Clock) -> None:
         self._address = address
@@ -77,12 +77,9 @@ class CommitLanes:
         self._weight = ByteRoom(WAITING_BYTES)
         self._lanes = [_Lane(address, once, clock, self._room) for _ in range(LANES)]
         self._tasks = Tasks()
-        self._running: list[asyncio.Task[None]] = []
-        self._closing = False
-
-    def start(self) -> None:
         # Tasks of the engine's own and not of a group: entering and leaving may be two tasks' doing.
         self._running = [guard("postgres lane", lane.run, self._tasks) for lane in self._lanes]
+        self._closing = False
 
     async def stop(self) -> None:
         """Write what is queued, and end; what cannot be written in time is refused."""

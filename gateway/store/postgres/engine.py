@@ -53,6 +53,7 @@ class _Open:
     pool: Pool
     pulse: Pool
     """A connection for the lease alone, so that no question delays a heartbeat."""
+    notifier: PostgresNotifier
 
 
 class PostgresEngine(AnswersQuestions):
@@ -70,7 +71,7 @@ class PostgresEngine(AnswersQuestions):
         self._address = Address(dsn, schema)
         self._clock = clock
         self._questions = max(connections - RESERVED, 1)
-        self._notifier = PostgresNotifier(Address(direct_dsn or dsn, schema))
+        self._notified_at = Address(direct_dsn or dsn, schema)
         self._now_open: _Open | None = None
         self._doubts: set[str] = set()
         self._schema = 0
@@ -86,12 +87,11 @@ class PostgresEngine(AnswersQuestions):
             pulse = Pool(self._address, once, size=1, answer=_BEAT_SECONDS)
             stack.push_async_callback(pulse.close)
             lanes = CommitLanes(self._address, once, self._clock)
-            lanes.start()
             stack.push_async_callback(lanes.stop)
             stack.push_async_callback(self._probing.close)
-            self._notifier.start()
-            stack.push_async_callback(self._notifier.stop)
-            self._now_open = _Open(lanes, pool, pulse)
+            notifier = PostgresNotifier(self._notified_at)
+            stack.push_async_callback(notifier.stop)
+            self._now_open = _Open(lanes, pool, pulse, notifier)
             self._stack = stack.pop_all()
         return self
 
@@ -256,10 +256,11 @@ class PostgresEngine(AnswersQuestions):
     # Notifier
 
     def notify(self, topic: str) -> None:
-        self._notifier.notify(topic)
+        if self._now_open is not None:
+            self._now_open.notifier.notify(topic)
 
     def listen(self, heard: Callable[[str | None], None]) -> Callable[[], None]:
-        return self._notifier.listen(heard)
+        return self._open.notifier.listen(heard)
 
     # Upkeep
 

@@ -37,7 +37,7 @@ Heard = Callable[[str | None], None]
 
 
 class PostgresNotifier:
-    """Notifies and listens: `start`, then `notify` and `listen`, then `stop`."""
+    """Notifies and listens, from the start until `stop`."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -47,21 +47,16 @@ class PostgresNotifier:
         self._topics: set[str] = set()
         self._news = asyncio.Event()
         self._pinged = asyncio.Event()
-        self._tasks: Tasks | None = None
         self._said = False
-
-    def start(self) -> None:
         self._tasks = Tasks()
         guard("postgres notifier", self._run, self._tasks)
 
     async def stop(self) -> None:
         """End; what was sent last may be lost, as any notification may."""
-        tasks, self._tasks = self._tasks, None
-        if tasks is not None:
-            await tasks.close()
+        await self._tasks.close()
 
     def notify(self, topic: str) -> None:
-        if self._tasks is not None and len(self._topics) <= TOPICS:
+        if len(self._topics) <= TOPICS:
             self._topics.add(topic)
             self._news.set()
 
