@@ -10,15 +10,15 @@ from gateway.guard import guard_call, pause_after
 from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.signals import Tick
 
-_REVIEW_AFTER = 0.1
-"""Seconds after which a change has moved the timer."""
+_REVIEW_AFTER = 0.25
+"""Seconds after which a change has moved the timer; what is due sooner is as late as that."""
 AT_ONCE = 256
 """Sessions whose timers are set in one turn of the loop."""
 _LATE = 0.001
 
 
 class Reviews:
-    """Sets the timers of all sessions that had something to do, a few times a second.
+    """Sets the timers of all sessions that had something to do, four times a second.
 
     Looking through the open calls of a session after each of its steps would cost more than its deadlines gain.
     """
