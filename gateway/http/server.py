@@ -6,6 +6,7 @@ from datetime import timedelta
 from http import HTTPStatus
 from typing import Any, cast
 
+import structlog
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -14,8 +15,11 @@ from gateway.guard import guard_call
 from gateway.http.app import followers_of
 from gateway.http.edge import HEADERS, NO_STORE
 from gateway.http.errors import Refused, problem_reply
+from gateway.http.reply import Reply
 from gateway.http.sse import WIRE, Wire
 from gateway.settings.model import Limits
+
+log = structlog.get_logger(__name__)
 
 _HEAD_BYTES = 64 * 1024
 _UNSENT_BYTES = 16 * 1024
@@ -27,17 +31,25 @@ _BESIDE_FOLLOWERS = 3_192
 """Connections for requests, where more followers are allowed than those leave room for."""
 
 
-def _refusal(problem: str, detail: str) -> bytes:
-    """Write an answer to what is no request, which no application is asked about."""
+def _refusal(problem: str, detail: str) -> Reply:
+    """Make an answer of the server's own, which no application is asked about."""
     reply = problem_reply(Refused(problem, detail))
-    reply.headers["connection"] = "close"
+    reply.raw_headers += [*HEADERS, NO_STORE, (b"connection", b"close")]
+    return reply
+
+
+def _written(reply: Reply) -> bytes:
+    """Write an answer to what is no request."""
     lines = [b"HTTP/1.1 %d %b" % (reply.status_code, HTTPStatus(reply.status_code).phrase.encode())]
-    lines += [b"%b: %b" % header for header in (*reply.raw_headers, *HEADERS, NO_STORE)]
+    lines += [b"%b: %b" % header for header in reply.raw_headers]
     return b"\r\n".join([*lines, b"", bytes(reply.body)])
 
 
-_HEAD_TOO_LARGE = _refusal("head-too-large", "the request line and the headers have over 64 KiB")
-_UNREADABLE = _refusal("invalid-request", "this is no HTTP/1.1 request; its line, its headers or its chunks are wrong")
+_HEAD_TOO_LARGE = _written(_refusal("head-too-large", "the request line and the headers have over 64 KiB"))
+_UNREADABLE = _written(
+    _refusal("invalid-request", "this is no HTTP/1.1 request; its line, its headers or its chunks are wrong")
+)
+_CROWDED = _refusal("overloaded", "too many connections are open; try again later")
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -48,6 +60,8 @@ class BoundedHttp(HttpToolsProtocol):
     """Bytes of the head that have been read, for one that comes in few pieces."""
     _heads = 0
     _head_timer: asyncio.TimerHandle | None = None
+    _most: int | None = None
+    """Connections from which on requests are turned away."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
@@ -55,6 +69,8 @@ class BoundedHttp(HttpToolsProtocol):
         transport.set_write_buffer_limits(high=_UNSENT_BYTES)
         # Uvicorn writes its own line, query string and all, as soon as the root logger has a handler.
         self.access_log = False
+        # Past its bound uvicorn answers in a form of its own.
+        self._most, self.limit_concurrency = self.limit_concurrency, None
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -97,6 +113,9 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head_is_there()
+        if self._most is not None and max(len(self.connections), len(self.tasks)) >= self._most:
+            log.warning("a request is turned away", connections=len(self.connections), most=self._most)
+            self.app = _CROWDED
         super().on_headers_complete()
 
     def _write(self, chunks: bytes) -> None:

@@ -132,6 +132,21 @@ def test_followers_leave_connections_to_requests() -> None:
     assert allowed == [8_192, 8_192, 8_193, 13_192]
 
 
+async def test_who_comes_when_too_many_are_there_is_told_so_as_by_every_refusal(environment: Environment) -> None:
+    async with serving(environment.gateway) as (server, url):
+        server.config.limit_concurrency = 2
+        first = await asyncio.open_connection("127.0.0.1", port_of(url))
+        request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+        problem = refusal(await exchange(port_of(url), request))
+        assert (problem["status"], str(problem["type"]).rsplit("/", 1)[1]) == (503, "overloaded")
+        first[1].close()
+        await first[1].wait_closed()
+        closing = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        async with asyncio.timeout(5):
+            while not (await exchange(port_of(url), closing)).startswith(b"HTTP/1.1 200"):
+                continue
+
+
 async def test_no_line_of_the_server_itself_shows_a_query(
     wire: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
