@@ -5,14 +5,15 @@ import os
 import signal
 import sqlite3
 import sys
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from gateway.errors import EngineLocked
 from gateway.events import SessionId
 from gateway.store.port import Engine
-from gateway.store.sqlite import SqliteEngine, log, writer
+from gateway.store.sqlite import SqliteEngine, writer
+from gateway.store.sqlite.tuning import PRODUCTION, SqliteTuning
 from gateway.store.step import RUNTIME, Enqueue, SendChange, Step
 from gateway.testing.conformance.engine_words import FakeClock, answered, asked, call, open_session, settled
 
@@ -58,11 +59,10 @@ def die_in_a_spread(tick: int) -> None:
 
     SQLite counts what it does in it: it is over at the given tick, and at COMMIT at the latest.
     """
-    log.SPREAD_AFTER = 0.2
     opened, left = writer.open_writer, tick
 
-    def open_writer(path: Path, *, replayed: Callable[[int], object] = lambda _: None) -> sqlite3.Connection:
-        connection = opened(path, replayed=replayed)
+    def open_writer(path: Path, **more: Any) -> sqlite3.Connection:
+        connection = opened(path, **more)
         inside = False
 
         def die() -> None:
@@ -92,10 +92,12 @@ def die_in_a_spread(tick: int) -> None:
 
 async def main(path: Path, mode: str) -> int:
     mode, _, tick = mode.partition(":")
+    tuning = PRODUCTION
     if mode == "spread":
+        tuning = SqliteTuning(spread_after=0.2)
         die_in_a_spread(int(tick))
     try:
-        async with SqliteEngine(path, FakeClock()) as engine:
+        async with SqliteEngine(path, FakeClock(), tuning=tuning) as engine:
             if mode == "groups":
                 await commit_in_groups(engine)
             elif mode != "once":

@@ -5,9 +5,8 @@ from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import pytest
-
-from gateway.store.sqlite import schema as sqlite_schema
+FOR_EVER = 600.0
+"""How long an engine waits for the lock that is to do so as long as somebody holds it."""
 
 
 @contextmanager
@@ -19,8 +18,3 @@ def held(path: Path) -> Generator[None]:
             yield
         finally:
             other.execute("ROLLBACK")
-
-
-def wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let engines that are opened from now on wait for the lock as long as somebody holds it."""
-    monkeypatch.setattr(sqlite_schema, "PATIENCE", 600_000)

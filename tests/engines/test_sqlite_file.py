@@ -24,6 +24,7 @@ from gateway.store.sqlite import SqliteEngine
 from gateway.store.sqlite.backup import back_up, migrate
 from gateway.store.sqlite.lock import file_system_of
 from gateway.store.sqlite.schema import MIGRATIONS
+from gateway.store.sqlite.tuning import SqliteTuning
 from gateway.store.step import RUNTIME, Enqueue, Step
 from gateway.testing.conformance.engine_words import (
     ALICE,
@@ -86,7 +87,7 @@ async def test_an_erased_text_is_in_none_of_the_files(path: Path) -> None:
 
 async def test_erasing_waits_for_whoever_reads_the_log_but_steps_do_not(path: Path) -> None:
     # It is not to give up first where steps are slow.
-    async with SqliteEngine(path, FakeClock(), log_tries=10_000) as engine:
+    async with SqliteEngine(path, FakeClock(), tuning=SqliteTuning(log_tries=10_000)) as engine:
         await open_session(engine)
         await open_session(engine, BOB)
         await engine.commit(Step(ALICE, (said("a word to forget"),), state="closed"))
@@ -106,7 +107,7 @@ async def test_erasing_waits_for_whoever_reads_the_log_but_steps_do_not(path: Pa
 
 
 async def test_erasing_gives_up_on_who_reads_the_log_for_ever(path: Path) -> None:
-    async with SqliteEngine(path, FakeClock(), log_tries=2) as engine:
+    async with SqliteEngine(path, FakeClock(), tuning=SqliteTuning(log_tries=2)) as engine:
         await open_session(engine)
         await engine.commit(Step(ALICE, (said("a word to forget"),), state="closed"))
         backup = sqlite3.connect(path, isolation_level=None)

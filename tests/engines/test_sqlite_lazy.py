@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,9 +20,10 @@ from gateway.store.records import SnapshotRecord
 from gateway.store.rows import CallFilter, Page
 from gateway.store.sqlite import SqliteEngine, log
 from gateway.store.sqlite.backup import back_up, bump_fences, migrate, restore, schema_of
-from gateway.store.sqlite.held import PACKED, rows_of
+from gateway.store.sqlite.held import PACKED, PLAIN, rows_of
 from gateway.store.sqlite.schema import MIGRATIONS, READABLE_FROM, open_writer
 from gateway.store.sqlite.transfer import sqlite_source
+from gateway.store.sqlite.tuning import SqliteTuning
 from gateway.store.step import RUNTIME, Enqueue, SendChange, Step
 from gateway.testing.conformance.engine_words import (
     ALICE,
@@ -35,18 +37,17 @@ from gateway.testing.conformance.engine_words import (
     settled,
     texts,
 )
-from tests.engines.sqlite_held import held, wait_for_ever
+from tests.engines.sqlite_held import FOR_EVER, held
 
 HERE = Path(__file__).parent
 CALL = CallId("call-1")
 COPIES = "destination:log"
+LATER = SqliteTuning(spread_after=3_600.0, behind=7_200.0)
+"""Leaves to each test when tables are brought up to date."""
 
 
-@pytest.fixture(autouse=True)
-def never_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave to each test when tables are brought up to date."""
-    monkeypatch.setattr(log, "SPREAD_AFTER", 3_600.0)
-    monkeypatch.setattr(log, "MOST_SECONDS", 7_200.0)
+def engine_at(path: Path, tuning: SqliteTuning = LATER) -> SqliteEngine:
+    return SqliteEngine(path, FakeClock(), tuning=tuning)
 
 
 @pytest.fixture
@@ -94,7 +95,7 @@ async def is_all_there(engine: SqliteEngine) -> None:
 async def killed(path: Path) -> AsyncGenerator[Path]:
     """Leave what a process leaves that is killed over unsettled steps."""
     victim = path.with_name("victim.db")
-    async with SqliteEngine(victim, FakeClock()) as engine:
+    async with engine_at(victim) as engine:
         await write(engine)
         for side in ("", "-wal"):
             shutil.copy(victim.with_name(victim.name + side), path.with_name(path.name + side))
@@ -102,7 +103,7 @@ async def killed(path: Path) -> AsyncGenerator[Path]:
 
 
 async def test_a_commit_touches_no_table_but_the_log(path: Path) -> None:
-    async with SqliteEngine(path, FakeClock()) as engine:
+    async with engine_at(path) as engine:
         await write(engine)
         assert [rows_in(path, table) for table in ("events", "calls", "outbound", "snapshots")] == [2, 0, 0, 0]
         await is_all_there(engine)
@@ -111,27 +112,21 @@ async def test_a_commit_touches_no_table_but_the_log(path: Path) -> None:
         await is_all_there(engine)
 
 
-async def test_tables_follow_by_themselves(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "SPREAD_AFTER", 0.05)
-    async with SqliteEngine(path, FakeClock()) as engine:
+async def test_tables_follow_by_themselves(path: Path) -> None:
+    async with engine_at(path, replace(LATER, spread_after=0.05)) as engine:
         await write(engine)
         async with asyncio.timeout(10):
             while rows_in(path, "events") < 6:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
-    monkeypatch.setattr(log, "SPREAD_AFTER", 3_600.0)
-    monkeypatch.setattr(log, "SPREAD_BYTES", 1)
-    async with SqliteEngine(path, FakeClock()) as engine:
+    async with engine_at(path, replace(LATER, spread_bytes=1)) as engine:
         await engine.commit(Step(BOB, (said("three"),)))
         async with asyncio.timeout(10):
             while rows_in(path, "events") < 7:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
 
 
-async def test_frequent_questions_are_answered_while_nothing_can_be_written(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wait_for_ever(monkeypatch)
-    async with SqliteEngine(path, FakeClock()) as engine:
+async def test_frequent_questions_are_answered_while_nothing_can_be_written(path: Path) -> None:
+    async with engine_at(path, replace(LATER, lock=FOR_EVER)) as engine:
         await write(engine)
         with held(path):
             listing = asyncio.ensure_future(engine.calls(CallFilter(), Page()))
@@ -161,17 +156,17 @@ async def test_what_a_killed_process_left_is_put_in_and_told(path: Path) -> None
     async with killed(path):
         assert rows_in(path, "calls") == 0
         with capture_logs() as logs:
-            async with SqliteEngine(path, FakeClock()) as engine:
+            async with engine_at(path) as engine:
                 assert rows_in(path, "calls") == 1
                 await is_all_there(engine)
                 await engine.commit(Step(BOB, (said("three"),)))
         assert [line["steps"] for line in logs if line["event"].startswith("steps that were committed")] == [4]
-        async with SqliteEngine(path, FakeClock()) as engine:
+        async with engine_at(path) as engine:
             assert await texts(engine, BOB) == ["one", "two", "three"]
 
 
 async def test_slots_that_are_written_over_are_not_read_again(path: Path) -> None:
-    async with SqliteEngine(path, FakeClock()) as engine:
+    async with engine_at(path) as engine:
         await open_session(engine)
         # A long entry first, then fewer and shorter ones over its slots.
         await engine.commit(Step(ALICE, tuple(said("x" * 9_000) for _ in range(5))))
@@ -183,7 +178,7 @@ async def test_slots_that_are_written_over_are_not_read_again(path: Path) -> Non
             shutil.copy(path.with_name(path.name + side), copy.with_name(copy.name + side))
         before = await texts(engine)
     with capture_logs() as logs:
-        async with SqliteEngine(copy, FakeClock()) as engine:
+        async with engine_at(copy) as engine:
             assert await texts(engine) == before
             assert [one.sequence for one in await engine.read(ALICE)] == [*range(1, 9)]
     assert [line["steps"] for line in logs if "steps" in line] == [2]
@@ -195,19 +190,19 @@ async def test_many_small_events_take_few_slots_and_long_ones_are_left_as_they_a
 ) -> None:
     words = [f"{number} {'x' * size}" for number in range(100)]
     copy = path.with_name("copy.db")
-    async with SqliteEngine(path, FakeClock()) as engine:
+    async with engine_at(path) as engine:
         await open_session(engine)
         for _ in range(2):
             await engine.commit(Step(ALICE, tuple(said(word) for word in words)))
         shutil.copy(path.with_name(path.name + "-wal"), copy.with_name(copy.name + "-wal"))
         shutil.copy(path, copy)
         assert rows_in(path, "steps") in slots
-    async with SqliteEngine(copy, FakeClock()) as engine:
+    async with engine_at(copy) as engine:
         assert await texts(engine) == words * 2
 
 
 async def test_what_became_of_many_sends_takes_few_slots(path: Path) -> None:
-    async with SqliteEngine(path, FakeClock()) as engine:
+    async with engine_at(path) as engine:
         await open_session(engine)
         words = tuple(said(str(number)) for number in range(300))
         done = await engine.commit(Step(ALICE, words, sends=tuple(Enqueue(n, RUNTIME) for n in range(300))))
@@ -220,7 +215,7 @@ async def test_what_became_of_many_sends_takes_few_slots(path: Path) -> None:
 
 def test_entries_that_just_fill_a_slot_or_just_do_not_are_all_read_again(path: Path) -> None:
     with closing(open_writer(path)) as connection:
-        behind = log.Behind()
+        behind = log.Behind(LATER)
         for size in range(1_800, 1_950):
             written = log.Log(connection, behind, len(MIGRATIONS))
             # The first leaves from many bytes to none of its slot, and the second is in it or in the next.
@@ -234,7 +229,7 @@ def test_entries_that_just_fill_a_slot_or_just_do_not_are_all_read_again(path: P
 
 
 async def test_an_older_release_reads_a_file_only_while_nothing_waits_in_it(path: Path, tmp_path: Path) -> None:
-    async with SqliteEngine(path, FakeClock()) as engine:
+    async with engine_at(path) as engine:
         assert readable_from(path) == READABLE_FROM
         await write(engine)
         assert readable_from(path) == len(MIGRATIONS)
@@ -251,23 +246,23 @@ async def test_an_older_release_reads_a_file_only_while_nothing_waits_in_it(path
 
 
 async def test_a_backup_of_a_busy_gateway_has_what_was_committed_before(path: Path, tmp_path: Path) -> None:
-    async with SqliteEngine(path, FakeClock()) as engine:
+    async with engine_at(path) as engine:
         await write(engine)
         made = await asyncio.to_thread(back_up, path, tmp_path / "copy.db", force=False)
         assert (made.sessions, made.events) == (2, 6)
         assert rows_in(path, "calls") == 0
-    async with SqliteEngine(tmp_path / "copy.db", FakeClock()) as engine:
+    async with engine_at(tmp_path / "copy.db") as engine:
         await is_all_there(engine)
 
 
 async def test_what_is_done_with_the_file_of_a_killed_process_has_all_of_it(path: Path, tmp_path: Path) -> None:
     async with killed(path) as left:
         restore(tmp_path / "restored.db", left)
-        async with SqliteEngine(tmp_path / "restored.db", FakeClock()) as engine:
+        async with engine_at(tmp_path / "restored.db") as engine:
             await is_all_there(engine)
             assert (await row_of(engine)).fence > 0
         back_up(left, tmp_path / "copy.db", force=False)
-        async with SqliteEngine(tmp_path / "copy.db", FakeClock()) as engine:
+        async with engine_at(tmp_path / "copy.db") as engine:
             await is_all_there(engine)
         # Looking at it has moved all of it out of SQLite's own log.
         shutil.copy(left, tmp_path / "moved.db")
@@ -275,7 +270,7 @@ async def test_what_is_done_with_the_file_of_a_killed_process_has_all_of_it(path
             counted = {table.name: await source.count(table) for table in TABLES}
         assert (counted["calls"], counted["events"], counted["outbound"], counted["snapshots"]) == (1, 6, 2, 1)
         assert bump_fences(left) == 2
-        async with SqliteEngine(left, FakeClock()) as engine:
+        async with engine_at(left) as engine:
             await is_all_there(engine)
 
 
@@ -292,17 +287,20 @@ async def test_steps_that_this_release_has_left_are_read_by_every_later_one(path
         for name in files:
             file.executescript((HERE / name).read_text(encoding="utf-8"))
     assert rows_in(path, "calls") == 0
-    async with SqliteEngine(path, FakeClock()) as engine:
+    async with engine_at(path) as engine:
         await is_all_there(engine)
 
 
-async def test_steps_of_a_format_that_is_not_known_are_refused_and_left_alone(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gateway.store.sqlite.log.PLAIN", PACKED + 1)
+async def test_steps_of_a_format_that_is_not_known_are_refused_and_left_alone(path: Path) -> None:
     async with killed(path) as left:
+        with closing(sqlite3.connect(left)) as file, file:
+            # The number of the round comes first, then the format of the first entry.
+            ((slot,),) = file.execute("SELECT part FROM steps WHERE id = 1").fetchall()
+            known, unknown = (number.to_bytes(2, "big") for number in (PLAIN, PACKED + 1))
+            assert slot[8:10] == known
+            file.execute("UPDATE steps SET part = ? WHERE id = 1", (slot[:8] + unknown + slot[10:],))
         with pytest.raises(EngineUnusable, match=f"format {PACKED + 1} wait in the database"):
-            async with SqliteEngine(left, FakeClock()):
+            async with engine_at(left):
                 pass
         assert schema_of(left) == len(MIGRATIONS)
         assert rows_in(left, "steps") > 1
@@ -321,12 +319,8 @@ def allow(path: Path) -> None:
         other.execute("DROP TRIGGER full")
 
 
-async def test_what_tables_do_not_take_waits_and_too_much_of_it_is_told(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log, "MOST_BYTES", 20_000)
-    monkeypatch.setattr(log, "SPREAD_BYTES", 20_000)
-    async with SqliteEngine(path, FakeClock()) as engine:
+async def test_what_tables_do_not_take_waits_and_too_much_of_it_is_told(path: Path) -> None:
+    async with engine_at(path, replace(LATER, behind_bytes=20_000, spread_bytes=20_000)) as engine:
         await write(engine)
         refuse(path)
         taken = 0
@@ -355,21 +349,20 @@ async def is_all_there_but_words(engine: SqliteEngine) -> None:
 
 
 async def test_an_engine_that_cannot_bring_its_tables_up_to_date_leaves_the_steps_behind(path: Path) -> None:
-    async with SqliteEngine(path, FakeClock()) as engine:
+    async with engine_at(path) as engine:
         await write(engine)
         refuse(path)
     assert readable_from(path) == len(MIGRATIONS)
     with pytest.raises(EngineUnusable, match="no room"):
-        async with SqliteEngine(path, FakeClock()):
+        async with engine_at(path):
             pass
     allow(path)
-    async with SqliteEngine(path, FakeClock()) as engine:
+    async with engine_at(path) as engine:
         await is_all_there(engine)
 
 
-async def test_tables_that_are_ten_seconds_behind_hold_steps_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "MOST_SECONDS", 0.05)
-    async with SqliteEngine(path, FakeClock()) as engine:
+async def test_tables_that_are_ten_seconds_behind_hold_steps_up(path: Path) -> None:
+    async with engine_at(path, replace(LATER, behind=0.05)) as engine:
         await write(engine)
         # Only tables that are behind for so long hold a step up.
         await asyncio.sleep(0.1)
@@ -380,7 +373,7 @@ async def test_tables_that_are_ten_seconds_behind_hold_steps_up(path: Path, monk
 
 
 async def test_what_a_step_expects_is_asked_of_what_is_held(path: Path) -> None:
-    async with SqliteEngine(path, FakeClock()) as engine:
+    async with engine_at(path) as engine:
         await write(engine)
         before = await engine.next_send_due(COPIES)
         assert before is not None
@@ -392,12 +385,9 @@ async def test_what_a_step_expects_is_asked_of_what_is_held(path: Path) -> None:
         assert (send.attempt, send.reason, send.envelope.event.kind) == (1, "again", "tool.finished")
 
 
-async def test_pages_of_a_long_backlog_are_read_while_nothing_can_be_written(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wait_for_ever(monkeypatch)
+async def test_pages_of_a_long_backlog_are_read_while_nothing_can_be_written(path: Path) -> None:
     many = 2_200
-    async with SqliteEngine(path, FakeClock()) as engine:
+    async with engine_at(path, replace(LATER, lock=FOR_EVER)) as engine:
         await open_session(engine, ALICE)
         # The newer first: sends are told in the order of their events.
         sends = tuple(Enqueue(index, COPIES, "turn") for index in reversed(range(many)))

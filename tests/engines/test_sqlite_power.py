@@ -15,7 +15,8 @@ from structlog.testing import capture_logs
 
 from gateway.events import SessionId
 from gateway.store.rows import CallFilter, Page
-from gateway.store.sqlite import SqliteEngine, log
+from gateway.store.sqlite import SqliteEngine
+from gateway.store.sqlite.tuning import SqliteTuning
 from gateway.store.step import RUNTIME, Enqueue, Step
 from gateway.testing.conformance.engine_words import (
     ALICE,
@@ -122,10 +123,9 @@ async def take(path: Path) -> bytes:
 @pytest.mark.parametrize("under_way", ["steps", "a spread"])
 @pytest.mark.parametrize("wrapped", [False, True], ids=["a growing log", "a log that is written over"])
 async def test_a_commit_that_the_power_cut_short_is_there_or_not_and_never_torn(
-    path: Path, under_way: str, wrapped: bool, monkeypatch: pytest.MonkeyPatch
+    path: Path, under_way: str, wrapped: bool
 ) -> None:
-    monkeypatch.setattr(log, "SPREAD_AFTER", 3_600.0)
-    async with SqliteEngine(path, FakeClock()) as engine:
+    async with SqliteEngine(path, FakeClock(), tuning=SqliteTuning(spread_after=3_600.0)) as engine:
         for session_id in (ALICE, BOB):
             await open_session(engine, session_id)
         if wrapped:

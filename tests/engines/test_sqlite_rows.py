@@ -30,7 +30,8 @@ from gateway.store.memory_tables import SharedMemory
 from gateway.store.port import Engine
 from gateway.store.records import call_row, micros, micros_or_none
 from gateway.store.rows import Page, Send, SessionFilter
-from gateway.store.sqlite import SqliteEngine, log
+from gateway.store.sqlite import SqliteEngine
+from gateway.store.sqlite.tuning import SqliteTuning
 from gateway.store.step import (
     NEWER,
     RUNTIME,
@@ -56,6 +57,7 @@ from gateway.testing.conformance.engine_words import (
 from tests.engines.sqlite_looker import all_of
 
 SESSIONS, COPIES = (ALICE, BOB), "destination:log"
+LATER = SqliteTuning(spread_after=3_600.0, behind=7_200.0)
 ENDS: list[InteractionState] = ["answered", "expired", "moot"]
 CALLS = [CallId(f"call-{n}") for n in range(3)]
 
@@ -214,7 +216,7 @@ class Pair:
 
     async def start(self) -> None:
         self._memory = await self._stack.enter_async_context(MemoryEngine(self.clock, self._shared))
-        self._lazy = await self._stack.enter_async_context(SqliteEngine(self._path, self.clock))
+        self._lazy = await self._stack.enter_async_context(SqliteEngine(self._path, self.clock, tuning=LATER))
         for session_id in SESSIONS:
             first = said("opened", session_id=session_id)
             for engine in (self._memory, self._lazy):
@@ -236,7 +238,7 @@ class Pair:
         self._copies += 1
         for side in ("", "-wal"):
             shutil.copy(before.with_name(before.name + side), self._path.with_name(self._path.name + side))
-        self._lazy = await self._stack.enter_async_context(SqliteEngine(self._path, self.clock))
+        self._lazy = await self._stack.enter_async_context(SqliteEngine(self._path, self.clock, tuning=LATER))
         await self._lazy.beat("me", url="http://me", ttl=timedelta(days=9))
 
     async def commit(self, steps: list[Step]) -> None:
@@ -362,15 +364,8 @@ async def drive(orders: list[Step | str]) -> None:
             await pair.stop()
 
 
-def look_at(orders: list[Step | str]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log, "SPREAD_AFTER", 3_600.0)
-        patch.setattr(log, "MOST_SECONDS", 7_200.0)
-        asyncio.run(drive(orders))
-
-
 # Shrinking would open thousands of stores; the steps are printed as they are.
 @settings(max_examples=20, deadline=None, database=None, phases=(Phase.generate,))
 @given(st.lists(orders, min_size=30, max_size=60))
 def test_rows_are_the_same_after_any_order_of_steps(orders: list[Step | str]) -> None:
-    look_at(orders)
+    asyncio.run(drive(orders))

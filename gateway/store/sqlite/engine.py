@@ -30,11 +30,10 @@ from gateway.store.sqlite.lock import FileLock, check_place, locate
 from gateway.store.sqlite.place import FilePlace
 from gateway.store.sqlite.privacy import make_private
 from gateway.store.sqlite.readers import Readers
+from gateway.store.sqlite.tuning import PRODUCTION, SqliteTuning
 from gateway.store.sqlite.writer import Writer
 from gateway.store.step import Committed, Step
 
-PROBE_SECONDS = 5.0
-"""How long the disk may take until it counts as one that takes no writes."""
 _LOG_PAUSE = 0.1
 _SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 
@@ -42,15 +41,14 @@ _SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 class SqliteEngine(AnswersBeside):
     """Keep everything in the file at `path`; its folder must exist and be on a local disk."""
 
-    def __init__(self, path: Path, clock: Clock, *, log_tries: int = 100) -> None:
-        """Prepare; `log_tries` is how often an erasure tries to empty the log before it gives up."""
-        self._log_tries = log_tries
+    def __init__(self, path: Path, clock: Clock, *, tuning: SqliteTuning = PRODUCTION) -> None:
+        self._tuning = tuning
         self._path = locate(path)
         self._clock = clock
         self._lock = FileLock(self._path)
         self._place: FilePlace | None = None
         self._opened: tuple[Writer, Readers, Roster] | None = None
-        self._probing = SharedProbe(f"the disk of {str(self._path)!r}", self._probe, patience=PROBE_SECONDS)
+        self._probing = SharedProbe(f"the disk of {str(self._path)!r}", self._probe, patience=tuning.probe)
 
     async def __aenter__(self) -> Self:
         check_place(self._path)
@@ -60,7 +58,7 @@ class SqliteEngine(AnswersBeside):
             # A new database has its file only now.
             self._lock.take_file()
             place = FilePlace(self._path)
-            writer = Writer(self._path, self._clock, place)
+            writer = Writer(self._path, self._clock, place, self._tuning)
             await writer.start()
         except BaseException:
             self._lock.free()
@@ -171,7 +169,7 @@ class SqliteEngine(AnswersBeside):
         tries = 0
         while not await self._write.run(upkeep.empty_log, how="outside"):
             tries += 1
-            if tries == self._log_tries:
+            if tries == self._tuning.log_tries:
                 raise EngineUnavailable(
                     f"another process reads {str(self._path)!r} (a backup?), so that its log still holds "
                     "what was erased: erase it again later"

@@ -17,15 +17,9 @@ from typing import NamedTuple, TypeVar
 
 from gateway.store.sqlite.held import PLAIN, BatchRows, HeldRows, decode, encode, pack
 from gateway.store.sqlite.statements import write
+from gateway.store.sqlite.tuning import SqliteTuning
 
 T = TypeVar("T")
-
-SPREAD_AFTER = 2.0
-"""Seconds after which what was appended is spread."""
-SPREAD_BYTES = 2 * 1024 * 1024
-"""How much is spread at once, so that no commit waits long behind it."""
-MOST_SECONDS, MOST_BYTES = 10.0, 64 * 1024 * 1024
-"""How far the tables may fall behind where they cannot be written; then nothing is appended any more."""
 
 _ENTRY = Struct(">HII")
 """What an entry begins with: its format, which is never 0, and the sizes of its JSON and of what is apart from it."""
@@ -60,7 +54,8 @@ class Entry(NamedTuple):
 class Behind:
     """What the tables do not have yet: changed by the writer's thread alone, between two transactions."""
 
-    def __init__(self) -> None:
+    def __init__(self, tuning: SqliteTuning) -> None:
+        self._tuning = tuning
         self.rows = HeldRows()
         self.spread_to = 0
         """The number of the last round that the tables have; grows for as long as the engine is open."""
@@ -78,11 +73,12 @@ class Behind:
     def append(self, entry: Entry) -> None:
         """Take over what was committed."""
         self.begun = True
+        tuning = self._tuning
         with self._lock:
             if not self.entries:
                 self._since = monotonic()
-                self.due_at = self._since + SPREAD_AFTER
-            if self._size < SPREAD_BYTES <= self._size + entry.size:
+                self.due_at = self._since + tuning.spread_after
+            if self._size < tuning.spread_bytes <= self._size + entry.size:
                 self.due_at = self._since
             self.entries += 1
             self._size += entry.size
@@ -99,7 +95,8 @@ class Behind:
     @property
     def is_full(self) -> bool:
         """Whether the tables are too far behind for another step."""
-        return bool(self.entries) and (self._size >= MOST_BYTES or monotonic() - self._since >= MOST_SECONDS)
+        tuning = self._tuning
+        return bool(self.entries) and (self._size >= tuning.behind_bytes or monotonic() - self._since >= tuning.behind)
 
     def look(self, connection: sqlite3.Connection, extract: Callable[[HeldRows], T]) -> tuple[T | None, bool]:
         """Copy what is held that the tables of an open transaction do not have; False where it has to begin anew.

@@ -13,14 +13,12 @@ from typing import TypeVar
 
 from gateway.errors import EngineUnusable, SchemaTooNew
 from gateway.store.sqlite.log import replay
+from gateway.store.sqlite.tuning import PRODUCTION
 
 T = TypeVar("T")
 
 # "Drgm", so that `file` and we can tell our databases from others.
 APPLICATION = 0x4472676D
-
-PATIENCE = 5_000
-"""Milliseconds that a statement waits for another connection."""
 
 READABLE_FROM = 4
 """The oldest schema whose release can work on what this one makes: it knows every table and column that it needs, and
@@ -198,11 +196,13 @@ FROM (SELECT EXISTS (SELECT 1 FROM steps) AS waits)
 _CHECKPOINT_BYTES = 32 * 1024 * 1024
 
 
-def open_writer(path: Path, *, replayed: Callable[[int], object] = lambda _: None) -> sqlite3.Connection:
+def open_writer(
+    path: Path, *, lock: float = PRODUCTION.lock, replayed: Callable[[int], object] = lambda _: None
+) -> sqlite3.Connection:
     """Open the one connection that writes: WAL, each commit on disk before it returns, tables up to date.
 
-    Steps that a process left in the log when it ended go into the tables before anything else is done with them;
-    `replayed` is told how many.
+    Its statements wait for another connection's for `lock` seconds. Steps that a process left in the log when it ended
+    go into the tables before anything else is done with them; `replayed` is told how many.
 
     Raises:
         EngineUnusable: the file is not a database of ours, or cannot be opened or written.
@@ -210,7 +210,7 @@ def open_writer(path: Path, *, replayed: Callable[[int], object] = lambda _: Non
     """
     connection = None
     try:
-        connection = _connect(path)
+        connection = _connect(path, lock=lock)
         _check_ours(connection, path)
         # Only a new file takes it: what a commit appends is small, and a page is the least that it writes.
         connection.execute("PRAGMA page_size = 2048")
@@ -245,24 +245,23 @@ def open_writer(path: Path, *, replayed: Callable[[int], object] = lambda _: Non
 def open_reader(path: Path) -> sqlite3.Connection:
     """Open a connection that only reads, from whatever thread, one at a time."""
     # It never makes a file, where the database was taken away.
-    connection = _connect(f"{path.absolute().as_uri()}?mode=rw", any_thread=True)
+    connection = _connect(f"{path.absolute().as_uri()}?mode=rw", lock=PRODUCTION.lock, any_thread=True)
     connection.execute("PRAGMA query_only = ON")
     return connection
 
 
-def _connect(place: Path | str, *, any_thread: bool = False) -> sqlite3.Connection:
+def _connect(place: Path | str, *, lock: float, any_thread: bool = False) -> sqlite3.Connection:
     # What sqlite3 writes as it is, but looks for an adapter of each time; with one it does not look far.
     for kind in (bytes, NoneType):
         sqlite3.register_adapter(kind, _as_it_is)
     connection = sqlite3.connect(
         place,
         uri=isinstance(place, str),
-        timeout=5.0,
+        timeout=lock,
         isolation_level=None,
         check_same_thread=not any_thread,
         cached_statements=256,
     )
-    connection.execute(f"PRAGMA busy_timeout = {PATIENCE}")
     connection.execute("PRAGMA foreign_keys = OFF")
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute("PRAGMA cache_size = -16384")

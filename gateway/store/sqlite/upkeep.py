@@ -18,7 +18,6 @@ from gateway.store.rows import StoredAnswer
 from gateway.store.sqlite.dialect import in_sqlite
 from gateway.store.sqlite.jobs import Turn
 from gateway.store.sqlite.log import blank
-from gateway.store.sqlite.schema import PATIENCE
 
 _ADD_SESSION = """
 INSERT INTO sessions (session_id, runtime, protocol, native_id, state, labels, last_seq, min_seq, fence, size,
@@ -187,11 +186,12 @@ def empty_log(turn: Turn) -> bool:
     False where somebody reads what is in it (a backup does so for as long as it takes); steps do not wait for that.
     """
     execute = turn.store.connection.execute
+    ((patience,),) = execute("PRAGMA busy_timeout").fetchall()
     execute("PRAGMA busy_timeout = 0")
     try:
         busy = execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
     finally:
-        execute(f"PRAGMA busy_timeout = {PATIENCE}")
+        execute(f"PRAGMA busy_timeout = {patience}")
     return not busy
 
 

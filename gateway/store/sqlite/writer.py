@@ -43,6 +43,7 @@ from gateway.store.sqlite.log import Behind
 from gateway.store.sqlite.place import FilePlace
 from gateway.store.sqlite.schema import MIGRATIONS, open_writer
 from gateway.store.sqlite.store import Store
+from gateway.store.sqlite.tuning import PRODUCTION, SqliteTuning
 from gateway.store.step import Committed, Step
 
 log = structlog.get_logger(__name__)
@@ -54,11 +55,12 @@ _PAUSE = 1.0
 class Writer:
     """Runs the thread: `start`, then `commit` and `run` from the event loop, then `stop`."""
 
-    def __init__(self, path: Path, clock: Clock, place: FilePlace) -> None:
+    def __init__(self, path: Path, clock: Clock, place: FilePlace, tuning: SqliteTuning = PRODUCTION) -> None:
         self._path = path
+        self._lock = tuning.lock
         self._clock = clock
         self._place = place
-        self.behind = Behind()
+        self.behind = Behind(tuning)
         self._told = False
         """Whether it was said that the tables cannot be brought up to date."""
         self._loop = asyncio.get_running_loop()
@@ -300,7 +302,7 @@ class Writer:
 
     def _open(self) -> Store:
         self._place.refuse_another()
-        connection = open_writer(self._path, replayed=self._tell_replayed)
+        connection = open_writer(self._path, lock=self._lock, replayed=self._tell_replayed)
         try:
             self._place.remember()
         except EngineUnavailable:
