@@ -122,9 +122,11 @@ def read_configuration(config: Path) -> Loaded:
     return loaded
 
 
-def parts_for(settings: Settings, *, reread: Callable[[], Settings], url: str = "http://127.0.0.1") -> Parts:
+def parts_for(
+    settings: Settings, *, reread: Callable[[], Settings], url: str = "http://127.0.0.1", clock: Clock | None = None
+) -> Parts:
     """Pick the concrete pieces that a configuration asks for; `url` is where other instances reach this one."""
-    clock = SystemClock()
+    clock = clock or SystemClock()
     return Parts(
         engine=make_engine(settings.engine, clock),
         adapters=installed_adapters(),

@@ -13,11 +13,13 @@ from typing import Any, TypeVar, cast
 import httpx
 import yaml
 
+from gateway.clock import Clock
 from gateway.http.app import build_app
 from gateway.http.server import make_server
 from gateway.runtime.app import Gateway
 from gateway.runtime.tuning import Tuning
 from gateway.serve import parts_for, read_configuration
+from gateway.store.port import Engine
 from gateway.testing.runtimes.huma.agent import SimAgent
 from gateway.testing.runtimes.huma.calls import SimCall
 from gateway.testing.runtimes.huma.rules import Dialect, ResultFrame
@@ -211,11 +213,18 @@ class EventSource:
 
 
 @asynccontextmanager
-async def running(config: Path, listener: socket.socket, tuning: Tuning) -> AsyncGenerator[Running]:
+async def running(
+    config: Path,
+    listener: socket.socket,
+    tuning: Tuning,
+    *,
+    clock: Clock | None = None,
+    engine: Engine | None = None,
+) -> AsyncGenerator[Running]:
     """Run a gateway over a configuration file, as `serve` does, without its signals."""
     settings = read_configuration(config).settings
-    made = parts_for(settings, reread=lambda: read_configuration(config).settings)
-    parts = replace(made, tuning=tuning)
+    made = parts_for(settings, reread=lambda: read_configuration(config).settings, clock=clock)
+    parts = replace(made, tuning=tuning, engine=engine or made.engine)
     async with Gateway.running(settings, parts) as gateway:
         server = make_server(build_app(gateway), settings.limits)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -253,6 +262,10 @@ class Scene:
     settings: dict[str, Any]
     port: int = 0
     tuning: Tuning = field(default_factory=Tuning)
+    clock: Clock | None = None
+    """Instead of the system's."""
+    engine: Engine | None = None
+    """Instead of the one that is configured."""
 
     @property
     def config(self) -> Path:
@@ -273,7 +286,8 @@ class Scene:
         self.configure({"public_url": f"http://127.0.0.1:{self.port}"})
         started = datetime.now(UTC)
         with listener:
-            async with running(self.config, listener, self.tuning) as gateway:
+            made = running(self.config, listener, self.tuning, clock=self.clock, engine=self.engine)
+            async with made as gateway:
 
                 async def recorded() -> bool:
                     changes = await gateway.events(kind="link.changed")

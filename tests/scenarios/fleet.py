@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from gateway.runtime.tuning import Tuning
+from gateway.store.port import Engine
 from gateway.testing.runtimes.herm.server import HermServer, Manners as HermManners, SimSession
 from gateway.testing.runtimes.openhands.progress import Manners as OpenHandsManners
 from gateway.testing.runtimes.openhands.server import OpenHandsServer, SimConversation
@@ -43,6 +44,8 @@ class Environment:
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     port: int = 0
     tuning: Tuning = QUICK
+    engine: Engine | None = None
+    """Instead of the one that is configured."""
 
     @property
     def config(self) -> Path:
@@ -66,7 +69,7 @@ class Environment:
         self.port = listener.getsockname()[1]
         self.configure({"public_url": f"http://127.0.0.1:{self.port}"})
         with listener:
-            async with running(self.config, listener, self.tuning) as made:
+            async with running(self.config, listener, self.tuning, engine=self.engine) as made:
                 gateway = replace(made, runtime=self.runtime)
                 if linked:
                     await gateway.wait_link("up")

@@ -6,9 +6,11 @@ import time
 import httpx
 import pytest
 
+from gateway.runtime.system_clock import SystemClock
 from gateway.runtime.tuning import Tuning
-from gateway.store.sqlite import engine as sqlite_engine
-from tests.engines.sqlite_held import held, wait_for_ever
+from gateway.store.sqlite import SqliteEngine
+from gateway.store.sqlite.tuning import SqliteTuning
+from tests.engines.sqlite_held import FOR_EVER, held
 from tests.pace import within
 from tests.scenarios.environment import GOOD, Running, Scene, ended, until
 from tests.scenarios.hooks import success
@@ -19,14 +21,12 @@ _POLLS = 200
 
 @pytest.mark.slow
 @pytest.mark.timing
-async def test_a_disk_that_hangs_is_told_to_all_in_time_and_costs_no_call(
-    newer: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sqlite_engine, "PROBE_SECONDS", _PROBE)
+async def test_a_disk_that_hangs_is_told_to_all_in_time_and_costs_no_call(newer: Scene) -> None:
+    patient = SqliteTuning(lock=FOR_EVER, probe=_PROBE)
+    newer.engine = SqliteEngine(newer.folder / "dragoman.db", SystemClock(), tuning=patient)
     newer.tuning = Tuning(reply=_REPLY, answer=_ANSWER)
     newer.hooks.scripts["ask"] = success("7")
     event = {"kind": "context.updated", "name": "news", "context": {"a": 1}}
-    wait_for_ever(monkeypatch)
     async with newer.running() as gateway:
         session = f"/v1/sessions/{await gateway.session()}"
         assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"

@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
-import pytest
 from fastapi import Response
 
 from gateway.runtime.system_clock import SystemClock
@@ -93,22 +92,22 @@ async def test_ten_minutes_after_the_end_everything_is_gone(newer: Scene) -> Non
         assert await ignored(gateway) == []
 
 
-async def test_the_ten_minutes_are_by_the_clock_of_the_store_not_of_the_gateway(
-    newer: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class WrongClock(SystemClock):
+    """A clock that is an hour ahead."""
+
+    def now(self) -> datetime:
+        return super().now() + timedelta(hours=1)
+
+
+async def test_the_ten_minutes_are_by_the_clock_of_the_store_not_of_the_gateway(newer: Scene) -> None:
     schema = postgres_server.new_schema()
     newer.configure({"engine": {"type": "postgres", "dsn": postgres_server.dsn(), "schema": schema, "path": None}})
-    right = SystemClock.now
-
-    def wrong(clock: SystemClock) -> datetime:
-        return right(clock) + timedelta(hours=1)
-
     try:
         async with newer.running():
             call, asked = await accepted(newer)
             assert (await call_back(asked, of_size(200))).status_code == 200
             await ended(call)
-        monkeypatch.setattr(SystemClock, "now", wrong)
+        newer.clock = WrongClock()
         async with newer.running():
             assert (await call_back(asked, of_size(200))).status_code == 200
     finally:

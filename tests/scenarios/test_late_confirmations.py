@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gateway import serve
 from gateway.runtime.system_clock import SystemClock
 from tests.faults.proxy import Proxy
 from tests.scenarios.environment import Running, Scene, ended
@@ -40,9 +39,8 @@ class AheadClock(SystemClock):
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> AheadClock:
-    made = AheadClock()
-    monkeypatch.setattr(serve, "SystemClock", lambda: made)
+def clock(newer: Scene) -> AheadClock:
+    newer.clock = made = AheadClock()
     return made
 
 

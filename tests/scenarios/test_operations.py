@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fastapi import Response
 
+from gateway.runtime.system_clock import SystemClock
 from gateway.store.sqlite import SqliteEngine
 from gateway.testing.runtimes.huma.rules import Dialect
 from tests.scenarios.environment import AGENT_KEY, API_KEY, GOOD, Scene, ended, plain_http
@@ -45,20 +46,11 @@ async def test_a_draining_gateway_is_not_ready_and_lets_calls_in_flight_end(both
     assert [asked.name for asked in both.hooks.asked] == ["ask", "free"]
 
 
-async def test_a_gateway_without_its_store_is_not_ready_and_takes_nothing(
-    newer: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engines: list[SqliteEngine] = []
-    enter = SqliteEngine.__aenter__
-
-    async def remember(engine: SqliteEngine) -> SqliteEngine:
-        engines.append(engine)
-        return await enter(engine)
-
-    monkeypatch.setattr(SqliteEngine, "__aenter__", remember)
+async def test_a_gateway_without_its_store_is_not_ready_and_takes_nothing(newer: Scene) -> None:
+    newer.engine = engine = SqliteEngine(newer.folder / "dragoman.db", SystemClock())
     async with newer.running() as gateway:
         session_id = await gateway.session()
-        await engines[0].__aexit__(None, None, None)
+        await engine.__aexit__(None, None, None)
         answer = await gateway.http.get("/readyz")
         assert answer.status_code == 503
         assert answer.json()["checks"]["engine"] != "ok"
@@ -67,7 +59,7 @@ async def test_a_gateway_without_its_store_is_not_ready_and_takes_nothing(
         assert problem["type"] == "/problems/unavailable"
         assert (await gateway.http.get("/healthz")).status_code == 200
         call = await newer.agent.call("ask", GOOD)
-        await enter(engines[0])
+        await engine.__aenter__()
         assert (await ended(call)).outcome == "success"
         assert (await gateway.http.get("/readyz")).status_code == 200
 

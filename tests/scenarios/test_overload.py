@@ -11,6 +11,7 @@ import pytest
 
 from gateway.core.inbound import OVERLOADED
 from gateway.runtime.session.inbox import MOST_REQUESTS
+from gateway.runtime.system_clock import SystemClock
 from gateway.store.sqlite import SqliteEngine
 from gateway.store.step import Committed, Step
 from gateway.testing.runtimes.huma.server import HumaServer, SimAgent
@@ -19,6 +20,28 @@ from tests.scenarios.fleet import Environment, condition, herm_environment, open
 from tests.scenarios.hooks import Asked, Gate, Said, success
 
 BURST = 200
+
+
+class SlowDisk(SqliteEngine):
+    """The store of an environment, on a disk that is slow while it is `held_up`."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / "dragoman.db", SystemClock())
+        self._gate: Gate | None = None
+        self._held: list[Step] = []
+
+    @contextmanager
+    def held_up(self) -> Generator[list[Step]]:
+        """Let no commit get to the disk meanwhile; yields what is held."""
+        gate = self._gate = Gate()
+        yield self._held
+        gate.open()
+
+    async def commit(self, step: Step) -> Committed:
+        if self._gate is not None:
+            self._held.append(step)
+            await self._gate.wait()
+        return await super().commit(step)
 
 
 async def test_a_burst_beyond_the_inbox_is_answered_call_by_call(both: Scene) -> None:
@@ -36,12 +59,11 @@ async def test_a_burst_beyond_the_inbox_is_answered_call_by_call(both: Scene) ->
 
 
 @pytest.mark.parametrize("bounded", ["from the start", "by a reload"])
-async def test_a_session_that_is_held_up_refuses_new_calls_and_loses_no_cancel(
-    both: Scene, monkeypatch: pytest.MonkeyPatch, bounded: str
-) -> None:
+async def test_a_session_that_is_held_up_refuses_new_calls_and_loses_no_cancel(both: Scene, bounded: str) -> None:
+    both.engine = disk = SlowDisk(both.folder)
     if bounded == "from the start":
         both.configure({"limits": {"inbound_frames": 10}})
-    gate, held = Gate(), Gate()
+    gate = Gate()
     both.hooks.scripts["ask"] = gate.answering(success("never"))
     async with both.running() as gateway:
         waiting = [await both.agent.call("ask", GOOD) for _ in range(5)]
@@ -49,20 +71,12 @@ async def test_a_session_that_is_held_up_refuses_new_calls_and_loses_no_cancel(
         if bounded == "by a reload":
             both.configure({"limits": {"inbound_frames": 10}})
             assert await gateway.post("/v1/reload", status=200) == {"changed": ["limits"]}
-        commit = SqliteEngine.commit
-
-        async def slow(engine: SqliteEngine, step: Step) -> Committed:
-            await held.wait()
-            return await commit(engine, step)
-
-        # A disk that is slow for a moment.
-        monkeypatch.setattr(SqliteEngine, "commit", slow)
-        first = await both.agent.call("free", {"first": True})
-        for call in waiting[:4]:
-            await both.agent.cancel(call, "enough")
-        more = [await both.agent.call("free", {"n": number}) for number in range(BURST)]
-        await both.agent.cancel(waiting[4], "enough")
-        held.open()
+        with disk.held_up():
+            first = await both.agent.call("free", {"first": True})
+            for call in waiting[:4]:
+                await both.agent.cancel(call, "enough")
+            more = [await both.agent.call("free", {"n": number}) for number in range(BURST)]
+            await both.agent.cancel(waiting[4], "enough")
         readings = [await ended(call) for call in (first, *more)]
         outcomes = [reading.outcome for reading in readings]
         assert {reading.error for reading in readings if reading.outcome == "failure"} == {OVERLOADED}
@@ -129,22 +143,6 @@ async def test_a_rate_is_kept(newer: Scene, limit: str) -> None:
 # A store that does not answer -----------------------------------------------------------------------------
 
 
-@contextmanager
-def held_up(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> Generator[list[Step]]:
-    """Let no commit get to the disk before the gate is opened; yields what is held."""
-    commit = SqliteEngine.commit
-    held: list[Step] = []
-
-    async def slow(engine: SqliteEngine, step: Step) -> Committed:
-        held.append(step)
-        await gate.wait()
-        return await commit(engine, step)
-
-    monkeypatch.setattr(SqliteEngine, "commit", slow)
-    yield held
-    gate.open()
-
-
 @asynccontextmanager
 async def with_others(environment: Environment) -> AsyncGenerator[list[SimAgent]]:
     """Have the gateway keep more links, whose inboxes stay empty."""
@@ -173,17 +171,15 @@ async def _stays_cut(gateway: Running, others: list[SimAgent], made: Callable[[]
     assert await down()
 
 
-async def test_a_herm_link_is_cut_when_the_inbox_is_full_and_nothing_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_herm_link_is_cut_when_the_inbox_is_full_and_nothing_is_lost(tmp_path: Path) -> None:
     calls = 60
     async with herm_environment(tmp_path) as environment, with_others(environment) as others:
-        gate = Gate()
+        environment.engine = disk = SlowDisk(environment.folder)
         async with environment.running() as gateway:
             for other in others:
                 await other.wait_connections(1)
             await environment.agent.call("ask", GOOD).answered()
-            with held_up(monkeypatch, gate):
+            with disk.held_up():
                 first = environment.agent.call_all([("free", {"n": 0})])
                 more = environment.agent.call_all([("free", {"n": n}) for n in range(1, calls)])
                 await _stays_cut(gateway, others, lambda: environment.agent.streams_opened)
@@ -197,17 +193,15 @@ async def test_a_herm_link_is_cut_when_the_inbox_is_full_and_nothing_is_lost(
         assert environment.agent.violations == []
 
 
-async def test_an_openhands_link_is_cut_when_the_inbox_is_full_and_nothing_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_openhands_link_is_cut_when_the_inbox_is_full_and_nothing_is_lost(tmp_path: Path) -> None:
     async with openhands_environment(tmp_path) as environment, with_others(environment) as others:
-        gate = Gate()
+        environment.engine = disk = SlowDisk(environment.folder)
         async with environment.running() as gateway:
             for other in others:
                 await other.wait_connections(1)
             await environment.agent.agent_says("before", waits=False)
             await gateway.wait_events("message.posted")
-            with held_up(monkeypatch, gate):
+            with disk.held_up():
                 for number in range(60):
                     await environment.agent.agent_says(f"said {number}", waits=False)
                 await _stays_cut(gateway, others, lambda: environment.agent.connections)
@@ -219,10 +213,8 @@ async def test_an_openhands_link_is_cut_when_the_inbox_is_full_and_nothing_is_lo
 
 
 @pytest.mark.slow
-async def test_requests_of_clients_are_refused_at_once_where_too_many_wait_for_the_store(
-    newer: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = Gate()
+async def test_requests_of_clients_are_refused_at_once_where_too_many_wait_for_the_store(newer: Scene) -> None:
+    newer.engine = disk = SlowDisk(newer.folder)
     event = {"kind": "context.updated", "name": "news", "context": {"a": 1}}
     # By itself the library opens a hundred connections only.
     many = httpx.Limits(max_connections=None)
@@ -231,7 +223,7 @@ async def test_requests_of_clients_are_refused_at_once_where_too_many_wait_for_t
         httpx.AsyncClient(base_url=gateway.url, headers=gateway.http.headers, limits=many, timeout=30) as client,
     ):
         path = f"/v1/sessions/{await gateway.session()}/events"
-        with held_up(monkeypatch, gate) as held:
+        with disk.held_up() as held:
             first = asyncio.create_task(client.post(path, json=event))
             # The first is in the step that cannot be written, so that it is none of those that wait.
             await condition(lambda: any(one.event.kind == "context.updated" for step in held for one in step.events))
