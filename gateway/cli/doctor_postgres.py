@@ -9,14 +9,15 @@ from gateway.settings.model import PostgresStore
 from gateway.store.postgres.connection import Address
 from gateway.store.postgres.operations import Examined, examine
 from gateway.store.postgres.tables import MIGRATIONS
+from gateway.store.postgres.tuning import PRODUCTION, PostgresTuning
 
 _PATIENCE = 15.0
 _WARNING = "warning "
 
 
-def look_at_postgres(store: PostgresStore) -> Iterator[Check]:
+def look_at_postgres(store: PostgresStore, tuning: PostgresTuning = PRODUCTION) -> Iterator[Check]:
     """Connect as a gateway does; nothing is changed."""
-    address = Address(store.dsn.get_secret_value(), store.schema_name)
+    address = Address(store.dsn.get_secret_value(), store.schema_name, tuning)
     try:
         seen = asyncio.run(_examine(address))
     except DragomanError as exc:

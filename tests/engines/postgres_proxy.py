@@ -25,6 +25,8 @@ class Proxy:
         self.drop_notifications = False
         """Whether notifications are taken out of what the server says, while all else gets through."""
         self.cuts: list[Cut] = []
+        self.opened = 0
+        """How many connections there were."""
         self.turns = 0
         """How often the server has answered and waits for what comes next: round trips."""
         self._writers: set[asyncio.StreamWriter] = set()
@@ -47,6 +49,7 @@ class Proxy:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        self.opened += 1
         self._open.add(task)
         self._writers.add(writer)
         try:

@@ -11,7 +11,8 @@ from structlog.testing import capture_logs
 
 from gateway.errors import EngineUnavailable
 from gateway.events import SessionId
-from gateway.store.postgres import PostgresEngine, once
+from gateway.store.postgres import PostgresEngine
+from gateway.store.postgres.tuning import PRODUCTION, PostgresTuning
 from gateway.store.rows import StoredAnswer
 from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import (
@@ -46,8 +47,8 @@ async def proxy() -> AsyncIterator[Proxy]:
         yield proxy
 
 
-def engine_at(dsn: str, schema: str) -> PostgresEngine:
-    return PostgresEngine(dsn, FakeClock(), schema=schema)
+def engine_at(dsn: str, schema: str, tuning: PostgresTuning = PRODUCTION) -> PostgresEngine:
+    return PostgresEngine(dsn, FakeClock(), schema=schema, tuning=tuning)
 
 
 async def check_commits(engine: PostgresEngine, proxy: Proxy, trouble: Callable[[], Awaitable[None]]) -> None:
@@ -162,11 +163,8 @@ async def test_a_caller_that_goes_away_leaves_a_whole_step_or_none(schema: str) 
         assert all(written.count(text) in {0, 2} for text in map(str, range(30)))
 
 
-async def test_a_commit_whose_fate_cannot_be_asked_waits_and_says_so_once(
-    proxy: Proxy, schema: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(once, "LONGEST_PAUSE", 0.1)
-    async with engine_at(proxy.dsn, schema) as engine:
+async def test_a_commit_whose_fate_cannot_be_asked_waits_and_says_so_once(proxy: Proxy, schema: str) -> None:
+    async with engine_at(proxy.dsn, schema, PostgresTuning(pause_longest=0.1)) as engine:
         await open_session(engine)
         with capture_logs() as logged:
             proxy.choose = lambda: "after"

@@ -16,13 +16,13 @@ from gateway.events import SessionId
 from gateway.guard import FAULTS
 from gateway.store.postgres import (
     PostgresEngine,
-    commits as postgres_commits,
     notifier as postgres_notifier,
     pool as postgres_pool,
 )
 from gateway.store.postgres.connection import Address
 from gateway.store.postgres.operations import bring_up_to_date
 from gateway.store.postgres.tables import MIGRATIONS
+from gateway.store.postgres.tuning import PostgresTuning
 from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import (
     ALICE,
@@ -182,14 +182,10 @@ async def test_connections_ended_by_the_server_are_opened_again(own: postgres_se
         await under_load(engine, end_all)
 
 
-async def test_a_server_that_answers_no_more_is_told_in_time_and_found_again(
-    own: postgres_server.OwnServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with engine_at(own.dsn, "dragoman") as engine:
+async def test_a_server_that_answers_no_more_is_told_in_time_and_found_again(own: postgres_server.OwnServer) -> None:
+    tuning = PostgresTuning(ask=2.0, commit=2.0)
+    async with engine_at(own.dsn, "dragoman", tuning=tuning) as engine:
         await open_session(engine)
-        monkeypatch.setattr(postgres_pool, "PATIENCE", 1.0)
-        monkeypatch.setattr(postgres_commits, "PATIENCE", 1.0)
-        monkeypatch.setattr("gateway.store.postgres.connection.ANSWER_SECONDS", 1.0)
         own.freeze()
         try:
             asking: list[Coroutine[Any, Any, object]] = [engine.read(ALICE), engine.commit(Step(ALICE, (said("a"),)))]
@@ -203,7 +199,6 @@ async def test_a_server_that_answers_no_more_is_told_in_time_and_found_again(
             assert len({one.detail for one in found}) == 1
         finally:
             own.thaw()
-        monkeypatch.undo()
         await until_writable(engine)
         await engine.commit(Step(ALICE, (said("b"),)))
         assert await texts(engine) == ["b"]
@@ -305,10 +300,9 @@ async def test_what_is_doubtful_about_a_server_is_reported(own: postgres_server.
         }
 
 
-async def test_a_server_that_is_not_there_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.store.postgres.engine.PATIENCE", 0.2)
+async def test_a_server_that_is_not_there_is_named_without_its_password() -> None:
     with pytest.raises(EngineUnusable) as caught:
-        async with engine_at("postgresql://gail:SECRET@127.0.0.1:1/shop", "dragoman"):
+        async with engine_at("postgresql://gail:SECRET@127.0.0.1:1/shop", "dragoman", tuning=PostgresTuning(start=0.2)):
             pass
     assert "127.0.0.1:1, database shop" in str(caught.value)
     assert "SECRET" not in str(caught.value)
@@ -385,10 +379,9 @@ async def test_engines_that_write_the_same_sessions_leave_no_gap(schema: str) ->
             assert [e.sequence for e in await other.read(name)] == list(range(1, 82))
 
 
-async def test_a_row_that_somebody_holds_is_waited_for_and_told(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with engine_at(postgres_server.dsn(), schema) as engine:
+async def test_a_row_that_somebody_holds_is_waited_for_and_told(schema: str) -> None:
+    async with engine_at(postgres_server.dsn(), schema, tuning=PostgresTuning(commit=2.0)) as engine:
         await open_session(engine)
-        monkeypatch.setattr(postgres_commits, "PATIENCE", 1.0)
         somebody = await asyncpg.connect(postgres_server.dsn())
         await somebody.execute(f"SET search_path = {schema}")
         await somebody.execute("BEGIN; SELECT 1 FROM sessions FOR UPDATE")
@@ -396,16 +389,14 @@ async def test_a_row_that_somebody_holds_is_waited_for_and_told(schema: str, mon
             await asyncio.wait_for(engine.commit(Step(ALICE, (said("a"),))), 15)
         await somebody.execute("ROLLBACK")
         await somebody.close()
-        monkeypatch.undo()
         await engine.commit(Step(ALICE, (said("b"),)))
         assert await texts(engine) == ["b"]
 
 
-async def test_steps_wait_for_room_by_their_bytes(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_commits, "WAITING_BYTES", 100_000)
-    async with engine_at(postgres_server.dsn(), schema) as engine:
+async def test_steps_wait_for_room_by_their_bytes(schema: str) -> None:
+    tuning = PostgresTuning(commit=2.0, waiting_bytes=100_000)
+    async with engine_at(postgres_server.dsn(), schema, tuning=tuning) as engine:
         await open_session(engine)
-        monkeypatch.setattr(postgres_commits, "PATIENCE", 1.0)
         somebody = await asyncpg.connect(postgres_server.dsn())
         await somebody.execute(f"SET search_path = {schema}")
         await somebody.execute("BEGIN; SELECT 1 FROM sessions FOR UPDATE")
@@ -415,7 +406,6 @@ async def test_steps_wait_for_room_by_their_bytes(schema: str, monkeypatch: pyte
         await somebody.close()
         assert {type(result) for result in results} == {EngineUnavailable}
         assert ["too many steps wait" in str(result) for result in results] == [False] * 2 + [True] * 8
-        monkeypatch.undo()
         await asyncio.wait_for(asyncio.gather(*map(engine.commit, steps)), 15)
         assert [text[0] for text in await texts(engine)] == [str(number) for number in range(10)]
 
@@ -438,23 +428,25 @@ async def test_a_step_that_sql_refuses_fails_alone(schema: str) -> None:
         assert sorted(written) == sorted(str(n) for n in range(40) if n != 11)
 
 
-async def test_a_fault_of_ours_in_a_lane_leaves_nobody_waiting(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+class OddChange:
+    """A change of a call that nobody can read, as by a fault of ours."""
+
+    @property
+    def call_id(self) -> str:
+        raise KeyError("a fault of ours")
+
+
+async def test_a_fault_of_ours_in_a_lane_leaves_nobody_waiting(schema: str) -> None:
+    odd: Any = OddChange()
     async with engine_at(postgres_server.dsn(), schema) as engine:
         await open_session(engine)
-
-        def fail(*_: object, **__: object) -> None:
-            raise KeyError("a fault of ours")
-
-        monkeypatch.setattr(postgres_commits, "decide", fail)
         for _ in range(3):
-            asking = [engine.commit(Step(ALICE, (said(str(number)),))) for number in range(5)]
+            asking = [engine.commit(Step(ALICE, (said(str(number)),), calls=(odd,))) for number in range(5)]
             results = await asyncio.wait_for(asyncio.gather(*asking, return_exceptions=True), 20)
             assert {type(result) for result in results} == {KeyError}
-        assert await texts(engine) == []
-        monkeypatch.undo()
-        # What one step raised is told to whoever asked for it; the lane itself goes on.
-        await asyncio.wait_for(engine.commit(Step(ALICE, (said("after it"),))), 5)
-        assert await texts(engine) == ["after it"]
+            # What one step raised is told to whoever asked for it; the lane itself goes on.
+            await asyncio.wait_for(engine.commit(Step(ALICE, (said("after it"),))), 5)
+        assert await texts(engine) == ["after it"] * 3
         assert (await engine.health()).writable
 
 
@@ -542,14 +534,11 @@ async def test_a_notifier_that_failed_is_begun_again(schema: str, monkeypatch: p
 
 
 @pytest.mark.parametrize("how", ["nothing gets through", "only news is lost", "only news is lost, and it notifies"])
-async def test_a_notifier_that_went_deaf_is_replaced_and_everybody_told(
-    proxy: Proxy, schema: str, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    monkeypatch.setattr(postgres_notifier, "PING_EVERY", 0.2)
-    monkeypatch.setattr(postgres_notifier, "PING_SECONDS", 0.5)
+async def test_a_notifier_that_went_deaf_is_replaced_and_everybody_told(proxy: Proxy, schema: str, how: str) -> None:
+    tuning = PostgresTuning(ping_every=0.2, ping=0.5)
     async with (
-        engine_at(postgres_server.dsn(), schema) as one,
-        engine_at(postgres_server.dsn(), schema, direct_dsn=proxy.dsn) as other,
+        engine_at(postgres_server.dsn(), schema, tuning=tuning) as one,
+        engine_at(postgres_server.dsn(), schema, direct_dsn=proxy.dsn, tuning=tuning) as other,
     ):
         heard: asyncio.Queue[str | None] = asyncio.Queue()
         other.listen(heard.put_nowait)

@@ -8,7 +8,8 @@ from itertools import count
 import pytest
 
 from gateway.events import SessionId
-from gateway.store.postgres import PostgresEngine, commits as postgres_lanes
+from gateway.store.postgres import PostgresEngine
+from gateway.store.postgres.tuning import PostgresTuning
 from gateway.store.step import RUNTIME, Enqueue, Step
 from gateway.testing.conformance.engine_words import FakeClock, answered, asked, call, open_session, settled
 from tests.engines import postgres_server
@@ -31,20 +32,23 @@ async def carry(engine: PostgresEngine, session_id: SessionId, end: float) -> in
     return done
 
 
-async def test_steps_that_come_together_share_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_steps_that_come_together_share_a_transaction() -> None:
     schema = postgres_server.new_schema()
     names = [SessionId(f"s-{number}") for number in range(128)]
-    async with PostgresEngine(postgres_server.dsn(), FakeClock(), schema=schema) as engine:
+    one_by_one = PostgresTuning(batch=1)
+    async with (
+        PostgresEngine(postgres_server.dsn(), FakeClock(), schema=schema) as sharing,
+        PostgresEngine(postgres_server.dsn(), FakeClock(), schema=schema, tuning=one_by_one) as alone,
+    ):
         for name in names:
-            await open_session(engine, name)
+            await open_session(sharing, name)
         for at_once in (1, 16, 128):
             figures: list[float] = []
-            for batch in (postgres_lanes.BATCH, 1):
-                with monkeypatch.context() as patched:
-                    patched.setattr(postgres_lanes, "BATCH", batch)
-                    end = time.perf_counter() + SECONDS
-                    done = await asyncio.gather(*(carry(engine, name, end) for name in names[:at_once]))
-                    figures.append(sum(done) / SECONDS)
-            shared, alone = figures
-            sys.stdout.write(f"{at_once:4} at once: {shared:6.0f} commits/s, one transaction per step {alone:6.0f}\n")
+            for engine in (sharing, alone):
+                end = time.perf_counter() + SECONDS
+                done = await asyncio.gather(*(carry(engine, name, end) for name in names[:at_once]))
+                figures.append(sum(done) / SECONDS)
+            sys.stdout.write(
+                f"{at_once:4} at once: {figures[0]:6.0f} commits/s, one transaction per step {figures[1]:6.0f}\n"
+            )
     await postgres_server.drop_schema(schema)

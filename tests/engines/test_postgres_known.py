@@ -8,7 +8,11 @@ import pytest
 
 from gateway.errors import Fenced, Repeated, Stale
 from gateway.events import CallId, SessionId
-from gateway.store.postgres import PostgresEngine, commits as postgres_commits, known as postgres_known
+from gateway.store.apply import Writes
+from gateway.store.postgres import PostgresEngine
+from gateway.store.postgres.known import KnownRows
+from gateway.store.postgres.tuning import PostgresTuning
+from gateway.store.records import Head
 from gateway.store.step import RUNTIME, Committed, Enqueue, SendChange, Step
 from gateway.testing.conformance.engine_words import (
     ALICE,
@@ -82,14 +86,12 @@ async def test_a_commit_of_what_is_known_is_one_round_trip(proxy: Proxy, schema:
     assert turns[0] > 3
 
 
-async def test_a_server_that_said_nothing_for_a_while_is_asked_before_it_commits(
-    proxy: Proxy, schema: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with PostgresEngine(proxy.dsn, FakeClock(), schema=schema) as engine:
+async def test_a_server_that_said_nothing_for_a_while_is_asked_before_it_commits(proxy: Proxy, schema: str) -> None:
+    tuning = PostgresTuning(fresh=0.05)
+    async with PostgresEngine(proxy.dsn, FakeClock(), schema=schema, tuning=tuning) as engine:
         await open_session(engine)
         for text in ("prepared", "known"):
             await engine.commit(Step(ALICE, (said(text),)))
-        monkeypatch.setattr(postgres_commits, "FRESH", 0.05)
         # So long nothing was said.
         await asyncio.sleep(0.1)
         begun = proxy.turns
@@ -163,13 +165,21 @@ async def test_of_steps_committed_together_only_the_refused_one_is_missing(engin
     assert [await texts(engine, name) for name in (ALICE, BOB)] == [["first", "second"]] * 2
 
 
-async def test_only_so_many_sessions_are_remembered(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_known, "REMEMBERED", 2)
-    names = [SessionId(f"s-{number}") for number in range(9)]
-    async with PostgresEngine(postgres_server.dsn(), FakeClock(), schema=schema) as engine:
+async def test_only_so_many_sessions_are_remembered(schema: str) -> None:
+    names, tuning = [SessionId(f"s-{number}") for number in range(9)], PostgresTuning(remembered=2)
+    async with PostgresEngine(postgres_server.dsn(), FakeClock(), schema=schema, tuning=tuning) as engine:
         for name in names:
             await open_session(engine, name)
             await engine.commit(Step(name, (asked(),), calls=(call(f"call of {name}"),)))
         for name in names:
             await engine.commit(Step(name, (answered(),), calls=(settled(f"call of {name}"),)))
         assert [(await row_of(engine, name)).last_sequence for name in names] == [3] * 9
+
+
+def test_of_more_sessions_than_are_remembered_those_written_last_are() -> None:
+    known, names = KnownRows(remembered=4), [SessionId(f"s-{number}") for number in range(9)]
+    for name in names:
+        writes = Writes(0)
+        writes.heads[name] = Head(name, "finn", "running", 1, 1, 0, 0)
+        known.keep(writes, "1")
+    assert [name for name in names if known.head(name)] == names[-3:]

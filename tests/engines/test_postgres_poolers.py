@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from gateway.errors import Repeated
-from gateway.store.postgres import PostgresEngine, connection as postgres_link, once as postgres_once
-from gateway.store.postgres.connection import Address, Connection
+from gateway.store.postgres import PostgresEngine
 from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import ALICE, BOB, FakeClock, open_session, row_of, said, texts
 from tests.engines import postgres_server
 from tests.engines.pgbouncer import start_pooler
+from tests.engines.postgres_proxy import Proxy, between
 
 pytestmark = pytest.mark.slow
 
@@ -29,17 +29,13 @@ async def schema() -> AsyncIterator[str]:
     await postgres_server.drop_schema(name)
 
 
-async def test_engines_share_two_connections_of_a_pooler(
-    pooler: str, schema: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[Address] = []
+async def test_engines_share_two_connections_of_a_pooler(pooler: str, schema: str) -> None:
+    async with between(pooler) as proxy:
+        await share(proxy, schema)
 
-    async def connect(address: Address) -> Connection:
-        opened.append(address)
-        return await postgres_link.connect(address)
 
-    monkeypatch.setattr(postgres_once, "connect", connect)
-    engines = [PostgresEngine(pooler, FakeClock(), schema=schema) for _ in range(3)]
+async def share(proxy: Proxy, schema: str) -> None:
+    engines = [PostgresEngine(proxy.dsn, FakeClock(), schema=schema) for _ in range(3)]
     await asyncio.gather(*(engine.__aenter__() for engine in engines))
     assert (await engines[0].health()).extra["pooler"] == "yes"
     for name in (ALICE, BOB):
@@ -56,7 +52,7 @@ async def test_engines_share_two_connections_of_a_pooler(
     refused = [one for one in answers if isinstance(one, BaseException)]
     assert (len(refused), {type(one) for one in refused}) == (400, {Repeated})
     # Whatever a pooler cannot carry costs a connection, and the next one makes up for it.
-    assert len(opened) <= 3 * (1 + 8)
+    assert proxy.opened <= 3 * (1 + 8 + 1)
     for name in (ALICE, BOB):
         assert (await row_of(engines[1], name)).last_sequence == 101
         assert len(await texts(engines[2], name)) == 100

@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 
 from gateway.cli.doctor_postgres import look_at_postgres
 from gateway.settings.model import PostgresStore
-from gateway.store.postgres import PostgresEngine, schema as postgres_schema
+from gateway.store.postgres import PostgresEngine
+from gateway.store.postgres.tuning import PostgresTuning
 from gateway.testing.conformance.engine_words import FakeClock, open_session
 from tests.engines import postgres_server
 from tests.engines.postgres_server import OwnServer, start_own_server
@@ -20,6 +21,7 @@ from tests.engines.postgres_server import OwnServer, start_own_server
 pytestmark = pytest.mark.slow
 
 DOUBT = "warning old transaction"
+SOON = PostgresTuning(old=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +32,7 @@ def server() -> Iterator[OwnServer]:
 
 
 @pytest.fixture
-async def schema(server: OwnServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
-    monkeypatch.setattr(postgres_schema, "OLD_SECONDS", 0.2)
+async def schema(server: OwnServer) -> AsyncIterator[str]:
     name = postgres_server.new_schema()
     yield name
     await postgres_server.drop_schema(name, server=server.dsn)
@@ -53,7 +54,7 @@ async def left_open(dsn: str, *statements: str) -> AsyncGenerator["asyncpg.Conne
 
 def doctor(server: OwnServer, schema: str) -> list[tuple[str, str, str]]:
     store = PostgresStore.model_validate({"type": "postgres", "dsn": server.dsn, "schema": schema})
-    return [(check.state, check.text, check.mend) for check in look_at_postgres(store)]
+    return [(check.state, check.text, check.mend) for check in look_at_postgres(store, SOON)]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def doctor(server: OwnServer, schema: str) -> list[tuple[str, str, str]]:
 async def test_who_holds_back_vacuum_is_named_with_the_mend(
     server: OwnServer, schema: str, begin: tuple[str, ...]
 ) -> None:
-    async with PostgresEngine(server.dsn, FakeClock(), schema=schema) as engine:
+    async with PostgresEngine(server.dsn, FakeClock(), schema=schema, tuning=SOON) as engine:
         await open_session(engine)
         with capture_logs() as logged:
             assert DOUBT not in (await engine.health()).extra
@@ -95,7 +96,7 @@ async def test_who_holds_nothing_back_is_not_named(server: OwnServer, schema: st
     await admin.close()
     elsewhere = f"{server.dsn.removesuffix('/postgres')}/elsewhere"
     async with (
-        PostgresEngine(server.dsn, FakeClock(), schema=schema) as engine,
+        PostgresEngine(server.dsn, FakeClock(), schema=schema, tuning=SOON) as engine,
         left_open(server.dsn, "BEGIN", "SELECT 1"),
         left_open(elsewhere, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1"),
     ):

@@ -7,10 +7,10 @@ A lane remembers what it has written, and a batch of sessions that it knows is o
 own and stands only where they are as remembered. Whatever else, and whatever such a statement is refused, is done in a
 transaction that locks and reads the sessions first.
 
-While the server is away steps wait: up to WAITING, or WAITING_BYTES, and who comes later for room among them. Who has
-waited for PATIENCE is told EngineUnavailable, with the certainty that nothing was written; only a batch whose
-connection was lost in its commit waits for as long as it takes to find out. The session worker tells its clients, and
-comes again with everything else.
+While the server is away steps wait: up to WAITING, or `waiting_bytes`, and who comes later for room among them. Who
+has waited for long (`commit` of the tuning) is told EngineUnavailable, with the certainty that nothing was written;
+only a batch whose connection was lost in its commit waits for as long as it takes to find out. The session worker tells
+its clients, and comes again with everything else.
 """
 
 import asyncio
@@ -33,16 +33,10 @@ from gateway.store.records import EventRecord, micros
 from gateway.store.step import Committed, Step
 
 LANES = 2
-BATCH = 256
 BATCH_BYTES = 8 * 1024**2
 """What the events of a batch may weigh together; a single step may weigh more."""
 WAITING = 1_024
-WAITING_BYTES = 64 * 1024**2
-"""What the events of waiting steps may weigh together."""
-PATIENCE = 10.0
-FRESH = 1.0
-"""Seconds since a server's last answer in which it is believed to be there: a statement that is a commit of its own is
-only sent to such a one, since nobody could say what became of it."""
+"""Steps that may wait; who comes later waits for room."""
 CLOSING = 15.0
 """Seconds that what is queued may still take when the engine is closed."""
 
@@ -73,8 +67,9 @@ class CommitLanes:
 
     def __init__(self, address: Address, once: ExactlyOnce, clock: Clock) -> None:
         self._address = address
+        self._patience = address.tuning.commit
         self._room = asyncio.Semaphore(WAITING)
-        self._weight = ByteRoom(WAITING_BYTES)
+        self._weight = ByteRoom(address.tuning.waiting_bytes)
         self._lanes = [_Lane(address, once, clock, self._room) for _ in range(LANES)]
         self._tasks = Tasks()
         # Tasks of the engine's own and not of a group: entering and leaving may be two tasks' doing.
@@ -111,7 +106,7 @@ class CommitLanes:
             await self._room.acquire()
             return
         try:
-            async with asyncio.timeout_at(since + PATIENCE):
+            async with asyncio.timeout_at(since + self._patience):
                 await self._weight.enter(size)
                 try:
                     await self._room.acquire()
@@ -138,12 +133,13 @@ class CommitLanes:
 
 class _Lane:
     def __init__(self, address: Address, once: ExactlyOnce, clock: Clock, room: asyncio.Semaphore) -> None:
+        self._tuning = address.tuning
         self._line = Line(address)
         self._once = once
         self._clock = clock
         self._room = room
         self._link: Connection | None = None
-        self._known = KnownRows()
+        self._known = KnownRows(self._tuning.remembered)
         self._waiting: deque[Job] = deque()
         self._news = asyncio.Event()
         self._closing = False
@@ -166,7 +162,7 @@ class _Lane:
         try:
             while True:
                 await self._news.wait()
-                batch = _take(self._waiting)
+                batch = _take(self._waiting, self._tuning.batch)
                 if batch:
                     self._resolve(await self._process(batch))
                     batch = []
@@ -203,7 +199,7 @@ class _Lane:
             if verdicts is not None:
                 return verdicts
             begin = lock({job.step.session_id for job in batch})
-            until = min(job.since for job in batch) + PATIENCE
+            until = min(job.since for job in batch) + self._tuning.commit
             done = await self._once.run(self._line, partial(self._attempt, batch), begin=begin, until=until)
         except EngineUnavailable as exc:
             return [(job, None, exc) for job in batch]
@@ -227,8 +223,8 @@ class _Lane:
 
     async def _write_at_once(self, batch: Sequence[Job]) -> list[Verdict] | None:
         """Commit in one statement what can be decided by what is known; None where it must be read first."""
-        link = self._link
-        if link is None or not link.heard_within(FRESH) or not self._known.suffice(job.step for job in batch):
+        link, fresh = self._link, self._tuning.fresh
+        if link is None or not link.heard_within(fresh) or not self._known.suffice(job.step for job in batch):
             return None
         writes = Writes(micros(self._clock.now()))
         try:
@@ -247,7 +243,7 @@ class _Lane:
     async def _meet(self, link: Connection) -> None:
         """Make a connection fit for statements of their own, and forget what was known on the one before."""
         # It may lead to another server.
-        self._link, self._known = None, KnownRows()
+        self._link, self._known = None, KnownRows(self._tuning.remembered)
         if link.address.direct:
             try:
                 await link.run(ALONE)
@@ -257,7 +253,7 @@ class _Lane:
             self._link = link
 
     async def _attempt(self, batch: Sequence[Job], turn: Transaction) -> _Written:
-        known = self._known if turn.link is self._link else KnownRows()
+        known = self._known if turn.link is self._link else KnownRows(self._tuning.remembered)
         await known.fetch(turn.link, (job.step for job in batch))
         writes = Writes(micros(self._clock.now()))
         verdicts: list[Verdict] = []
@@ -275,10 +271,10 @@ class _Lane:
         return _Written(verdicts, turn.link, writes, version)
 
 
-def _take(waiting: deque[Job]) -> list[Job]:
+def _take(waiting: deque[Job], most: int) -> list[Job]:
     batch: list[Job] = []
     weight = 0
-    while waiting and len(batch) < BATCH:
+    while waiting and len(batch) < most:
         weight += waiting[0].weight
         if batch and weight > BATCH_BYTES:
             break

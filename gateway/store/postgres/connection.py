@@ -17,6 +17,7 @@ import asyncpg
 from gateway.errors import EngineUnusable
 from gateway.guard import guard_call
 from gateway.store.postgres.faults import ConnectionLost, ReadOnly, place_of, translate
+from gateway.store.postgres.tuning import PRODUCTION, PostgresTuning
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
@@ -31,10 +32,11 @@ _NUL, _ESCAPE = "\x00", "\x10"
 
 @dataclass(slots=True)
 class Address:
-    """Where a server is, and what was learned of the way there."""
+    """Where a server is, how long is waited for it, and what was learned of the way there."""
 
     dsn: str
     schema: str
+    tuning: PostgresTuning = PRODUCTION
     direct: bool = False
     """Whether no pooler stands in between; asked of each new connection."""
 

@@ -20,12 +20,13 @@ from gateway.errors import EngineUnavailable, EngineUnusable, InvalidRequest, No
 from gateway.events import CallId, Envelope, SessionId
 from gateway.store.encoding import encode_event
 from gateway.store.postgres import leases, upkeep
-from gateway.store.postgres.commits import LANES, PATIENCE, CommitLanes
+from gateway.store.postgres.commits import LANES, CommitLanes
 from gateway.store.postgres.connection import Address
 from gateway.store.postgres.notifier import PostgresNotifier
-from gateway.store.postgres.once import FIRST_PAUSE, LONGEST_PAUSE, ExactlyOnce, Line
+from gateway.store.postgres.once import ExactlyOnce, Line
 from gateway.store.postgres.pool import Pool
 from gateway.store.postgres.schema import check, migrate
+from gateway.store.postgres.tuning import PRODUCTION, PostgresTuning
 from gateway.store.questions.answers import AnswersQuestions
 from gateway.store.questions.question import Question, T
 from gateway.store.records import micros
@@ -40,9 +41,6 @@ _ENDED = """
 SELECT (extract(epoch FROM clock_timestamp() - ended_at) * 1000000)::bigint, finished_at
 FROM @calls WHERE call_id = $1 AND finished_at IS NOT NULL
 """
-_PROBE_SECONDS = 5.0
-_BEAT_SECONDS = 1.5
-"""What a connection may take for a heartbeat: one that went dead must not cost the lease."""
 RESERVED = LANES + 1
 """Connections that are not for questions: two write steps, one keeps the lease."""
 
@@ -67,24 +65,26 @@ class PostgresEngine(AnswersQuestions):
         direct_dsn: str | None = None,
         schema: str = "dragoman",
         connections: int = 8,
+        tuning: PostgresTuning = PRODUCTION,
     ) -> None:
-        self._address = Address(dsn, schema)
+        self._tuning = tuning
+        self._address = Address(dsn, schema, tuning)
         self._clock = clock
         self._questions = max(connections - RESERVED, 1)
-        self._notified_at = Address(direct_dsn or dsn, schema)
+        self._notified_at = Address(direct_dsn or dsn, schema, tuning)
         self._now_open: _Open | None = None
         self._doubts: set[str] = set()
         self._schema = 0
         self._stack = AsyncExitStack()
-        self._probing = SharedProbe(self._address.place, self._probe, patience=_PROBE_SECONDS)
+        self._probing = SharedProbe(self._address.place, self._probe, patience=tuning.probe)
 
     async def __aenter__(self) -> Self:
         await self._prepare()
         once = ExactlyOnce()
         async with AsyncExitStack() as stack:
-            pool = Pool(self._address, once, size=self._questions)
+            pool = Pool(self._address, once, size=self._questions, answer=self._tuning.ask)
             stack.push_async_callback(pool.close)
-            pulse = Pool(self._address, once, size=1, answer=_BEAT_SECONDS)
+            pulse = Pool(self._address, once, size=1, answer=self._tuning.beat)
             stack.push_async_callback(pulse.close)
             lanes = CommitLanes(self._address, once, self._clock)
             stack.push_async_callback(lanes.stop)
@@ -105,8 +105,8 @@ class PostgresEngine(AnswersQuestions):
         Raises:
             EngineUnusable, SchemaTooNew: a person must act, or the server is away for longer than we wait.
         """
-        loop = asyncio.get_running_loop()
-        line, until, pause = Line(self._address), loop.time() + PATIENCE, FIRST_PAUSE
+        loop, tuning = asyncio.get_running_loop(), self._tuning
+        line, until, pause = Line(self._address), loop.time() + tuning.start, tuning.pause_first
         try:
             while True:
                 try:
@@ -118,7 +118,7 @@ class PostgresEngine(AnswersQuestions):
                     if loop.time() + pause > until:
                         raise EngineUnusable(str(exc)) from exc
                 await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
+                pause = min(pause * 2, tuning.pause_longest)
         finally:
             await line.close()
         self._show(found)

@@ -7,6 +7,7 @@ from gateway.events import CallId, SessionId
 from gateway.store.apply import DedupeKey, Writes
 from gateway.store.call import Call, Open
 from gateway.store.postgres.connection import Connection
+from gateway.store.postgres.tuning import PRODUCTION
 from gateway.store.records import CALL_COLUMNS, Head, call_from
 from gateway.store.step import Step
 
@@ -22,14 +23,12 @@ SELECT
     )
 """
 
-REMEMBERED = 4_096
-"""Sessions of which a connection remembers at most what it wrote last."""
-
 
 class KnownRows:
     """What the store holds, as far as it was read or written here; `decide` reads it as its `Known`."""
 
-    def __init__(self) -> None:
+    def __init__(self, remembered: int = PRODUCTION.remembered) -> None:
+        self._remembered = remembered
         self._heads: dict[SessionId, tuple[Head, str]] = {}
         self._calls: dict[CallId, Call] = {}
         self._ended: dict[CallId, Call] = {}
@@ -90,9 +89,9 @@ class KnownRows:
                 self._calls[call_id] = call
             else:
                 self._calls.pop(call_id, None)
-        if len(self._heads) > REMEMBERED:
+        if len(self._heads) > self._remembered:
             # A good part at once: it takes a look through all open calls.
-            self.forget([*islice(self._heads, len(self._heads) - REMEMBERED * 3 // 4)])
+            self.forget([*islice(self._heads, len(self._heads) - self._remembered * 3 // 4)])
 
     def forget(self, sessions: Iterable[SessionId]) -> None:
         """Know nothing of these sessions any more."""

@@ -17,12 +17,9 @@ import structlog
 from gateway.errors import DragomanError
 from gateway.guard import Tasks, guard, guard_call
 from gateway.store.postgres.connection import Address, Connection, connect
-from gateway.store.postgres.once import FIRST_PAUSE, LONGEST_PAUSE
 
 log = structlog.get_logger(__name__)
 
-PING_EVERY = 3.0
-PING_SECONDS = 5.0
 PAYLOAD = 7_900
 """Bytes that a payload may have; the server takes less than 8000."""
 TOPICS = 1_000
@@ -41,6 +38,7 @@ class PostgresNotifier:
 
     def __init__(self, address: Address) -> None:
         self._address = address
+        self._tuning = address.tuning
         self._channel = f"dragoman:{address.schema}"
         self._me = secrets.token_hex(8)
         self._listeners: dict[object, Heard] = {}
@@ -73,7 +71,7 @@ class PostgresNotifier:
             heard(topic)
 
     async def _run(self) -> None:
-        pause = FIRST_PAUSE
+        pause = self._tuning.pause_first
         told = False
         while True:
             try:
@@ -88,11 +86,11 @@ class PostgresNotifier:
                     await self._serve(link)
                 except DragomanError as exc:
                     log.warning("the bell was lost", reason=str(exc))
-                    pause = FIRST_PAUSE
+                    pause = self._tuning.pause_first
                 finally:
                     link.drop()
             await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+            pause = min(pause * 2, self._tuning.pause_longest)
 
     async def _serve(self, link: Connection) -> None:
         """Send what waits, and listen, until the connection fails."""
@@ -107,12 +105,12 @@ class PostgresNotifier:
                 " later; give engine.direct_dsn a way to the server itself"
             )
         loop = asyncio.get_running_loop()
-        ping_at = loop.time() + PING_EVERY
+        ping_at = loop.time() + self._tuning.ping_every
         while True:
             # Also while there is always something to send: what is sent says nothing about what is heard.
             if loop.time() >= ping_at:
                 await self._ping(link, listens=listens)
-                ping_at = loop.time() + PING_EVERY
+                ping_at = loop.time() + self._tuning.ping_every
             try:
                 async with asyncio.timeout_at(ping_at):
                     await self._news.wait()
@@ -121,18 +119,18 @@ class PostgresNotifier:
             else:
                 self._news.clear()
                 topics, self._topics = self._topics, set()
-                await link.ask(_NOTIFY, self._channel, self._payload(topics), seconds=PING_SECONDS)
+                await link.ask(_NOTIFY, self._channel, self._payload(topics), seconds=self._tuning.ping)
 
     async def _ping(self, link: Connection, *, listens: bool) -> None:
         self._pinged.clear()
         payload = orjson.dumps([self._me, []]).decode()
-        await link.ask(_NOTIFY, self._channel, payload, seconds=PING_SECONDS)
+        await link.ask(_NOTIFY, self._channel, payload, seconds=self._tuning.ping)
         if listens:
             try:
-                async with asyncio.timeout(PING_SECONDS):
+                async with asyncio.timeout(self._tuning.ping):
                     await self._pinged.wait()
             except TimeoutError:
-                raise link.deaf(f"no ring was heard for {PING_SECONDS:g} s") from None
+                raise link.deaf(f"no ring was heard for {self._tuning.ping:g} s") from None
 
     def _payload(self, topics: set[str]) -> str:
         payload = orjson.dumps([self._me, sorted(topics)])

@@ -28,8 +28,6 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
-
 _SETTLE = """
 INSERT INTO @commits AS c (token, fate, asked, at) VALUES ($1, 'void', 1, clock_timestamp())
 ON CONFLICT (token) DO UPDATE SET asked = c.asked + 1
@@ -125,8 +123,8 @@ class ExactlyOnce:
             EngineUnavailable: nothing was written.
             DragomanError: what the work raises; nothing was written.
         """
-        loop = asyncio.get_running_loop()
-        pause = FIRST_PAUSE
+        loop, tuning = asyncio.get_running_loop(), line.address.tuning
+        pause = tuning.pause_first
         while True:
             token, spent = self._tokens.mint(), self._tokens.take_spent()
             try:
@@ -151,7 +149,7 @@ class ExactlyOnce:
                 if committed:
                     return value
             await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+            pause = min(pause * 2, tuning.pause_longest)
 
     async def say(self, line: Line, link: Connection, text: str, values: Sequence[object]) -> Sequence[Any]:
         """Run one statement that is a transaction of its own, and leaves the token that is given to it, once.
@@ -195,7 +193,8 @@ class ExactlyOnce:
 
     async def _settle(self, line: Line, token: str) -> bool:
         """Find out whether a transaction was committed, and see to it that it stays so; for as long as it takes."""
-        pause, told = FIRST_PAUSE, False
+        tuning = line.address.tuning
+        pause, told = tuning.pause_first, False
         while True:
             reason = "the question itself was rolled back"
             try:
@@ -210,8 +209,8 @@ class ExactlyOnce:
             except DragomanError as exc:
                 reason = str(exc)
                 line.drop()
-            if pause == LONGEST_PAUSE and not told:
+            if pause == tuning.pause_longest and not told:
                 told = True
                 log.warning("the fate of a commit cannot be asked yet", reason=reason)
             await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+            pause = min(pause * 2, tuning.pause_longest)

@@ -1,7 +1,7 @@
 """A few connections for questions and for transactions beside the steps.
 
-Who asks is answered within PATIENCE or told EngineUnavailable; a question whose connection is lost is asked
-again on a new one meanwhile. A transaction goes on when its caller is canceled, so that a COMMIT is never
+Who asks is answered in time (`ask` of the tuning) or told EngineUnavailable; a question whose connection is lost is
+asked again on a new one meanwhile. A transaction goes on when its caller is canceled, so that a COMMIT is never
 cut short.
 """
 
@@ -13,12 +13,11 @@ from gateway.errors import EngineUnavailable
 from gateway.guard import Tasks, awaited, guard_call
 from gateway.store.postgres.connection import Address
 from gateway.store.postgres.faults import Again, ConnectionLost
-from gateway.store.postgres.once import FIRST_PAUSE, LONGEST_PAUSE, ExactlyOnce, Line, Work
+from gateway.store.postgres.once import ExactlyOnce, Line, Work
 from gateway.store.postgres.store import BEGIN
 
 T = TypeVar("T")
 
-PATIENCE = 5.0
 WAITING = 256
 """Questions that may wait for a connection; who comes later is told at once."""
 CLOSING = 10.0
@@ -27,9 +26,10 @@ CLOSING = 10.0
 class Pool:
     """Give connections to who asks, at most `size` at once."""
 
-    def __init__(self, address: Address, once: ExactlyOnce, *, size: int, answer: float = PATIENCE) -> None:
+    def __init__(self, address: Address, once: ExactlyOnce, *, size: int, answer: float) -> None:
         """`answer`: what a connection may take for a question before another one is asked."""
         self._address = address
+        self._tuning = address.tuning
         self._once = once
         self._size = size
         self._answer = answer
@@ -48,8 +48,8 @@ class Pool:
             EngineUnavailable: no answer in time.
             InvalidRequest: the server cannot take the values.
         """
-        loop = asyncio.get_running_loop()
-        until, pause = loop.time() + PATIENCE, FIRST_PAUSE
+        loop, tuning = asyncio.get_running_loop(), self._tuning
+        until, pause = loop.time() + tuning.ask, tuning.pause_first
         while True:
             line = await self._take(until)
             try:
@@ -62,7 +62,7 @@ class Pool:
             finally:
                 self._free.put_nowait(line)
             await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+            pause = min(pause * 2, tuning.pause_longest)
 
     async def transact(self, work: Work[T], *, begin: str = BEGIN) -> T:
         """Do some work in a transaction, exactly once.
@@ -74,7 +74,7 @@ class Pool:
         return await self._protect(self._transact(work, begin))
 
     async def _transact(self, work: Work[T], begin: str) -> T:
-        until = asyncio.get_running_loop().time() + PATIENCE
+        until = asyncio.get_running_loop().time() + self._tuning.ask
         line = await self._take(until)
         try:
             return await self._once.run(line, work, until=until, begin=begin)
@@ -117,7 +117,7 @@ class Pool:
         await self._tasks.close()
         for _ in range(self._size):
             try:
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(self._tuning.ask):
                     line = await self._free.get()
             except TimeoutError:
                 # A question that is still under way ends at its own deadline.

@@ -24,8 +24,6 @@ SELECT current_setting('server_version'), current_setting('server_version_num'):
     (SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming')
 """
 
-OLD_SECONDS = 300.0
-"""How long a transaction of somebody else may hold back what vacuum removes before a person is told."""
 _OLDEST_TRANSACTION = """
 SELECT pid, application_name, usename, state, extract(epoch FROM clock_timestamp() - xact_start)::bigint
 FROM pg_stat_activity
@@ -69,7 +67,7 @@ async def check(link: Connection) -> dict[str, str]:
             " writes; name one in synchronous_standby_names"
         )
     # Of other roles only where ours may see them (pg_read_all_stats).
-    for pid, application, role, state, age in await link.ask(_OLDEST_TRANSACTION, OLD_SECONDS):
+    for pid, application, role, state, age in await link.ask(_OLDEST_TRANSACTION, link.address.tuning.old):
         found["warning old transaction"] = (
             f"process {pid} (application {application!r}, role {role!r}, {state}) has had a transaction open for"
             f" {timedelta(seconds=age)}, so that vacuum removes nothing that was replaced since, and all gets slower;"
