@@ -14,7 +14,7 @@ from pydantic import BaseModel, SecretStr
 from gateway.client.errors import ClientError, RequestRefused, UnexpectedAnswer
 from gateway.client.following import follow_interactions, follow_session
 from gateway.client.reading import read
-from gateway.client.transport import Transport, check_header, pause_before
+from gateway.client.transport import Transport, check_header
 from gateway.events import Event, Gap, Live, Missed, SecretSupplied, dump_event
 from gateway.executors.webhook.models import Envelope
 from gateway.http.answers import (
@@ -33,17 +33,15 @@ Asked = TypeVar("Asked", bound=Call)
 
 _HOLD = 30.0
 """Seconds for which the gateway is asked to wait at a time; proxies mostly bear a minute."""
-EARLY = 1.0
-"""Seconds to wait where the gateway did not."""
 _PAGE = 100
 
 
 class Client:
     """Asks one gateway; use it with `async with`, or close it with `aclose`.
 
-    What is safe to repeat is tried again `retries` times with growing pauses: reading, and writing under a key, which
-    the client makes where none is given. Each try has `timeout` seconds. An `http_client` of your own brings its
-    proxies and certificates, and stays open.
+    What is safe to repeat is tried again `retries` times, after `pause` seconds and then after longer ones: reading,
+    and writing under a key, which the client makes where none is given. Each try has `timeout` seconds. An
+    `http_client` of your own brings its proxies and certificates, and stays open.
     """
 
     def __init__(
@@ -53,13 +51,20 @@ class Client:
         *,
         timeout: float = 30.0,
         retries: int = 3,
+        pause: float = 0.5,
         largest_answer: int = 64 * 1024**2,
         http_client: httpx.AsyncClient | None = None,
     ) -> None:
-        if not 0 < timeout < math.inf or retries < 0:
-            raise ValueError("`timeout` is some seconds, and `retries` at least 0")
+        if not (0 < timeout < math.inf and 0 < pause < math.inf) or retries < 0:
+            raise ValueError("`timeout` and `pause` are some seconds, and `retries` at least 0")
         self._transport = Transport(
-            url, key, timeout=timeout, retries=retries, largest_answer=largest_answer, http_client=http_client
+            url,
+            key,
+            timeout=timeout,
+            retries=retries,
+            pause=pause,
+            largest_answer=largest_answer,
+            http_client=http_client,
         )
 
     def __repr__(self) -> str:
@@ -318,7 +323,7 @@ class Client:
             try:
                 call = await ask(hold)
             except ClientError as exc:
-                pause = pause_before(failures, exc)
+                pause = self._transport.pause_before(failures, exc)
                 if pause is None or (failures >= self._transport.retries and _now() + pause >= until):
                     raise
                 failures += 1
@@ -328,7 +333,7 @@ class Client:
                 if call.finished_at is not None or now >= until:
                     return call
                 # One that drains, or whose store is away, answers at once.
-                pause = EARLY if now - asked_at < hold / 2 else 0
+                pause = 2 * self._transport.pause if now - asked_at < hold / 2 else 0
             await asyncio.sleep(pause)
 
     async def _pages(self, model: type[Row], path: str, query: Mapping[str, Any]) -> AsyncGenerator[Row]:

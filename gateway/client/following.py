@@ -9,7 +9,7 @@ from typing import Any, cast
 from gateway.client.blocks import Block, BlockReader
 from gateway.client.errors import ClientError, GatewayUnreachable, UnexpectedAnswer
 from gateway.client.reading import read, read_event
-from gateway.client.transport import Transport, pause_before
+from gateway.client.transport import Transport
 from gateway.events import Gap, Live, Missed
 from gateway.executors.webhook.models import Envelope
 from gateway.http.answers import Interaction, Session
@@ -24,13 +24,13 @@ log = logging.getLogger("dragoman.client")
 class Outage:
     """How long a stream is away, and when it is tried again."""
 
-    def __init__(self, what: str, *, patience: float, retries: int) -> None:
-        """Make one; `patience` holds once the stream has stood, `retries` before."""
+    def __init__(self, what: str, transport: Transport, *, patience: float) -> None:
+        """Make one; `patience` holds once the stream has stood, the transport's `retries` before."""
         self.began = False
         """Whether the stream has stood once."""
         self._what = what
         self._patience = patience
-        self._retries = retries
+        self._transport = transport
         self._tries = 0
         self._stood_at = 0.0
         self._lost_at: float | None = None
@@ -52,11 +52,11 @@ class Outage:
         Raises:
             ClientError: the one given, where it does not pass, or the stream is away for too long.
         """
-        pause, now = pause_before(self._tries, exc), _now()
+        pause, now = self._transport.pause_before(self._tries, exc), _now()
         # Not since it was heard: whoever reads it may have been busy.
         self._lost_at = now if self._lost_at is None else self._lost_at
         left = self._lost_at + self._patience - now
-        if pause is None or (left <= 0 if self.began else self._tries >= self._retries):
+        if pause is None or (left <= 0 if self.began else self._tries >= self._transport.retries):
             raise exc
         self._tries += 1
         pause = max(pause, min(least or 0, _LONGEST_RETRY))
@@ -68,7 +68,7 @@ async def follow_session(
     transport: Transport, session: str, path: str, *, after: int | None, silence: float, patience: float
 ) -> AsyncGenerator[Envelope | Live | Gap]:
     """Yield what is on record behind `after`, then what happens, until the session is closed."""
-    outage = Outage(f"session {session}", patience=patience, retries=transport.retries)
+    outage = Outage(f"session {session}", transport, patience=patience)
     place, reader, ended = after, BlockReader(transport.largest_answer), False
     while True:
         try:
@@ -113,7 +113,7 @@ async def follow_interactions(
     transport: Transport, *, silence: float, patience: float
 ) -> AsyncGenerator[Interaction | Missed]:
     """Yield what waits for people, then each that changes, as it stands then."""
-    outage = Outage("interactions", patience=patience, retries=transport.retries)
+    outage = Outage("interactions", transport, patience=patience)
     reader = BlockReader(transport.largest_answer)
     while True:
         again = outage.began

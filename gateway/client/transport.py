@@ -21,7 +21,7 @@ from gateway.client.errors import ClientError, GatewayUnreachable, RequestRefuse
 from gateway.http.answers import Problem
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
+_LONGEST_PAUSE = 10.0
 """Seconds before another try."""
 _LONGEST_RETRY_AFTER = 60.0
 _CONNECT = 10.0
@@ -45,12 +45,13 @@ class Transport:
         *,
         timeout: float,
         retries: int,
+        pause: float,
         largest_answer: int,
         http_client: httpx.AsyncClient | None,
     ) -> None:
         self.url = _check_url(url)
         self.largest_answer = largest_answer
-        self.retries = retries
+        self.retries, self.pause = retries, pause
         self._key = None if key is None else SecretStr(check_header(key, "an API key"))
         self._timeout = timeout
         self._is_own = http_client is None
@@ -99,7 +100,7 @@ class Transport:
                 return await self._once(request, within=self._timeout + hold)
             except ClientError as exc:
                 unsent = isinstance(exc, GatewayUnreachable) and not exc.may_have_arrived
-                pause = pause_before(number, exc)
+                pause = self.pause_before(number, exc)
                 if number == last or pause is None or not (repeatable or unsent):
                     raise
                 log.info("%s %s is tried again in %.1f s: %s", method, path, pause, exc)
@@ -208,6 +209,14 @@ class Transport:
         if answer.headers.get("content-encoding", "identity").lower() != "identity":
             raise UnexpectedAnswer(f"the answer of {self.url} is compressed", status=answer.status_code)
 
+    def pause_before(self, number: int, exc: ClientError) -> float | None:
+        """Say how long to wait behind the failure of a try, the first of which is 0; None where it is no use."""
+        if not exc.passing or (exc.retry_after or 0) > _LONGEST_RETRY_AFTER:
+            return None
+        # With jitter, so that many clients do not come back in the same moment.
+        pause = min(self.pause * 2 ** min(number, 10), _LONGEST_PAUSE) * random.uniform(0.5, 1)  # noqa: S311
+        return max(pause, exc.retry_after or 0)
+
     @contextmanager
     def _told(self) -> Generator[None]:
         try:
@@ -228,15 +237,6 @@ class Transport:
             return text
         key = self._key.get_secret_value()
         return text.replace(json.dumps(key)[1:-1], "***").replace(key, "***")
-
-
-def pause_before(number: int, exc: ClientError) -> float | None:
-    """Say how many seconds to wait behind the failure of a try, the first of which is 0; None where it is no use."""
-    if not exc.passing or (exc.retry_after or 0) > _LONGEST_RETRY_AFTER:
-        return None
-    # With jitter, so that many clients do not come back in the same moment.
-    pause = min(FIRST_PAUSE * 2 ** min(number, 10), LONGEST_PAUSE) * random.uniform(0.5, 1)  # noqa: S311
-    return max(pause, exc.retry_after or 0)
 
 
 def check_header(given: str, what: str) -> str:

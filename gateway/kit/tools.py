@@ -24,8 +24,6 @@ from gateway.kit.store import CallStore, Claimed, KeyReused, StoreUnavailable
 if TYPE_CHECKING:
     from gateway.kit.callbacks import CallbackClient
 
-AT_ONCE = 2.0
-"""Seconds within which an outcome is the answer to the request; later it goes to `callback_url`."""
 _LOOK = 0.25
 """Seconds until the first look again at a call that another worker runs; each later one waits twice as long."""
 _LONGEST_LOOK = 2.0
@@ -84,12 +82,14 @@ class Tools:
         largest_request: int = 2 * 1024 * 1024,
         largest_answer: int = 1024 * 1024,
         drain: float = 10.0,
+        at_once: float = 2.0,
     ) -> None:
         """Prepare an endpoint at `path` for requests signed with a secret, or with any of several.
 
         `store` keeps which calls were taken on, in memory unless it is given. More than `most_running` at once are
         told to come again, larger requests are refused, larger answers are failures (the executor's `max_response`).
-        When the application stops, what runs has `drain` seconds to end.
+        When the application stops, what runs has `drain` seconds to end. An outcome within `at_once` seconds is the
+        answer to the request; later it goes to `callback_url`.
 
         Raises:
             ValueError: a secret is none.
@@ -98,7 +98,7 @@ class Tools:
         self._store: CallStore = store or MemoryCallStore()
         self._most_running = most_running
         self._largest_request, self._largest_answer = largest_request, largest_answer
-        self._drain = drain
+        self._drain, self._at_once = drain, at_once
         self._tools: dict[str, _Tool] = {}
         self._running: dict[str, _Running] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -215,7 +215,7 @@ class Tools:
             running = self._running[key] = _Running(requested.call_id, digest, task)
             task.add_done_callback(lambda _: self._running.pop(key, None))
         # Where nobody can be called back, the request waits as long as the call may take.
-        await asyncio.wait({running.task}, timeout=None if requested.callback_url is None else AT_ONCE)
+        await asyncio.wait({running.task}, timeout=None if requested.callback_url is None else self._at_once)
         while not (running.taken or running.task.done()):
             await asyncio.wait({running.task}, timeout=_LOOK)
         if running.task.done():

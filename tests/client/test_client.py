@@ -384,6 +384,8 @@ async def test_keys_and_ids_that_cannot_be_sent_are_refused_before_anything_is(
     assert caught.value.type == "unknown-path"
     with pytest.raises(ValueError, match="`timeout`"):
         Client("http://a", timeout=0)
+    with pytest.raises(ValueError, match="`pause`"):
+        Client("http://a", pause=0)
     assert len(await environment.journal(session)) == 2
 
 

@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from gateway.kit import MemoryCallStore, SqliteCallStore, StoreUnavailable, ToolCall, Tools, tools as module
+from gateway.kit import CallStore, MemoryCallStore, SqliteCallStore, StoreUnavailable, ToolCall, Tools
 from tests.kit import backend
 from tests.kit.sender import PATIENCE, Gateway, Sender, request_of, serving
 
@@ -44,9 +44,21 @@ async def sending(tools: Tools, **more: Any) -> AsyncGenerator[Sender]:
         yield Sender(url, http, **more)
 
 
-@pytest.fixture
-async def sender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Sender]:
+@pytest.fixture(autouse=True)
+def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+    """Let functions of the backend note that they began."""
     monkeypatch.setenv(backend.RUNS, str(tmp_path / "runs"))
+
+
+def impatient(*, at_once: float, store: CallStore | None = None) -> Tools:
+    """Declare a tool whose outcome is the answer to its request only if it comes at once."""
+    tools = Tools(secret=backend.SECRET, store=store, at_once=at_once)
+    tools.tool("ask_for_cards")(backend.ask_for_cards)
+    return tools
+
+
+@pytest.fixture
+async def sender() -> AsyncIterator[Sender]:
     async with serving(backend.app) as url, httpx.AsyncClient(timeout=PATIENCE) as http:
         yield Sender(url, http)
 
@@ -155,25 +167,23 @@ async def test_a_body_that_is_no_request_is_refused(sender: Sender, body: bytes,
     assert (await sender.call("look", {"rank": "1"}, "good")).status_code == 200
 
 
-async def test_a_long_call_is_answered_later_until_somebody_has_heard(
-    sender: Sender, gateway: tuple[Gateway, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "AT_ONCE", 0.2)
+async def test_a_long_call_is_answered_later_until_somebody_has_heard(gateway: tuple[Gateway, str]) -> None:
     there, url = gateway
     there.statuses = [503, 500]
-    asked = [sender.call("ask_for_cards", {"rank": "7", "wait": 0.5}, "late", callback=url) for _ in range(3)]
-    assert {one.status_code for one in await asyncio.gather(*asked)} == {202}
-    heard = await there.hears(3)
-    assert [body for _, body in heard] == [{"outcome": "success", "result": "Nobody has a 7."}] * 3
-    # The first pause before another try is longer; none comes where this one was heard.
-    await asyncio.sleep(0.7)
-    assert len(there.heard) == 3
-    assert (await sender.call("ask_for_cards", {"rank": "7", "wait": 0.5}, "late", callback=url)).status_code == 200
+    async with sending(impatient(at_once=0.2)) as sender:
+        asked = [sender.call("ask_for_cards", {"rank": "7", "wait": 0.5}, "late", callback=url) for _ in range(3)]
+        assert {one.status_code for one in await asyncio.gather(*asked)} == {202}
+        heard = await there.hears(3)
+        assert [body for _, body in heard] == [{"outcome": "success", "result": "Nobody has a 7."}] * 3
+        # The first pause before another try is longer; none comes where this one was heard.
+        await asyncio.sleep(0.7)
+        assert len(there.heard) == 3
+        assert (await sender.call("ask_for_cards", {"rank": "7", "wait": 0.5}, "late", callback=url)).status_code == 200
 
 
-async def test_without_anybody_to_call_back_the_request_waits(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "AT_ONCE", 0.1)
-    answer = await sender.call("ask_for_cards", {"rank": "7", "wait": 0.5}, "waits")
+async def test_without_anybody_to_call_back_the_request_waits() -> None:
+    async with sending(impatient(at_once=0.1)) as sender:
+        answer = await sender.call("ask_for_cards", {"rank": "7", "wait": 0.5}, "waits")
     assert answer.json()["result"] == "Nobody has a 7."
 
 
@@ -249,12 +259,9 @@ async def test_a_store_that_is_away_lets_calls_come_again_and_loses_no_outcome()
         assert (await sender.call("count", {"rank": "1"}, "k")).json()["result"] == 1
 
 
-async def test_nobody_is_told_later_before_the_store_has_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "AT_ONCE", 0.1)
+async def test_nobody_is_told_later_before_the_store_has_said_so() -> None:
     store = Away()
-    tools = Tools(secret=backend.SECRET, store=store)
-    tools.tool("ask_for_cards")(backend.ask_for_cards)
-    async with sending(tools) as sender:
+    async with sending(impatient(at_once=0.1, store=store)) as sender:
         store.slow, store.fails = 0.5, {"claim": 1}
         answer = await sender.call("ask_for_cards", {"rank": "1"}, "k", callback="http://127.0.0.1:9")
         assert answer.status_code == 503
@@ -282,7 +289,8 @@ async def test_too_many_at_once_come_again_and_those_that_run_are_not_asked_to()
 
 
 async def test_an_application_that_stops_lets_calls_end(tmp_path: Path) -> None:
-    tools, started = Tools(secret=backend.SECRET, store=SqliteCallStore(tmp_path / "kit.db")), asyncio.Event()
+    store, started = SqliteCallStore(tmp_path / "kit.db"), asyncio.Event()
+    tools = Tools(secret=backend.SECRET, store=store, at_once=0.1)
 
     @tools.tool("slow")
     async def slow(arguments: Rank) -> str:
@@ -294,9 +302,7 @@ async def test_an_application_that_stops_lets_calls_end(tmp_path: Path) -> None:
     there = Gateway()
     async with serving(there.app) as url:
         async with sending(tools) as sender:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(module, "AT_ONCE", 0.1)
-                assert (await sender.call("slow", {"rank": "7"}, "k", callback=url)).status_code == 202
+            assert (await sender.call("slow", {"rank": "7"}, "k", callback=url)).status_code == 202
         assert await there.hears(1) == [("", {"outcome": "success", "result": "7"})]
         async with sending(tools) as sender:
             assert (await sender.call("slow", {"rank": "7"}, "k")).json()["result"] == "7"
