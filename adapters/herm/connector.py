@@ -7,6 +7,7 @@ from urllib.parse import quote
 from adapters.herm import wire
 from adapters.herm.link import open_link
 from adapters.herm.options import HermOptions
+from adapters.herm.tuning import PRODUCTION, HermTuning
 from gateway.adapter.port import Created, Link, Order, Receiver, Tool
 from gateway.errors import LinkLost, LinkRefused
 from gateway.events import Loss
@@ -19,21 +20,22 @@ _SHORTEST_SECRET = 8
 
 
 @asynccontextmanager
-async def open_connector(options: HermOptions) -> AsyncGenerator["HermConnector"]:
+async def open_connector(options: HermOptions, tuning: HermTuning = PRODUCTION) -> AsyncGenerator["HermConnector"]:
     """Open the HTTP client that all links of one runtime share."""
     key = options.api_key.get_secret_value()
     more = {name: value.get_secret_value() for name, value in options.headers.items()}
     secrets = [key, *(value for value in more.values() if len(value) >= _SHORTEST_SECRET)]
     headers = {**more, options.auth_header: f"{options.auth_scheme} {key}".strip()}
     async with RestClient(options.url, headers=headers, mask=Mask(secrets)) as client:
-        yield HermConnector(options, client)
+        yield HermConnector(options, client, tuning)
 
 
 class HermConnector:
     """All connections to one Herm runtime."""
 
-    def __init__(self, options: HermOptions, client: RestClient) -> None:
+    def __init__(self, options: HermOptions, client: RestClient, tuning: HermTuning) -> None:
         self._options = options
+        self._tuning = tuning
         self._client = client
 
     async def create(self, order: Order) -> Created:
@@ -63,7 +65,7 @@ class HermConnector:
         options = self._options
         paths = (_fill(options.events_path, native_id), _fill(options.stream_path, native_id))
         after = int(resume_after) if resume_after is not None and resume_after.isdecimal() else None
-        return open_link(self._client, receiver, paths=paths, options=options, after=after)
+        return open_link(self._client, receiver, paths=paths, options=options, tuning=self._tuning, after=after)
 
 
 def _untold(order: Order) -> tuple[Loss, ...]:

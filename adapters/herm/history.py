@@ -12,8 +12,6 @@ from gateway.events.frozen import frozen
 from gateway.events.weight import weight
 from gateway.links.rest import RestClient, refusal
 
-MOST_BYTES = 256 * 1024 * 1024
-"""What the events of one history may take in memory; a longer one is told as a loss of the link."""
 _HEAVY = 256 * 1024
 """Behind an event that takes more than this, others get their turn; to weigh it may take a millisecond."""
 
@@ -40,11 +38,13 @@ class History:
     """The highest sequence listed, of events known and not; -1 where none was."""
 
 
-async def read_history(client: RestClient, path: str, *, options: HermOptions, after: int | None) -> History:
+async def read_history(
+    client: RestClient, path: str, *, options: HermOptions, after: int | None, largest: int
+) -> History:
     """List everything; only a complete list is returned, since an answer may be on the page that failed.
 
     Raises:
-        LinkLost: a page cannot be had now, or there are too many.
+        LinkLost: a page cannot be had now, or there are too many, or more than the `largest` number of bytes.
         LinkRefused: the server said no.
     """
     found: list[Event] = []
@@ -69,8 +69,8 @@ async def read_history(client: RestClient, path: str, *, options: HermOptions, a
             size += heavy
             if heavy > _HEAVY:
                 await asyncio.sleep(0)
-        if size > MOST_BYTES:
-            raise LinkLost(f"the history takes more than {MOST_BYTES} bytes")
+        if size > largest:
+            raise LinkLost(f"the history takes more than {largest} bytes")
         # A cursor that comes again would lead around for ever.
         if page.cursor is None or page.cursor in cursors or _has_passed(places, after):
             return History(_sorted(found), tuple(ids), highest)

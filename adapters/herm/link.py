@@ -6,9 +6,10 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 
 from adapters.herm import wire
-from adapters.herm.history import Event, read_history
+from adapters.herm.history import Event, History, read_history
 from adapters.herm.options import HermOptions
 from adapters.herm.posting import body_of, receipt_for
+from adapters.herm.tuning import HermTuning
 from gateway.adapter.port import Frame, Receipt, Receiver
 from gateway.errors import LinkLost, LinkRefused
 from gateway.guard import FAULTS, Tasks, awaited, guard_call
@@ -17,18 +18,20 @@ from gateway.links import json
 from gateway.links.rest import RestClient
 from gateway.links.sse import SseStream, open_events
 
-MOST_BUFFERED = 1_000
-"""Events that wait while the history is read; the server's own buffers hold the rest."""
-MOST_BUFFERED_BYTES = 8 * 1024 * 1024
 MOST_JUMP = 1_000_000
 """How far ahead an event may be numbered and still move the cursor: one absurd number must not hide what follows."""
-MOST_IDS = 100_000
 _IGNORED = frozenset({"[DONE]"})
 
 
 @asynccontextmanager
 async def open_link(
-    client: RestClient, receiver: Receiver, *, paths: tuple[str, str], options: HermOptions, after: int | None
+    client: RestClient,
+    receiver: Receiver,
+    *,
+    paths: tuple[str, str],
+    options: HermOptions,
+    tuning: HermTuning,
+    after: int | None,
 ) -> AsyncGenerator["HermLink"]:
     """Open the stream, read the history, and only then let news through; `paths` are the events' and the stream's.
 
@@ -38,9 +41,14 @@ async def open_link(
     events_path, stream_path = paths
     headers = {options.resume_header: str(after)} if options.resume_header and after is not None else {}
     async with open_events(
-        client, stream_path, headers=headers, within=options.connect_timeout, idle=options.idle_timeout
+        client,
+        stream_path,
+        headers=headers,
+        within=options.connect_timeout,
+        idle=options.idle_timeout,
+        largest=tuning.event_bytes,
     ) as stream:
-        link = HermLink(client, receiver, events_path=events_path, options=options, after=after)
+        link = HermLink(client, receiver, events_path=events_path, options=options, tuning=tuning, after=after)
         async with Tasks() as tasks:
             reading = awaited("herm link", link.read(stream), tasks)
             reading.add_done_callback(guard_call("herm link", link.note_end))
@@ -56,12 +64,20 @@ class HermLink:
     """Implements `gateway.adapter.port.Link`."""
 
     def __init__(
-        self, client: RestClient, receiver: Receiver, *, events_path: str, options: HermOptions, after: int | None
+        self,
+        client: RestClient,
+        receiver: Receiver,
+        *,
+        events_path: str,
+        options: HermOptions,
+        tuning: HermTuning,
+        after: int | None,
     ) -> None:
         self._client = client
         self._receiver = receiver
         self._path = events_path
         self._options = options
+        self._tuning = tuning
         self._resumed_after = after
         self._durable = -1 if after is None else after
         """The highest sequence of a durable event: the cursor."""
@@ -86,11 +102,11 @@ class HermLink:
             LinkLost, LinkRefused: the history cannot be read.
         """
         after = self._resumed_after
-        history = await read_history(self._client, self._path, options=self._options, after=after)
+        history = await self._read_history(after)
         if after is not None and history.highest < after and self._options.after_parameter is None:
             # Where we stood is gone: the numbers began anew, or ours was never one of this session's.
             self._resumed_after, self._durable, self._highest = None, -1, -1
-            history = await read_history(self._client, self._path, options=self._options, after=None)
+            history = await self._read_history(None)
         for event in history.events:
             self._pass(event)
         # Remembered after the events themselves, so that those count as new.
@@ -101,8 +117,13 @@ class HermLink:
             await self._take(self._early.popleft())
         self._is_live.set()
 
+    async def _read_history(self, after: int | None) -> History:
+        largest = self._tuning.history_bytes
+        return await read_history(self._client, self._path, options=self._options, after=after, largest=largest)
+
     async def read(self, stream: SseStream) -> None:
         """Read the stream to its end."""
+        tuning = self._tuning
         async with aclosing(stream.texts()) as texts:
             async for text in texts:
                 event = _understand(text)
@@ -113,7 +134,7 @@ class HermLink:
                     continue
                 self._early.append(event)
                 self._early_bytes += len(text)
-                if len(self._early) >= MOST_BUFFERED or self._early_bytes >= MOST_BUFFERED_BYTES:
+                if len(self._early) >= tuning.buffered or self._early_bytes >= tuning.buffered_bytes:
                     await self._is_live.wait()
 
     async def _take(self, event: Event) -> None:
@@ -146,7 +167,7 @@ class HermLink:
     async def _fill_gap(self, before: int) -> None:
         """Hand on what the list has before the news; what it has behind them is still to come on the stream."""
         after = self._durable if self._durable >= 0 else None
-        history = await read_history(self._client, self._path, options=self._options, after=after)
+        history = await self._read_history(after)
         for event in history.events:
             place = event.place
             if place.sequence is not None and place.sequence < before and place.event_id not in self._ids:
@@ -173,7 +194,7 @@ class HermLink:
         self._ids.add(event_id)
         # Beside the set, since a dict looks for its oldest among the places of all that it has lost.
         self._ids_in_order.append(event_id)
-        if len(self._ids) > MOST_IDS:
+        if len(self._ids) > self._tuning.ids:
             self._ids.discard(self._ids_in_order.popleft())
 
     # Sending ---------------------------------------------------------------------------------------------

@@ -13,16 +13,21 @@ from gateway.errors import LinkLost
 from gateway.links.masking import Mask
 from gateway.links.rest import RestClient, check_plain, explain
 
-MAX_EVENT = 16 * 1024 * 1024
 _Utf8 = getincrementaldecoder("utf-8-sig")
 _NOT_STREAMS = frozenset({"text/html", "application/json", "application/problem+json"})
 
 
 @asynccontextmanager
 async def open_events(
-    client: RestClient, path: str, *, headers: Mapping[str, str], within: timedelta, idle: timedelta
+    client: RestClient,
+    path: str,
+    *,
+    headers: Mapping[str, str],
+    within: timedelta,
+    idle: timedelta,
+    largest: int,
 ) -> AsyncGenerator["SseStream"]:
-    """Connect and yield the stream; leaving closes the connection.
+    """Connect and yield the stream, whose events have `largest` bytes at most; leaving closes the connection.
 
     Raises:
         LinkLost: the server cannot be reached, or what it answers is no stream.
@@ -33,14 +38,14 @@ async def open_events(
         kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if kind in _NOT_STREAMS:
             raise LinkLost(f"the server answered with {kind} in place of an event stream")
-        yield SseStream(response, mask=client.mask)
+        yield SseStream(response, mask=client.mask, largest=largest)
 
 
 class SseStream:
     """The events of one response; only their `data` counts, names and ids are for others."""
 
-    def __init__(self, response: httpx.Response, *, mask: Mask) -> None:
-        self._text = _Bounded(response)
+    def __init__(self, response: httpx.Response, *, mask: Mask, largest: int) -> None:
+        self._text = _Bounded(response, largest)
         self._mask = mask
 
     async def texts(self) -> AsyncGenerator[str]:
@@ -72,10 +77,10 @@ class _Bounded(httpx.Response):
     httpx itself would hand each piece through four generators more.
     """
 
-    def __init__(self, answer: httpx.Response) -> None:
+    def __init__(self, answer: httpx.Response, largest: int) -> None:
         # The library wants to see its content type; SSE is UTF-8, whatever charset a server names.
         super().__init__(200, headers={"Content-Type": "text/event-stream"})
-        self._answer = answer
+        self._answer, self._largest = answer, largest
         self.unread = 0
         """Bytes since the last whole event."""
 
@@ -86,7 +91,7 @@ class _Bounded(httpx.Response):
         decoder = _Utf8("replace")
         async for piece in cast("httpx.AsyncByteStream", self._answer.stream):
             self.unread += len(piece)
-            if self.unread > MAX_EVENT:
-                raise ValueError(f"an event is over {MAX_EVENT} bytes")
+            if self.unread > self._largest:
+                raise ValueError(f"an event is over {self._largest} bytes")
             if text := decoder.decode(piece):
                 yield text

@@ -4,8 +4,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from adapters.herm import ADAPTER
+from adapters.herm.connector import open_connector
 from adapters.herm.options import HermOptions
+from adapters.herm.tuning import PRODUCTION, HermTuning
 from gateway.testing.conformance.link import Collector
 from tests.adapters.herm.raw_herm import KEY, SESSION, RawHerm
 
@@ -46,11 +47,16 @@ def options_for(server: RawHerm, **more: Any) -> HermOptions:
 
 @asynccontextmanager
 async def linked(
-    server: RawHerm, record: Collector, *, resume_after: str | None = None, **more: Any
+    server: RawHerm,
+    record: Collector,
+    *,
+    resume_after: str | None = None,
+    tuning: HermTuning = PRODUCTION,
+    **more: Any,
 ) -> AsyncGenerator[Any]:
     options = options_for(server, **more)
     async with (
-        ADAPTER.connector(options) as connector,
+        open_connector(options, tuning) as connector,
         connector.connect(SESSION, record, resume_after=resume_after) as link,
     ):
         yield link

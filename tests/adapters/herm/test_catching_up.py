@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from adapters.herm import ADAPTER, history, link
+from adapters.herm import ADAPTER
+from adapters.herm.tuning import HermTuning
 from gateway.errors import LinkLost, LinkRefused
 from gateway.testing.conformance.link import enter, within
 from tests.adapters.herm.links import (
@@ -315,10 +316,7 @@ async def test_a_stream_that_ends_while_the_history_is_read_still_leaves_the_his
         assert record.history == [one["id"] for one in happened]
 
 
-async def test_more_news_than_are_kept_wait_in_the_stream_until_the_history_is_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(link, "MOST_BUFFERED", 10)
+async def test_more_news_than_are_kept_wait_in_the_stream_until_the_history_is_read() -> None:
     record = RecordingBackend()
     async with RawHerm(most=1).serve() as server:
         await server.happen(RUNNING)
@@ -334,7 +332,7 @@ async def test_more_news_than_are_kept_wait_in_the_stream_until_the_history_is_r
                     await asyncio.sleep(0)
 
         server.on_list = pile_up
-        async with linked(server, record):
+        async with linked(server, record, tuning=HermTuning(buffered=10)):
             await record.wait_for(1_502)
         assert record.news == [one["id"] for one in piled]
 
@@ -352,10 +350,9 @@ async def test_the_same_event_twice_on_the_stream_counts_once_and_the_same_numbe
         assert record.cursors == ["1", "1", "3"]
 
 
-async def test_only_so_many_ids_are_remembered_and_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "MOST_IDS", 2)
+async def test_only_so_many_ids_are_remembered_and_the_oldest_go_first() -> None:
     record = RecordingBackend()
-    async with RawHerm().serve() as server, linked(server, record):
+    async with RawHerm().serve() as server, linked(server, record, tuning=HermTuning(ids=2)):
         first, second, third = (server.wrap(RUNNING) for _ in range(3))
         for envelope in (first, second, third, second, first):
             await server.stream(envelope)
@@ -388,11 +385,10 @@ async def test_a_place_that_the_history_does_not_reach_is_given_up_and_all_is_re
     assert record.news == [news["id"]]
 
 
-async def test_a_history_larger_than_memory_allows_costs_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MOST_BYTES", 10_000)
+async def test_a_history_larger_than_memory_allows_costs_the_link() -> None:
     async with RawHerm().serve() as server:
         for _ in range(20):
             await server.happen(text("x" * 1_000))
         with pytest.raises(LinkLost, match="history"):
-            async with linked(server, RecordingBackend()):
+            async with linked(server, RecordingBackend(), tuning=HermTuning(history_bytes=10_000)):
                 pass

@@ -7,11 +7,12 @@ from datetime import timedelta
 
 import pytest
 
+from adapters.herm.tuning import HermTuning
 from gateway.errors import LinkLost
 from gateway.json_values import Malformed
-from gateway.links import sse
 from gateway.links.masking import Mask
 from gateway.links.rest import RestClient
+from gateway.links.sse import open_events
 from gateway.testing.conformance.link import within
 from tests.adapters.herm.links import TITLE, RecordingBackend, linked, name_of, text
 from tests.adapters.herm.raw_herm import KEY, SESSION, RawHerm
@@ -100,7 +101,7 @@ async def test_whoever_takes_long_over_an_event_has_not_waited_for_the_next_one(
     async with (
         RawHerm().serve() as server,
         RestClient(server.url, headers=headers, mask=Mask([KEY])) as client,
-        sse.open_events(client, path, headers={}, within=timedelta(seconds=5), idle=longest) as stream,
+        open_events(client, path, headers={}, within=timedelta(seconds=5), idle=longest, largest=100) as stream,
         aclosing(stream.texts()) as texts,
     ):
         await server.raw(b"data: first\n\n")
@@ -113,10 +114,9 @@ async def test_whoever_takes_long_over_an_event_has_not_waited_for_the_next_one(
             await within(anext(texts))
 
 
-async def test_an_event_without_end_ends_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "MAX_EVENT", 10_000)
-    record = RecordingBackend()
-    async with RawHerm().serve() as server, linked(server, record) as link:
+async def test_an_event_without_end_ends_the_link() -> None:
+    record, tuning = RecordingBackend(), HermTuning(event_bytes=10_000)
+    async with RawHerm().serve() as server, linked(server, record, tuning=tuning) as link:
         for number in range(50):
             await server.raw(b"data: " + json.dumps({"id": f"e{number}", "x": "y" * 1_000}).encode() + b"\n\n")
         await record.wait_for(50)
