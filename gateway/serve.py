@@ -31,6 +31,7 @@ from gateway.runtime import log as log_setup
 from gateway.runtime.app import Gateway, Parts
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.system_clock import SystemClock, SystemIds
+from gateway.runtime.tuning import Tuning
 from gateway.settings.load import Loaded, load
 from gateway.settings.model import (
     ExecutorSpec,
@@ -69,6 +70,7 @@ async def serve(
     host: str | None = None,
     port: int | None = None,
     stopping: Callable[[timedelta], object] = lambda _: None,
+    tuning: Tuning | None = None,
 ) -> int:
     """Run the gateway until it is told to stop (SIGTERM, SIGINT); SIGHUP reads the configuration again.
 
@@ -87,12 +89,8 @@ async def serve(
     _tune_the_interpreter()
     with listener:
         url = own_url(settings, listener)
-        async with (
-            Gateway.running(
-                settings, parts_for(settings, reread=lambda: read_configuration(config).settings, url=url)
-            ) as gateway,
-            Tasks() as tasks,
-        ):
+        parts = parts_for(settings, reread=lambda: read_configuration(config).settings, url=url, tuning=tuning)
+        async with Gateway.running(settings, parts) as gateway, Tasks() as tasks:
             server = make_server(build_app(gateway), settings.limits)
 
             def fit(limits: Limits) -> None:
@@ -123,7 +121,12 @@ def read_configuration(config: Path) -> Loaded:
 
 
 def parts_for(
-    settings: Settings, *, reread: Callable[[], Settings], url: str = "http://127.0.0.1", clock: Clock | None = None
+    settings: Settings,
+    *,
+    reread: Callable[[], Settings],
+    url: str = "http://127.0.0.1",
+    clock: Clock | None = None,
+    tuning: Tuning | None = None,
 ) -> Parts:
     """Pick the concrete pieces that a configuration asks for; `url` is where other instances reach this one."""
     clock = clock or SystemClock()
@@ -139,6 +142,7 @@ def parts_for(
         version=VERSION,
         url=url,
         shared=settings.engine.type not in _ALONE,
+        tuning=tuning or Tuning(),
     )
 
 

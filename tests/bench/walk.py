@@ -10,7 +10,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -45,7 +45,7 @@ class Walked:
 async def walk(release: Release, folder: Path) -> Walked:
     """Let a gateway of a release answer calls, and look at what it does."""
     port = free_port()
-    watched = Release(release.folder, release.worker, ("-P", str(Path(__file__).with_name("walked.py")), str(port)))
+    watched = replace(release, program=("-P", str(Path(__file__).with_name("walked.py")), str(port)))
     engine = {"type": "sqlite", "path": str(folder / "walk.db")}
     async with scene(folder, "0.2") as made, fleet(made, engine=engine) as processes:
         gateway = await processes.serve("walked", release=watched)

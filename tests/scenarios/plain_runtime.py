@@ -166,7 +166,7 @@ async def plain_gateway(
     }
     config.write_text(yaml.safe_dump(written))
     loaded = load(config, adapters={"plain": runtime}, env={}).settings
-    parts = replace(parts_for(loaded, reread=lambda: loaded), adapters={"plain": runtime}, tuning=tuning or Tuning())
+    parts = replace(parts_for(loaded, reread=lambda: loaded, tuning=tuning), adapters={"plain": runtime})
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))

@@ -21,6 +21,19 @@ VERSION, COMMIT = "0.2.0", "90b69c7ab7925335139a07aba71365dfa86bd691"
 NO_HISTORY = (
     f"release {VERSION} is made from its commit, which is not here: git fetch --unshallow, or git fetch origin {COMMIT}"
 )
+_OFTEN = """
+import asyncio, sys
+from pathlib import Path
+from gateway.runtime.tuning import Tuning
+from gateway.serve import serve
+_, _, _, config, _, port = sys.argv
+sys.exit(asyncio.run(serve(Path(config), port=int(port), tuning=Tuning(snapshot_every=EVENTS))))
+"""
+_OFTEN_BEFORE = """
+import gateway.cli, gateway.runtime.pump
+gateway.runtime.pump.SNAPSHOT_EVERY = EVENTS
+gateway.cli.main()
+"""
 
 
 @dataclass(frozen=True)
@@ -28,8 +41,8 @@ class Release:
     """The code of a release, run by the interpreter and with the libraries of the tests."""
 
     folder: Path
-    worker: str
-    """Its module that says after how many events a snapshot is made."""
+    often: str
+    """Serves as its command does, with a snapshot after so many EVENTS."""
     program: tuple[str, ...] = ("-m", "gateway")
 
     @property
@@ -39,24 +52,21 @@ class Release:
 
     def with_snapshots_after(self, events: int) -> "Release":
         """Make snapshots so often, since 500 events would be most of what is written."""
-        code = (
-            f"import {self.worker} as worker; worker.SNAPSHOT_EVERY = {events}; import gateway.cli as cli; cli.main()"
-        )
-        return replace(self, program=("-c", code))
+        return replace(self, program=("-c", self.often.replace("EVENTS", str(events))))
 
 
-THIS = Release(ROOT, "gateway.runtime.session.worker")
+THIS = Release(ROOT, _OFTEN)
 
 
-def release_before() -> Release:
+def release_before(commit: str = COMMIT) -> Release:
     """Build the release before; or skip the test, and say what is missing."""
-    return find_release_before() or _give_up()
+    return find_release_before(commit) or _give_up()
 
 
-def find_release_before() -> Release | None:
+def find_release_before(commit: str = COMMIT) -> Release | None:
     """Build the release before; None where its commit is missing."""
-    folder = build(COMMIT)
-    return None if folder is None else Release(folder, "gateway.runtime.pump")
+    folder = build(commit)
+    return None if folder is None else Release(folder, _OFTEN_BEFORE)
 
 
 @cache

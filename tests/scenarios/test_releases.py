@@ -1,11 +1,12 @@
 """Two releases and one store: each opens what the other has written, and both share one PostgreSQL."""
 
 import asyncio
-import inspect
 import json
 import signal
+import sqlite3
 import subprocess
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,7 +20,6 @@ from gateway.testing.runtimes.openhands.rules import complete
 from gateway.testing.runtimes.openhands.server import OpenHandsServer
 from tests.engines import postgres_server
 from tests.http.mcp_clients import Plain
-from tests.scenarios import releases
 from tests.scenarios.environment import ended, until
 from tests.scenarios.fleet import OPENHANDS_KEY, openhands_options
 from tests.scenarios.hooks import Gate, success
@@ -47,16 +47,13 @@ async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 
 def test_without_history_the_test_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(releases, "COMMIT", "0" * 40)
-    find = inspect.unwrap(releases.find_release_before)
-    assert find() is None
-    monkeypatch.setattr(releases, "find_release_before", find)
+    missing = "0" * 40
     monkeypatch.delenv("DRAGOMAN_TEST_NO_SKIPS", raising=False)
     with pytest.raises(pytest.skip.Exception, match="git fetch --unshallow"):
-        release_before()
+        release_before(missing)
     monkeypatch.setenv("DRAGOMAN_TEST_NO_SKIPS", "1")
     with pytest.raises(pytest.fail.Exception, match="git fetch --unshallow"):
-        release_before()
+        release_before(missing)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
@@ -91,6 +88,7 @@ async def test_the_release_before_goes_on_with_what_this_one_wrote(
         refused = await _migrate(tmp_path, engine, before)
         assert "use the newer release" in refused, refused
         assert "use the newer release" not in await _migrate(tmp_path, engine, THIS)
+    assert {written.session_id, written.herm_id} <= await _snapshots(engine)
     async with upgrade(tmp_path / "rolled-back", engine) as here:
         await go_on(here, written, before)
     async with upgrade(tmp_path / "again", engine) as here:
@@ -179,6 +177,19 @@ async def test_the_release_before_keeps_what_it_cannot_read_of_links(
 async def _recorded(one: Serving, session_id: str, kind: str, count: int) -> list[dict[str, Any]] | None:
     found = await one.events(session_id, kind)
     return found if len(found) >= count else None
+
+
+async def _snapshots(engine: dict[str, Any]) -> set[str]:
+    """Name the sessions of a store whose memory is written down."""
+    if engine["type"] == "sqlite":
+        with closing(sqlite3.connect(engine["path"])) as file:
+            return {session_id for (session_id,) in file.execute("SELECT session_id FROM snapshots")}
+    operator = await postgres_server.reach(engine["dsn"])
+    try:
+        rows = await operator.fetch(f"SELECT session_id FROM {engine['schema']}.snapshots")  # noqa: S608 - our schema
+        return {session_id for (session_id,) in rows}
+    finally:
+        await operator.close()
 
 
 async def _migrate(folder: Path, engine: dict[str, Any], release: Release) -> str:
