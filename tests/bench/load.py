@@ -78,9 +78,10 @@ _STAMP = f"{time.time_ns() // 1_000_000 % 2**48:012x}"[:8] + f"-{os.getpid() % 6
 class Load:
     """One closed loop: each result makes the next call."""
 
-    def __init__(self, runtime: FakeRuntime, webhook: Webhook, order: Order) -> None:
+    def __init__(self, runtime: FakeRuntime, webhook: Webhook, order: Order, *, grace: float = GRACE) -> None:
         self._webhook = webhook
         self._order = order
+        self._grace = grace
         self._arguments = make_arguments(order.size, nested=order.nested)
         self._connections: Iterator[AgentConnection] = cycle([runtime.agents[agent] for agent in order.agents])
         self._runtime = runtime
@@ -104,7 +105,7 @@ class Load:
         end = self._mark()
         self._ending = True
         try:
-            async with asyncio.timeout(GRACE):
+            async with asyncio.timeout(self._grace):
                 await self._drained.wait()
         except TimeoutError:
             pass

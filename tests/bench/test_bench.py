@@ -71,11 +71,11 @@ async def hosted(*forms: tuple[bytes, bytes]) -> AsyncGenerator[tuple[FakeRuntim
             runtime.agents["raw"].drop()
 
 
-async def measure(*forms: tuple[bytes, bytes]) -> dict[str, float]:
+async def measure(*forms: tuple[bytes, bytes], grace: float = load.GRACE) -> dict[str, float]:
     """Run a load of a quarter of a second."""
     async with hosted(*forms) as (runtime, webhook):
         order = Order(["raw"], window=4, size=80, nested=True, seconds=0.25, warmup=0.01, pid=os.getpid())
-        return await Load(runtime, webhook, order).run()
+        return await Load(runtime, webhook, order, grace=grace).run()
 
 
 async def test_a_load_counts_one_right_result_for_each_call() -> None:
@@ -95,9 +95,8 @@ async def test_a_load_sees_every_wrong_result() -> None:
     assert said["different"] == said["made"]
 
 
-async def test_a_load_sees_every_lost_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "GRACE", 0.05)
-    said = await measure()
+async def test_a_load_sees_every_lost_result() -> None:
+    said = await measure(grace=0.05)
     assert said["lost"] == said["made"] == 4
 
 

@@ -203,7 +203,8 @@ def test_nothing_is_wider_than_a_terminal_in_a_folder_where_one_is() -> None:
 
 def test_what_is_missing_for_the_simulator_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "dragoman[demo]" in _init("one").stdout
-    monkeypatch.setattr("gateway.cli.init.DEMO_LIBRARIES", ("no_such_library",))
+    # As if it were not installed.
+    monkeypatch.setitem(sys.modules, "mcp", None)
     assert "pip install 'dragoman[demo]'" in _init("two").stdout
 
 

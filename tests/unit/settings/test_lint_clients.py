@@ -1,8 +1,7 @@
 """What the check of a configuration says of clients that come to us."""
 
-import importlib.util
+import sys
 from collections.abc import Mapping
-from importlib.machinery import ModuleSpec
 
 import pytest
 
@@ -113,12 +112,8 @@ def test_a_desk_without_clients_is_named(complaints: Complain) -> None:
 
 
 def test_without_the_library_the_check_names_the_command(complaints: Complain, monkeypatch: pytest.MonkeyPatch) -> None:
-    find = importlib.util.find_spec
-
-    def without(name: str, package: str | None = None) -> ModuleSpec | None:
-        return None if name == "mcp" else find(name, package)
-
-    monkeypatch.setattr("gateway.settings.load.find_spec", without)
+    # As if it were not installed.
+    monkeypatch.setitem(sys.modules, "mcp", None)
     (said,) = complaints(HEAD + ADA)
     assert said.endswith("runtimes.desk: its library is not installed: pip install 'dragoman[mcp]'")
 
