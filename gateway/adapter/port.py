@@ -258,6 +258,9 @@ class Created:
         return tuple(name for name in names if pointer("/tools", name) not in dropped)
 
 
+ReceiptState = Literal["sent", "delivered", "refused", "moot", "busy"]
+
+
 @frozen
 class Receipt:
     """What a link knows right after a send.
@@ -266,7 +269,7 @@ class Receipt:
     when the turn ends. The others are final. Whoever awaits one that is there already has it at once.
     """
 
-    state: Literal["sent", "delivered", "refused", "moot", "busy"]
+    state: ReceiptState
     reason: str | None = None
 
     def __await__(self) -> Generator[None, None, "Receipt"]:
@@ -296,6 +299,7 @@ class Link(Protocol):
         """Send one frame; frames leave in the order of the calls.
 
         A link that need not wait for anything answers with the receipt itself, and the next frame follows at once.
+        One that waits has a deadline of its own: nobody else ends it, and the frames behind it wait as long.
 
         Raises:
             LinkLost: the frame may or may not have left; it has not where the error says `unsent`.

@@ -215,6 +215,7 @@ class Gateway:
                 sessions=self._sessions,
                 runtimes=self._runtimes,
                 takeover=self._member.takeover,
+                tasks=self._tasks,
             ),
         )
         self.dead_letters = DeadLetters(

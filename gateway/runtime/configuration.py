@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
 from gateway.adapter.port import Adapter
 from gateway.errors import InvalidConfiguration, Problem
+from gateway.guard import FAULTS, Tasks, guard
 from gateway.json_members import MEMBERS
 from gateway.runtime.bounds import breaker_rules, executor_limits, session_limit
 from gateway.runtime.calls.breaker import Breakers
@@ -21,7 +23,7 @@ from gateway.runtime.log import configure
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.policy import changed_paths, declared_tools, policy_of
 from gateway.runtime.session.carried import Runtime
-from gateway.runtime.session.runtimes import Runtimes
+from gateway.runtime.session.runtimes import AdapterFailed, Runtimes
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.views import Reloaded
 from gateway.settings.model import Limits, Settings
@@ -44,6 +46,7 @@ class Configured:
     sessions: Sessions
     runtimes: Runtimes
     takeover: Takeover
+    tasks: Tasks
 
 
 class Configuration:
@@ -83,7 +86,24 @@ class Configuration:
         self.settings = settings
 
     async def start_runtime(self, name: str) -> None:
-        """Begin with a runtime of the YAML, and with what is on record of it."""
+        """Begin with a runtime of the YAML; where its adapter fails, it is begun with later, and the others are not
+        kept from their work."""
+        is_known = name in self._parts.sessions.unconnected
+        try:
+            await self._start_runtime(name)
+        except AdapterFailed as exc:
+            FAULTS.note("runtime", exc, text="a runtime cannot be connected, and is tried again", runtime=name)
+            if not is_known:
+                guard("runtime", partial(self._start_again, name), self._parts.tasks, runtime=name)
+
+    async def _start_again(self, name: str) -> None:
+        """Begin with a runtime whose adapter has failed, and with what is on record of it, if it is still wanted."""
+        async with self._reloading:
+            if name in self._parts.sessions.unconnected and not self._parts.sessions.leaving:
+                await self._start_runtime(name)
+                await self._parts.takeover.take_all()
+
+    async def _start_runtime(self, name: str) -> None:
         options = self.settings.runtimes[name]
         adapter, tools = self._parts.adapters[options.adapter], declared_tools(self.settings)
         await self._parts.runtimes.start(name, adapter, options, tools=tools, policy=self.policy)
@@ -98,6 +118,7 @@ class Configuration:
             self._unfinished = changed
             await self._change(new)
             carried = self._parts.sessions.runtimes
+            self._parts.sessions.unconnected.intersection_update(new.runtimes)
             for name, runtime in list(carried.items()):
                 await self._change_runtime(name, runtime)
             for name in new.runtimes:

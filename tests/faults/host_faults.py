@@ -11,7 +11,7 @@ from inspect import iscoroutinefunction
 from io import StringIO
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -131,6 +131,8 @@ class FaultyRuntime(PlainRuntime):
     async def connector(self, options: Any) -> AsyncGenerator[Connector]:
         del options
         self.traps.step_on("adapter.connector")
+        if self.traps.is_set("adapter.connector, hangs"):
+            await asyncio.Event().wait()
         try:
             with self._opened():
                 yield self
@@ -172,7 +174,18 @@ class FaultyRuntime(PlainRuntime):
         finally:
             self.open -= 1
 
-    async def send(self, frame: Frame) -> Receipt:
+    def send(self, frame: Frame) -> Awaitable[Receipt]:
+        try:
+            self.traps.step_on("link.send, no answer")
+        except Unforeseen:
+            return cast("Any", None)
+        return self._send(frame)
+
+    async def _send(self, frame: Frame) -> Receipt:
+        try:
+            self.traps.step_on("link.send, no such state")
+        except Unforeseen:
+            return Receipt(cast("Any", "queued"))
         self.traps.step_on("link.send")
         if not self.stands:
             raise LinkLost("the link was left")
@@ -183,7 +196,12 @@ class FaultyRuntime(PlainRuntime):
         self.traps.step_on("link.prove")
 
     async def wait_closed(self) -> str:
-        await self.traps.change.until(lambda: self.traps.is_set("link.wait_closed") or None, 3_600, what=str)
+        ends = ("link.wait_closed", "link.wait_closed, canceled")
+        await self.traps.change.until(lambda: any(map(self.traps.is_set, ends)) or None, 3_600, what=str)
+        try:
+            self.traps.step_on("link.wait_closed, canceled")
+        except Unforeseen as exc:
+            raise asyncio.CancelledError from exc
         self.traps.step_on("link.wait_closed")
         return "never"
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from gateway.errors import LinkLost
 from gateway.events import QuestionAsked, ToolRequested
 from gateway.runtime.tuning import Tuning
 from gateway.store.step import RUNTIME
-from tests.faults.host_faults import ENGINE_METHODS, Host, Unforeseen, host, made
+from tests.faults.host_faults import ENGINE_METHODS, Host, Unforeseen, configuration, host, made
 from tests.pace import within
 from tests.scenarios.environment import until
 from tests.scenarios.hooks import SECRET
@@ -79,6 +80,14 @@ async def test_a_link_whose_end_cannot_be_waited_for_is_not_shown_as_up(running:
     await running.is_well()
 
 
+async def test_a_link_whose_wait_for_its_end_is_canceled_from_within_is_made_again(running: Host) -> None:
+    """As where it awaits a task of its own that something else has canceled."""
+    running.traps.set("link.wait_closed, canceled")
+    await running.traps.springs("link.wait_closed, canceled")
+    await until(lambda: _logged(running, "was canceled, and not by the gateway"))
+    await running.is_well()
+
+
 async def _left(one: Host) -> dict[str, Any] | None:
     link = await one.link("finn")
     return link if link is not None and link["state"] != "up" else None
@@ -97,6 +106,27 @@ async def test_what_a_link_raises_lets_nothing_overtake_and_the_metric_is_right(
         assert told == [f"finn says {number}" for number in range(1, 5)]
         fates = await one.events((await one.ids())["finn"], "delivery.settled")
         assert [fate["event"]["state"] for fate in fates] == ["unknown"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        ("no answer", "a link answers with a Receipt, not NoneType"),
+        ("no such state", "sent, delivered, refused, moot, busy, not 'queued'"),
+    ],
+)
+async def test_a_link_that_answers_a_send_with_what_is_no_receipt_is_cut_and_says_why(
+    running: Host, answer: str, fault: str
+) -> None:
+    running.traps.set(f"link.send, {answer}")
+    await running.say("finn", "answered with what is no receipt")
+    await running.traps.springs(f"link.send, {answer}")
+    await until(lambda: _logged(running, fault))
+    await running.is_well()
+
+
+async def _logged(one: Host, text: str) -> bool:
+    return text in one.logged.getvalue()
 
 
 async def test_an_event_that_makes_each_link_fail_is_put_aside(tmp_path: Path) -> None:
@@ -146,6 +176,42 @@ async def test_an_adapter_whose_create_raises_at_start_ends_nothing(tmp_path: Pa
                 while not [one for one in gateway.runtimes() if one.name == "finn" and one.links]:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert one.finn.created == 1
+
+
+@pytest.mark.parametrize("place", ["adapter.connector", "adapter.codec"])
+async def test_an_adapter_that_raises_at_the_start_keeps_no_other_runtime_from_its_work(
+    tmp_path: Path, place: str
+) -> None:
+    with made(tmp_path) as one:
+        one.traps.set(place, 1_000)
+        async with one.gateway as gateway:
+            await one.traps.springs(place, 2)
+            async with asyncio.timeout(60):
+                # Nothing tells of it.
+                while {link.state for shown in gateway.runtimes() for link in shown.links} != {"up"}:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert [shown.name for shown in gateway.runtimes()] == ["sound"]
+            with pytest.raises(LinkLost, match="'finn' fails"):
+                await gateway.open_session("finn", native_id="another", labels={})
+            assert (await gateway.reload()).changed == ()
+            one.traps.set(place, 0)
+            async with asyncio.timeout(60):
+                while len(gateway.runtimes()) < 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            await gateway.open_session("finn", native_id="another", labels={})
+        assert (one.finn.open, one.sound.open) == (0, 0)
+
+
+async def test_an_adapter_that_hangs_at_the_start_keeps_no_other_runtime_from_its_work(tmp_path: Path) -> None:
+    runtimes = configuration()["runtimes"]
+    runtimes["finn"]["connect_timeout"] = "50ms"
+    with made(tmp_path, runtimes=runtimes) as one:
+        one.traps.set("adapter.connector, hangs")
+        async with asyncio.timeout(60), one.gateway as gateway:
+            assert [shown.name for shown in gateway.runtimes()] == ["sound"]
+            one.traps.set("adapter.connector, hangs", 0)
+            while len(gateway.runtimes()) < 2:  # noqa: ASYNC110 - nothing tells of it
+                await asyncio.sleep(0.01)
 
 
 # Executors and destinations
@@ -335,8 +401,8 @@ async def test_a_decision_that_fails_gives_its_slot_back_and_is_on_record(tmp_pa
 
 @pytest.mark.parametrize(
     "place",
-    ["engine.listen", "engine.beat", "engine.take_over", "engine.note", "engine.open_session", "adapter.codec",
-     "adapter.connector", "executor.make", "executor.enter", "destination.make", "destination.enter"],
+    ["engine.listen", "engine.beat", "engine.take_over", "engine.note", "engine.open_session",
+     "executor.make", "executor.enter", "destination.make", "destination.enter"],
 )  # fmt: skip
 async def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path, place: str) -> None:
     with made(tmp_path) as one:

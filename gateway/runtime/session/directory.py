@@ -57,7 +57,8 @@ class SessionDirectory:
 
     async def not_here(self, row: SessionRow) -> Conflict | Elsewhere:
         """Say why an open session is not carried here."""
-        if row.runtime not in self._sessions.runtimes and await self._engine.owner(row.session_id) is None:
+        known = self._sessions.runtimes.keys() | self._sessions.unconnected
+        if row.runtime not in known and await self._engine.owner(row.session_id) is None:
             return Conflict(f"the runtime {row.runtime!r} of this session is not configured")
         return Elsewhere(row.session_id, "another instance carries the session, or none yet")
 

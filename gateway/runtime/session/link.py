@@ -188,12 +188,11 @@ class Supervisor:
 
 def _pass_on(cut: "asyncio.Future[str]", ended: "asyncio.Future[str] | asyncio.Future[None]") -> None:
     """Pass on how a link has ended, or that the session is closed."""
-    if ended.cancelled():
-        return
-    exc = ended.exception()
     if cut.done():
         return
-    if exc is not None:
+    if ended.cancelled():
+        cut.set_exception(RuntimeError("what waits for the end of the link was canceled, and not by the gateway"))
+    elif (exc := ended.exception()) is not None:
         cut.set_exception(exc)
     else:
         cut.set_result(ended.result() or "the session is closed")

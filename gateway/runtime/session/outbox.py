@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Iterable, Sequence
 from functools import partial
 from logging import DEBUG
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.adapter.port import Corkable, Link, Receipt
+from gateway.adapter.port import Corkable, Link, Receipt, ReceiptState
 from gateway.core.adapt import tells_state
 from gateway.core.effects import Transmit
 from gateway.core.resend import OVERDUE
@@ -35,6 +35,7 @@ _RETRY_LOAD = 1.0
 _LOOK_AGAIN = 30.0
 _SLACK = 0.25
 """Part of a window for which its end waits for something that leaves anyhow, which takes the question along."""
+_STATES: tuple[str, ...] = get_args(ReceiptState)
 _TAKEN = Receipt("sent")
 
 T = TypeVar("T")
@@ -269,11 +270,14 @@ class Outbox:
                 if self._log.is_enabled_for(DEBUG):
                     about = {"channel": frame.channel, "payload": excerpt(frame.payload)}
                     self._log.debug("frame >", **about, sequence=item.sequence)
-                receipt: object = link.send(frame)
-                if not isinstance(receipt, Receipt):
+                receipt = cast("object", link.send(frame))
+                # To wait for None would mean that all is done.
+                if not isinstance(receipt, Receipt) and receipt is not None:
                     receipt = yield cast("Awaitable[Any]", receipt)
-                    if not isinstance(receipt, Receipt):
-                        raise TypeError(f"a link answers with a Receipt, not {type(receipt).__name__}")
+                if not isinstance(receipt, Receipt):
+                    raise TypeError(f"a link answers with a Receipt, not {type(receipt).__name__}")
+                if receipt.state not in _STATES:
+                    raise ValueError(f"the state of a Receipt is one of {', '.join(_STATES)}, not {receipt.state!r}")
                 if receipt.state != "sent":
                     result = receipt
                 if receipt.state == "busy":

@@ -10,12 +10,12 @@ from importlib.util import find_spec
 
 import structlog
 
-from gateway.adapter.port import Adapter, Order, RuntimeOptions, Tool
+from gateway.adapter.port import Adapter, Capabilities, Codec, Connector, Order, RuntimeOptions, Tool
 from gateway.core.session import Policy, RuntimeContext
 from gateway.core.state import first_state
-from gateway.errors import DragomanError, LinkRefused
+from gateway.errors import DragomanError, LinkRefused, OperatorError
 from gateway.events import Envelope, Loss, SessionOpened, session_id as name_session
-from gateway.guard import guard, tried
+from gateway.guard import guard, is_fault, tried
 from gateway.json_values import pointer
 from gateway.runtime.calls.offered import OfferedTool
 from gateway.runtime.calls.tickets import Ticket, Tickets
@@ -35,6 +35,10 @@ _CREATIONS = 3
 _UNSAID = "the adapter does not say whether the runtime was told"
 
 
+class AdapterFailed(Exception):
+    """An adapter raised what nobody foresaw, or hung, before its runtime was connected."""
+
+
 class Runtimes:
     """Connects runtimes, anew where their options change; their sessions are at work in `Sessions`."""
 
@@ -50,8 +54,17 @@ class Runtimes:
     async def start(
         self, name: str, adapter: Adapter, options: RuntimeOptions, *, tools: tuple[Tool, ...], policy: Policy
     ) -> None:
-        """Connect a runtime and open the session its options name; its other sessions are for whoever takes them up."""
-        runtime = await self._connect(name, adapter, options, tools=tools, policy=policy)
+        """Connect a runtime and open the session its options name; its other sessions are for whoever takes them up.
+
+        Raises:
+            AdapterFailed: the runtime is not connected; until it is, it is among the `unconnected`.
+        """
+        try:
+            runtime = await self._connect(name, adapter, options, tools=tools, policy=policy)
+        except AdapterFailed:
+            self._sessions.unconnected.add(name)
+            raise
+        self._sessions.unconnected.discard(name)
         await self._populate(runtime)
 
     async def renew(
@@ -69,14 +82,13 @@ class Runtimes:
         self, name: str, adapter: Adapter, options: RuntimeOptions, *, tools: tuple[Tool, ...], policy: Policy
     ) -> Runtime:
         async with AsyncExitStack() as stack:
-            linked = adapter.capabilities.linked
-            connector = await stack.enter_async_context(adapter.connector(options)) if linked else None
+            connector, capabilities, codec = await _opened(adapter, options, stack)
             context = RuntimeContext(
                 adapter=adapter.name,
                 protocol=adapter.protocol,
                 name=name,
-                capabilities=adapter.capabilities,
-                codec=CheckedCodec(adapter.codec(options), runtime=name),
+                capabilities=capabilities,
+                codec=CheckedCodec(codec, runtime=name),
                 options=options,
                 policy=policy,
             )
@@ -146,6 +158,8 @@ class Runtimes:
             links = states.setdefault(carried.runtime.name, [])
             if carried.supervisor is not None:
                 links.append(carried.supervisor.state)
+        for name in self._sessions.unconnected:
+            self._shared.metrics.link(name, up=False, asleep=0)
         for name, links in states.items():
             # One that the runtime has ended, and that nobody needs, lacks nothing.
             up = all(state in {"up", "asleep"} for state in links) if links else None
@@ -240,3 +254,22 @@ class Runtimes:
         names = {tool.name for tool in offered}
         listed = tuple(tool for tool in order.tools if tool.name in names)
         return ticket, replace(order, tools=listed, mcp=endpoint)
+
+
+async def _opened(
+    adapter: Adapter, options: RuntimeOptions, stack: AsyncExitStack
+) -> tuple[Connector | None, Capabilities, Codec]:
+    """Ask an adapter, which is somebody else's code, for all that a runtime is made of.
+
+    Raises:
+        AdapterFailed, OperatorError: it did not give that.
+    """
+    try:
+        async with asyncio.timeout(options.connect_timeout.total_seconds()):
+            capabilities = adapter.capabilities
+            connector = await stack.enter_async_context(adapter.connector(options)) if capabilities.linked else None
+            return connector, capabilities, adapter.codec(options)
+    except BaseException as exc:
+        if not is_fault(exc) or isinstance(exc, OperatorError):
+            raise
+        raise AdapterFailed(f"the adapter failed inside the gateway ({type(exc).__name__})") from exc

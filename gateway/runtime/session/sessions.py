@@ -9,7 +9,7 @@ from functools import partial
 import structlog
 
 from gateway.core.state import SessionView, first_state
-from gateway.errors import EngineUnavailable, Fenced, NotFound
+from gateway.errors import EngineUnavailable, Fenced, LinkLost, NotFound
 from gateway.events import SessionId, session_id as name_session
 from gateway.guard import FAULTS, Tasks, guard, guard_call, is_fault, is_to_end, tried
 from gateway.runtime.cluster.handover import Handover
@@ -40,6 +40,8 @@ class Sessions:
     def __init__(self, shared: Shared, handover: Handover, limits: Limits) -> None:
         self.runtimes: dict[str, Runtime] = {}
         """Those that are connected, by their names in the YAML."""
+        self.unconnected: set[str] = set()
+        """Names of those whose adapters have failed so far, and are tried again."""
         self._shared = shared
         self._keeper = shared.keeper
         self._handover = handover
@@ -368,6 +370,8 @@ class Sessions:
     def runtime(self, name: str) -> Runtime:
         """Find a runtime by its name in the YAML."""
         runtime = self.runtimes.get(name)
+        if name in self.unconnected:
+            raise LinkLost(f"the adapter of runtime {name!r} fails; it is tried again, and the log says why")
         if runtime is None:
             known = ", ".join(sorted(self.runtimes)) or "none"
             raise NotFound(f"no runtime is named {name!r}; configured: {known}")
