@@ -16,6 +16,7 @@ from yarl import URL
 
 from gateway.guard import guard_call
 from gateway.links.addresses import AddressRefused, guarded_socket
+from gateway.links.names import Resolver
 
 # uvicorn and Node close an idle connection after 5 s; letting go first avoids the race with that.
 _IDLE_SECONDS = 4.0
@@ -35,6 +36,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
             connector=aiohttp.TCPConnector(
                 limit=0,
                 socket_factory=guarded_socket,
+                resolver=Resolver(),
                 keepalive_timeout=_IDLE_SECONDS,
                 ssl=httpx.create_ssl_context(trust_env=False),
             ),

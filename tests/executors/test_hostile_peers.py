@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import socket
 import ssl
+import threading
 import zlib
 from collections.abc import Sequence
 from datetime import timedelta
@@ -369,6 +370,29 @@ async def test_a_refused_address_is_logged_without_the_rest_of_the_url(monkeypat
     [line] = logs
     assert (line["log_level"], line["event"], line["host"]) == ("error", "address refused", "metadata.example")
     assert "canary" not in repr(logs)
+
+
+async def test_a_name_that_nobody_answers_for_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered, found = threading.Event(), socket.getaddrinfo
+    asked: list[str] = []
+
+    def resolve(host: str, port: int, family: int = 0, kind: int = 0, protocol: int = 0, flags: int = 0) -> list[Any]:
+        if host == "mute.example" and not flags & socket.AI_NUMERICHOST:
+            asked.append(host)
+            answered.wait(10)
+        return found(host, port, family, kind, protocol, flags)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    moment = timedelta(milliseconds=200)
+    try:
+        async with serve_bytes(http(200, SUCCESS)) as peer, make_executor("http://mute.example/") as mute:
+            # More of them than a loop has threads for names.
+            muted = await asyncio.gather(*(mute.execute(make_request(timeout=moment)) for _ in range(40)))
+            assert {*muted} == {NeverSent("no connection within 0.2 s")}
+            assert isinstance(await ask(f"http://localhost:{peer.port}/"), Answered)
+            assert asked == ["mute.example"]
+    finally:
+        answered.set()
 
 
 def resolve_everything_to(addresses: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A few lines of C in front of a gateway's C library: its clock jumps, a name lies, its disk hangs, a write ends it."""
+"""A few lines of C in front of a gateway's C library: clocks jump, names lie or hang, a disk hangs, a write ends it."""
 
 import asyncio
 import shutil
@@ -59,7 +59,7 @@ time_t time(time_t *now) {
     return found.tv_sec;
 }
 
-/* One name leads to the address that clouds keep their secrets at. */
+/* One name leads to the address that clouds keep their secrets at; nobody answers for another while a file is there. */
 
 int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints, struct addrinfo **found) {
     static int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
@@ -68,6 +68,13 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
             dlsym(RTLD_NEXT, "getaddrinfo");
     const char *wanted = getenv("FAULTS_NAME");
     int is_it = wanted && name && !strcmp(name, wanted);
+    const char *mute = getenv("FAULTS_MUTE"), *path = getenv("FAULTS_MUTE_WHILE");
+    int is_address = hints && (hints->ai_flags & AI_NUMERICHOST);
+    struct timespec moment = {0, 10000000};
+    if (mute && path && name && !strcmp(name, mute) && !is_address) {
+        while (!access(path, F_OK)) nanosleep(&moment, NULL);
+        return EAI_AGAIN;
+    }
     return real(is_it ? "169.254.169.254" : name, service, hints, found);
 }
 
@@ -140,6 +147,11 @@ class Clock:
 def hang_while(file: Path) -> dict[str, str]:
     """The environment of a process whose disk answers nobody as long as the file is there."""
     return {"FAULTS_HANG": str(file.resolve())}
+
+
+def mute_while(file: Path, name: str) -> dict[str, str]:
+    """The environment of a process to which no name server answers for a name as long as the file is there."""
+    return {"FAULTS_MUTE": name, "FAULTS_MUTE_WHILE": str(file.resolve())}
 
 
 def death_in(file: Path, nth: int) -> dict[str, str]:

@@ -14,6 +14,7 @@ import pytest
 from tests.executors.peers import Peer, Script, Seen, hang, http, http_json, listen, send, serve
 from tests.faults import shim
 from tests.faults.judge import Request
+from tests.faults.load import Load
 from tests.faults.scene import Scene
 
 pytestmark = [
@@ -24,6 +25,7 @@ pytestmark = [
 DONE = {"outcome": "success", "result": "done"}
 OTHER = {"outcome": "failure", "error": "something else"}
 METADATA = "metadata.example"
+MUTE = "mute.example"
 PATIENCE, LATE = 3.0, 4.5
 """Seconds that an executor has for its answer, long enough for a busy machine, and when the late one comes."""
 
@@ -188,5 +190,42 @@ async def test_every_misbehaviour_ends_in_one_outcome_that_says_what_was_wrong(t
             assert words in (found[tool][1].error or ""), (tool, found[tool])
         asked = {name: len(peer.seen) for name, peer in peers.items()}
         assert asked == {**dict.fromkeys(SCRIPTS, 1), "busy": 2, "expired": 0, "hangup": 0}
+        await scene.stop()
+        await scene.verify_journal()
+
+
+class Mute(Scene):
+    """A scene with an executor whose name no name server answers for."""
+
+    reasons = "outcome unknown: |no connection within|host name cannot be resolved"
+
+    def settings(self, instance: Any, **engine: Any) -> dict[str, Any]:
+        made = super().settings(instance, **engine)
+        patience = {"timeout": "2s", "attempts": 2}
+        made["executors"]["mute"] = made["executors"]["once"] | patience | {"url": f"http://{MUTE}/"}
+        made["routes"].insert(0, {"match": {"tool": "mute"}, "to": "mute"})
+        return made
+
+
+@pytest.mark.fault("Name server silent about one executor's name, the others under load")
+async def test_a_name_that_nobody_answers_for_keeps_only_its_own_calls_waiting(tmp_path: Path) -> None:
+    silent = tmp_path / "silent"
+    async with Mute(tmp_path, "0.2", slots=64) as scene:
+        scene.gateway.environment = await shim.preload(tmp_path) | shim.mute_while(silent, MUTE)
+        silent.touch()
+        await scene.serve()
+        muted = [await scene.call("mute") for _ in range(20)]
+        # Both need connections of their own: the others' executors, and the link that was cut.
+        links = scene.agent.connections
+        async with Load(scene) as load:
+            await load.more(20, within=5)
+            await scene.agent.drop()
+            await scene.relinked(links, within=5)
+            await load.more(20, within=5)
+        silent.unlink()
+        for call in muted:
+            await call.result(20)
+        await scene.settled()
+        await scene.verify()
         await scene.stop()
         await scene.verify_journal()

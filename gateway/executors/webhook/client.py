@@ -28,6 +28,7 @@ from yarl import URL
 from gateway.executors.webhook.reader import HttpAnswer, HttpReader, NotHttp
 from gateway.guard import guard_call
 from gateway.links.addresses import AddressRefused, check_url, guarded_socket
+from gateway.links.names import look_up
 
 _log = structlog.get_logger(__name__)
 
@@ -255,8 +256,11 @@ class HttpClient:
         loop = asyncio.get_running_loop()
         host = self._url.host or ""
         secure = self._url.scheme == "https"
+        if until <= loop.time():
+            # A deadline that is over would only be noticed once a connection is under way.
+            raise TimeoutError
         async with asyncio.timeout_at(min(until, loop.time() + CONNECT_TIMEOUT.total_seconds())):
-            addresses = await loop.getaddrinfo(host, self._url.port, type=socket.SOCK_STREAM)
+            addresses = await look_up(host, self._url.port or 0)
             # Its annotations say `tuple` and no more.
             connection = await aiohappyeyeballs.start_connection(  # pyright: ignore[reportUnknownMemberType]
                 addresses, happy_eyeballs_delay=_NEXT_ADDRESS, socket_factory=guarded_socket

@@ -15,6 +15,7 @@ from gateway.clock import Clock
 from gateway.errors import Elsewhere
 from gateway.events import SessionId
 from gateway.guard import Tasks, awaited
+from gateway.links.names import Resolver
 from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.session.sessions import Sessions
@@ -63,7 +64,7 @@ def make_peer_client() -> aiohttp.ClientSession:
     """Make the connections to other instances; to be entered in the loop that runs."""
     return aiohttp.ClientSession(
         # A kept connection that the owner closes in that moment would leave it unclear whether it took a request.
-        connector=aiohttp.TCPConnector(limit=_MOST_CONNECTIONS, force_close=True),
+        connector=aiohttp.TCPConnector(limit=_MOST_CONNECTIONS, force_close=True, resolver=Resolver()),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=_DEADLINE, connect=_CONNECT),
         auto_decompress=False,
