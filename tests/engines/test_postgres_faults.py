@@ -42,6 +42,8 @@ from tests.engines.postgres_proxy import Proxy, between
 pytestmark = pytest.mark.slow
 
 LONG = timedelta(hours=1)
+BESIDE = SessionId("carol")
+"""Steps of it and of Alice are committed together, in one lane."""
 
 
 @pytest.fixture
@@ -391,6 +393,52 @@ async def test_a_row_that_somebody_holds_is_waited_for_and_told(schema: str) -> 
         await somebody.close()
         await engine.commit(Step(ALICE, (said("b"),)))
         assert await texts(engine) == ["b"]
+
+
+async def test_a_row_that_somebody_holds_keeps_only_its_own_session_waiting(schema: str) -> None:
+    async with engine_at(postgres_server.dsn(), schema) as engine:
+        await open_session(engine)
+        await open_session(engine, BESIDE)
+        somebody = await asyncpg.connect(postgres_server.dsn())
+        await somebody.execute(f"SET search_path = {schema}; BEGIN")
+        await somebody.execute("SELECT 1 FROM sessions WHERE session_id = $1 FOR UPDATE", ALICE)
+        for number in range(10):
+            # Whose rows are held is found out by the first of them.
+            async with asyncio.timeout(9 if number == 0 else 1):
+                held, free = await asyncio.gather(
+                    engine.commit(Step(ALICE, (said(str(number)),))),
+                    engine.commit(Step(BESIDE, (said(str(number)),))),
+                    return_exceptions=True,
+                )
+            assert isinstance(held, EngineUnavailable)
+            assert "pg_blocking_pids" in str(held)
+            assert not isinstance(free, BaseException)
+        with pytest.raises(EngineUnavailable):
+            await engine.commit(Step(ALICE, (said("alone"),)))
+        assert (await engine.health()).writable, "one session says nothing about the rest"
+        await somebody.execute("ROLLBACK")
+        await somebody.close()
+        await engine.commit(Step(ALICE, (said("after it"),)))
+        assert await texts(engine) == ["after it"]
+        assert await texts(engine, BESIDE) == [str(number) for number in range(10)]
+
+
+async def test_a_table_that_takes_no_writes_is_told_by_the_health(schema: str) -> None:
+    async with engine_at(postgres_server.dsn(), schema) as engine:
+        await open_session(engine)
+        await engine.commit(Step(ALICE, (said("a"),)))
+        operator = await asyncpg.connect(postgres_server.dsn())
+        await operator.execute(f"ALTER TABLE {schema}.events RENAME TO away")
+        with pytest.raises(EngineUnavailable, match="restore the tables"):
+            await engine.commit(Step(ALICE, (said("lost"),)))
+        found = await engine.health()
+        assert not found.writable
+        assert "restore the tables" in found.detail
+        await operator.execute(f"ALTER TABLE {schema}.away RENAME TO events")
+        await operator.close()
+        await engine.commit(Step(ALICE, (said("b"),)))
+        assert (await engine.health()).writable
+        assert await texts(engine) == ["a", "b"]
 
 
 async def test_steps_wait_for_room_by_their_bytes(schema: str) -> None:

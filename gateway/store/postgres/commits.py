@@ -7,6 +7,9 @@ A lane remembers what it has written, and a batch of sessions that it knows is o
 own and stands only where they are as remembered. Whatever else, and whatever such a statement is refused, is done in a
 transaction that locks and reads the sessions first.
 
+Where somebody else holds rows of a session for as long as a statement waits, its steps are tried apart from those of
+others until one gets through, and told EngineUnavailable at once where none does.
+
 While the server is away steps wait: up to WAITING, or `waiting_bytes`, and who comes later for room among them. Who
 has waited for long (`commit` of the tuning) is told EngineUnavailable, with the certainty that nothing was written;
 only a batch whose connection was lost in its commit waits for as long as it takes to find out. The session worker tells
@@ -22,10 +25,12 @@ from typing import NamedTuple
 
 from gateway.clock import Clock
 from gateway.errors import DragomanError, EngineUnavailable, InvalidRequest, OperatorError
+from gateway.events import SessionId
 from gateway.guard import FAULTS, Tasks, guard
 from gateway.store.apply import Writes, decide
 from gateway.store.byte_room import ByteRoom
 from gateway.store.postgres.connection import Address, Connection
+from gateway.store.postgres.faults import Held
 from gateway.store.postgres.known import KnownRows
 from gateway.store.postgres.once import ExactlyOnce, Line, Transaction
 from gateway.store.postgres.store import ALONE, lock, write, writing
@@ -37,6 +42,10 @@ BATCH_BYTES = 8 * 1024**2
 """What the events of a batch may weigh together; a single step may weigh more."""
 WAITING = 1_024
 """Steps that may wait; who comes later waits for room."""
+APART = 1.0
+"""Seconds in which steps are tried one by one, since rows of one of them are held; the rest comes again."""
+REFUSED_FOR = 5.0
+"""Seconds behind a refusal in which a lane that has written nothing since counts as one that cannot write."""
 CLOSING = 15.0
 """Seconds that what is queued may still take when the engine is closed."""
 
@@ -125,6 +134,17 @@ class CommitLanes:
         if any(lane.ended for lane in self._lanes):
             raise EngineUnavailable(f"a writer of {self._address.place} has failed: restart the gateway")
 
+    def check_writes(self) -> None:
+        """Look whether what was to be written lately could be.
+
+        Raises:
+            EngineUnavailable: a lane has ended, or was refused and has written nothing since.
+        """
+        self.check()
+        for lane in self._lanes:
+            if (reason := lane.refusal) is not None:
+                raise EngineUnavailable(reason)
+
     def _check_open(self) -> None:
         if self._closing:
             raise EngineUnavailable(f"{self._address.place} is closed")
@@ -142,8 +162,17 @@ class _Lane:
         self._known = KnownRows(self._tuning.remembered)
         self._waiting: deque[Job] = deque()
         self._news = asyncio.Event()
+        self._held: set[SessionId] = set()
+        """Sessions of which somebody else held rows when they were last tried."""
+        self._refused = 0.0, ""
         self._closing = False
         self.ended = False
+
+    @property
+    def refusal(self) -> str | None:
+        """Why nothing could be written lately."""
+        at, reason = self._refused
+        return reason if reason and asyncio.get_running_loop().time() - at < REFUSED_FOR else None
 
     def put(self, job: Job) -> None:
         if self.ended:
@@ -164,7 +193,9 @@ class _Lane:
                 await self._news.wait()
                 batch = _take(self._waiting, self._tuning.batch)
                 if batch:
-                    self._resolve(await self._process(batch))
+                    verdicts = await self._process(batch)
+                    self._note(verdicts)
+                    self._resolve(verdicts)
                     batch = []
                 elif self._closing:
                     return
@@ -193,15 +224,35 @@ class _Lane:
             else:
                 job.future.set_exception(error or EngineUnavailable("no answer"))
 
+    def _note(self, verdicts: Sequence[Verdict]) -> None:
+        """Remember whether something could be written; one session whose rows are held says nothing about the rest."""
+        if any(value is not None for _, value, _ in verdicts):
+            self._refused = 0.0, ""
+            return
+        reason = next((str(error) for _, _, error in verdicts if isinstance(error, EngineUnavailable)), None)
+        if reason is not None and {job.step.session_id for job, _, _ in verdicts} != self._held:
+            self._refused = asyncio.get_running_loop().time(), reason
+
     async def _process(self, batch: Sequence[Job]) -> list[Verdict]:
+        if not self._held:
+            return await self._write(batch)
+        apart = [job for job in batch if job.step.session_id in self._held]
+        others = [job for job in batch if job.step.session_id not in self._held]
+        verdicts = await self._write(others) if others else []
+        return [*verdicts, *(await self._write(apart, hurried=True) if apart else ())]
+
+    async def _write(self, batch: Sequence[Job], *, hurried: bool = False) -> list[Verdict]:
+        sessions = {job.step.session_id for job in batch}
         try:
-            verdicts = await self._write_at_once(batch)
+            verdicts = None if hurried else await self._write_at_once(batch)
             if verdicts is not None:
                 return verdicts
-            begin = lock({job.step.session_id for job in batch})
-            until = min(job.since for job in batch) + self._tuning.commit
+            until = 0.0 if hurried else min(job.since for job in batch) + self._tuning.commit
+            begin = lock(sessions, hurried=hurried)
             done = await self._once.run(self._line, partial(self._attempt, batch), begin=begin, until=until)
         except EngineUnavailable as exc:
+            if isinstance(exc, Held) or isinstance(exc.__cause__, Held):
+                return await self._write_apart(batch, exc)
             return [(job, None, exc) for job in batch]
         except OperatorError as exc:
             return [(job, None, _unavailable(exc)) for job in batch]
@@ -217,9 +268,26 @@ class _Lane:
             if done.link is not self._link:
                 await self._meet(done.link)
             self._known.keep(done.writes, done.version)
+            self._held -= sessions
             return done.verdicts
         half = len(batch) // 2
-        return [*await self._process(batch[:half]), *await self._process(batch[half:])]
+        return [
+            *await self._write(batch[:half], hurried=hurried),
+            *await self._write(batch[half:], hurried=hurried),
+        ]
+
+    async def _write_apart(self, batch: Sequence[Job], exc: EngineUnavailable) -> list[Verdict]:
+        """Write steps one by one, since rows of one of them are held; which those are is found so."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + APART
+        verdicts: list[Verdict] = []
+        for job in batch:
+            if len(batch) > 1 and loop.time() < until:
+                verdicts += await self._write([job], hurried=True)
+            else:
+                self._held.add(job.step.session_id)
+                verdicts.append((job, None, exc))
+        return verdicts
 
     async def _write_at_once(self, batch: Sequence[Job]) -> list[Verdict] | None:
         """Commit in one statement what can be decided by what is known; None where it must be read first."""
@@ -232,6 +300,9 @@ class _Lane:
                 (job, decide(job.step, job.events, known=self._known, writes=writes), None) for job in batch
             ]
             rows = await self._once.say(self._line, link, *writing(writes, self._known))
+        except Held:
+            self._known.forget(job.step.session_id for job in batch)
+            raise
         except (DragomanError, ValueError, TypeError, OverflowError):
             # Whatever it is, what is on record says it as it is.
             self._known.forget(job.step.session_id for job in batch)

@@ -274,6 +274,6 @@ class PostgresEngine(AnswersQuestions):
         return await self._probing.ask()
 
     async def _probe(self) -> EngineHealth:
-        self._open.lanes.check()
+        self._open.lanes.check_writes()
         size, found = await self._pool.transact(upkeep.probe(self._address.schema))
         return EngineHealth(writable=True, bytes_used=size, extra=self._show(found))

@@ -20,6 +20,10 @@ class Again(EngineUnavailable):
     """The server undid the transaction for reasons of the moment, and asks for another try."""
 
 
+class Held(Again):
+    """Somebody else held a row, or a table, for longer than a statement waits."""
+
+
 _LOST = frozenset(
     {
         "25P03",  # the server ended an idle transaction, and the connection with it
@@ -27,7 +31,8 @@ _LOST = frozenset(
         "53300", "57P01", "57P02", "57P03", "57P04", "57P05",
     }
 )  # fmt: skip
-_AGAIN = frozenset({"40001", "40P01", "55P03", "57014"})
+_AGAIN = frozenset({"40001", "40P01", "57014"})
+_HELD = "55P03"
 _OF_THE_STEP = ("22", "23", "54")
 
 _MENDS = {
@@ -38,6 +43,7 @@ _MENDS = {
     "3F000": "restore the schema from a backup, or restart the gateway to begin anew",
     "42501": "give the gateway's user the rights on the schema (it must own its tables)",
     "42P01": "restore the tables from a backup, or restart the gateway to begin anew",
+    "55P03": "another transaction holds what is to be written: pg_blocking_pids() says whose, end it",
     "53100": "the server's disk is full: make room there",
     "53200": "the server is out of memory",
     "53300": "the server has no connection left: raise its max_connections, or lower engine.connections",
@@ -62,6 +68,8 @@ def translate(exc: BaseException, place: str) -> DragomanError:
     error: DragomanError
     if isinstance(code, str) and code in _AGAIN:
         error = Again(f"{place}: {reason}")
+    elif code == _HELD:
+        error = Held(f"{place}: {reason}; {_MENDS[_HELD]}")
     elif isinstance(exc, UnicodeError | OverflowError) or (isinstance(code, str) and code.startswith(_OF_THE_STEP)):
         error = InvalidRequest(f"the step cannot be kept: {_without_values(reason)}")
     elif code is None or code in _LOST or code.startswith("08"):

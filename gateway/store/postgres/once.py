@@ -21,7 +21,7 @@ import structlog
 
 from gateway.errors import DragomanError, EngineUnavailable
 from gateway.store.postgres.connection import Address, Connection, connect
-from gateway.store.postgres.faults import Again, ConnectionLost
+from gateway.store.postgres.faults import Again, ConnectionLost, Held
 from gateway.store.postgres.store import BEGIN, MARK
 
 log = structlog.get_logger(__name__)
@@ -133,7 +133,8 @@ class ExactlyOnce:
             except (ConnectionLost, Again) as exc:
                 self._tokens.spend(spent)
                 await line.undo()
-                if loop.time() + pause > until:
+                # Where rows are held, the server has waited for them already.
+                if isinstance(exc, Held) or loop.time() + pause > until:
                     raise EngineUnavailable(str(exc)) from exc
             except BaseException:
                 self._tokens.spend(spent)

@@ -42,6 +42,8 @@ SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synch
 """No transaction of ours may hold a row for long, whatever happens to the gateway or the network; and none
 may be acknowledged before it is on disk."""
 
+_HURRIED = "SET LOCAL lock_timeout = '50ms';"
+
 # A plan made while the tables were small must not scan them once they are large; and it is made once.
 _BY_KEY = (
     "SET {local}enable_seqscan = off; SET {local}enable_hashjoin = off; SET {local}enable_mergejoin = off;"
@@ -129,12 +131,13 @@ RETURNING 1
 """Keeps answers, each unless one that has not expired is kept already; no key may come twice."""
 
 
-def lock(sessions: Iterable[SessionId]) -> str:
+def lock(sessions: Iterable[SessionId], *, hurried: bool = False) -> str:
     """Write the script that begins a batch: its transaction, and the locks on its sessions, sorted so that
-    batches never wait for each other in a circle."""
+    batches never wait for each other in a circle; one that is `hurried` hardly waits for anybody."""
     return " ".join(
         (
             BEGIN,
+            _HURRIED if hurried else "",
             _BY_KEY.format(local="LOCAL "),
             "SELECT 1 FROM @sessions WHERE session_id = ANY (ARRAY[",
             ", ".join(_literal(session_id) for session_id in sorted(sessions)),
