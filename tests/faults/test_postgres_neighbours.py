@@ -171,6 +171,32 @@ async def test_a_standby_that_takes_over_has_every_call(tmp_path: Path) -> None:
             await finish(scene)
 
 
+async def test_a_database_that_has_lost_its_last_commits_is_named_in_the_log(tmp_path: Path, server: OwnServer) -> None:
+    lost = "the store has lost what was on record"
+    async with postgres(server.dsn) as store, Scene(tmp_path, "0.2", store=given(store)) as scene:
+        await scene.run()
+        await scene.ask("again", within=10)
+        await scene.settled()
+        tables = [
+            row[0] for row in await store.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1", store.schema)
+        ]
+        for table in tables:
+            await store.fetch(f"CREATE TABLE @kept_{table} AS TABLE @{table}")
+        await scene.ask("again", within=10)
+        await scene.settled()
+        assert lost not in scene.gateway.whole_log()
+        operator = await asyncpg.connect(store.dsn)
+        async with operator.transaction():
+            for table in set(tables) - {"instances"}:
+                await operator.execute(store.named(f"TRUNCATE @{table}"))
+                await operator.execute(store.named(f"INSERT INTO @{table} OVERRIDING SYSTEM VALUE TABLE @kept_{table}"))
+        await operator.close()
+        after = await scene.ask("once", within=10)
+        assert after.reading is not None
+        assert after.reading.outcome == "success"
+        assert lost in scene.gateway.whole_log()
+
+
 async def attach(primary: OwnServer) -> None:
     """Have commits wait for the standby, and wait until they do."""
     await set_for_all(primary.dsn, "SET synchronous_standby_names = '*'")

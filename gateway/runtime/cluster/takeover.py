@@ -102,7 +102,7 @@ class Takeover:
             except EngineUnavailable as exc:
                 # An answer that was lost may have made this instance the owner of something.
                 self._doubt = True
-                log.warning("orphans cannot be looked for", reason=str(exc))
+                log.warning("sessions that nobody owns cannot be looked for", reason=str(exc))
 
     async def _take_named(self) -> None:
         while self._named:

@@ -241,6 +241,12 @@ class StepRunner:
         """Fold what somebody else may have written meanwhile."""
         fresh = await load_view(self._shared.engine, self.view.session_id)
         live = self.view
+        if fresh.last_sequence < live.last_sequence:
+            self.log.error(
+                "the store has lost what was on record, as after a failover to a standby that lacked it",
+                known=live.last_sequence,
+                found=fresh.last_sequence,
+            )
         if fresh.complete is not None and live.complete is None:
             self._snapshot_at = fresh.last_sequence - self._shared.tuning.snapshot_every
         if fresh.last_sequence > self._feed.last_sequence:

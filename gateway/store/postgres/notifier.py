@@ -79,13 +79,13 @@ class PostgresNotifier:
             except DragomanError as exc:
                 if not told:
                     told = True
-                    log.warning("the bell cannot be reached", reason=str(exc))
+                    log.warning("notifications have no connection yet", reason=str(exc))
             else:
                 told = False
                 try:
                     await self._serve(link)
                 except DragomanError as exc:
-                    log.warning("the bell was lost", reason=str(exc))
+                    log.warning("the connection for notifications was lost", reason=str(exc))
                     pause = self._tuning.pause_first
                 finally:
                     link.drop()
@@ -101,8 +101,8 @@ class PostgresNotifier:
         elif not self._said:
             self._said = True
             log.warning(
-                "rings of other gateways cannot be heard through a pooler, so news from them come up to a second"
-                " later; give engine.direct_dsn a way to the server itself"
+                "notifications of other gateways cannot be heard through a pooler, so news from them come up to five"
+                " seconds later; give engine.direct_dsn a way to the server itself"
             )
         loop = asyncio.get_running_loop()
         ping_at = loop.time() + self._tuning.ping_every
@@ -130,7 +130,7 @@ class PostgresNotifier:
                 async with asyncio.timeout(self._tuning.ping):
                     await self._pinged.wait()
             except TimeoutError:
-                raise link.deaf(f"no ring was heard for {self._tuning.ping:g} s") from None
+                raise link.deaf(f"no notification was heard for {self._tuning.ping:g} s") from None
 
     def _payload(self, topics: set[str]) -> str:
         payload = orjson.dumps([self._me, sorted(topics)])
