@@ -14,13 +14,24 @@ from prometheus_client.registry import Collector
 
 
 class Counter(Collector):
-    """A counter; a series appears with its first happening, or from the start where there are no labels."""
+    """A counter; a series appears with its first happening, or from the start where it is `known`, or has no labels.
 
-    def __init__(self, name: str, text: str, labels: tuple[str, ...] = (), *, registry: CollectorRegistry) -> None:
+    An alert on an increase sees nothing of what a series had when it appeared.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        labels: tuple[str, ...] = (),
+        *,
+        known: Iterable[tuple[str, ...]] = (),
+        registry: CollectorRegistry,
+    ) -> None:
         self._name = name
         self._text = text
         self._labels = labels
-        self._counts: dict[tuple[str, ...], int] = {} if labels else {(): 0}
+        self._counts: dict[tuple[str, ...], int] = dict.fromkeys(known if labels else [()], 0)
         registry.register(self)
 
     def add(self, *labels: str, by: int = 1) -> None:

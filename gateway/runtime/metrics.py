@@ -6,7 +6,7 @@ cannot make the number of series grow.
 
 from collections.abc import Callable, Collection
 from math import nan
-from typing import Literal
+from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics, generate_latest
 
@@ -143,7 +143,7 @@ class Metrics:
         self._fenced = Counter("dragoman_fenced", "Sessions let go because they had changed hands.", registry=here)
         self._forwards = Counter(
             "dragoman_forwards", "Requests for sessions of other instances, by how they ended.", ("result",),
-            registry=here,
+            known=[(result,) for result in get_args(ForwardResult)], registry=here,
         )  # fmt: skip
 
     def learn(
