@@ -1,4 +1,4 @@
-"""Holds a codec to its contract: whatever else it raises becomes one of the two errors that the core can use."""
+"""Holds a codec to its contract: whatever else it raises or answers becomes one of the two errors of the core."""
 
 from gateway.adapter.port import Codec, Encoded, Frame
 from gateway.errors import CannotExpress, MalformedFrame
@@ -25,7 +25,9 @@ class CheckedCodec:
         reason = ""
         for tries in range(_TRIES):
             try:
-                return self._codec.decode(frame)
+                drafts = tuple(self._codec.decode(frame))
+                if set(map(type, drafts)) != {Draft}:
+                    raise TypeError("what a frame says is one Draft or more")
             except MalformedFrame:
                 raise
             except BaseException as exc:
@@ -34,6 +36,8 @@ class CheckedCodec:
                 if tries == 0:
                     FAULTS.note("codec", exc, runtime=self._runtime, channel=frame.channel)
                 reason = type(exc).__name__
+            else:
+                return drafts
         raise MalformedFrame(f"the adapter failed to read it ({reason})")
 
     def encode(self, item: Draft | Envelope) -> Encoded:
@@ -45,7 +49,9 @@ class CheckedCodec:
         reason = ""
         for tries in range(_TRIES):
             try:
-                return self._codec.encode(item)
+                encoded: object = self._codec.encode(item)
+                if not isinstance(encoded, Encoded) or not {Frame}.issuperset(map(type, encoded.frames)):
+                    raise TypeError("what an event is said in is an Encoded with frames")
             except CannotExpress:
                 raise
             except BaseException as exc:
@@ -54,4 +60,6 @@ class CheckedCodec:
                 if tries == 0:
                     FAULTS.note("codec", exc, runtime=self._runtime, kind=item.event.kind)
                 reason = type(exc).__name__
+            else:
+                return encoded
         raise CannotExpress(f"the adapter failed to say it ({reason})")

@@ -1,0 +1,56 @@
+"""An adapter's codec that answers with the wrong thing is told as one that fails: it is somebody else's code."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gateway.adapter.port import Encoded, Frame
+from gateway.errors import CannotExpress, MalformedFrame
+from gateway.events import Draft, Envelope, FaultReported
+from gateway.runtime.session.codec import CheckedCodec
+
+_DRAFT = Draft(FaultReported(message="words"))
+_FRAME = Frame("event", {"type": "words"})
+_NO_FRAMES: Any = (_FRAME, {"type": "words"})
+
+
+def _raises() -> Iterator[Draft]:
+    yield _DRAFT
+    raise LookupError
+
+
+class Answers:
+    """Answers everything with one value."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    def decode(self, frame: Frame) -> tuple[Draft, ...]:
+        del frame
+        return self._answer
+
+    def encode(self, item: Draft | Envelope) -> Encoded:
+        del item
+        return self._answer
+
+
+@pytest.mark.parametrize("answer", [None, (), _DRAFT, (_DRAFT.event,), "words", (_DRAFT, None), _raises()], ids=repr)
+def test_a_frame_that_is_read_as_no_drafts_is_rejected(answer: object) -> None:
+    with pytest.raises(MalformedFrame, match="the adapter failed to read it"):
+        CheckedCodec(Answers(answer), runtime="finn").decode(_FRAME)
+
+
+def test_drafts_in_a_list_are_taken() -> None:
+    assert CheckedCodec(Answers([_DRAFT]), runtime="finn").decode(_FRAME) == (_DRAFT,)
+
+
+@pytest.mark.parametrize("answer", [None, (_FRAME,), Encoded(_NO_FRAMES)], ids=repr)
+def test_an_event_that_is_said_in_no_frames_is_refused(answer: object) -> None:
+    with pytest.raises(CannotExpress, match="the adapter failed to say it"):
+        CheckedCodec(Answers(answer), runtime="finn").encode(_DRAFT)
+
+
+@pytest.mark.parametrize("frames", [(), (_FRAME,)], ids=len)
+def test_an_event_may_be_said_in_any_number_of_frames(frames: tuple[Frame, ...]) -> None:
+    assert CheckedCodec(Answers(Encoded(frames)), runtime="finn").encode(_DRAFT).frames == frames
