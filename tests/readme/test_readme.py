@@ -51,6 +51,8 @@ set -e
 trap 'kill $(jobs -p); wait' EXIT
 until_seen() {{
   wanted=$1; shift
+  # What the one before has shown must not count: a shell that is killed before it becomes the command ends all jobs.
+  : > shown
   "$@" > shown 2>&1 &
   for _ in $(seq 300); do grep -q "$wanted" shown && break; sleep 0.1; done
   kill $!; cat shown
