@@ -35,7 +35,7 @@ class Answers:
         return self._answer
 
 
-@pytest.mark.parametrize("answer", [None, (), _DRAFT, (_DRAFT.event,), "words", (_DRAFT, None), _raises()], ids=repr)
+@pytest.mark.parametrize("answer", [None, (), _DRAFT, (_DRAFT.event,), "words", (_DRAFT, None), _raises()])
 def test_a_frame_that_is_read_as_no_drafts_is_rejected(answer: object) -> None:
     with pytest.raises(MalformedFrame, match="the adapter failed to read it"):
         CheckedCodec(Answers(answer), runtime="finn").decode(_FRAME)
@@ -45,7 +45,7 @@ def test_drafts_in_a_list_are_taken() -> None:
     assert CheckedCodec(Answers([_DRAFT]), runtime="finn").decode(_FRAME) == (_DRAFT,)
 
 
-@pytest.mark.parametrize("answer", [None, (_FRAME,), Encoded(_NO_FRAMES)], ids=repr)
+@pytest.mark.parametrize("answer", [None, (_FRAME,), Encoded(_NO_FRAMES)])
 def test_an_event_that_is_said_in_no_frames_is_refused(answer: object) -> None:
     with pytest.raises(CannotExpress, match="the adapter failed to say it"):
         CheckedCodec(Answers(answer), runtime="finn").encode(_DRAFT)

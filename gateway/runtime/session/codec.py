@@ -1,5 +1,7 @@
 """Holds a codec to its contract: whatever else it raises or answers becomes one of the two errors of the core."""
 
+from typing import cast
+
 from gateway.adapter.port import Codec, Encoded, Frame
 from gateway.errors import CannotExpress, MalformedFrame
 from gateway.events import Draft, Envelope
@@ -49,7 +51,7 @@ class CheckedCodec:
         reason = ""
         for tries in range(_TRIES):
             try:
-                encoded: object = self._codec.encode(item)
+                encoded = cast("object", self._codec.encode(item))
                 if not isinstance(encoded, Encoded) or not {Frame}.issuperset(map(type, encoded.frames)):
                     raise TypeError("what an event is said in is an Encoded with frames")
             except CannotExpress:
