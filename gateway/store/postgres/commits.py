@@ -30,7 +30,7 @@ from gateway.guard import FAULTS, Tasks, guard
 from gateway.store.apply import Writes, decide
 from gateway.store.byte_room import ByteRoom
 from gateway.store.postgres.connection import Address, Connection
-from gateway.store.postgres.faults import Held
+from gateway.store.postgres.faults import RowHeld
 from gateway.store.postgres.known import KnownRows
 from gateway.store.postgres.once import ExactlyOnce, Line, Transaction
 from gateway.store.postgres.store import ALONE, lock, write, writing
@@ -251,7 +251,7 @@ class _Lane:
             begin = lock(sessions, hurried=hurried)
             done = await self._once.run(self._line, partial(self._attempt, batch), begin=begin, until=until)
         except EngineUnavailable as exc:
-            if isinstance(exc, Held) or isinstance(exc.__cause__, Held):
+            if isinstance(exc, RowHeld) or isinstance(exc.__cause__, RowHeld):
                 return await self._write_apart(batch, exc)
             return [(job, None, exc) for job in batch]
         except OperatorError as exc:
@@ -300,7 +300,7 @@ class _Lane:
                 (job, decide(job.step, job.events, known=self._known, writes=writes), None) for job in batch
             ]
             rows = await self._once.say(self._line, link, *writing(writes, self._known))
-        except Held:
+        except RowHeld:
             self._known.forget(job.step.session_id for job in batch)
             raise
         except (DragomanError, ValueError, TypeError, OverflowError):

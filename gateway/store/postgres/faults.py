@@ -20,7 +20,7 @@ class Again(EngineUnavailable):
     """The server undid the transaction for reasons of the moment, and asks for another try."""
 
 
-class Held(Again):
+class RowHeld(Again):
     """Somebody else held a row, or a table, for longer than a statement waits."""
 
 
@@ -69,7 +69,7 @@ def translate(exc: BaseException, place: str) -> DragomanError:
     if isinstance(code, str) and code in _AGAIN:
         error = Again(f"{place}: {reason}")
     elif code == _HELD:
-        error = Held(f"{place}: {reason}; {_MENDS[_HELD]}")
+        error = RowHeld(f"{place}: {reason}; {_MENDS[_HELD]}")
     elif isinstance(exc, UnicodeError | OverflowError) or (isinstance(code, str) and code.startswith(_OF_THE_STEP)):
         error = InvalidRequest(f"the step cannot be kept: {_without_values(reason)}")
     elif code is None or code in _LOST or code.startswith("08"):

@@ -21,7 +21,7 @@ import structlog
 
 from gateway.errors import DragomanError, EngineUnavailable
 from gateway.store.postgres.connection import Address, Connection, connect
-from gateway.store.postgres.faults import Again, ConnectionLost, Held
+from gateway.store.postgres.faults import Again, ConnectionLost, RowHeld
 from gateway.store.postgres.store import BEGIN, MARK
 
 log = structlog.get_logger(__name__)
@@ -134,7 +134,7 @@ class ExactlyOnce:
                 self._tokens.spend(spent)
                 await line.undo()
                 # Where rows are held, the server has waited for them already.
-                if isinstance(exc, Held) or loop.time() + pause > until:
+                if isinstance(exc, RowHeld) or loop.time() + pause > until:
                     raise EngineUnavailable(str(exc)) from exc
             except BaseException:
                 self._tokens.spend(spent)
