@@ -44,6 +44,8 @@ WAITING = 1_024
 """Steps that may wait; who comes later waits for room."""
 APART = 1.0
 """Seconds in which steps are tried one by one, since rows of one of them are held; the rest comes again."""
+HELD_FOR = 30.0
+"""Seconds in which the steps of a session are tried apart; a session that is carried here comes again sooner."""
 REFUSED_FOR = 5.0
 """Seconds behind a refusal in which a lane that has written nothing since counts as one that cannot write."""
 CLOSING = 15.0
@@ -162,8 +164,8 @@ class _Lane:
         self._known = KnownRows(self._tuning.remembered)
         self._waiting: deque[Job] = deque()
         self._news = asyncio.Event()
-        self._held: set[SessionId] = set()
-        """Sessions of which somebody else held rows when they were last tried."""
+        self._held: dict[SessionId, float] = {}
+        """Sessions of which somebody else held rows when they were last tried, and when that was."""
         self._refused = 0.0, ""
         self._closing = False
         self.ended = False
@@ -230,12 +232,14 @@ class _Lane:
             self._refused = 0.0, ""
             return
         reason = next((str(error) for _, _, error in verdicts if isinstance(error, EngineUnavailable)), None)
-        if reason is not None and {job.step.session_id for job, _, _ in verdicts} != self._held:
+        if reason is not None and {job.step.session_id for job, _, _ in verdicts} != self._held.keys():
             self._refused = asyncio.get_running_loop().time(), reason
 
     async def _process(self, batch: Sequence[Job]) -> list[Verdict]:
         if not self._held:
             return await self._write(batch)
+        oldest = asyncio.get_running_loop().time() - HELD_FOR
+        self._held = {session_id: at for session_id, at in self._held.items() if at > oldest}
         apart = [job for job in batch if job.step.session_id in self._held]
         others = [job for job in batch if job.step.session_id not in self._held]
         verdicts = await self._write(others) if others else []
@@ -268,7 +272,8 @@ class _Lane:
             if done.link is not self._link:
                 await self._meet(done.link)
             self._known.keep(done.writes, done.version)
-            self._held -= sessions
+            if self._held:
+                self._held = {session_id: at for session_id, at in self._held.items() if session_id not in sessions}
             return done.verdicts
         half = len(batch) // 2
         return [
@@ -285,7 +290,7 @@ class _Lane:
             if len(batch) > 1 and loop.time() < until:
                 verdicts += await self._write([job], hurried=True)
             else:
-                self._held.add(job.step.session_id)
+                self._held[job.step.session_id] = loop.time()
                 verdicts.append((job, None, exc))
         return verdicts
 
