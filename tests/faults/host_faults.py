@@ -17,7 +17,7 @@ import yaml
 
 from gateway.adapter.port import Codec, Connector, Created, Encoded, Frame, Link, Order, Receipt, Receiver
 from gateway.errors import LinkLost
-from gateway.events import Draft, Envelope, Outcome, SessionId, ToolRequested
+from gateway.events import Draft, Envelope, Event, Outcome, SessionId, ToolRequested, dump_event
 from gateway.executors.port import Answer, Answered, Cancellation, Copied, Destination, Executor, Request
 from gateway.guard import FAULTS
 from gateway.http.app import build_app
@@ -119,6 +119,8 @@ class FaultyRuntime(PlainRuntime):
     open: int = 0
     """How many connectors and links are open."""
     created: int = 0
+    history: list[Frame] = field(default_factory=list[Frame])
+    """What it has said, where it says that again to whoever resumes."""
     stands: bool = False
     """Whether its own session has a link: over one that was left, nothing is heard."""
 
@@ -148,17 +150,20 @@ class FaultyRuntime(PlainRuntime):
     def connect(
         self, native_id: str, receiver: Receiver, *, resume_after: str | None = None
     ) -> AbstractAsyncContextManager[Link]:
-        del resume_after
         self.traps.step_on("connector.connect")
-        return self._linked(native_id, receiver)
+        return self._linked(native_id, receiver, int(resume_after or 0))
 
     @asynccontextmanager
-    async def _linked(self, native_id: str, receiver: Receiver) -> AsyncGenerator[Link]:
+    async def _linked(self, native_id: str, receiver: Receiver, after: int) -> AsyncGenerator[Link]:
         self.traps.step_on("link.enter")
         # Other sessions only come and go.
         own = native_id == f"room-{self.name}"
         if own:
             self._receiver, self.stands = receiver, True
+        if own and self.capabilities.resumes:
+            for number, frame in enumerate(self.history[after:], after + 1):
+                receiver.frame(frame, str(number))
+            receiver.caught_up()
         try:
             with self._opened():
                 yield self
@@ -173,6 +178,14 @@ class FaultyRuntime(PlainRuntime):
             yield
         finally:
             self.open -= 1
+
+    def say(self, event: Event, native_id: str = "") -> None:
+        if not self.capabilities.resumes:
+            super().say(event, native_id)
+            return
+        self.history.append(Frame("event/", dump_event(event)))
+        assert self._receiver is not None
+        self._receiver.frame(self.history[-1], str(len(self.history)))
 
     def send(self, frame: Frame) -> Awaitable[Receipt]:
         try:
@@ -293,6 +306,8 @@ class FaultyEngine(MemoryEngine):
 
         async def later(*args: Any, **kwargs: Any) -> Any:
             traps.step_on(f"engine.{name}")
+            if "text='poison'" in repr(args):
+                traps.step_on(f"engine.{name} poison")
             answer = await found(*args, **kwargs)
             traps.step_on(f"engine.{name}, done")
             return answer

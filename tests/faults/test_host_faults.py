@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from gateway.errors import LinkLost
-from gateway.events import QuestionAsked, ToolRequested
+from gateway.events import MessagePosted, QuestionAsked, Text, ToolRequested
 from gateway.runtime.tuning import Tuning
 from gateway.store.step import RUNTIME
 from tests.faults.host_faults import ENGINE_METHODS, Host, Unforeseen, configuration, host, made
 from tests.pace import within
 from tests.scenarios.environment import until
-from tests.scenarios.hooks import SECRET
+from tests.scenarios.hooks import PATIENCE, SECRET
 
 pytestmark = pytest.mark.slow
 
@@ -341,6 +341,22 @@ async def test_a_store_that_raises_costs_what_asked_it_alone(running: Host, meth
     await running.noticed()
     await running.others_go_on()
     await running.is_well()
+
+
+async def test_what_a_runtime_says_again_and_no_commit_takes_is_put_aside(tmp_path: Path) -> None:
+    """Each try begins the session anew, and what it was about comes again by its link."""
+    async with host(tmp_path, able={"resumes": True}) as one:
+        one.traps.set("engine.commit poison", 1_000)
+        for text in ("before it", "poison", "behind it"):
+            one.finn.say(MessagePosted(content=(Text(text=text),)))
+        await one.traps.springs("engine.commit poison")
+        await until(lambda: _has_event(one, "frame.rejected"), within=4 * PATIENCE)
+        await one.is_well()
+        session_id = (await one.ids())["finn"]
+        (rejected,) = await one.events(session_id, "frame.rejected")
+        assert "poison" in rejected["event"]["excerpt"]
+        said = [event["event"]["content"][0]["text"] for event in await one.events(session_id, "message.posted")]
+        assert said[:2] == ["before it", "behind it"]
 
 
 @pytest.mark.parametrize(

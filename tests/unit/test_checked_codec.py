@@ -12,6 +12,8 @@ from gateway.runtime.session.codec import CheckedCodec
 
 _DRAFT = Draft(FaultReported(message="words"))
 _FRAME = Frame("event", {"type": "words"})
+_READ = ("nothing", "no drafts", "one alone", "an event", "a text", "one of two", "fails behind one")
+_SAID = ("nothing", "frames alone", "one of two")
 _NO_FRAMES: Any = (_FRAME, {"type": "words"})
 
 
@@ -35,7 +37,7 @@ class Answers:
         return self._answer
 
 
-@pytest.mark.parametrize("answer", [None, (), _DRAFT, (_DRAFT.event,), "words", (_DRAFT, None), _raises()])
+@pytest.mark.parametrize("answer", [None, (), _DRAFT, (_DRAFT.event,), "words", (_DRAFT, None), _raises()], ids=_READ)
 def test_a_frame_that_is_read_as_no_drafts_is_rejected(answer: object) -> None:
     with pytest.raises(MalformedFrame, match="the adapter failed to read it"):
         CheckedCodec(Answers(answer), runtime="finn").decode(_FRAME)
@@ -45,7 +47,7 @@ def test_drafts_in_a_list_are_taken() -> None:
     assert CheckedCodec(Answers([_DRAFT]), runtime="finn").decode(_FRAME) == (_DRAFT,)
 
 
-@pytest.mark.parametrize("answer", [None, (_FRAME,), Encoded(_NO_FRAMES)])
+@pytest.mark.parametrize("answer", [None, (_FRAME,), Encoded(_NO_FRAMES)], ids=_SAID)
 def test_an_event_that_is_said_in_no_frames_is_refused(answer: object) -> None:
     with pytest.raises(CannotExpress, match="the adapter failed to say it"):
         CheckedCodec(Answers(answer), runtime="finn").encode(_DRAFT)

@@ -31,6 +31,8 @@ class Left:
     under_way: tuple[Tried, ...]
     """Whose step may have been written, or not."""
     waiting: tuple[Tried, ...]
+    said_again: tuple[Tried, ...] = ()
+    """Frames under way of a runtime that says again what is not on record; they are decided about when it does."""
     unsure: bool = False
     """Whether it is not known what became of the step of what was under way; else it was surely not written."""
     codec: Codec | None = None
@@ -49,6 +51,7 @@ def what_is_left(
     under_way: Sequence[Signal],
     written: bool,
     kept: Collection[Tried],
+    said_again: Iterable[Tried],
     waiting: Iterable[Signal],
     unsure: bool,
 ) -> Left:
@@ -59,10 +62,13 @@ def what_is_left(
     resumes = runtime.capabilities.resumes
     kinds = _OWN if resumes else (*_OWN, FrameArrived)
     behind = [*(one for one in kept if id(one[0]) not in now), *((one, 0) for one in waiting)]
+    failed = [(one, tried.get(id(one), 0) + 1) for one in under_way if not written]
+    replayed = [one for one in failed if resumes and isinstance(one[0], FrameArrived)]
     return Left(
         view.last_sequence,
-        tuple((one, tried.get(id(one), 0) + 1) for one in under_way if not written and isinstance(one, kinds)),
+        tuple(one for one in failed if isinstance(one[0], kinds)),
         tuple(one for one in behind if isinstance(one[0], kinds)),
+        said_again=(*said_again, *replayed),
         unsure=unsure,
         codec=None if resumes else runtime.codec,
     )
@@ -76,3 +82,10 @@ def worth_deciding(left: Left | None, view: SessionView) -> tuple[list[Tried], l
     kept = [*(left.under_way if view.last_sequence == left.sequence else ()), *left.waiting]
     frames = [one for one in kept if isinstance(one[0], FrameArrived)]
     return [one for one in kept if not isinstance(one[0], FrameArrived)], frames
+
+
+def is_again(signal: Signal, known: Signal) -> bool:
+    """Whether a signal is a frame that was there before, said again."""
+    if not (isinstance(signal, FrameArrived) and isinstance(known, FrameArrived)):
+        return False
+    return (signal.cursor, signal.frame) == (known.cursor, known.frame)

@@ -155,7 +155,8 @@ class Sessions:
 
     def _carry(self, runtime: Runtime, view: SessionView, recover: Recover, *, fence: int) -> None:
         session_id = view.session_id
-        results, frames = worth_deciding(self._left.pop(session_id, None), view)
+        left = self._left.pop(session_id, None)
+        results, frames = worth_deciding(left, view)
         worker = SessionWorker(
             view,
             fence=fence,
@@ -166,6 +167,7 @@ class Sessions:
             drop_link=partial(self._drop_link, session_id),
             # What came of work comes before recovery, which would guess at it; calls that arrived come behind.
             kept=(*results, (recover, 0), *frames),
+            said_again=() if left is None else left.said_again,
         )
         working = guard("session", partial(self._work, worker), self._tasks, session_id=session_id)
         self._carried[session_id] = self._link(runtime, worker, working)

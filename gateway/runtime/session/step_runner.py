@@ -85,14 +85,15 @@ class StepRunner:
             view.last_sequence if view.complete is None else view.last_sequence - shared.tuning.snapshot_every
         )
 
-    def what_is_left(self, kept: Sequence[Tried]) -> Left:
-        """Say what is to be decided about again; `kept` is what was so at the beginning already."""
+    def what_is_left(self, kept: Sequence[Tried], said_again: Sequence[Tried]) -> Left:
+        """Say what is to be decided about again; `kept` and `said_again` are what was so at the beginning already."""
         return what_is_left(
             self.view,
             self.runtime,
             under_way=self.under_way,
             written=self.written,
             kept=kept,
+            said_again=said_again,
             waiting=self._inbox.waiting,
             unsure=self._unsure,
         )

@@ -29,7 +29,7 @@ from gateway.runtime.session import signals as s
 from gateway.runtime.session.due import DueTimer
 from gateway.runtime.session.effects import EffectRunner
 from gateway.runtime.session.inbox import Inbox
-from gateway.runtime.session.left import Left, Tried
+from gateway.runtime.session.left import Left, Tried, is_again
 from gateway.runtime.session.outbox import Outbox
 from gateway.runtime.session.permit import Permit
 from gateway.runtime.session.replies import fail
@@ -58,8 +58,9 @@ class SessionWorker:
         inbound_bytes: int,
         drop_link: Callable[[str], None],
         kept: Iterable[Tried] = (),
+        said_again: Iterable[Tried] = (),
     ) -> None:
-        """Prepare; what is `kept` is decided about first, one by one."""
+        """Prepare; what is `kept` is decided about first, one by one, and alone what is `said_again` once it is."""
         self.permit = Permit(shared.keeper, fence)
         self.lost = False
         """Whether the session was given up here while it goes on elsewhere, or here anew."""
@@ -101,6 +102,7 @@ class SessionWorker:
             log=self.log,
         )
         self._kept = list(kept)
+        self._said_again = list(said_again)
         self._busy = bool(self._kept)
         self._handed = 0
         """Up to where what other instances have heard is in the inbox already."""
@@ -250,6 +252,9 @@ class SessionWorker:
                     await self.inbox.filled()
                 batch = self.inbox.take(BATCH)
                 self._busy = True
+                if self._said_again and not (batch := await self._without_said_again(batch)):
+                    self._busy = False
+                    continue
                 # First, since what follows may be said again for whoever asks for it once more.
                 marks = self._outbox.take_marks()
                 await self._runner.carry([*marks, *batch] if marks else batch)
@@ -266,15 +271,30 @@ class SessionWorker:
         except BaseException as exc:
             if is_fault(exc):
                 self.lose()
-                self.left = self._runner.what_is_left(self._kept)
+                self.left = self._runner.what_is_left(self._kept, self._said_again)
             raise
         finally:
             self._end()
 
+    async def _without_said_again(self, batch: list[s.Signal]) -> list[s.Signal]:
+        """Decide alone about a frame that the session has failed on, where one comes first; what is behind it waits."""
+        for place, signal in enumerate(batch):
+            known = next((one for one in self._said_again if is_again(signal, one[0])), None)
+            if known is None:
+                continue
+            self.inbox.put_back(batch[place:] if place else batch[1:])
+            if place:
+                return batch[:place]
+            self._said_again.remove(known)
+            self._kept.append((signal, known[1]))
+            await self._runner.carry_kept(self._kept)
+            return []
+        return batch
+
     def _end(self) -> None:
         self._outbox.link_down()
         if self.lost and self.left is None:
-            self.left = self._runner.what_is_left(self._kept)
+            self.left = self._runner.what_is_left(self._kept, self._said_again)
         self._timer.cancel()
         self._shared.slots.forget(self.inbox)
         for signal in self.inbox.empty_out():
