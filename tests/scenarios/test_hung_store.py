@@ -2,9 +2,11 @@
 
 import asyncio
 import time
+from contextlib import AsyncExitStack
 
 import httpx
 import pytest
+import structlog
 
 from gateway.runtime.system_clock import SystemClock
 from gateway.runtime.tuning import Tuning
@@ -56,6 +58,31 @@ async def test_a_disk_that_hangs_is_told_to_all_in_time_and_costs_no_call(newer:
         assert len(call.results) == 1
         assert await _is_queued(gateway, False)
     newer.is_clean()
+
+
+@pytest.mark.slow
+async def test_what_was_heard_and_is_not_on_record_at_the_end_is_told(
+    newer: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer.configure({"limits": {"drain": "100ms"}})
+    newer.hooks.scripts["ask"] = success("7")
+    wait_for_ever(monkeypatch)
+    told = "frames heard here are dropped: they were not on record at the end"
+    leaving = AsyncExitStack()
+    gateway = await leaving.enter_async_context(newer.running())
+    with structlog.testing.capture_logs() as logs:
+
+        async def is_told() -> bool:
+            return told in [line["event"] for line in logs]
+
+        assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"
+        with held(newer.folder / "dragoman.db"):
+            calls = [await newer.agent.call("ask", GOOD) for _ in range(3)]
+            await until(lambda: _is_queued(gateway, True))
+            left = asyncio.create_task(leaving.aclose())
+            await until(is_told)
+        await left
+    assert [line["heard"] for line in logs if line["event"] == told] == [len(calls)]
 
 
 async def _is_queued(gateway: Running, expected: bool) -> bool:

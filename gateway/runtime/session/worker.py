@@ -295,6 +295,8 @@ class SessionWorker:
         self._outbox.link_down()
         if self.lost and self.left is None:
             self.left = self._runner.what_is_left(self._kept, self._said_again)
+        elif not self.lost and not self.view.memory.closed:
+            self._tell_unwritten()
         self._timer.cancel()
         self._shared.slots.forget(self.inbox)
         for signal in self.inbox.empty_out():
@@ -307,6 +309,12 @@ class SessionWorker:
                 fail(signal, self._elsewhere(unsure=True))
         self.feed.close()
         self.closed.set()
+
+    def _tell_unwritten(self) -> None:
+        """Say what the runtime has said for the last time, and the store has not taken before the end."""
+        unwritten = len(self._runner.what_is_left(self._kept, self._said_again).frames)
+        if unwritten:
+            self.log.warning("frames heard here are dropped: they were not on record at the end", heard=unwritten)
 
     def _elsewhere(self, *, unsure: bool = False) -> Elsewhere:
         what = "; the request may be on record or not" if unsure else ""
