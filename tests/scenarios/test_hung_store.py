@@ -61,12 +61,10 @@ async def test_a_disk_that_hangs_is_told_to_all_in_time_and_costs_no_call(newer:
 
 
 @pytest.mark.slow
-async def test_what_was_heard_and_is_not_on_record_at_the_end_is_told(
-    newer: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_was_heard_and_is_not_on_record_at_the_end_is_told(newer: Scene) -> None:
     newer.configure({"limits": {"drain": "100ms"}})
     newer.hooks.scripts["ask"] = success("7")
-    wait_for_ever(monkeypatch)
+    newer.engine = SqliteEngine(newer.folder / "dragoman.db", SystemClock(), tuning=SqliteTuning(lock=FOR_EVER))
     told = "frames heard here are dropped: they were not on record at the end"
     leaving = AsyncExitStack()
     gateway = await leaving.enter_async_context(newer.running())

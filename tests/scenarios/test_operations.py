@@ -85,7 +85,8 @@ async def test_metrics_have_every_series_and_no_label_that_a_peer_chose(both: Sc
     values = {value for name in series for value in re.findall(r'(?<!le)="([^"]*)"', name)}
     numbers = {value for value in values if re.fullmatch(r"[0-9.]+", value)}
     known = {"finn", "cards", "ask", "free", "other", "success", "failure", "answered", f"huma-{both.dialect}",
-             "from_runtime", "to_runtime", "dropped", "narrowed", "defaulted", "invented"}  # fmt: skip
+             "from_runtime", "to_runtime", "dropped", "narrowed", "defaulted", "invented",
+             "unreachable", "nobody", "unsure"}  # fmt: skip
     assert values - numbers <= known
 
 
