@@ -64,6 +64,9 @@ class Codec(Protocol):
     def encode(self, item: Draft | Envelope) -> Encoded:
         """Say an event in native words; the same item always gives equal frames.
 
+        An event is said first as a draft, and again, after a crash, as its envelope: in the same words, so that no id
+        or time of an envelope belongs into them.
+
         Raises:
             CannotExpress: the protocol has no words for it, or a value breaks its limits.
         """
@@ -285,8 +288,9 @@ class Receiver(Protocol):
         ...
 
     def caught_up(self, *, starting: bool | None = None) -> None:
-        """The replay after a connect is over; only protocols that resume say so.
+        """The replay after a connect is over; only protocols that resume say so, and they must.
 
+        Until then what arrives goes on record and nothing is acted on, however long it takes.
         `starting` is what the link has found out by asking: True where states told before are from before the start.
         """
         ...

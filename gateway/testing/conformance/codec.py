@@ -17,6 +17,7 @@ Needs pytest and hypothesis, which the distribution itself does not.
 import json
 import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +26,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from gateway.adapter.port import PORTS_VERSION, Adapter, Codec, Encoded, Frame
 from gateway.errors import CannotExpress, MalformedFrame
-from gateway.events import EVENT, Draft, Event, Loss
+from gateway.events import EVENT, Draft, Envelope, Event, EventId, Loss, MessagePosted, SessionId
 
 _SCALARS = st.one_of(
     st.none(),
@@ -41,6 +42,7 @@ _JSON: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(_KEYS, inner, max_size=4)),
     max_leaves=12,
 )
+_IN_CONTEXTS = frozenset({"message.posted", "context.updated"})
 # A suite is inherited, so hypothesis sees one test under several classes.
 _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
 
@@ -148,6 +150,17 @@ class CodecSuite:
             once, again = encode_or_refuse(self.codec, draft), encode_or_refuse(self.codec, draft)
             assert repr(once) == repr(again)
 
+    def test_what_is_said_again_from_the_record_is_said_in_the_same_words(self) -> None:
+        able = self.adapter.capabilities
+        # Where a context carries a message, it is said from the record at once.
+        kinds = able.accepts - (_IN_CONTEXTS if able.replaces_context else set())
+        for vector in load_vectors(self.vectors):
+            events = [vector["event"]] if "event" in vector else [draft["event"] for draft in vector.get("drafts", [])]
+            for event in map(_of_a_client, map(read_event, events)):
+                if event is not None and event.kind in kinds:
+                    first, again = (encode_or_refuse(self.codec, one) for one in (Draft(event), _recorded(event)))
+                    assert first == again, f"{event.kind}: a draft has no event_id, so that no frame may show one"
+
     def test_every_accepted_kind_is_said_in_a_vector(self) -> None:
         said: set[str] = set()
         for vector in load_vectors(self.vectors):
@@ -232,10 +245,24 @@ def decode_or_refuse(codec: Codec, frame: Frame) -> tuple[Draft, ...]:
     return ()
 
 
-def encode_or_refuse(codec: Codec, draft: Draft) -> Encoded | str:
+def _of_a_client(event: Event) -> Event | None:
+    """Take an event as a client would say it, who need not name a message; None for the agent's own words."""
+    if not isinstance(event, MessagePosted):
+        return event
+    is_the_agents = event.author.role == "agent" or event.burst is not None
+    return None if is_the_agents else event.model_copy(update={"message_id": None})
+
+
+def _recorded(event: Event) -> Envelope:
+    """Show an event that was said to the runtime as it is on record."""
+    session_id, at = SessionId("57b0a7b8-8e5b-4b0e-9a55-1f3f5b3a3c11"), datetime(2026, 1, 2, tzinfo=UTC)
+    return Envelope(EventId("01JGH0A2N0AAAAAAAAAAAAAAAA"), session_id, 7, at, "to_runtime", event)
+
+
+def encode_or_refuse(codec: Codec, item: Draft | Envelope) -> Encoded | str:
     """Encode; a refusal is fine and comes back as its text."""
     try:
-        return codec.encode(draft)
+        return codec.encode(item)
     except CannotExpress as refusal:
         return f"{refusal.path}: {refusal.reason}"
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from gateway.adapter.port import Connector, Frame
+from gateway.adapter.port import Adapter, Connector, Frame
 from gateway.errors import LinkLost, LinkRefused
 
 BOUND = 5.0
@@ -53,6 +53,7 @@ class Collector:
     """A receiver that keeps what arrives and lets tests wait for it."""
 
     def __init__(self) -> None:
+        self.times_caught_up = 0
         self.frames: list[Frame] = []
         self.cursors: list[str | None] = []
         self.is_caught_up = False
@@ -66,6 +67,7 @@ class Collector:
 
     def caught_up(self, *, starting: bool | None = None) -> None:
         self.is_caught_up, self.is_starting = True, starting
+        self.times_caught_up += 1
         self._changed.set()
 
     async def wait_for(self, count: int) -> list[Frame]:
@@ -76,10 +78,18 @@ class Collector:
                 await self._changed.wait()
         return self.frames
 
+    async def wait_until_caught_up(self) -> None:
+        """Wait until the link has said so."""
+        async with asyncio.timeout(BOUND):
+            while not self.is_caught_up:
+                self._changed.clear()
+                await self._changed.wait()
+
 
 class LinkSuite:
-    """Inherit this as `class TestMyLink(LinkSuite)` and override what raises here."""
+    """Inherit this as `class TestMyLink(LinkSuite)`, name the adapter and override what raises here."""
 
+    adapter: Adapter
     native_id = "native-1"
     takes_large_messages = True
     sends = 500
@@ -191,6 +201,23 @@ class LinkSuite:
                 await within(peer.connected())
                 await peer.say(self.inbound(7))
                 assert await collector.wait_for(1) == [self.inbound(7)]
+
+    async def test_a_link_that_resumes_says_once_each_time_that_it_has_caught_up(self) -> None:
+        if not self.adapter.capabilities.resumes:
+            return
+        async with self.serve() as peer, self.connector(peer) as connector:
+            for number in (1, 2):
+                collector = Collector()
+                async with connector.connect(self.native_id, collector):
+                    await within(peer.connected())
+                    # Until then nothing that it hears is acted on.
+                    await collector.wait_until_caught_up()
+                    heard = len(collector.frames)
+                    await peer.say(self.inbound(number))
+                    await collector.wait_for(heard + 1)
+                    assert collector.times_caught_up == 1
+                    await peer.drop()
+                await within(peer.disconnected())
 
     async def test_a_refusal_for_good_is_told_as_one(self) -> None:
         async with self.serve() as peer, self.connector(peer) as connector:

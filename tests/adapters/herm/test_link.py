@@ -15,6 +15,7 @@ from tests.adapters.herm.raw_herm import ABORT, AGENT, KEY, SESSION, RawHerm, Re
 
 
 class TestHermLink(LinkSuite):
+    adapter = ADAPTER
     native_id = SESSION
     sends = 100
 

@@ -61,6 +61,7 @@ def message(text: str) -> Frame:
 
 @pytest.mark.requirement("OH5")
 class TestOpenHandsLink(LinkSuite):
+    adapter = ADAPTER
     native_id = CONVERSATION
 
     def serve(self) -> AbstractAsyncContextManager[Peer]:
