@@ -9,7 +9,8 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequen
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from inspect import Parameter, get_annotations, getdoc, iscoroutinefunction, signature
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_origin
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ValidationError
@@ -273,6 +274,21 @@ class Tools:
             raise _Refused(lambda: _later("the backend's store is away")) from exc
 
     async def _answer(self, key: str, tool: _Tool, requested: RequestedCall) -> bytes:
+        """Run a function; whatever it, its model or its result raises ends the call, and nothing else."""
+        try:
+            return await self._run(key, tool, requested)
+        except asyncio.CancelledError as exc:
+            running = asyncio.current_task()
+            if running is not None and running.cancelling():
+                raise
+            # Nobody has asked for it: the function awaited something that was canceled.
+            fault: BaseException = exc
+        except BaseException as exc:  # noqa: BLE001 - what is the user's own may raise anything
+            fault = exc
+        log.error("tool %s failed (%s)", tool.name, key, exc_info=fault)
+        return _failure("the tool failed inside the backend")
+
+    async def _run(self, key: str, tool: _Tool, requested: RequestedCall) -> bytes:
         async def report(data: dict[str, Any]) -> None:
             if self._callbacks is not None and requested.progress_url is not None:
                 await self._callbacks.report(key, requested.progress_url, data)
@@ -288,22 +304,11 @@ class Tools:
                 came = await tool.function(*given)
         except ToolFailed as exc:
             return _failure(str(exc) or "the tool failed")
-        except TimeoutError as exc:
+        except TimeoutError:
             if not clock.expired():
-                return self._broke(tool, key, exc)
+                raise
             return _failure(f"the tool did not answer within {tool.timeout:g} seconds")
-        except asyncio.CancelledError:
-            raise
-        except BaseException as exc:  # noqa: BLE001 - a function of the user's own may raise anything; it ends its call
-            return self._broke(tool, key, exc)
-        try:
-            return self._say(came)
-        except Exception as exc:  # noqa: BLE001 - what it returned is the user's own, too
-            return self._broke(tool, key, exc)
-
-    def _broke(self, tool: _Tool, key: str, exc: BaseException) -> bytes:
-        log.error("tool %s failed (%s)", tool.name, key, exc_info=exc)
-        return _failure("the tool failed inside the backend")
+        return self._say(came)
 
     def _say(self, came: object) -> bytes:
         answer = came if isinstance(came, Answer) else Answer(came)
@@ -344,9 +349,16 @@ def _read_signature(name: str, function: ToolFunction) -> tuple[type[BaseModel],
     plain = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     if not 1 <= len(parameters) <= 2 or any(one.kind not in plain for one in parameters):
         raise TypeError(f"the function of tool {name!r} takes its arguments as one model, and may take the ToolCall")
-    model = get_annotations(function, eval_str=True).get(parameters[0].name)
+    hints = get_annotations(function, eval_str=True)
+    model = hints.get(parameters[0].name)
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         raise TypeError(f"the first parameter of tool {name!r} must be annotated with a pydantic model")
+    second: object = hints.get(parameters[-1].name) if len(parameters) == 2 else None
+    if get_origin(second) not in {Union, UnionType}:
+        # Of `Annotated[Session, Depends(…)]`, as of `dict[str, int]`, the class.
+        second = getattr(second, "__origin__", second)
+    if isinstance(second, type) and not issubclass(ToolCall, second):
+        raise TypeError(f"the second parameter of tool {name!r} gets the ToolCall, and no {second.__name__}")
     return model, len(parameters) == 2
 
 
@@ -374,7 +386,9 @@ def _dump(value: Mapping[str, Any]) -> bytes:
 
 
 def _failure(text: str) -> bytes:
-    return _dump({"outcome": "failure", "error": text[:10_000]})
+    # Names of files may have bytes in them that no text has.
+    sayable = text[:10_000].encode(errors="replace").decode()
+    return _dump({"outcome": "failure", "error": sayable})
 
 
 _CANCELED = _dump({"outcome": "canceled", "error": "canceled by the caller"})

@@ -4,10 +4,10 @@ import asyncio
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import FastAPI
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel
 
 from gateway.kit import CallStore, MemoryCallStore, SqliteCallStore, ToolCall, ToolFailed, Tools, Update
 from gateway.kit.calls import Answer
@@ -60,10 +60,16 @@ def _store() -> CallStore:
     return MemoryCallStore()
 
 
+def _check(rank: str) -> str:
+    if rank == "model":
+        raise LookupError(rank)
+    return rank
+
+
 class Wanted(BaseModel):
     """Which cards."""
 
-    rank: str
+    rank: Annotated[str, AfterValidator(_check)]
     player: str | None = None
     wait: float = 0.0
 
@@ -125,6 +131,12 @@ async def strange(wanted: Wanted) -> object:
             return {"share": float("nan")}
         case "object":
             return object()
+        case "canceled":
+            other = asyncio.get_running_loop().create_future()
+            other.cancel()
+            return await other
+        case "unsayable":
+            raise ToolFailed(f"no file {os.fsdecode(b'%s.txt' % bytes([255]))}")
         case "large":
             return "x" * 2_000_000
         case _:

@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
 import pytest
@@ -103,6 +103,9 @@ async def test_a_key_with_other_arguments_is_refused_while_it_runs_and_after(sen
         ("never", "the tool did not answer within 0.2 seconds"),
         ("nan", "the tool failed inside the backend"),
         ("object", "the tool failed inside the backend"),
+        ("canceled", "the tool failed inside the backend"),
+        ("unsayable", "no file ?.txt"),
+        ("model", "the tool failed inside the backend"),
         ("large", "the result has 2000033 bytes, more than 1048576"),
     ],
 )
@@ -179,6 +182,24 @@ async def test_a_long_call_is_answered_later_until_somebody_has_heard(gateway: t
         await asyncio.sleep(0.7)
         assert len(there.heard) == 3
         assert (await sender.call("ask_for_cards", {"rank": "7", "wait": 0.5}, "late", callback=url)).status_code == 200
+
+
+async def test_a_function_that_ends_in_a_cancel_of_its_own_is_answered_later_too(
+    gateway: tuple[Gateway, str],
+) -> None:
+    there, url = gateway
+    tools, other = Tools(secret=backend.SECRET, at_once=0.05), asyncio.get_running_loop().create_future()
+
+    @tools.tool("waits")
+    async def waits(arguments: Rank) -> None:
+        del arguments
+        await other
+
+    async with sending(tools) as sender:
+        assert (await sender.call("waits", {"rank": "7"}, "k", callback=url)).status_code == 202
+        other.cancel()
+        ((_, told),) = await there.hears(1)
+        assert told == {"outcome": "failure", "error": "the tool failed inside the backend"}
 
 
 async def test_without_anybody_to_call_back_the_request_waits() -> None:
@@ -318,11 +339,25 @@ def test_functions_that_are_no_tools_are_refused_with_the_mend() -> None:
 
     async def many(arguments: Rank, call: ToolCall, more: int) -> None: ...
 
+    async def injected(arguments: Rank, database: dict[str, str]) -> None: ...
+
+    async def other(arguments: Rank, database: Annotated[Path, "of a framework"]) -> None: ...
+
+    async def may_be(arguments: Rank, call: ToolCall | None = None) -> None: ...
+
     async def fine(arguments: Rank) -> None: ...
 
-    for function, words in ((plain, "async def"), (bare, "pydantic model"), (many, "one model")):
+    wrong = (
+        (plain, "async def"),
+        (bare, "pydantic model"),
+        (many, "one model"),
+        (injected, "no dict"),
+        (other, "no Path"),
+    )
+    for function, words in wrong:
         with pytest.raises(TypeError, match=words):
             tools.tool("t")(function)  # pyright: ignore[reportArgumentType]
+    tools.tool("may be")(may_be)
     tools.tool("t")(fine)
     with pytest.raises(ValueError, match="two functions"):
         tools.tool("t")(fine)
