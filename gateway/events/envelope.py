@@ -33,7 +33,10 @@ class Draft:
 
     event: Event
     native_id: str | None = None
-    """The protocol's own id of the message, where it has one; also the key for dropping repeats."""
+    """The protocol's own id of the message, where it has one; also the key for dropping repeats.
+
+    Where a link replays history, calls in it are carried out only if their messages have one.
+    """
     native_sequence: int | None = None
     native_time: str | None = None
     correlation: str | None = None

@@ -183,7 +183,8 @@ class FaultyRuntime(PlainRuntime):
         if not self.capabilities.resumes:
             super().say(event, native_id)
             return
-        self.history.append(Frame("event/", dump_event(event)))
+        # Of what is said again without an id, calls are not known to be open.
+        self.history.append(Frame(f"event/{native_id or len(self.history) + 1}", dump_event(event)))
         assert self._receiver is not None
         self._receiver.frame(self.history[-1], str(len(self.history)))
 

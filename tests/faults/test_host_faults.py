@@ -343,6 +343,15 @@ async def test_a_store_that_raises_costs_what_asked_it_alone(running: Host, meth
     await running.is_well()
 
 
+async def test_a_history_of_many_portions_is_caught_up_with_without_growing_pauses(tmp_path: Path) -> None:
+    limits, tuning = {"inbound_frames": 20, "drain": "1s"}, Tuning(link_first=0.02, link_longest=60)
+    async with host(tmp_path, able={"resumes": True}, limits=limits, tuning=tuning) as one:
+        for number in range(1_000):
+            one.finn.say(MessagePosted(content=(Text(text=str(number)),)))
+        asked = await one.asks(one.finn)
+        await one.told(one.finn, lambda: asked in one.finn.results(), "what was asked behind it")
+
+
 async def test_what_a_runtime_says_again_and_no_commit_takes_is_put_aside(tmp_path: Path) -> None:
     """Each try begins the session anew, and what it was about comes again by its link."""
     async with host(tmp_path, able={"resumes": True}) as one:

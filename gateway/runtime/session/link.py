@@ -72,7 +72,7 @@ class Supervisor:
 
     async def run(self) -> None:
         """Keep the link up until the task is canceled or the session is closed."""
-        tries = 0
+        tries, full_at = 0, self._worker.cursor
         started = self._clock.monotonic()
         while not self._worker.closed.is_set():
             # A link to a session that cannot decide about what is there already would only be cut again.
@@ -109,7 +109,10 @@ class Supervisor:
                     raise asyncio.CancelledError from exc
             else:
                 self._down(reason)
-                if self._clock.monotonic() - started > _STABLE:
+                # A long history comes in portions: what was too much of it is asked for as soon as there is room.
+                gets_on = self._worker.inbox.shut and self._worker.cursor != full_at
+                full_at = self._worker.cursor
+                if gets_on or self._clock.monotonic() - started > _STABLE:
                     tries = 0
                 wait = self._backoff(tries)
                 self._metrics.reconnected(self._worker.view.runtime)

@@ -161,6 +161,13 @@ class CodecSuite:
                     first, again = (encode_or_refuse(self.codec, one) for one in (Draft(event), _recorded(event)))
                     assert first == again, f"{event.kind}: a draft has no event_id, so that no frame may show one"
 
+    def test_a_call_that_a_resumed_link_may_say_again_has_an_id_of_its_message(self) -> None:
+        drafts = [draft for vector in load_vectors(self.vectors) for draft in vector.get("drafts", [])]
+        calls = [one for one in drafts if one["event"]["kind"] == "tool.requested" and not one.get("live")]
+        ours = [one for one in calls if one["event"].get("runs_in", "host") == "host"]
+        if self.adapter.capabilities.resumes:
+            assert all(one.get("native_id") for one in ours), "without a native_id a replayed call is never carried out"
+
     def test_every_accepted_kind_is_said_in_a_vector(self) -> None:
         said: set[str] = set()
         for vector in load_vectors(self.vectors):
