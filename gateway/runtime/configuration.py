@@ -86,8 +86,7 @@ class Configuration:
         self.settings = settings
 
     async def start_runtime(self, name: str) -> None:
-        """Begin with a runtime of the YAML; where its adapter fails, it is begun with later, and the others are not
-        kept from their work."""
+        """Begin with a runtime of the YAML; one whose adapter fails is begun with later, beside the others."""
         is_known = name in self._parts.sessions.unconnected
         try:
             await self._start_runtime(name)
