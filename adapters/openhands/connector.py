@@ -1,6 +1,6 @@
 """Connects to OpenHands conversations: creates them over REST, links to them over Socket.IO, fills gaps over REST."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
@@ -41,13 +41,21 @@ class ConversationLink:
         self._link = link
         self._tracker = tracker
 
-    async def send(self, frame: Frame) -> Receipt:
+    def send(self, frame: Frame) -> Awaitable[Receipt]:
         """Send one frame."""
-        return await self._link.send(frame)
+        return self._link.send(frame)
 
-    async def prove(self) -> None:
+    def cork(self) -> None:
+        """Keep what is sent, until `uncork`."""
+        self._link.cork()
+
+    def uncork(self) -> None:
+        """Let leave in one write what was sent since `cork`."""
+        self._link.uncork()
+
+    def prove(self) -> Awaitable[None]:
         """Let the server answer a ping."""
-        await self._link.prove()
+        return self._link.prove()
 
     async def wait_closed(self) -> str:
         """Wait until the connection has ended and say why."""

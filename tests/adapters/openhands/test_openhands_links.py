@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from adapters.openhands import ADAPTER
-from gateway.adapter.port import Connector, Frame, McpEndpoint, Order, Resting, RestTimes, Tool
+from gateway.adapter.port import Connector, Corkable, Frame, McpEndpoint, Order, Resting, RestTimes, Tool
 from gateway.errors import LinkLost, LinkRefused, MalformedFrame
 from gateway.testing.conformance.link import Collector, LinkSuite, Peer, enter, within
 from tests.adapters.openhands.raw_openhands import (
@@ -512,6 +512,19 @@ async def test_a_message_is_delivered_when_the_server_acknowledges_it(channel: s
         said = Frame(channel, {"action": "message", "args": {"content": "Hi"}})
         assert (await within(link.send(said))).state == "delivered"
         assert await within(server.hear()) == said
+
+
+async def test_what_is_sent_in_one_turn_leaves_together_and_in_its_order() -> None:
+    async with RawOpenHands().serve() as server, linked(server, Collector()) as link:
+        assert isinstance(cast("object", link), Corkable)
+        link.cork()
+        sends = [asyncio.ensure_future(link.send(message(text))) for text in ("one", "two")]
+        first = asyncio.ensure_future(server.hear())
+        done, _ = await asyncio.wait({first}, timeout=0.2)
+        assert not done
+        link.uncork()
+        assert [await within(first), await within(server.hear())] == [message("one"), message("two")]
+        assert [(await within(send)).state for send in sends] == ["delivered", "delivered"]
 
 
 @pytest.mark.requirement("OH8", "OH56")
