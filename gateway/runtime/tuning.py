@@ -13,6 +13,8 @@ class Tuning:
     """Between two tries at a link at least at first, and at most."""
     link_refused: float = 60.0
     """Between two tries at a link that the runtime refuses for good."""
+    replay_told: float = 30.0
+    """After how long a link whose replay goes on is told of in the log."""
     takeover_look: float = 1.0
     """Between two looks for sessions that nobody carries."""
     feed_look: float = 1.0

@@ -163,7 +163,8 @@ class FaultyRuntime(PlainRuntime):
         if own and self.capabilities.resumes:
             for number, frame in enumerate(self.history[after:], after + 1):
                 receiver.frame(frame, str(number))
-            receiver.caught_up()
+            if not self.traps.is_set("link.enter, never caught up"):
+                receiver.caught_up()
         try:
             with self._opened():
                 yield self

@@ -352,6 +352,20 @@ async def test_a_history_of_many_portions_is_caught_up_with_without_growing_paus
         await one.told(one.finn, lambda: asked in one.finn.results(), "what was asked behind it")
 
 
+async def test_a_replay_without_an_end_is_told_of(tmp_path: Path) -> None:
+    told, seconds = "the replay goes on", 0.2
+    async with host(tmp_path, able={"resumes": True}, tuning=Tuning(link_first=0.02, replay_told=seconds)) as one:
+        await asyncio.sleep(2 * seconds)
+        assert told not in one.logged.getvalue()
+        one.traps.set("link.enter, never caught up")
+        one.traps.set("link.wait_closed")
+
+        async def is_told() -> bool:
+            return told in one.logged.getvalue()
+
+        await until(is_told)
+
+
 async def test_what_a_runtime_says_again_and_no_commit_takes_is_put_aside(tmp_path: Path) -> None:
     """Each try begins the session anew, and what it was about comes again by its link."""
     async with host(tmp_path, able={"resumes": True}) as one:

@@ -137,7 +137,21 @@ class Supervisor:
                 self._rest.connected()
             self._worker.log.info("link up")
             self._worker.put(LinkUp(link))
-            return await self._until_ended(link, cut)
+            telling = self._tell_replay_late() if self._worker.replaying else None
+            try:
+                return await self._until_ended(link, cut)
+            finally:
+                if telling is not None:
+                    telling.cancel()
+
+    def _tell_replay_late(self) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(self._tuning.replay_told, guard_call("link", self._tell_replay))
+
+    def _tell_replay(self) -> None:
+        """Let an adapter that never says the end of a replay be seen: to its session nothing else looks wrong."""
+        if self._worker.replaying:
+            seconds = self._tuning.replay_told
+            self._worker.log.warning("the replay goes on, and nothing is acted on until its end", seconds=seconds)
 
     async def _until_ended(self, link: Link, cut: "asyncio.Future[str]") -> str:
         lost, closed = as_future("link", link.wait_closed(), self._tasks), self._worker.closed.future()

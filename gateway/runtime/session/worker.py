@@ -68,6 +68,8 @@ class SessionWorker:
         """What it had before it when it failed, or was given up here."""
         self.feed = Feed(view.last_sequence)
         self.closed = Once()
+        self.replaying = False
+        """Whether a link has not said yet that all of the history has come; nothing is acted on until then."""
         self._shared = shared
         self.inbox = Inbox(
             frames=inbound_frames,
@@ -116,6 +118,7 @@ class SessionWorker:
 
     def connecting(self) -> None:
         """A new link is being made; it resumes where the last one was cut."""
+        self.replaying = self._runner.runtime.capabilities.resumes
         self.inbox.reopen(self.cursor)
         self.inbox.put(s.Connecting())
 
@@ -153,6 +156,7 @@ class SessionWorker:
 
     def caught_up(self, *, starting: bool | None = None) -> None:
         """Take note that a replay is over, unless a part of it was turned away."""
+        self.replaying = False
         if not self.inbox.shut:
             self.inbox.put(s.CaughtUp(starting))
 
