@@ -355,6 +355,7 @@ async def test_a_history_of_many_portions_is_caught_up_with_without_growing_paus
 async def test_a_replay_without_an_end_is_told_of(tmp_path: Path) -> None:
     told, seconds = "the replay goes on", 0.2
     async with host(tmp_path, able={"resumes": True}, tuning=Tuning(link_first=0.02, replay_told=seconds)) as one:
+        # Long enough for it to be told of wrongly.
         await asyncio.sleep(2 * seconds)
         assert told not in one.logged.getvalue()
         one.traps.set("link.enter, never caught up")

@@ -247,6 +247,8 @@ async def test_ctrl_c_at_a_prompt_answers_nothing_and_is_130(plain: Plain) -> No
     identifier = (await asked(running, 1))["a"]["interaction_id"]
     async with screen(running, "answer", identifier[:8]) as shown:
         await shown.shows("allow or deny?")
+        # As slowly as a finger: Python's `input` waits on where a signal comes between its prompt and its first read.
+        await asyncio.sleep(0.3)
         shown.type("\x03")
         assert await shown.ended() == 130
     assert "Traceback" not in shown.text
