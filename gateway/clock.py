@@ -10,7 +10,7 @@ class Clock(Protocol):
     """Tells time; a fake one makes tests instant."""
 
     def now(self) -> datetime:
-        """Say the time in UTC; it never runs backwards within a process."""
+        """Say the time in UTC; it never runs backwards within a process, and goes on while the machine sleeps."""
         ...
 
     def timestamp(self) -> float:
@@ -18,7 +18,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Say seconds since some fixed moment, for measuring spans."""
+        """Say seconds since some fixed moment, for measuring spans; it may stand still while the machine sleeps."""
         ...
 
 

@@ -9,8 +9,8 @@ Faults are the process's, as its log is: gateways that share a process share the
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from random import random
@@ -225,6 +225,23 @@ async def tried(name: str, work: Awaitable[object], **about: str) -> None:
         if not is_fault(exc):
             raise
         FAULTS.note(name, exc, text="a part failed on its way out", **about)
+
+
+@asynccontextmanager
+async def in_time(seconds: float | None, what: str) -> AsyncGenerator[asyncio.Timeout]:
+    """Bound what somebody else's code is waited for; `what` it did not do in time is said in the error.
+
+    Raises:
+        TimeoutError: it did not.
+    """
+    deadline = asyncio.timeout(seconds)
+    try:
+        async with deadline:
+            yield deadline
+    except TimeoutError as exc:
+        if not deadline.expired():
+            raise
+        raise TimeoutError(f"{what} took longer than {seconds:g} s") from exc
 
 
 def guard_call(name: str, call: Callable[[*Args], object]) -> Callable[[*Args], None]:

@@ -303,7 +303,8 @@ class Link(Protocol):
         """Send one frame; frames leave in the order of the calls.
 
         A link that need not wait for anything answers with the receipt itself, and the next frame follows at once.
-        One that waits has a deadline of its own: nobody else ends it, and the frames behind it wait as long.
+        One that waits has a deadline of its own, and the frames behind it wait as long: after ten minutes the link is
+        given up.
 
         Raises:
             LinkLost: the frame may or may not have left; it has not where the error says `unsent`.

@@ -15,6 +15,9 @@ class Tuning:
     """Between two tries at a link that the runtime refuses for good."""
     replay_told: float = 30.0
     """After how long a link whose replay goes on is told of in the log."""
+    adapter: float = 600.0
+    """How long an adapter may take to create, to connect, to answer a send or a question, or to close a link. Its own
+    deadlines are shorter; beyond this one it hangs, and its link is made anew."""
     takeover_look: float = 1.0
     """Between two looks for sessions that nobody carries."""
     feed_look: float = 1.0

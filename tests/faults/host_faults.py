@@ -4,7 +4,7 @@ import asyncio
 import socket
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from inspect import iscoroutinefunction
@@ -73,6 +73,13 @@ class Traps:
         self.change.tell()
         raise Unforeseen(place)
 
+    async def stand_on(self, place: str) -> None:
+        """Hang where there is a trap."""
+        with suppress(Unforeseen):
+            self.step_on(f"{place}, hangs")
+            return
+        await asyncio.Event().wait()
+
     async def springs(self, place: str, times: int = 1) -> None:
         """Wait until somebody has come to a place."""
 
@@ -133,8 +140,7 @@ class FaultyRuntime(PlainRuntime):
     async def connector(self, options: Any) -> AsyncGenerator[Connector]:
         del options
         self.traps.step_on("adapter.connector")
-        if self.traps.is_set("adapter.connector, hangs"):
-            await asyncio.Event().wait()
+        await self.traps.stand_on("adapter.connector")
         try:
             with self._opened():
                 yield self
@@ -144,6 +150,7 @@ class FaultyRuntime(PlainRuntime):
     async def create(self, order: Order) -> Created:
         del order
         self.traps.step_on("connector.create")
+        await self.traps.stand_on("connector.create")
         self.created += 1
         return Created(f"made-{self.created}")
 
@@ -156,6 +163,7 @@ class FaultyRuntime(PlainRuntime):
     @asynccontextmanager
     async def _linked(self, native_id: str, receiver: Receiver, after: int) -> AsyncGenerator[Link]:
         self.traps.step_on("link.enter")
+        await self.traps.stand_on("link.enter")
         # Other sessions only come and go.
         own = native_id == f"room-{self.name}"
         if own:
@@ -171,6 +179,7 @@ class FaultyRuntime(PlainRuntime):
         finally:
             self.stands = self.stands and not own
             self.traps.step_on("link.close")
+            await self.traps.stand_on("link.close")
 
     @contextmanager
     def _opened(self) -> Generator[None]:
@@ -202,6 +211,7 @@ class FaultyRuntime(PlainRuntime):
         except Unforeseen:
             return Receipt(cast("Any", "queued"))
         self.traps.step_on("link.send")
+        await self.traps.stand_on("link.send")
         if not self.stands:
             raise LinkLost("the link was left")
         receipt = await super().send(frame)
@@ -209,6 +219,7 @@ class FaultyRuntime(PlainRuntime):
 
     async def prove(self) -> None:
         self.traps.step_on("link.prove")
+        await self.traps.stand_on("link.prove")
 
     async def wait_closed(self) -> str:
         ends = ("link.wait_closed", "link.wait_closed, canceled")

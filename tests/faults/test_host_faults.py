@@ -162,6 +162,41 @@ async def test_deliveries_ripen_again_after_a_proof_that_raised(tmp_path: Path) 
         await until(ripe)
 
 
+@pytest.mark.parametrize("place", ["link.enter", "link.send", "link.prove", "link.close"])
+async def test_a_link_that_hangs_is_given_up_and_made_anew(tmp_path: Path, place: str) -> None:
+    """As one whose adapter waits for ever, without a deadline of its own."""
+    hangs, tuning = f"{place}, hangs", Tuning(link_first=0.02, adapter=0.3)
+    able: dict[str, Any] = {"delivery": "silence"} if place == "link.prove" else {}
+    async with host(tmp_path, able=able, tuning=tuning) as one:
+        one.traps.set(hangs)
+        if place in {"link.enter", "link.close"}:
+            one.traps.set("link.wait_closed")
+        await one.say("finn", "said while it hangs")
+        await one.traps.springs(hangs)
+        await one.others_go_on()
+        await until(lambda: _logged(one, "took longer than 0.3 s"))
+        assert one.faults()["link"]
+        await one.is_well()
+        # Where an answer tells of delivery, what may have come is not said again.
+        assert one.finn.texts().count("said while it hangs") == (place in {"link.enter", "link.prove"})
+
+
+async def test_a_create_that_hangs_at_start_is_given_up_and_asked_again(tmp_path: Path) -> None:
+    runtimes = {
+        "finn": {"adapter": "finn", "url": "http://plain.invalid", "makes": True, "autostart": True},
+        "sound": {"adapter": "sound", "url": "http://plain.invalid", "session": "room-sound"},
+    }
+    with made(tmp_path, runtimes=runtimes, tuning=Tuning(adapter=0.3)) as one:
+        one.traps.set("connector.create, hangs")
+        async with one.gateway as gateway:
+            await one.traps.springs("connector.create, hangs")
+            async with asyncio.timeout(60):
+                # Nothing tells of it.
+                while not [one for one in gateway.runtimes() if one.name == "finn" and one.links]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert one.finn.created == 1
+
+
 async def test_an_adapter_whose_create_raises_at_start_ends_nothing(tmp_path: Path) -> None:
     runtimes = {
         "finn": {"adapter": "finn", "url": "http://plain.invalid", "makes": True, "autostart": True},
@@ -206,7 +241,7 @@ async def test_an_adapter_that_hangs_at_the_start_keeps_no_other_runtime_from_it
     runtimes = configuration()["runtimes"]
     runtimes["finn"]["connect_timeout"] = "50ms"
     with made(tmp_path, runtimes=runtimes) as one:
-        one.traps.set("adapter.connector, hangs")
+        one.traps.set("adapter.connector, hangs", 1_000)
         async with asyncio.timeout(60), one.gateway as gateway:
             assert [shown.name for shown in gateway.runtimes()] == ["sound"]
             one.traps.set("adapter.connector, hangs", 0)

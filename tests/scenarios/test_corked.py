@@ -1,6 +1,5 @@
 """What leaves for a runtime in one turn leaves in one write, and only while the lease still runs."""
 
-import time
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -13,22 +12,22 @@ from tests.scenarios.environment import GOOD, Scene, ended
 from tests.scenarios.replicas import cluster
 
 
-class LeapingClock(SystemClock):
-    """A steady clock that can be put forward."""
+class SleepingClock(SystemClock):
+    """The clock of a machine that sleeps: time goes on, and what spans are measured with stands."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._ahead = 0.0
-        self.monotonic = lambda: time.monotonic() + self._ahead
+        self._awake, self._asleep = self._steady, 0.0
+        self._steady = lambda: self._awake() + self._asleep
 
-    def leap(self, seconds: float) -> None:
-        self._ahead += seconds
+    def sleep(self, seconds: float) -> None:
+        self._asleep += seconds
 
 
 class Slow:
-    """A link with which much time goes by between the first thing that is sent and its leaving."""
+    """A link with which the machine sleeps between the first thing that is sent and its leaving."""
 
-    def __init__(self, inner: SocketLink, clock: LeapingClock) -> None:
+    def __init__(self, inner: SocketLink, clock: SleepingClock) -> None:
         self._inner, self._clock = inner, clock
         self.prove, self.wait_closed = inner.prove, inner.wait_closed
         self.cork, self.uncork = inner.cork, inner.uncork
@@ -37,14 +36,14 @@ class Slow:
     def send(self, frame: Frame) -> Awaitable[Receipt]:
         if self.slow:
             self.slow = False
-            self._clock.leap(60)
+            self._clock.sleep(60)
         return self._inner.send(frame)
 
 
 class SlowAdapter:
     """An adapter of which the first link is like that."""
 
-    def __init__(self, inner: Adapter, clock: LeapingClock) -> None:
+    def __init__(self, inner: Adapter, clock: SleepingClock) -> None:
         self._inner, self._clock = inner, clock
         self.links = 0
 
@@ -69,7 +68,7 @@ class SlowAdapter:
 
 
 async def test_what_a_lease_has_let_go_does_not_leave_once_it_has_run_out(newer: Scene) -> None:
-    clock, store = LeapingClock(), cluster(newer)
+    clock, store = SleepingClock(), cluster(newer)
     adapter = SlowAdapter(installed_adapters()["huma-0.2"], clock)
     store.adapters, store.clock = {"huma-0.2": cast("Adapter", adapter)}, clock
     async with store.replica() as one:

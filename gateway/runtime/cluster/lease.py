@@ -2,7 +2,8 @@
 
 While a lease runs nobody else speaks for what its instance owns. The deadline is set before each beat and lies
 before the lease's end, so that a process which is cut off from the store has fallen silent before another one may
-speak. Who lost a lease begins again under a new id, and first of all goes on with what the old one still owns.
+speak; it is a time of the clock that goes on while the machine sleeps. Who lost a lease begins again under a new id,
+and first of all goes on with what the old one still owns.
 """
 
 import asyncio
@@ -85,13 +86,13 @@ class LeaseKeeper:
     def seconds_left(self) -> float:
         """How long the lease runs without another beat."""
         lease = self._lease
-        return 0.0 if lease is None else max(0.0, lease.deadline - self._clock.monotonic())
+        return 0.0 if lease is None else max(0.0, lease.deadline - self._clock.timestamp())
 
     @property
     def speaks(self) -> bool:
         """Whether this process may speak for what it carries."""
         lease = self._lease
-        return not self.shared or (lease is not None and lease.deadline > self._clock.monotonic())
+        return not self.shared or (lease is not None and lease.deadline > self._clock.timestamp())
 
     @property
     def settled(self) -> bool:
@@ -131,7 +132,7 @@ class LeaseKeeper:
             log.warning("what was owned is free when the lease has run out", reason=str(exc))
 
     async def _begin(self) -> None:
-        began = self._clock.monotonic()
+        began = self._clock.timestamp()
         lease = Lease(str(uuid4()), inf)
         if not await self._engine.beat(lease.instance, url=self.url, ttl=self.ttl):
             raise EngineUnavailable("the store did not take a new lease")
@@ -161,7 +162,7 @@ class LeaseKeeper:
     async def _beat(self) -> None:
         lease = self._lease
         if lease is not None:
-            began = self._clock.monotonic()
+            began = self._clock.timestamp()
             lives = await self._engine.beat(lease.instance, url=self.url, ttl=self.ttl)
             if not lives:
                 self._lose(lease, "it had run out when it was to be renewed")
@@ -188,7 +189,7 @@ class LeaseKeeper:
         lease.deadline = began + self.ttl.total_seconds() - self.interval
         if self._timer is not None:
             self._timer.cancel()
-        left = lease.deadline - self._clock.monotonic()
+        left = lease.deadline - self._clock.timestamp()
         reason = "it could not be renewed in time"
         lose = guard_call("lease", self._lose)
         self._timer = asyncio.get_running_loop().call_later(max(0.0, left), lose, lease, reason)

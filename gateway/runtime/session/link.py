@@ -9,7 +9,7 @@ from typing import Literal
 from gateway.adapter.port import Connector, Link, Resting
 from gateway.clock import Clock
 from gateway.errors import LinkCrowded, LinkLost, LinkRefused
-from gateway.guard import FAULTS, Tasks, as_future, guard_call, is_fault, is_to_end
+from gateway.guard import FAULTS, Tasks, as_future, guard_call, in_time, is_fault, is_to_end
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.session.resting import Rest
 from gateway.runtime.session.signals import LinkDown, LinkUp
@@ -129,20 +129,29 @@ class Supervisor:
         self._cut = cut = asyncio.get_running_loop().create_future()
         native_id = self._worker.view.native_id
         self._worker.connecting()
-        async with self._connector.connect(native_id, self._worker, resume_after=self._worker.cursor) as link:
+        connecting = self._connector.connect(native_id, self._worker, resume_after=self._worker.cursor)
+        async with in_time(self._tuning.adapter, "to connect or to close a link") as deadline, connecting as link:
             if cut.done():
                 return cut.result()
-            self._move("up", None)
-            if self._rest is not None:
-                self._rest.connected()
-            self._worker.log.info("link up")
-            self._worker.put(LinkUp(link))
-            telling = self._tell_replay_late() if self._worker.replaying else None
+            deadline.reschedule(None)
             try:
-                return await self._until_ended(link, cut)
+                return await self._stand(link, cut)
             finally:
-                if telling is not None:
-                    telling.cancel()
+                deadline.reschedule(asyncio.get_running_loop().time() + self._tuning.adapter)
+
+    async def _stand(self, link: Link, cut: "asyncio.Future[str]") -> str:
+        """Let the session speak by a link until that ends; says why it did."""
+        self._move("up", None)
+        if self._rest is not None:
+            self._rest.connected()
+        self._worker.log.info("link up")
+        self._worker.put(LinkUp(link))
+        telling = self._tell_replay_late() if self._worker.replaying else None
+        try:
+            return await self._until_ended(link, cut)
+        finally:
+            if telling is not None:
+                telling.cancel()
 
     def _tell_replay_late(self) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(self._tuning.replay_told, guard_call("link", self._tell_replay))

@@ -21,7 +21,7 @@ from gateway.core.session import RuntimeContext
 from gateway.core.state import SessionView
 from gateway.errors import CannotExpress, EngineUnavailable, LinkLost
 from gateway.events import Envelope
-from gateway.guard import FAULTS, as_future, guard, guard_call, is_fault
+from gateway.guard import FAULTS, as_future, guard, guard_call, in_time, is_fault
 from gateway.runtime.observe import excerpt
 from gateway.runtime.session.load import when_posted
 from gateway.runtime.session.outgoing import FEW, PAGE, Idle, Outgoing, Overdue, Read
@@ -76,6 +76,9 @@ class Outbox:
         """What the link was asked last: whether all that was said before has come."""
         self._leaving: int | None = None
         """What was taken out last; if sending fails in a way that nobody foresaw, that was about this one."""
+        self._asked = False
+        """Whether it is the link that sending waits for."""
+        self._proof_hangs: asyncio.TimerHandle | None = None
         self._ripening: asyncio.TimerHandle | None = None
         self._ripe_at = 0.0
         """When the window is over that this timer is for; it rings later."""
@@ -149,8 +152,8 @@ class Outbox:
         self._link = self._corkable = None
         self.post_marks()
         self.outgoing.link_down(refused=refused)
-        running = (self._sender, self._proof, self._ripening, self._patience, self._looking)
-        self._sender = self._proof = self._ripening = self._patience = self._looking = None
+        running = (self._sender, self._proof, self._proof_hangs, self._ripening, self._patience, self._looking)
+        self._sender = self._proof = self._proof_hangs = self._ripening = self._patience = self._looking = None
         for one in running:
             if one is not None:
                 one.cancel()
@@ -217,7 +220,8 @@ class Outbox:
         on: Awaitable[Any] | None = waits
         while on is not None:
             try:
-                came = await on
+                async with in_time(self._shared.tuning.adapter if self._asked else None, "the adapter's send"):
+                    came = await on
             except BaseException as exc:  # noqa: BLE001 - it is the sender's own, which asked for it
                 on = self._turn(partial(sending.throw, exc))
             else:
@@ -273,7 +277,11 @@ class Outbox:
                 receipt = cast("object", link.send(frame))
                 # To wait for None would mean that all is done.
                 if not isinstance(receipt, Receipt) and receipt is not None:
-                    receipt = yield cast("Awaitable[Any]", receipt)
+                    self._asked = True
+                    try:
+                        receipt = yield cast("Awaitable[Any]", receipt)
+                    finally:
+                        self._asked = False
                 if not isinstance(receipt, Receipt):
                     raise TypeError(f"a link answers with a Receipt, not {type(receipt).__name__}")
                 if receipt.state not in _STATES:
@@ -398,6 +406,12 @@ class Outbox:
             self._doubt(exc, asked_at)
         else:
             self._proof.add_done_callback(guard_call("outbox", partial(self._believe, asked_at)))
+            hangs = guard_call("outbox", partial(self._give_up_proof, asked_at))
+            self._proof_hangs = asyncio.get_running_loop().call_later(self._shared.tuning.adapter, hangs)
+
+    def _give_up_proof(self, asked_at: float) -> None:
+        seconds = self._shared.tuning.adapter
+        self._doubt(TimeoutError(f"the adapter's prove took longer than {seconds:g} s"), asked_at)
 
     def _believe(self, asked_at: float, proof: "asyncio.Future[None]") -> None:
         exc = asyncio.CancelledError() if proof.cancelled() else proof.exception()
@@ -405,6 +419,9 @@ class Outbox:
             return
         # Also where it failed: a session whose link was closed has nothing under way any more.
         self._proof = None
+        if self._proof_hangs is not None:
+            self._proof_hangs.cancel()
+            self._proof_hangs = None
         if exc is not None:
             self._doubt(exc, asked_at)
             return

@@ -15,7 +15,7 @@ from gateway.core.session import Policy, RuntimeContext
 from gateway.core.state import first_state
 from gateway.errors import DragomanError, LinkRefused, OperatorError
 from gateway.events import Envelope, Loss, SessionOpened, session_id as name_session
-from gateway.guard import guard, is_fault, tried
+from gateway.guard import guard, in_time, is_fault, tried
 from gateway.json_values import pointer
 from gateway.runtime.calls.offered import OfferedTool
 from gateway.runtime.calls.tickets import Ticket, Tickets
@@ -229,7 +229,8 @@ class Runtimes:
         assert runtime.connector is not None
         ticket, order = await self._order(runtime, Order(labels, runtime.tools, name, instructions))
         try:
-            created = await runtime.connector.create(order)
+            async with in_time(self._shared.tuning.adapter, "the adapter's create"):
+                created = await runtime.connector.create(order)
         except LinkRefused:
             if ticket is not None:
                 await self._tickets.withdraw(ticket)
