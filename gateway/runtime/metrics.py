@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from math import nan
 from typing import Literal, get_args
 
-from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, disable_created_metrics, generate_latest
 
 from gateway.events import OutcomeKind
 from gateway.guard import FAULTS
@@ -45,6 +45,8 @@ class Metrics:
         # The time a series was made doubles the size of a page and answers no question of ours.
         disable_created_metrics()
         self.registry = CollectorRegistry(auto_describe=True)
+        # Memory, CPU and open files, by the names that every client library of Prometheus gives them.
+        ProcessCollector(registry=self.registry)
         self._make()
         self._make_shares()
         self._runtimes: frozenset[str] = frozenset()

@@ -44,6 +44,12 @@ DOCUMENTED = {
     "dragoman_fenced_total": set[str](),
     "dragoman_forwards_total": {"result"},
     "dragoman_faults_total": {"part"},
+    "process_cpu_seconds_total": set[str](),
+    "process_max_fds": set[str](),
+    "process_open_fds": set[str](),
+    "process_resident_memory_bytes": set[str](),
+    "process_start_time_seconds": set[str](),
+    "process_virtual_memory_bytes": set[str](),
 }
 
 

@@ -1,6 +1,7 @@
 """What is looked after from time to time: retention, and the gauges nobody pushes."""
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ class Maintenance:
         self._metrics = metrics
         self._sessions = sessions
         self._tuning = tuning
+        self._opens = True
+        """Whether a file could be opened when it was tried last."""
 
     @contextmanager
     def running(self, tasks: Tasks, retention: Callable[[], Retention]) -> Generator[None]:
@@ -53,11 +56,27 @@ class Maintenance:
             for name, seconds in oldest.items():
                 self._metrics.outbox_oldest(name, seconds)
             self._metrics.tasks(len(asyncio.all_tasks()))
+            self._try_to_open()
             try:
                 await self._measure_store()
             except EngineUnavailable as exc:
                 log.warning("the engine cannot be measured", reason=str(exc))
             await asyncio.sleep(self._tuning.gauges)
+
+    def _try_to_open(self) -> None:
+        """Say so when no file or socket is left to be opened: who then comes waits for ever, and hears nothing of it."""
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY))
+        except OSError as exc:
+            if self._opens:
+                mend = "raise `ulimit -Hn` (LimitNOFILE, `ulimits`), and see what holds them: `ls -l /proc/<pid>/fd`"
+                reason = exc.strerror or str(exc)
+                log.error("no file or socket can be opened: nobody is let in", reason=reason, mend=mend)
+            self._opens = False
+        else:
+            if not self._opens:
+                log.info("files and sockets can be opened again")
+            self._opens = True
 
     async def _measure_store(self) -> None:
         dead, _ = await self._engine.dead_sends(Page(limit=_DEAD_COUNTED))

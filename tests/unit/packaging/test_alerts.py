@@ -40,6 +40,7 @@ def test_there_is_an_alert_for_each_thing_that_needs_a_person() -> None:
         "DragomanForwardsFail",
         "DragomanCommitsSlow",
         "DragomanDiskNearlyFull",
+        "DragomanFilesRunOut",
     }
 
 
@@ -50,7 +51,7 @@ def test_the_runbook_has_all_alerts_and_no_other() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 def test_an_alert_is_about_metrics_that_exist(rule: dict[str, Any]) -> None:
-    named = set(re.findall(r"\bdragoman_\w+", rule["expr"]))
+    named = set(re.findall(r"\b(?:dragoman|process)_\w+", rule["expr"]))
     assert named
     assert named <= _published().keys()
 
@@ -77,5 +78,5 @@ def test_an_alert_says_what_it_means_and_what_to_do(rule: dict[str, Any]) -> Non
 def test_a_label_that_an_alert_shows_belongs_to_its_metric(rule: dict[str, Any]) -> None:
     shown = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
     published = _published()
-    named = re.findall(r"\bdragoman_\w+", rule["expr"])
+    named = re.findall(r"\b(?:dragoman|process)_\w+", rule["expr"])
     assert all(shown <= published[name] for name in named)
