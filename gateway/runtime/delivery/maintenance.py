@@ -64,14 +64,15 @@ class Maintenance:
             await asyncio.sleep(self._tuning.gauges)
 
     def _try_to_open(self) -> None:
-        """Say so when no file or socket is left to be opened: who then comes waits for ever, and hears nothing of it."""
+        """Say when no file or socket can be opened any more: who comes then waits for ever, and hears nothing of it."""
         try:
             os.close(os.open(os.devnull, os.O_RDONLY))
         except OSError as exc:
             if self._opens:
                 mend = "raise `ulimit -Hn` (LimitNOFILE, `ulimits`), and see what holds them: `ls -l /proc/<pid>/fd`"
                 reason = exc.strerror or str(exc)
-                log.error("no file or socket can be opened: nobody is let in", reason=reason, mend=mend)
+                # The machine's limit and nobody's slip: where it was noticed tells nothing.
+                log.error("no file or socket can be opened: nobody is let in", reason=reason, mend=mend)  # noqa: TRY400
             self._opens = False
         else:
             if not self._opens:
