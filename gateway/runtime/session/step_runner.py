@@ -209,19 +209,23 @@ class StepRunner:
         before, shared = self.view, self._shared
         self.view = self._outbox.view = builder.view
         envelopes = committed.envelopes if committed is not None else ()
-        self._effects.show(envelopes, builder.effects)
-        if envelopes:
-            if self.runtime.policy.routes.copying:
-                shared.backends.wake()
-            note(envelopes, before, adapter=self.runtime.adapter, metrics=shared.metrics, log=self.log)
-            self._outbox.hear(envelopes)
-        if builder.interactions:
-            shared.interaction_feed.tell(tuple(change.interaction_id for change in builder.interactions))
-        for effect in builder.effects:
-            self._effects.perform(effect, self.view, self.runtime)
-        for signal, answer in answers:
-            self._effects.finish(signal, answer, envelopes)
-        self._outbox.poke()
+        try:
+            # Whoever waits for it first: executors and the runtime.
+            if envelopes:
+                self._outbox.hear(envelopes)
+            for effect in builder.effects:
+                self._effects.perform(effect, self.view, self.runtime)
+            for signal, answer in answers:
+                self._effects.finish(signal, answer, envelopes)
+            self._outbox.poke()
+        finally:
+            self._effects.show(envelopes, builder.effects)
+            if envelopes:
+                if self.runtime.policy.routes.copying:
+                    shared.backends.wake()
+                note(envelopes, before, adapter=self.runtime.adapter, metrics=shared.metrics, log=self.log)
+            if builder.interactions:
+                shared.interaction_feed.tell(tuple(change.interaction_id for change in builder.interactions))
         shared.reviews.add(self._timer)
 
     # What must be read first -----------------------------------------------------------------------------
