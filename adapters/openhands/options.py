@@ -63,7 +63,8 @@ class OpenHandsOptions(RuntimeOptions):
     )
     wait_timeout: Duration = Field(
         default=timedelta(seconds=30),
-        description="How long the server may take to let us in, replay included; some refusals are never told.",
+        description="How long the server may take to let us in, replay included, up to ten minutes; some refusals are"
+        " never told.",
     )
     ack_timeout: Duration = Field(
         default=timedelta(seconds=5),
