@@ -80,7 +80,7 @@ class Bench:
         if name not in VARIANTS:
             return await self.floor(name)
         try:
-            return await stack.enter_async_context(self._variant(name))
+            return await stack.enter_async_context(self.variant(name))
         except Absent as exc:
             self._leave_out(name, str(exc))
             return None
@@ -90,7 +90,12 @@ class Bench:
         tell(f"{name} is left out: {why}")
 
     @asynccontextmanager
-    async def _variant(self, name: str) -> AsyncGenerator[Subject]:
+    async def variant(self, name: str) -> AsyncGenerator[Subject]:
+        """Run a fresh gateway in one of the ways of `VARIANTS`.
+
+        Raises:
+            Absent: it cannot run here.
+        """
         variant = VARIANTS[name]
         sessions = min(variant.sessions, self.effort.many)
         checkout = ROOT if variant.which == "this" else self.old or build(BASE)

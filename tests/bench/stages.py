@@ -22,12 +22,12 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench import bench as benches, machine, usage
-from tests.bench.bench import THOROUGH, Bench, tell
+from tests.bench.bench import THOROUGH, Absent, Bench, tell
 from tests.bench.chunks import Follower, herm_settings
 from tests.bench.figures import Workload
 from tests.bench.processes import ROOT, BenchProblem
 from tests.bench.subjects import Subject
-from tests.bench.targets import C64, TEN_KB
+from tests.bench.targets import C1, C64, MANY, ONE, POSTGRES, STORES_C1, TEN_KB
 
 _LOOKS = 200
 """A second."""
@@ -35,8 +35,14 @@ _GRACE = 10.0
 _CHUNKS = 1_000
 """A second, of T14."""
 
-LOADS: Mapping[str, tuple[Workload, int]] = {"T5": (C64, 1), "T5m": (C64, 256), "T7": (TEN_KB, 1)}
-"""Workload and sessions, by the name of the target that they belong to; all of them keep the loop busy."""
+LOADS: Mapping[str, tuple[Workload, str]] = {
+    "T4": (C1, ONE),
+    "T5": (C64, ONE),
+    "T5m": (C64, MANY),
+    "T7": (TEN_KB, ONE),
+    "T16": (STORES_C1, POSTGRES),
+}
+"""Workload and variant of the gateway, by the name of the target that they belong to."""
 CHUNKS = "T14"
 
 STAGES: Mapping[str, Sequence[str]] = {
@@ -131,7 +137,7 @@ async def measure(bench: Bench, name: str, *, seconds: float) -> Budget:
     """Load a fresh gateway, look at it meanwhile, and count what it has used for each call.
 
     Raises:
-        BenchProblem: py-spy is missing, or may not look.
+        BenchProblem: py-spy is missing or may not look, or there is no PostgreSQL.
     """
     if name == CHUNKS:
         settings = herm_settings(bench.peers)
@@ -142,9 +148,12 @@ async def measure(bench: Bench, name: str, *, seconds: float) -> Budget:
                 return await _measure(bench, subject, _Chunks(bench, follower), seconds=seconds)
             finally:
                 follower.leave()
-    workload, sessions = LOADS[name]
-    async with bench.gateway(sessions=sessions) as subject:
-        return await _measure(bench, subject, _Calls(bench, subject, workload), seconds=seconds)
+    workload, variant = LOADS[name]
+    try:
+        async with bench.variant(variant) as subject:
+            return await _measure(bench, subject, _Calls(bench, subject, workload), seconds=seconds)
+    except Absent as exc:
+        raise BenchProblem(str(exc)) from exc
 
 
 @dataclass(frozen=True, slots=True)

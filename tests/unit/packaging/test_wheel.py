@@ -203,7 +203,7 @@ async def test_a_gateway_serves_without_extras(bare: Environment, tmp_path: Path
             async with httpx.AsyncClient(trust_env=False, verify=False) as http:  # noqa: S501
                 return (await http.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200
 
-        await until(healthy)
+        await until(healthy, within=60)
         process.terminate()
         async with asyncio.timeout(20):
             assert await process.wait() == 0
