@@ -255,8 +255,10 @@ def _handle_signals(gateway: Gateway, tasks: Tasks) -> asyncio.Event:
 
 
 async def _reload(gateway: Gateway) -> None:
+    before = gateway.settings
     try:
         await gateway.reload()
     except DragomanError as exc:
-        # The old configuration stays; the reason is the operator's, not a traceback of ours.
-        log.error("the configuration was not reloaded", reason=str(exc))  # noqa: TRY400
+        # The reason is the operator's, not a traceback of ours; of what is in force already, the reload has told.
+        if gateway.settings is before:
+            log.error("the configuration was not reloaded", reason=str(exc))  # noqa: TRY400

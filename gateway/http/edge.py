@@ -73,16 +73,16 @@ class Edge:
                     exchange.deadline = None
         except ClientDisconnect:
             exchange.status = _CLIENT_LEFT
-        except TimeoutError:
-            state["problem"] = PROBLEMS["overloaded"]
-            late = Overloaded(f"nothing came of it within {patience:g} s; it may still be done")
-            await problem_reply(late)(scope, receive, exchange.send)
         # This is the edge: what nobody foresaw is told as a 500 without details and logged once, below.
         except BaseException as exc:
             if not is_fault(exc):
                 raise
-            FAULTS.count("http")
-            mistake = exc
+            if isinstance(exc, TimeoutError) and deadline.expired():
+                state["problem"] = PROBLEMS["overloaded"]
+                exc = Overloaded(f"nothing came of it within {patience:g} s; it may still be done")
+            else:
+                FAULTS.count("http")
+                mistake = exc
             if exchange.status is None:
                 await problem_reply(exc)(scope, receive, exchange.send)
         finally:

@@ -8,8 +8,8 @@ from functools import partial
 import structlog
 
 from gateway.adapter.port import Adapter
-from gateway.errors import InvalidConfiguration, Problem
-from gateway.guard import FAULTS, Tasks, guard
+from gateway.errors import DragomanError, InvalidConfiguration, Problem
+from gateway.guard import FAULTS, Tasks, awaited, guard, guard_call, is_fault
 from gateway.json_members import MEMBERS
 from gateway.runtime.bounds import breaker_rules, executor_limits, session_limit
 from gateway.runtime.calls.breaker import Breakers
@@ -22,7 +22,6 @@ from gateway.runtime.delivery.backends import Backends
 from gateway.runtime.log import configure
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.policy import changed_paths, declared_tools, policy_of
-from gateway.runtime.session.carried import Runtime
 from gateway.runtime.session.runtimes import AdapterFailed, Runtimes
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.views import Reloaded
@@ -62,6 +61,8 @@ class Configuration:
         self._reloaded: Callable[[Limits], None] = lambda _: None
         self._unfinished: tuple[str, ...] = ()
         """What a reload was to change that it could not finish."""
+        self._tried_again: set[str | None] = set()
+        """Runtimes that are not as the configuration says, and are tried again; None for sessions to be taken up."""
 
     def call_when_reloaded(self, call: Callable[[Limits], None]) -> None:
         """Have something called with the limits of each configuration that comes into force from now on."""
@@ -87,46 +88,99 @@ class Configuration:
 
     async def start_runtime(self, name: str) -> None:
         """Begin with a runtime of the YAML; one whose adapter fails is begun with later, beside the others."""
-        is_known = name in self._parts.sessions.unconnected
         try:
-            await self._start_runtime(name)
+            await self._bring_about(name)
         except AdapterFailed as exc:
-            FAULTS.note("runtime", exc, text="a runtime cannot be connected, and is tried again", runtime=name)
-            if not is_known:
-                guard("runtime", partial(self._start_again, name), self._parts.tasks, runtime=name)
-
-    async def _start_again(self, name: str) -> None:
-        """Begin with a runtime whose adapter has failed, and with what is on record of it, if it is still wanted."""
-        async with self._reloading:
-            if name in self._parts.sessions.unconnected and not self._parts.sessions.leaving:
-                await self._start_runtime(name)
-                await self._parts.takeover.take_all()
-
-    async def _start_runtime(self, name: str) -> None:
-        options = self.settings.runtimes[name]
-        adapter, tools = self._parts.adapters[options.adapter], declared_tools(self.settings)
-        await self._parts.runtimes.start(name, adapter, options, tools=tools, policy=self.policy)
+            self._try_again(name, exc)
 
     async def reload(self) -> Reloaded:
-        """Read the configuration file again; a bad one changes nothing and raises InvalidConfiguration."""
+        """Read the configuration file again, and go on with that although nobody waits for it any more.
+
+        Raises:
+            InvalidConfiguration: it is a bad one, and changes nothing.
+            Exception: it is in force, and not all of it could be brought about; that is tried again.
+        """
+        work = awaited("reload", self._reload(), self._parts.tasks)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            work.add_done_callback(guard_call("reload", _tell_nobody_waited))
+            raise
+
+    async def _reload(self) -> Reloaded:
         async with self._reloading:
             old, new = self.settings, self._reread()
             _refuse_what_stays(old, new)
             # What an earlier reload has begun and could not finish is finished by this one.
             changed = tuple(dict.fromkeys((*self._unfinished, *changed_paths(old, new))))
-            self._unfinished = changed
             await self._change(new)
-            carried = self._parts.sessions.runtimes
-            self._parts.sessions.unconnected.intersection_update(new.runtimes)
-            for name, runtime in list(carried.items()):
-                await self._change_runtime(name, runtime)
-            for name in new.runtimes:
-                if name not in carried:
-                    await self.start_runtime(name)
-            await self._parts.takeover.take_all()
+            self._unfinished = changed
+            sessions = self._parts.sessions
+            sessions.unconnected.intersection_update(new.runtimes)
+            failed = [
+                exc
+                for name in dict.fromkeys((*sessions.runtimes, *new.runtimes))
+                if (exc := await self._attempt(name)) is not None
+            ]
+            if (exc := await self._attempt(None)) is not None:
+                failed.append(exc)
+            if failed:
+                log.warning("the configuration is in force, and not all of it is done yet", changed=list(changed))
+                raise failed[0]
             self._unfinished = ()
             log.info("configuration reloaded", changed=list(changed))
             return Reloaded(changed)
+
+    async def _attempt(self, name: str | None) -> BaseException | None:
+        """Bring a runtime about, or take up sessions where there is no name; says what the reload failed on."""
+        is_new = name is not None and name not in self._parts.sessions.runtimes
+        try:
+            await (self._bring_about(name) if name is not None else self._parts.takeover.take_all())
+        except BaseException as exc:
+            if not is_fault(exc):
+                raise
+            self._try_again(name, exc)
+            return None if is_new and isinstance(exc, AdapterFailed) else exc
+        return None
+
+    def _try_again(self, name: str | None, exc: BaseException) -> None:
+        """Take note of what failed, and go on trying beside everything else."""
+        about = {} if name is None else {"runtime": name}
+        if isinstance(exc, DragomanError):
+            log.warning("the configuration cannot be brought about yet, and is tried again", reason=str(exc), **about)
+        else:
+            FAULTS.note("runtime", exc, text="a runtime cannot be connected, and is tried again", **about)
+        if name not in self._tried_again:
+            self._tried_again.add(name)
+            guard("runtime", partial(self._again, name), self._parts.tasks, **about)
+
+    async def _again(self, name: str | None) -> None:
+        """Bring about what failed, and carry what is on record of it, if that is still wanted."""
+        async with self._reloading:
+            if not self._parts.sessions.leaving:
+                if name is not None:
+                    await self._bring_about(name)
+                await self._parts.takeover.take_all()
+            self._tried_again.discard(name)
+
+    async def _bring_about(self, name: str) -> None:
+        """Let a runtime be as the configuration says, whatever it is now: begun, connected anew, let go."""
+        sessions, runtimes = self._parts.sessions, self._parts.runtimes
+        new, carried = self.settings.runtimes.get(name), sessions.runtimes.get(name)
+        if carried is not None and (new is None or new.adapter != carried.options.adapter):
+            await runtimes.stop(name)
+            carried = None
+        if new is None:
+            return
+        adapter, tools = self._parts.adapters[new.adapter], declared_tools(self.settings)
+        if carried is None:
+            await runtimes.start(name, adapter, new, tools=tools, policy=self.policy)
+            return
+        retooled = carried.options.creates and carried.tools != tools
+        if new != carried.options or retooled or runtimes.gave_up(name) or runtimes.is_unfinished(name):
+            await runtimes.renew(name, adapter, new, tools=tools, policy=self.policy)
+        elif runtimes.is_unopened(name):
+            await runtimes.populate(name)
 
     async def _change(self, settings: Settings) -> None:
         """Take over what may change while running: executors, destinations, routes, tools, limits, logging.
@@ -144,18 +198,6 @@ class Configuration:
         parts.runtimes.change_policy(policy)
         self.use(settings)
 
-    async def _change_runtime(self, name: str, carried: Runtime) -> None:
-        """Change what is carried, whatever configuration it was made of, into what is wanted now."""
-        runtimes, new, old = self._parts.runtimes, self.settings.runtimes.get(name), carried.options
-        if new is None or new.adapter != old.adapter:
-            await runtimes.stop(name)
-            return
-        tools = declared_tools(self.settings)
-        retooled = old.creates and carried.tools != tools
-        if new != old or retooled or runtimes.gave_up(name) or runtimes.is_unfinished(name):
-            adapter = self._parts.adapters[new.adapter]
-            await runtimes.renew(name, adapter, new, tools=tools, policy=self.policy)
-
 
 def _refuse_what_stays(old: Settings, new: Settings) -> None:
     """Refuse what cannot change while the gateway runs.
@@ -171,3 +213,9 @@ def _refuse_what_stays(old: Settings, new: Settings) -> None:
         # The address was bound for an API behind keys; without them it would be open to whoever reaches it.
         fault = Problem(path="api.keys", message="cannot all be taken away while the gateway runs; restart it")
         raise InvalidConfiguration("reload", (fault,))
+
+
+def _tell_nobody_waited(work: "asyncio.Task[Reloaded]") -> None:
+    """Say what became of a reload that whoever asked for it has stopped waiting for."""
+    if not work.cancelled() and (exc := work.exception()) is not None:
+        log.error("a reload that nobody waited for any more has failed", reason=str(exc))

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from gateway.errors import InvalidRequest
-from gateway.events import EVENT, UNKNOWN_KIND, Envelope, Loss, Opaque, Origin
+from gateway.events import EVENT, UNKNOWN_KIND, CallId, Envelope, Loss, Opaque, Origin
 from gateway.events.envelope import is_own, write_around
 from gateway.json_values import LONG, is_simple
 from gateway.store.records import EventRecord, micros, moment
@@ -108,6 +108,7 @@ def decode_envelope(record: EventRecord) -> Envelope:
     about = _read_about(record.about) if record.about else {}
     event, stored_kind = _decode_event(record)
     origin, synthetic = _read_origin(about.get("origin")), about.get("synthetic")
+    caused_by, losses, linked_to = about.get("caused_by"), about.get("losses"), about.get("linked_to")
     return Envelope(
         event_id=record.event_id,
         session_id=record.session_id,
@@ -116,11 +117,11 @@ def decode_envelope(record: EventRecord) -> Envelope:
         direction=record.direction,
         event=event,
         origin=origin,
-        caused_by=about.get("caused_by"),
-        losses=tuple([_read_loss(loss) for loss in about.get("losses", ())]),
+        caused_by=caused_by if isinstance(caused_by, int) else None,
+        losses=tuple([_read_loss(loss) for loss in cast("list[Any]", losses)]) if isinstance(losses, list) else (),
         stored_kind=stored_kind,
         dedupe_key=record.dedupe_key,
-        linked_to=about.get("linked_to"),
+        linked_to=CallId(linked_to) if isinstance(linked_to, str) else None,
         synthetic=is_own(record.kind, record.direction, origin) if synthetic is None else bool(synthetic),
     )
 

@@ -16,7 +16,7 @@ from typing import Any, cast
 import yaml
 
 from gateway.adapter.port import Codec, Connector, Created, Encoded, Frame, Link, Order, Receipt, Receiver
-from gateway.errors import LinkLost
+from gateway.errors import EngineUnavailable, LinkLost
 from gateway.events import Draft, Envelope, Event, Outcome, SessionId, ToolRequested, dump_event
 from gateway.executors.port import Answer, Answered, Cancellation, Copied, Destination, Executor, Request
 from gateway.guard import FAULTS
@@ -146,6 +146,7 @@ class FaultyRuntime(PlainRuntime):
                 yield self
         finally:
             self.traps.step_on("connector.close")
+            await self.traps.stand_on("connector.close")
 
     async def create(self, order: Order) -> Created:
         del order
@@ -217,6 +218,12 @@ class FaultyRuntime(PlainRuntime):
         receipt = await super().send(frame)
         return Receipt("sent") if self.capabilities.delivery == "silence" else receipt
 
+    def cork(self) -> None:
+        self.traps.step_on("link.cork")
+
+    def uncork(self) -> None:
+        self.traps.step_on("link.uncork")
+
     async def prove(self) -> None:
         self.traps.step_on("link.prove")
         await self.traps.stand_on("link.prove")
@@ -265,7 +272,9 @@ class FaultyExecutor:
     async def _execute(self, request: Request) -> Answer:
         self._traps.step_on("executor.execute")
         if request.data["tool"] == "slow":
-            await asyncio.Event().wait()
+            await self._traps.change.until(lambda: self._traps.is_set("slow ends") or None, 3_600, what=str)
+            with suppress(Unforeseen):
+                self._traps.step_on("slow ends")
         return Answered(Outcome(outcome="success", result=request.data["arguments"]))
 
     async def cancel(self, cancellation: Cancellation) -> None:
@@ -306,7 +315,9 @@ class FaultyDestination:
 
 
 class FaultyEngine(MemoryEngine):
-    """A store of which each method can fail: before it has done anything (`commit`), or after it (`commit, done`)."""
+    """A store of which each method can fail: before it has done anything (`commit`, or `commit, away` in a way that is
+    foreseen), or after it (`commit, done`).
+    """
 
     traps: Traps | None = None
 
@@ -319,6 +330,10 @@ class FaultyEngine(MemoryEngine):
 
         async def later(*args: Any, **kwargs: Any) -> Any:
             traps.step_on(f"engine.{name}")
+            try:
+                traps.step_on(f"engine.{name}, away")
+            except Unforeseen as exc:
+                raise EngineUnavailable("away for a moment") from exc
             if "text='poison'" in repr(args):
                 traps.step_on(f"engine.{name} poison")
             answer = await found(*args, **kwargs)

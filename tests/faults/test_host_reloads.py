@@ -10,6 +10,7 @@ from gateway.runtime.tuning import Tuning
 from gateway.store.rows import Page, SessionFilter
 from tests.faults.host_faults import Host, configuration, host
 from tests.scenarios.environment import until
+from tests.scenarios.hooks import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -84,10 +85,80 @@ async def test_a_runtime_that_cannot_be_let_go_is_gone_all_the_same(tmp_path: Pa
         assert (await running.post("/v1/reload", status=200))["changed"] == []
         assert [one["name"] for one in (await running.get("/v1/runtimes"))["data"]] == ["sound"]
         assert running.finn.open == 0
-
-        async def is_free() -> bool:
-            rows, _ = await running.engine.sessions(Page(), SessionFilter("finn"))
-            return {row.owner for row in rows} == {None}
-
-        await until(is_free)
+        await until(lambda: _is_free(running, "finn"))
         await running.others_go_on()
+
+
+# What cannot be done at once is done by itself
+
+
+async def test_an_adapter_that_fails_keeps_no_runtime_behind_it_from_its_change(running: Host) -> None:
+    settings = configuration()
+    settings["runtimes"]["finn"]["session"] = "room-other"
+    del settings["runtimes"]["sound"]
+    running.config.write_text(yaml.safe_dump(settings))
+    running.traps.set("adapter.connector", 3)
+    await running.post("/v1/reload", status=500)
+    assert [one["name"] for one in (await running.get("/v1/runtimes"))["data"]] == ["finn"]
+    assert running.sound.open == 0
+    # Nobody reloads again.
+    await until(lambda: _has_session(running, "room-other"), within=4 * PATIENCE)
+    await running.works(running.finn, "finn")
+
+
+async def test_what_the_store_interrupts_is_in_force_and_is_finished_by_itself(
+    running: Host, capfd: pytest.CaptureFixture[str]
+) -> None:
+    change(running)
+    running.traps.set("engine.open_session, away", 2)
+    await running.post("/v1/reload", status=503)
+    assert running.gateway.settings.executors["echo"].model_dump()["result"] == 2
+    assert "the configuration is in force, and not all of it is done yet" in capfd.readouterr().err
+    await until(lambda: _has_session(running, "room-other"), within=4 * PATIENCE)
+    await running.is_well()
+
+
+async def test_a_reload_goes_on_though_nobody_waits_for_it_any_more(tmp_path: Path) -> None:
+    async with host(tmp_path, tuning=Tuning(sweep=0.5, answer=0.3)) as running:
+        for number in range(3):
+            await running.post("/v1/sessions", {"runtime": "finn", "native_id": f"another-{number}"}, status=201)
+        await until(lambda: _has_session(running, "another-2"))
+        settings = configuration()
+        del settings["runtimes"]["finn"]
+        running.config.write_text(yaml.safe_dump(settings))
+        running.traps.set("link.close, hangs")
+        await running.post("/v1/reload", status=503)
+        await until(lambda: _is_free(running, "finn"), within=4 * PATIENCE)
+        assert running.finn.open == 0
+        assert [one["name"] for one in (await running.get("/v1/runtimes"))["data"]] == ["sound"]
+        await running.others_go_on()
+
+
+async def test_a_connector_that_hangs_when_it_is_closed_ends_no_reload(tmp_path: Path) -> None:
+    runtimes = configuration()["runtimes"]
+    runtimes["finn"]["connect_timeout"] = "300ms"
+    async with host(tmp_path, runtimes=runtimes, tuning=Tuning(sweep=0.5)) as running:
+        change(running)
+        running.traps.set("connector.close, hangs")
+        assert {*(await running.post("/v1/reload", status=200))["changed"]} >= CHANGED
+        assert running.faults()["connector"]
+        await is_changed(running)
+
+
+async def test_a_reload_that_changed_nothing_leaves_nothing_to_finish(running: Host) -> None:
+    before = running.config.read_text()
+    change(running)
+    running.traps.set("executor.make")
+    await running.post("/v1/reload", status=500)
+    running.config.write_text(before)
+    assert (await running.post("/v1/reload", status=200))["changed"] == []
+
+
+async def _has_session(running: Host, native_id: str) -> bool:
+    links = [one for shown in running.gateway.runtimes() for one in shown.links]
+    return {one.state for one in links if one.native_id == native_id} == {"up"}
+
+
+async def _is_free(running: Host, runtime: str) -> bool:
+    rows, _ = await running.engine.sessions(Page(), SessionFilter(runtime))
+    return {row.owner for row in rows} == {None}

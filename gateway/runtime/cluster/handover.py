@@ -18,6 +18,7 @@ from gateway.adapter.port import Codec, Frame
 from gateway.clock import Clock, Ids
 from gateway.errors import EngineUnavailable, MalformedFrame
 from gateway.events import Draft, Envelope, Event, Loss, MessagePosted, Opaque, SessionId, ToolCanceled, ToolRequested
+from gateway.guard import FAULTS, is_fault
 from gateway.runtime.cluster.notifications import Notifications
 from gateway.runtime.session.left import Left
 from gateway.runtime.session.signals import HandedOver
@@ -187,14 +188,30 @@ class Handover:
         if not rows:
             return False
         workers = carried()
+        failed = 0
         for session_id, group in groupby(rows, key=lambda row: row.session_id):
-            await self._see_to(session_id, workers.get(session_id), [*group])
+            failed += not await self._tries(session_id, workers.get(session_id), [*group])
         if len(rows) < _PAGE:
-            return False
+            return failed > 0
         # What nobody takes must not hide what stands behind it.
         for session_id, worker in workers.items():
             mine = await self._engine.pending_sends(session_id=session_id, target=HANDOVER, limit=_PAGE)
-            await self._see_to(session_id, worker, mine)
+            await self._tries(session_id, worker, mine)
+        return True
+
+    async def _tries(self, session_id: SessionId, worker: SessionWorker | None, rows: Sequence[Send]) -> bool:
+        """See to one session; what it fails on must not keep those behind it from theirs."""
+        try:
+            await self._see_to(session_id, worker, rows)
+        except EngineUnavailable as exc:
+            text = "frames that others have left cannot be seen to yet"
+            log.warning(text, session_id=session_id, reason=str(exc))
+            return False
+        except BaseException as exc:
+            if not is_fault(exc):
+                raise
+            FAULTS.note("handover", exc, session_id=session_id)
+            return False
         return True
 
     async def _see_to(self, session_id: SessionId, worker: SessionWorker | None, rows: Sequence[Send]) -> None:

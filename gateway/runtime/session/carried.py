@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gateway.adapter.port import Adapter, Connector, RuntimeOptions, Tool
 from gateway.core.session import RuntimeContext
+from gateway.guard import in_time, tried
 from gateway.runtime.session.link import Supervisor
 from gateway.runtime.session.worker import SessionWorker
 
@@ -24,7 +25,22 @@ class Runtime:
     """None where the protocol is not linked."""
     context: RuntimeContext
     stack: AsyncExitStack
+    """What ends its connection."""
     tools: tuple[Tool, ...] = ()
+
+    async def disconnect(self) -> None:
+        """Close its connector, and wait for that no longer than for its being opened."""
+        await disconnected(self.name, self.stack, self.options)
+
+
+async def disconnected(name: str, stack: AsyncExitStack, options: RuntimeOptions) -> None:
+    """Close a connector, which is somebody else's code; it may raise, or hang."""
+
+    async def close() -> None:
+        async with in_time(options.connect_timeout.total_seconds(), "closing the adapter's connector"):
+            await stack.aclose()
+
+    await tried("connector", close(), runtime=name)
 
 
 @dataclass(frozen=True, slots=True)

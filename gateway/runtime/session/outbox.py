@@ -205,15 +205,25 @@ class Outbox:
         link = self._corkable
         if link is None or not self._permit.holds:
             return _until_it_waits(go_on)
-        link.cork()
+        waits: Awaitable[Any] | None = None
         try:
-            return _until_it_waits(go_on)
-        finally:
-            if self._permit.holds:
-                link.uncork()
-            else:
-                # Each was let go under a permit that has run out since: none of them leaves.
-                self._drop_link("the lease ran out before what was sent had left")
+            link.cork()
+            try:
+                waits = _until_it_waits(go_on)
+            finally:
+                if self._permit.holds:
+                    link.uncork()
+                else:
+                    # Each was let go under a permit that has run out since: none of them leaves.
+                    self._drop_link("the lease ran out before what was sent had left")
+        except BaseException as exc:
+            if not is_fault(exc):
+                raise
+            if isinstance(waits, Coroutine):
+                waits.close()
+            self._link_failed((), exc)
+            return None
+        return waits
 
     async def _go_on(self, sending: Sending[None], waits: Awaitable[Any]) -> None:
         """Wait for what sending waits for, until it is done."""

@@ -13,13 +13,13 @@ import structlog
 from gateway.adapter.port import Adapter, Capabilities, Codec, Connector, Order, RuntimeOptions, Tool
 from gateway.core.session import Policy, RuntimeContext
 from gateway.core.state import first_state
-from gateway.errors import DragomanError, LinkRefused, OperatorError
+from gateway.errors import DragomanError, EngineUnavailable, LinkRefused, OperatorError
 from gateway.events import Envelope, Loss, SessionOpened, session_id as name_session
-from gateway.guard import guard, in_time, is_fault, tried
+from gateway.guard import guard, in_time, is_fault
 from gateway.json_values import pointer
 from gateway.runtime.calls.offered import OfferedTool
 from gateway.runtime.calls.tickets import Ticket, Tickets
-from gateway.runtime.session.carried import Runtime
+from gateway.runtime.session.carried import Runtime, disconnected
 from gateway.runtime.session.codec import CheckedCodec
 from gateway.runtime.session.link import LinkState
 from gateway.runtime.session.sessions import Sessions
@@ -49,6 +49,9 @@ class Runtimes:
         self._tickets = tickets
         self._offer = offer
         self._unfinished: set[str] = set()
+        """Those whose options have changed, and whose connector or links are still the old ones."""
+        self._unopened: set[str] = set()
+        """Those that are connected, and whose own session is not open yet."""
         shared.metrics.watch_links(self._tell_links)
 
     async def start(
@@ -74,34 +77,45 @@ class Runtimes:
         old = self._sessions.runtimes[name]
         self._unfinished.add(name)
         runtime = await self._connect(name, adapter, options, tools=tools, policy=policy)
-        await self._sessions.relink(runtime)
-        await tried("connector", old.stack.aclose(), runtime=name)
+        try:
+            await self._sessions.relink(runtime)
+        finally:
+            await old.disconnect()
+        self._unfinished.discard(name)
         await self._populate(runtime)
+
+    async def populate(self, name: str) -> None:
+        """Open the session that a runtime's options name, and that could not be opened when it was connected."""
+        await self._populate(self._sessions.runtimes[name])
 
     async def _connect(
         self, name: str, adapter: Adapter, options: RuntimeOptions, *, tools: tuple[Tool, ...], policy: Policy
     ) -> Runtime:
-        async with AsyncExitStack() as stack:
+        stack = AsyncExitStack()
+        try:
             connector, capabilities, codec = await _opened(adapter, options, stack)
-            context = RuntimeContext(
-                adapter=adapter.name,
-                protocol=adapter.protocol,
-                name=name,
-                capabilities=capabilities,
-                codec=CheckedCodec(codec, runtime=name),
-                options=options,
-                policy=policy,
-            )
-            runtime = Runtime(name, adapter, options, connector, context, stack.pop_all(), tools)
+        except BaseException:
+            await disconnected(name, stack, options)
+            raise
+        context = RuntimeContext(
+            adapter=adapter.name,
+            protocol=adapter.protocol,
+            name=name,
+            capabilities=capabilities,
+            codec=CheckedCodec(codec, runtime=name),
+            options=options,
+            policy=policy,
+        )
+        runtime = Runtime(name, adapter, options, connector, context, stack, tools)
         self._sessions.runtimes[name] = runtime
         return runtime
 
     async def _populate(self, runtime: Runtime) -> None:
         name, options = runtime.name, runtime.options
-        self._unfinished.add(name)
+        self._unopened.add(name)
         if options.native_id is not None:
             await self.open(name, options.native_id, labels=options.labels)
-        self._unfinished.discard(name)
+        self._unopened.discard(name)
         if options.autostart and options.creates:
             guard("autostart", partial(self._autostart, runtime), self._shared.tasks, times=_CREATIONS, runtime=name)
 
@@ -128,13 +142,18 @@ class Runtimes:
         """Let go of a runtime's links; its sessions stay on record."""
         runtime = self._sessions.runtimes.pop(name)
         self._unfinished.discard(name)
+        self._unopened.discard(name)
         let_go = await self._sessions.let_go_of(name)
-        await tried("connector", runtime.stack.aclose(), runtime=name)
+        await runtime.disconnect()
         await self._sessions.release(let_go)
 
     def is_unfinished(self, name: str) -> bool:
-        """Whether a runtime was not connected, or its session not opened, as its options say."""
+        """Whether a runtime was not connected anew as its options say."""
         return name in self._unfinished
+
+    def is_unopened(self, name: str) -> bool:
+        """Whether a runtime is connected, and the session that its options name is not open yet."""
+        return name in self._unopened
 
     def gave_up(self, name: str) -> bool:
         """Whether a link of a runtime is not tried again before it is connected anew."""
@@ -213,7 +232,12 @@ class Runtimes:
         )
         if self._sessions.leaving:
             return row, new
-        taken = await self._shared.keeper.take(session_id)
+        try:
+            taken = await self._shared.keeper.take(session_id)
+        except EngineUnavailable:
+            # It is on record now; alone on a store, nobody else looks for what nobody carries.
+            self._sessions.begin_again(session_id)
+            raise
         if taken is None:
             # Whoever owns it carries it; where that was a closed session's last owner, it must hear of this.
             self._shared.notifications.tell("orphans", [session_id])

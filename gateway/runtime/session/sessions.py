@@ -11,7 +11,7 @@ import structlog
 from gateway.core.state import SessionView, first_state
 from gateway.errors import EngineUnavailable, Fenced, LinkLost, NotFound
 from gateway.events import SessionId, session_id as name_session
-from gateway.guard import FAULTS, Tasks, guard, guard_call, is_fault, is_to_end, tried
+from gateway.guard import FAULTS, Tasks, guard, guard_call, is_fault, is_to_end
 from gateway.runtime.cluster.handover import Handover
 from gateway.runtime.cluster.lease import Lease
 from gateway.runtime.feeds.feed import Feed
@@ -75,8 +75,7 @@ class Sessions:
     async def let_go_of(self, name: str) -> list[SessionId]:
         """Let go of a runtime's links and sessions, which stay on record; returns which ones these are."""
         mine = list(self.of_runtime(name))
-        for carried in mine:
-            await stopped(reversed(carried.tasks))
+        await stopped(task for carried in mine for task in reversed(carried.tasks))
         return [carried.worker.view.session_id for carried in mine]
 
     def configure(self, limits: Limits) -> None:
@@ -116,14 +115,15 @@ class Sessions:
             pause = self._failed(row.session_id, exc, "a session cannot be taken up")
         else:
             return
-        self._begin_again(row.session_id, after=pause)
+        self.begin_again(row.session_id, after=pause)
 
     def _failed(self, session_id: SessionId, exc: BaseException, text: str) -> float:
         """Take note of a session's fault; says when it is taken up again."""
         FAULTS.note("session", exc, text=text, session_id=session_id)
         return FAULTS.pause("session", session_id, now=asyncio.get_running_loop().time())
 
-    def _begin_again(self, session_id: SessionId, *, after: float) -> None:
+    def begin_again(self, session_id: SessionId, *, after: float = _PAUSE) -> None:
+        """Take a session up in a while, in a part of its own."""
         again = partial(self._take_up_again, session_id, after=after)
         guard("session", again, self._tasks, session_id=session_id)
 
@@ -206,7 +206,7 @@ class Sessions:
             if (carried := self._carried_by(worker)) is not None:
                 self.lose(carried, str(exc))
             if worker.permit.outrun:
-                self._begin_again(session_id, after=_PAUSE)
+                self.begin_again(session_id, after=_PAUSE)
         except BaseException as exc:
             if not is_fault(exc):
                 raise
@@ -219,7 +219,7 @@ class Sessions:
             if worker.left is not None:
                 self._left[session_id] = worker.left
             if not is_to_end():
-                self._begin_again(session_id, after=pause)
+                self.begin_again(session_id, after=pause)
         finally:
             if worker.closed.is_set() and self._carried_by(worker) is not None:
                 del self._carried[session_id]
@@ -365,7 +365,7 @@ class Sessions:
         runtimes, self.runtimes = self.runtimes, {}
         await stopped(task for carried in self._carried.values() for task in carried.tasks)
         for runtime in runtimes.values():
-            await tried("connector", runtime.stack.aclose(), runtime=runtime.name)
+            await runtime.disconnect()
 
     # Looking ---------------------------------------------------------------------------------------------
 

@@ -118,16 +118,21 @@ class StepRunner:
             Fenced: the session has changed hands; nothing was written.
         """
         self.under_way, self.written = batch, False
-        if not self._permit.holds_for(self.view.last_sequence):
-            # Clients are told that no lease runs, and everything else waits in the inbox.
-            kept = without_requests(batch, EngineUnavailable("no lease runs: the store has not answered"))
-            await self._permit.wait(RETRY_AFTER)
-            self._inbox.put_back(kept)
+        try:
+            if not self._permit.holds_for(self.view.last_sequence):
+                await self._wait_for_lease(batch)
+                return
+            if not _READ_FOR.isdisjoint(map(type, batch)):
+                await self._read_for(batch)
+        except BaseException as exc:
+            # No decision has taken over the slots that were granted to it.
+            self._steps.give_back_granted(batch)
+            if not isinstance(exc, EngineUnavailable):
+                raise
+            await self._wait_for_engine(batch, exc)
             self.under_way = ()
             return
         try:
-            if not _READ_FOR.isdisjoint(map(type, batch)):
-                await self._read_for(batch)
             decided = await self._decide_and_commit(batch, {})
         except EngineUnavailable as exc:
             await self._wait_for_engine(batch, exc)
@@ -322,6 +327,13 @@ class StepRunner:
             else:
                 self._act(*decided)
                 return
+
+    async def _wait_for_lease(self, batch: Sequence[s.Signal]) -> None:
+        """No lease runs: clients are told, and everything else waits in the inbox, with the slots granted to it."""
+        kept = without_requests(batch, EngineUnavailable("no lease runs: the store has not answered"))
+        await self._permit.wait(RETRY_AFTER)
+        self._inbox.put_back(kept)
+        self.under_way = ()
 
     async def _wait_for_engine(self, batch: Iterable[s.Signal], problem: EngineUnavailable) -> None:
         """The store takes no writes: clients are told at once, everything else waits for it."""

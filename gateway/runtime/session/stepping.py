@@ -94,6 +94,12 @@ class StepMaker:
             if isinstance(effect, Dispatch) and effect.call.executor is not None:
                 self._shared.slots.release(effect.call.executor, self._inbox)
 
+    def give_back_granted(self, batch: Sequence[s.Signal]) -> None:
+        """Nothing was decided about these signals: the slots that came with them are free again."""
+        for signal in batch:
+            if isinstance(signal, s.SlotFree):
+                self._shared.slots.release(signal.executor, self._inbox)
+
     def requeued(self, signal: s.Signal) -> bool:
         """Whether this was a slot for a call whose claim was not written: it was lost, and is queued for again."""
         if isinstance(signal, s.SlotFree):

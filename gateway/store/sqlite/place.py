@@ -15,6 +15,7 @@ from time import monotonic
 import structlog
 
 from gateway.errors import EngineUnavailable
+from gateway.guard import FAULTS
 from gateway.store.sqlite.lock import is_unsteady, lock_path
 
 log = structlog.get_logger(__name__)
@@ -111,8 +112,9 @@ class FilePlace:
             try:
                 self._look()
             # A fault of ours in here must not leave the database unwatched.
-            except Exception:
-                log.exception("the place of the database cannot be looked at", path=str(self._path))
+            except Exception as exc:  # noqa: BLE001
+                text = "the place of the database cannot be looked at"
+                FAULTS.note("sqlite place", exc, text=text, path=str(self._path))
                 self._ended.wait(SETTLED)
 
     def _look(self) -> None:
