@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import structlog
 
@@ -145,7 +146,7 @@ class Configuration:
 
     def _try_again(self, name: str | None, exc: BaseException) -> None:
         """Take note of what failed, and go on trying beside everything else."""
-        about = {} if name is None else {"runtime": name}
+        about: dict[str, Any] = {} if name is None else {"runtime": name}
         if isinstance(exc, DragomanError):
             log.warning("the configuration cannot be brought about yet, and is tried again", reason=str(exc), **about)
         else:

@@ -249,6 +249,47 @@ async def test_an_adapter_that_hangs_at_the_start_keeps_no_other_runtime_from_it
                 await asyncio.sleep(0.01)
 
 
+async def test_a_runtime_that_is_begun_with_later_is_taken_up_though_the_store_was_away(tmp_path: Path) -> None:
+    with made(tmp_path) as one:
+        one.traps.set("adapter.connector", 2)
+        async with one.gateway as gateway:
+            await one.traps.springs("adapter.connector", 2)
+            # Its own session cannot be opened when it is connected at last.
+            one.traps.set("engine.open_session, away", 2)
+            async with asyncio.timeout(60):
+                while len({link.native_id for shown in gateway.runtimes() for link in shown.links}) < 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert one.traps.sprung["engine.open_session, away"] == 2
+
+
+async def test_a_session_that_is_opened_and_cannot_be_taken_is_taken_up_in_a_while(tmp_path: Path) -> None:
+    # Nothing else looks for what nobody carries.
+    async with host(tmp_path, tuning=Tuning(takeover_look=3_600)) as one:
+        one.traps.set("engine.take, away")
+        await one.post("/v1/sessions", {"runtime": "finn", "native_id": "new"}, status=503)
+        async with asyncio.timeout(30):
+            while "new" not in {link.native_id for shown in one.gateway.runtimes() for link in shown.links}:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("place", ["link.cork", "link.uncork"])
+async def test_a_link_that_cannot_be_corked_costs_itself_alone(tmp_path: Path, place: str) -> None:
+    async with host(tmp_path, able={"delivery": "silence"}, tuning=Tuning(sweep=0.5, link_first=0.02)) as one:
+        one.finn.say(ToolRequested(native_call_id="long", tool="slow"))
+        call = await one.call_of("long")
+        one.traps.set(place)
+        await one.say("finn", "said while it cannot be corked")
+        await one.traps.springs(place)
+        await until(lambda: _logged(one, place))
+        assert one.faults() == {"link": 1}
+        await one.is_well()
+        assert "said while it cannot be corked" in one.finn.texts()
+        # The session has gone on, and with it what was under way.
+        one.traps.set("slow ends")
+        await one.told(one.finn, lambda: "long" in one.finn.results(), "long")
+        assert (await one.get(f"/v1/calls/{call['call_id']}"))["attempt"] == 1
+
+
 # Executors and destinations
 
 

@@ -8,6 +8,7 @@ import pytest
 import uvloop
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.guard import FAULTS
 from gateway.http.server import most_connections
 from gateway.http.sse import WIRE, Wire
 from gateway.runtime.tuning import Tuning
@@ -196,6 +197,20 @@ async def test_a_request_that_gets_no_answer_is_told_so_in_the_end(monkeypatch: 
         async with in_process(made.gateway, {}) as stranger:
             answer = await stranger.get("/readyz")
     assert (answer.status_code, answer.json()["type"].rsplit("/", 1)[1]) == (503, "overloaded")
+
+
+async def test_what_takes_too_long_inside_is_a_mistake_and_no_late_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with environment_of() as made:
+
+        async def late() -> EngineHealth:
+            raise TimeoutError("its own socket took too long")
+
+        monkeypatch.setattr(made.engine, "health", late)
+        before = FAULTS.total["http"]
+        async with in_process(made.gateway, {}) as stranger:
+            answer = await stranger.get("/readyz")
+        assert (answer.status_code, answer.json()["type"].rsplit("/", 1)[1]) == (500, "internal")
+        assert FAULTS.total["http"] == before + 1
 
 
 def test_a_connection_that_is_gone_is_written_nothing() -> None:

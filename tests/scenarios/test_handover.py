@@ -24,7 +24,7 @@ from gateway.store.memory import MemoryEngine
 from gateway.store.memory_tables import SharedMemory
 from gateway.store.port import Engine
 from gateway.store.rows import Send
-from gateway.store.step import HANDOVER
+from gateway.store.step import HANDOVER, Committed, Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, close_session, open_session
 from tests.scenarios.environment import GOOD, Scene, ended, until
 from tests.scenarios.hooks import PATIENCE
@@ -279,8 +279,8 @@ class LookedAt(MemoryEngine):
         return found
 
 
-async def _nothing_pending(engine: Engine) -> bool:
-    return not await engine.pending_sends(target=HANDOVER)
+async def _nothing_pending(engine: Engine, session_id: SessionId | None = None) -> bool:
+    return not await engine.pending_sends(session_id=session_id, target=HANDOVER)
 
 
 @pytest.mark.parametrize("end", ["closed", "erased", "late"])
@@ -310,6 +310,30 @@ async def test_what_nobody_takes_up_goes_with_the_session_or_in_time(end: str) -
         assert dropped["count"] == 2
         states = [row.state for sequence in (2, 3) for row in await engine.sends_of(ALICE, sequence)]
         assert states == ["moot", "moot"]
+
+
+class FaultyFor(MemoryEngine):
+    """A store that takes no word about what was left for one session."""
+
+    session_id: SessionId
+
+    async def commit(self, step: Step) -> Committed:
+        if step.session_id == self.session_id and step.send_changes:
+            raise RuntimeError("nobody foresees it")
+        return await super().commit(step)
+
+
+async def test_what_one_session_fails_on_keeps_no_other_from_what_was_left_for_it() -> None:
+    clock, other = FakeClock(), SessionId("bob")
+    async with FaultyFor(SystemClock(), SharedMemory(SystemClock())) as engine:
+        engine.session_id = ALICE
+        for session_id in (ALICE, other):
+            await open_session(engine, session_id, native_id=session_id)
+            await stranger(engine, clock).leave(session_id, left([heard(tool_call("far"))]))
+        clock.turn(KEPT + timedelta(seconds=1))
+        async with looking(engine, clock):
+            await until(lambda: _nothing_pending(engine, other))
+        assert not await _nothing_pending(engine, ALICE)
 
 
 def test_what_may_not_come_twice_is_handed_over_only_where_nobody_else_can_have_it() -> None:

@@ -164,3 +164,15 @@ def test_of_an_origin_only_what_it_has_is_kept(origin: Origin) -> None:
         name for name in Origin.__annotations__ if getattr(origin, name) is not None
     ]
     assert decode_envelope(record).origin == origin
+
+
+@pytest.mark.parametrize(
+    "about", [{"losses": None}, {"losses": 3}, {"losses": {"a": 1}}, {"caused_by": "x"}, {"linked_to": 3}]
+)
+def test_what_is_written_about_an_event_in_no_form_that_is_known_can_be_read(about: dict[str, Any]) -> None:
+    body = b'{"kind":"typing.changed","active":true}'
+    record = EventRecord(
+        SessionId("s"), 1, EventId("e"), "typing.changed", "from_runtime", None, 0, body, orjson.dumps(about)
+    )
+    read = decode_envelope(record)
+    assert (read.caused_by, read.losses, read.linked_to) == (None, (), None)
