@@ -15,8 +15,9 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass
 from random import random
 from sys import intern
+from threading import Thread
 from types import TracebackType
-from typing import Any, TypeVar, TypeVarTuple, Unpack
+from typing import Any, TypeVar, TypeVarTuple, Unpack, cast
 
 import structlog
 
@@ -242,6 +243,39 @@ async def in_time(seconds: float | None, what: str) -> AsyncGenerator[asyncio.Ti
         if not deadline.expired():
             raise
         raise TimeoutError(f"{what} took longer than {seconds:g} s") from exc
+
+
+async def in_thread(name: str, call: Callable[[], T], *, within: float, what: str) -> T:
+    """Run what may block in a thread of its own; one that takes longer is left behind, and holds up nobody.
+
+    Raises:
+        TimeoutError: it took longer.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, exc: BaseException | None) -> None:
+        if answer.done():
+            return
+        if exc is not None:
+            answer.set_exception(exc)
+        else:
+            answer.set_result(cast("T", result))
+
+    def work() -> None:
+        result, fault = None, None
+        try:
+            result = call()
+        # It is whoever waits for it who gets it, in the loop's thread.
+        except BaseException as exc:  # noqa: BLE001
+            fault = exc
+        # A loop that was closed meanwhile has nobody left who waits.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(guard_call(name, settle), result, fault)
+
+    Thread(target=work, name=f"dragoman-{name}", daemon=True).start()
+    async with in_time(within, what):
+        return await answer
 
 
 def guard_call(name: str, call: Callable[[*Args], object]) -> Callable[[*Args], None]:

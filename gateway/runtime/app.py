@@ -216,6 +216,7 @@ class Gateway:
                 runtimes=self._runtimes,
                 takeover=self._member.takeover,
                 tasks=self._tasks,
+                reread_within=tuning.reread,
             ),
         )
         self.dead_letters = DeadLetters(

@@ -10,7 +10,7 @@ import structlog
 
 from gateway.adapter.port import Adapter
 from gateway.errors import DragomanError, InvalidConfiguration, Problem
-from gateway.guard import FAULTS, Tasks, awaited, guard, guard_call, is_fault
+from gateway.guard import FAULTS, Tasks, awaited, guard, guard_call, in_thread, is_fault
 from gateway.json_members import MEMBERS
 from gateway.runtime.bounds import breaker_rules, executor_limits, session_limit
 from gateway.runtime.calls.breaker import Breakers
@@ -47,6 +47,8 @@ class Configured:
     runtimes: Runtimes
     takeover: Takeover
     tasks: Tasks
+    reread_within: float
+    """Seconds that reading the file again may take."""
 
 
 class Configuration:
@@ -110,7 +112,7 @@ class Configuration:
 
     async def _reload(self) -> Reloaded:
         async with self._reloading:
-            old, new = self.settings, self._reread()
+            old, new = self.settings, await self._read()
             _refuse_what_stays(old, new)
             # What an earlier reload has begun and could not finish is finished by this one.
             changed = tuple(dict.fromkeys((*self._unfinished, *changed_paths(old, new))))
@@ -131,6 +133,14 @@ class Configuration:
             self._unfinished = ()
             log.info("configuration reloaded", changed=list(changed))
             return Reloaded(changed)
+
+    async def _read(self) -> Settings:
+        """Read the file again, beside everything else: it may be long, and a disk may hang."""
+        try:
+            return await in_thread("reload", self._reread, within=self._parts.reread_within, what="reading it")
+        except TimeoutError as exc:
+            fault = Problem(path="", message=f"{exc}; does a disk or a folder of secrets hang?")
+            raise InvalidConfiguration("reload", (fault,)) from exc
 
     async def _attempt(self, name: str | None) -> BaseException | None:
         """Bring a runtime about, or take up sessions where there is no name; says what the reload failed on."""

@@ -18,6 +18,8 @@ class Tuning:
     adapter: float = 600.0
     """How long an adapter may take to create, to connect, to answer a send or a question, or to close a link. Its own
     deadlines are shorter; beyond this one it hangs, and its link is made anew."""
+    reread: float = 30.0
+    """How long reading the configuration again may take, with all files that it names."""
     takeover_look: float = 1.0
     """Between two looks for sessions that nobody carries."""
     feed_look: float = 1.0

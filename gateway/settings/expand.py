@@ -115,8 +115,12 @@ def _fill_in(text: str, place: Place, notes: _Notes) -> str:
 
 
 def _read_secret(name: str, place: Place, notes: _Notes) -> str | None:
+    path = notes.folder / name
     try:
-        with (notes.folder / name).open("rb") as file:
+        if path.is_fifo():
+            # It would be waited for until somebody writes to it.
+            raise ValueError("it is a pipe, and no file")
+        with path.open("rb") as file:
             content = file.read(MAX_SECRET_FILE + 1)
         if len(content) > MAX_SECRET_FILE:
             raise ValueError(f"it is larger than {MAX_SECRET_FILE:,} bytes")

@@ -1,5 +1,7 @@
 """A reload of which each step raises in turn: nothing is left half-done, and the next one finishes what is left."""
 
+import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -152,6 +154,22 @@ async def test_a_reload_that_changed_nothing_leaves_nothing_to_finish(running: H
     await running.post("/v1/reload", status=500)
     running.config.write_text(before)
     assert (await running.post("/v1/reload", status=200))["changed"] == []
+
+
+async def test_a_file_that_cannot_be_read_in_time_holds_up_nothing_and_changes_nothing(tmp_path: Path) -> None:
+    async with host(tmp_path, tuning=Tuning(sweep=0.5, reread=0.5)) as running:
+        before = running.config.read_text()
+        running.config.unlink()
+        # As a disk that hangs: it is waited for until somebody writes to it.
+        os.mkfifo(running.config)
+        reloading = asyncio.create_task(running.http.post("/v1/reload"))
+        await running.is_well()
+        answer = await reloading
+        assert (answer.status_code, "longer than 0.5 s" in answer.text) == (422, True)
+        await asyncio.to_thread(running.config.write_text, before)
+        running.config.unlink()
+        running.config.write_text(before)
+        assert (await running.post("/v1/reload", status=200))["changed"] == []
 
 
 async def _has_session(running: Host, native_id: str) -> bool:
