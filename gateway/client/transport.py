@@ -18,6 +18,7 @@ import httpx
 from pydantic import SecretStr, ValidationError
 
 from gateway.client.errors import ClientError, GatewayUnreachable, RequestRefused, UnexpectedAnswer
+from gateway.hidden import Hidden
 from gateway.http.answers import Problem
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -53,6 +54,8 @@ class Transport:
         self.largest_answer = largest_answer
         self.retries, self.pause = retries, pause
         self._key = None if key is None else SecretStr(check_header(key, "an API key"))
+        self._hidden = Hidden(() if key is None else (key,))
+        """What a strange server may send back."""
         self._timeout = timeout
         self._is_own = http_client is None
         # A proxy of the environment knows nothing of this machine's own addresses, and only TLS needs certificates.
@@ -181,7 +184,7 @@ class Transport:
         if _media_type(answer) not in _JSON:
             raise self._stranger(answer)
         try:
-            value: Any = json.loads(raw if answer.is_success else self._mask(raw.decode()))
+            value: Any = json.loads(raw if answer.is_success else self._hidden.mask(raw.decode()))
         except (ValueError, RecursionError):
             raise self._stranger(answer) from None
         if not isinstance(value, dict):
@@ -230,13 +233,6 @@ class Transport:
             why = type(exc).__name__ if arrived else str(exc)[:200]
             text = f"the connection to {self.url} broke" if arrived else f"no gateway answers at {self.url}"
             raise GatewayUnreachable(f"{text} ({why})", arrived=arrived) from None
-
-    def _mask(self, text: str) -> str:
-        """Hide the API key, which a strange server may send back."""
-        if self._key is None:
-            return text
-        key = self._key.get_secret_value()
-        return text.replace(json.dumps(key)[1:-1], "***").replace(key, "***")
 
 
 def check_header(given: str, what: str) -> str:

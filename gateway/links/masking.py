@@ -4,26 +4,21 @@ import logging
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from urllib.parse import quote, quote_plus
+
+from gateway.hidden import MASK, Hidden
 
 _QUERY_SECRET = re.compile(r"((?:api_?key|session_api_key|token|secret|password)=)[^&\s'\"#]+", re.IGNORECASE)
-MASK = "***"
 
 
 class Mask:
-    """Replaces known secrets, in every spelling a URL gives them, and whatever a query string calls a key."""
+    """Replaces known secrets, in every spelling, and whatever a query string calls a key."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        spellings = {form for secret in secrets if secret for form in (secret, quote(secret, ""), quote_plus(secret))}
-        # The longest first, so that no spelling is cut by a shorter one.
-        self._spellings = sorted(spellings, key=len, reverse=True)
+        self._hidden = Hidden(secrets)
 
     def __call__(self, text: object) -> str:
         """Return the text without its secrets."""
-        masked = str(text)
-        for spelling in self._spellings:
-            masked = masked.replace(spelling, MASK)
-        return _QUERY_SECRET.sub(rf"\g<1>{MASK}", masked)
+        return _QUERY_SECRET.sub(rf"\g<1>{MASK}", self._hidden.mask(str(text)))
 
 
 class _MaskingFilter(logging.Filter):

@@ -1,15 +1,13 @@
 """Takes secrets out of whatever is about to be logged: query strings, headers, known values."""
 
-import json
 import re
 import traceback
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import isfinite
 from typing import Any, cast
-from urllib.parse import quote, quote_plus
 
-MASK = "***"
+from gateway.hidden import MASK, NOTHING, Hidden, spellings
 
 _MAX_VALUE = 2_000
 _MAX_END = 8_000
@@ -56,35 +54,23 @@ _SIGNS = tuple(dict.fromkeys(sign for signs, _, _ in _RULES for sign in signs))
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """What steers terminals, ends lines for some readers, or turns the direction of writing."""
 
-_ESCAPE_SIGNS = ("%", "\\")
-
-_known: set[str] = set()
-_bare: list[str] = []
-"""Those in which nothing is escaped."""
-_pattern: list[re.Pattern[str]] = []
+_known = [NOTHING]
 
 
 def register_secret(value: str) -> None:
-    """Have a value replaced wherever it turns up, also percent-encoded or JSON-escaped.
+    """Have a value replaced wherever it turns up, in every spelling.
 
     Values of fewer than 4 characters are not taken: they would blank out half of every line.
     """
-    if len(value) < _SHORTEST_SECRET or value in _known:
+    if len(value) < _SHORTEST_SECRET or is_registered(value):
         return
-    plain = value.encode("utf-8", "backslashreplace").decode()
-    escaped = json.dumps(plain, ensure_ascii=False)[1:-1]
-    _known.update(
-        (value, plain, escaped, json.dumps(plain)[1:-1], repr(plain)[1:-1], quote(plain, safe=""), quote_plus(plain))
-    )
-    # The longest first, so that of two secrets one of which begins the other both go whole.
-    _bare[:] = [one for one in _known if not any(sign in one for sign in _ESCAPE_SIGNS)]
-    _pattern[:] = [re.compile("|".join(re.escape(one) for one in sorted(_known, key=len, reverse=True)))]
+    _known[0] = Hidden((*_known[0].texts, value))
     _name.cache_clear()
 
 
 def is_registered(value: str) -> bool:
     """Whether a value is known to be a secret."""
-    return value in _known
+    return value in _known[0].texts
 
 
 def mask_text(text: str, *, keep_end: bool = False) -> str:
@@ -97,11 +83,10 @@ def mask_text(text: str, *, keep_end: bool = False) -> str:
         text = text[-_MAX_READ:] if keep_end else text[:_MAX_READ]
     if not text.isascii():
         text = text.encode("utf-8", "backslashreplace").decode()
-    for known in _pattern:
-        text = known.sub(MASK, text)
+    text = _known[0].mask(text)
     if cut:
         # Half a secret may stand where the text was cut.
-        longest = max(map(len, _known), default=0)
+        longest = max((len(spellings(known)) for known in _known[0].texts), default=0)
         text = text[longest:].partition("\n")[2] if keep_end else text[: len(text) - longest]
     if any(sign in text for sign in _SIGNS):
         for signs, rule, replacement in _RULES:
@@ -137,7 +122,7 @@ def _are_plain(facts: dict[str, Any]) -> bool:
     text = " ".join(texts)
     if not (text.isascii() and text.isprintable()) or len(text) > _MAX_VALUE or len(facts) > _MAX_MEMBERS:
         return False
-    return not any(sign in text for sign in (*_ESCAPE_SIGNS, *_SIGNS, *_bare))
+    return not any(sign in text for sign in (*_SIGNS, *_known[0].signs))
 
 
 def masked(value: Any, *, keep_end: bool = False, depth: int = 0) -> Any:
@@ -176,7 +161,7 @@ def _number(value: float) -> Any:
         small = value if value.bit_length() < 64 else f"an integer of {value.bit_length()} bits"
     else:
         small = value if isfinite(value) else repr(value)
-    return small if not _pattern or mask_text(str(small)) == str(small) else MASK
+    return small if mask_text(str(small)) == str(small) else MASK
 
 
 def _write(value: Any) -> str:

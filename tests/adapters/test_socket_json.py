@@ -1,5 +1,6 @@
 """JSON, packets and masks of the socket links: nothing a peer writes raises, nothing secret shows."""
 
+import re
 from typing import Any
 from uuid import UUID
 
@@ -233,6 +234,19 @@ def test_a_mask_hides_a_secret_in_every_spelling_and_whatever_a_query_calls_a_ke
     assert "t1" not in text
     assert "agentId=a" in text
     assert "x=1" in text
+
+
+@pytest.mark.parametrize(
+    "quoted",
+    [
+        "GET /?agentId=a&x=ak%2bone%2ftwo%22three",
+        "GET /?agentId=a&x=ak%2bone%2Ftwo%22three",
+        r'{"x": "ak+one\/two\"three"}',
+        r'"{\"x\": \"ak+one/two\\\"three\"}"',
+    ],
+)
+def test_a_mask_hides_a_secret_in_small_hex_and_as_json(quoted: str) -> None:
+    assert not re.search("one|two|three", Mask(('ak+one/two"three',))(quoted))
 
 
 @pytest.mark.requirement("A40")

@@ -1,5 +1,6 @@
 """What each answer of an executor means (gateway/executors/README.md#answers), row by row, on paper."""
 
+import json
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -7,12 +8,14 @@ from typing import Any
 import orjson
 import pytest
 from hypothesis import given, strategies as st
+from pydantic import AnyHttpUrl, SecretStr
 
 from gateway.executors.port import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain, outcome_from
 from gateway.executors.webhook.answers import MAX_TEXT, read_answer, read_copied, read_retry_after
 from gateway.executors.webhook.client import AddressForbidden, ConnectionBroken, NotSent
-from gateway.executors.webhook.hidden import Hidden
 from gateway.executors.webhook.reader import HttpAnswer, Unread
+from gateway.executors.webhook.sent import sent_to
+from gateway.hidden import Hidden
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 CALL = "tool.requested"
@@ -329,3 +332,27 @@ def test_secrets_that_were_sent_are_masked_in_an_error_and_left_alone_in_a_resul
         answer = read_answer(received, "tool.requested", now=lambda: NOW, hidden=Hidden([secret]))
         assert isinstance(answer, Answered)
         assert (answer.outcome.error or answer.outcome.result) == shown
+
+
+@pytest.mark.parametrize(
+    "quoted",
+    [
+        "POST /x?token=aaaa%2Fbbbb%2Bcccc%3D%3D&also=s%61me-canary HTTP/1.1",
+        "POST /x?token=aaaa%2fbbbb%2bcccc%3d%3d&also=same-canary HTTP/1.1",
+        "POST /x?token=aaaa%2fbbbb%2Bcccc%3d%3D HTTP/1.1",
+        "POST /x?token=aaaa/bbbb%2Bcccc== HTTP/1.1",
+        'headers were {"x-realm": "the \\"bbbb\\" realm"}',
+        r'body was "{\"x-realm\": \"the \\\"bbbb\\\" realm\"}"',
+        "url was http://me:%40bbbb%2f%3acccc@h/",
+    ],
+)
+def test_what_was_sent_is_masked_in_an_error_in_every_spelling(quoted: str) -> None:
+    url = AnyHttpUrl("https://me:%40bbbb%2F%3Acccc@h/x?token=aaaa%2Fbbbb%2Bcccc%3D%3D&also=s%61me-canary&lang=de%2Fch")
+    hidden = sent_to(url, [SecretStr("whsec_secret")], {"x-realm": 'the "bbbb" realm'})
+    for exchange in (received(200, {"outcome": "failure", "error": quoted}), received(400, {"detail": quoted})):
+        answer = read_answer(exchange, CALL, now=lambda: NOW, hidden=hidden)
+        text = failed(answer)
+        assert "***" in text
+        assert not re.search("aaaa|bbbb|cccc|canary", text)
+    assert hidden.may_be_in(json.dumps(quoted).encode())
+    assert hidden.mask("no lang=de%2Fch, nor de/ch") == "no lang=de%2Fch, nor de/ch"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.hidden import Hidden
 from gateway.runtime import log, masking
 from gateway.serve import read_configuration
 
@@ -38,8 +39,7 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Forget, for one test, the secrets that other tests of this process have registered."""
     with monkeypatch.context() as patched:
         # There is no way to unregister a secret, and no process wants one.
-        patched.setattr(masking, "_known", set[str]())
-        patched.setattr(masking, "_pattern", [])
+        patched.setattr(masking, "_known", [Hidden()])
         yield
 
 

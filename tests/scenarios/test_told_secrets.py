@@ -1,5 +1,7 @@
 """An executor that tells secrets back which were sent to it: its result is its own word, its errors are masked."""
 
+from urllib.parse import quote
+
 import httpx
 import pytest
 from fastapi import Response
@@ -35,10 +37,13 @@ async def test_a_result_with_a_secret_is_passed_on_counted_and_logged_once(
         newer.hooks.scripts["ask"] = success(1, updates=[update("table", said=TOKEN)])
         await ended(await newer.agent.call("ask", GOOD))
         assert await counted(gateway) == 4
+        newer.hooks.scripts["ask"] = success(f"/tools?realm={quote(REALM)}")
+        await ended(await newer.agent.call("ask", GOOD))
+        assert await counted(gateway) == 5
         for harmless in (PLAIN, {"n": 2**60}, None):
             newer.hooks.scripts["ask"] = success(harmless)
             await ended(await newer.agent.call("ask", GOOD))
-        assert await counted(gateway) == 4
+        assert await counted(gateway) == 5
     told = [line for line in capsys.readouterr().err.splitlines() if "tells a secret" in line]
     assert len(told) == 1
     assert "canary" not in told[0]

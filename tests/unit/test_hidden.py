@@ -1,11 +1,14 @@
-"""Where a look through the text of an answer says that no secret is in it, none is, however it was written."""
+"""A secret is found however it is written, and where a look through an answer says that none is in it, none is."""
 
 import json
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote, quote_plus
 
+import pytest
 from hypothesis import example, given, strategies as st
 
-from gateway.executors.webhook.hidden import Hidden
+from gateway.hidden import Hidden, spellings
 
 letters = st.sampled_from('ab/"\\\n\té🂡0')
 texts = st.text(letters, max_size=6)
@@ -56,3 +59,50 @@ def test_a_plain_answer_needs_no_second_look() -> None:
     assert not hidden.may_be_in(b'{"outcome": "success", "result": "one\\ntwo \\"three\\""}')
     assert hidden.may_be_in(b'{"outcome": "success", "result": "whsec_abc\\/def+ghi="}')
     assert hidden.may_be_in(b'{"outcome": "success", "result": "Bearer\\u0020tok"}')
+
+
+def in_small_hex(text: str) -> str:
+    return "%".join(part[:2].lower() + part[2:] if number else part for number, part in enumerate(text.split("%")))
+
+
+WRITERS: dict[str, Callable[[str], str]] = {
+    "as it is": str,
+    "a path": quote,
+    "a query": lambda text: quote(text, safe=""),
+    "a form": quote_plus,
+    "a path in small hex": lambda text: in_small_hex(quote(text)),
+    "a query in small hex": lambda text: in_small_hex(quote(text, safe="")),
+    "a query in hex of both kinds": lambda text: in_small_hex(quote(text[:4], safe="")) + quote(text[4:], safe=""),
+    "a query as a browser writes it": lambda text: quote_plus(text, safe="*").replace("~", "%7E"),
+    "JSON": lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
+    "JSON in ASCII": lambda text: json.dumps(text)[1:-1],
+    "JSON as PHP writes it": lambda text: json.dumps(text)[1:-1].replace("/", "\\/"),
+    "JSON as Go writes it": lambda text: json.dumps(text)[1:-1].replace("&", "\\u0026").replace("<", "\\u003C"),
+    "JSON within JSON": lambda text: json.dumps(json.dumps(text))[3:-3],
+    "Python": lambda text: repr(text)[1:-1],
+}
+
+
+@given(
+    st.text(st.sampled_from("aB3/+= \"'\\&<~*%.-\n\x1b\u2028é🂡"), min_size=1, max_size=12),
+    st.sampled_from(sorted(WRITERS)),
+)
+@example("aaaa/bbbb+cccc==", "a query in small hex")
+@example('with "quotes"', "JSON within JSON")
+@example("\\" * 12, "JSON within JSON")
+def test_a_secret_is_masked_and_looked_for_in_every_spelling(secret: str, writer: str) -> None:
+    written = WRITERS[writer](secret)
+    hidden = Hidden([secret])
+    assert hidden.mask(f"({written})") == "(***)"
+    assert hidden.may_be_in(json.dumps({"error": written}).encode())
+    assert len(written) <= len(spellings(secret))
+
+
+@pytest.mark.parametrize("text", ["ab%2Gcd", "ab%2F", "ab cd", "AB/CD", "AB%2FCD", "ab\\%2Fcd", "%61b%2Fcd", "ab//cd"])
+def test_what_is_no_spelling_is_left_alone(text: str) -> None:
+    assert Hidden(["ab/cd"]).mask(text) == text
+
+
+def test_of_two_secrets_one_of_which_begins_the_other_the_whole_goes() -> None:
+    assert Hidden(["abc/", "", "abc/def"]).mask("abc%2fdef abc/d") == "*** ***d"
+    assert Hidden([""]).mask("text") == Hidden().mask("text") == "text"

@@ -257,7 +257,11 @@ def test_a_secret_of_any_letters_is_masked_in_any_spelling(letters: str, before:
     # Registered for good, so its beginning keeps it from blanking out words of the other tests.
     secret = f"¤canary¤{letters}"
     log.register_secret(secret)
-    for spelling in (secret, json.dumps(secret)[1:-1], quote(secret.encode("utf-8", "backslashreplace"), safe="")):
+    quoted = quote(secret.encode("utf-8", "backslashreplace"), safe="")
+    for spelling in (
+        *(secret, json.dumps(secret)[1:-1], json.dumps(json.dumps(secret))[3:-3]),
+        *(quoted, quoted.replace("%C2%A4", "%c2%a4"), quoted.replace("%C2%A4", "%c2%A4")),
+    ):
         assert "canary" not in mask_text(f"{before}{spelling}{after}")
 
 

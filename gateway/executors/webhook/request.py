@@ -13,7 +13,7 @@ from yarl import URL
 
 from gateway.clock import Clock
 from gateway.errors import OperatorError
-from gateway.executors.webhook.hidden import sent_to
+from gateway.executors.webhook.sent import sent_to
 from gateway.executors.webhook.signing import Signer
 
 # These describe the connection, or bodies as our side writes and reads them; other values would break the exchange.

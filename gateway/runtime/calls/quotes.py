@@ -9,7 +9,8 @@ import orjson
 import structlog
 
 from gateway.executors.port import Answered
-from gateway.executors.webhook.hidden import Hidden, sent_to
+from gateway.executors.webhook.sent import sent_to
+from gateway.hidden import Hidden
 from gateway.runtime.masking import is_registered
 from gateway.runtime.metrics import Metrics
 from gateway.settings.model import ExecutorSpec, WebhookSpec
@@ -23,7 +24,7 @@ class Quotes:
     def __init__(self, metrics: Metrics, executors: Mapping[str, ExecutorSpec]) -> None:
         self._metrics = metrics
         self._sent: Mapping[str, Hidden] = {}
-        self._secret: Mapping[str, tuple[bytes, ...]] = {}
+        self._secret: Mapping[str, Hidden] = {}
         self._noted: set[str] = set()
         """Executors of which it was logged that they tell secrets back."""
         self.configure(executors)
@@ -36,8 +37,7 @@ class Quotes:
             if isinstance(spec, WebhookSpec)
         }
         self._secret = {
-            name: tuple(_write(value)[1:-1] for value in sent.texts if is_registered(value))
-            for name, sent in self._sent.items()
+            name: Hidden(value for value in sent.texts if is_registered(value)) for name, sent in self._sent.items()
         }
 
     def look_through(self, executor: str, answer: Answered) -> Answered:
@@ -52,12 +52,12 @@ class Quotes:
         return replace(answer, outcome=answer.outcome.model_copy(update={"error": masked}))
 
     def _note(self, executor: str, answer: Answered) -> None:
-        secrets = self._secret[executor]
+        secret = self._secret[executor]
         said = [answer.outcome.result, *(update.model_dump() for update in answer.updates)]
-        if not secrets or said == [None]:
+        if not secret.texts or said == [None]:
             return
         written = _write(said)
-        if not any(secret in written for secret in secrets):
+        if secret.mask(written) == written:
             return
         self._metrics.secret_in_result(executor)
         if executor not in self._noted:
@@ -65,9 +65,9 @@ class Quotes:
             log.warning("a result tells a secret that was sent to its executor; it is passed on", executor=executor)
 
 
-def _write(value: Any) -> bytes:
+def _write(value: Any) -> str:
     try:
-        return orjson.dumps(value)
+        return orjson.dumps(value).decode()
     except orjson.JSONEncodeError:
         # It knows no integers beyond 64 bits.
-        return json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "replace")
+        return json.dumps(value, ensure_ascii=False, default=str)
