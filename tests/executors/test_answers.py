@@ -13,6 +13,7 @@ from gateway.executors.webhook.answers import MAX_TEXT, read_answer, read_copied
 from gateway.executors.webhook.client import AddressForbidden, ConnectionBroken, NotSent
 from gateway.executors.webhook.hidden import Hidden
 from gateway.executors.webhook.reader import HttpAnswer, Unread
+from gateway.http.app import describe
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 CALL = "tool.requested"
@@ -329,3 +330,20 @@ def test_secrets_that_were_sent_are_masked_in_an_error_and_left_alone_in_a_resul
         answer = read_answer(received, "tool.requested", now=lambda: NOW, hidden=Hidden([secret]))
         assert isinstance(answer, Answered)
         assert (answer.outcome.error or answer.outcome.result) == shown
+
+
+@pytest.mark.parametrize("kind", [CALL, *REPLY_KINDS])
+def test_the_document_says_of_each_status_whether_it_is_tried_again(kind: str) -> None:
+    described = describe("9.9.9").openapi()["webhooks"][kind]["post"]["responses"]
+    for status in range(400, 600):
+        text = described.get(str(status), described[f"{status // 100}XX"])["description"]
+        match read(received(status, retry_after="1"), kind):
+            case NotProcessed():
+                assert "ot processed" in text, status
+                assert "tried again" in text, status
+            case Uncertain():
+                assert text.startswith("Tried again if the executor is `idempotent`, else "), status
+            case answer:
+                assert failed(answer)
+                assert "tried again" not in text, status
+        assert ("failure" in text) <= (kind == CALL), "of a question nobody is told a failure"

@@ -23,7 +23,7 @@ from tests.executors.peers import serve
 from tests.executors.test_webhook import answer_success, make_executor
 from tests.scenarios.hooks import SECRET, Asked, Hooks, Said
 from tests.scenarios.plain_runtime import plain_gateway
-from tests.webhook_models import MODELS, check_webhook, name_webhook
+from tests.webhook_models import MODELS, check_headers, check_webhook, name_webhook
 
 JSON: st.SearchStrategy[Any] = st.recursive(
     st.none()
@@ -81,6 +81,8 @@ async def test_what_is_sent_of_every_type_is_as_it_is_described(tmp_path: Path) 
 
             await hooks.change.until(all_came, 5, what=lambda: str({name_webhook(one.body) for one in hooks.asked}))
         assert {check_webhook(one.body) for one in hooks.asked} == set(MODELS)
+        for one in hooks.asked:
+            check_headers(name_webhook(one.body), one.headers)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
