@@ -18,6 +18,7 @@ from gateway.events import (
     ToolRequested,
 )
 from gateway.executors.webhook.models import ToolRequestedData
+from gateway.kit.calls import RequestedCall
 from gateway.testing.conformance.executor import make_request
 from tests.executors.peers import serve
 from tests.executors.test_webhook import answer_success, make_executor
@@ -118,3 +119,10 @@ def test_what_is_not_as_it_is_described_is_seen(spoil: bytes) -> None:
 
 def test_the_requests_of_the_executor_suite_are_of_the_documented_form() -> None:
     ToolRequestedData.model_validate_json(orjson.dumps(make_request().data))
+    assert make_request().data.keys() == ToolRequestedData.model_fields.keys()
+
+
+def test_the_kit_reads_every_member_of_a_call_and_wants_none_that_may_be_missing() -> None:
+    sent, read = ToolRequestedData.model_fields, RequestedCall.model_fields
+    assert read.keys() == sent.keys()
+    assert {name for name in read if read[name].is_required()} <= {name for name in sent if sent[name].is_required()}
