@@ -10,9 +10,8 @@ from hypothesis import given, strategies as st
 
 from gateway.executors.port import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain, outcome_from
 from gateway.executors.webhook.answers import MAX_TEXT, read_answer, read_copied, read_retry_after
-from gateway.executors.webhook.client import AddressForbidden, ConnectionBroken, NotSent
 from gateway.executors.webhook.hidden import Hidden
-from gateway.executors.webhook.reader import HttpAnswer, Unread
+from gateway.executors.webhook.reader import AddressForbidden, ConnectionBroken, HttpAnswer, NotSent, Unread
 from gateway.http.app import describe
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)

@@ -20,10 +20,9 @@ from gateway.executors.port import (
     Uncertain,
     outcome_from,
 )
-from gateway.executors.webhook.client import AddressForbidden, ConnectionBroken, Exchange, NotSent
 from gateway.executors.webhook.hidden import NOTHING, Hidden
 from gateway.executors.webhook.json_body import read_json
-from gateway.executors.webhook.reader import HttpAnswer, Unread
+from gateway.executors.webhook.reader import AddressForbidden, ConnectionBroken, Exchange, HttpAnswer, NotSent, Unread
 
 MAX_RETRY_AFTER = timedelta(hours=1)
 MAX_TEXT = 500
