@@ -133,7 +133,7 @@ async def test_a_call_from_outside_is_waited_for_and_its_key_makes_it_one(here: 
     done = await waiting
     assert done.outcome == Outcome(outcome="success", result={"cards": ["7H"]})
     assert len(environment.backend.asked) == 1
-    history = await dragoman.call_story(done)
+    history = await dragoman.call_history(done)
     assert history.outcome == done.outcome
     assert [one.event.kind for one in history.events] == ["tool.requested", "tool.finished"]
     environment.backend.answers["ask_for_cards"] = Answered(Outcome(outcome="failure", error="nobody plays"))
@@ -155,7 +155,7 @@ async def test_a_call_that_nobody_ends_is_given_back_open_and_can_be_canceled(he
     await dragoman.cancel_call(call, reason="nobody waits")
     assert environment.backend.canceled[0].data["reason"] == "nobody waits"
     await dragoman.settle_call(call, "canceled", error="as asked")
-    ended = await dragoman.call_story(call, wait=20)
+    ended = await dragoman.call_history(call, wait=20)
     assert (ended.state, ended.outcome and ended.outcome.outcome) == ("canceled", "canceled")
 
 
