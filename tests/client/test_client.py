@@ -73,6 +73,8 @@ async def test_it_plays_the_script_of_the_generated_clients() -> None:
             await dragoman.report_progress(call, {"percent": 40})
             said.append("202")
             said.append((await dragoman.settle_call(call, "success", result={"cards": ["7H"]})).state)
+            called = await dragoman.call(session, "ask_for_cards", {"rank": "7"}, key="order-4711", wait=30)
+            said.append(f"200 {called.outcome.result if called.outcome else None}")
             assert said == PLAYED
         await was_told_all(environment)
 
