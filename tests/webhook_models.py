@@ -1,6 +1,7 @@
 """Holds requests to executors and destinations against their models, and against the document that is published."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from gateway.executors.webhook.models import (
     ToolRequestedBody,
     WebhookBody,
 )
+from gateway.http.webhooks import WebhookHeaders
 
 MODELS: dict[str, type[WebhookBody]] = {
     "tool.requested": ToolRequestedBody,
@@ -26,6 +28,7 @@ MODELS: dict[str, type[WebhookBody]] = {
     "question.asked": QuestionBody,
     "event.copied": CopyBody,
 }
+_OF_HTTP = {"accept", "accept-encoding", "content-length", "content-type", "host", "user-agent"}
 _DOCUMENT: dict[str, Any] = json.loads((Path(__file__).parents[1] / "config/openapi.json").read_text(encoding="utf-8"))
 
 
@@ -51,3 +54,16 @@ def check_webhook(body: bytes) -> str:
     except (ValidationError, jsonschema_rs.ValidationError) as exc:
         raise ValueError(f"{name} is not as it is described: {exc}") from exc
     return name
+
+
+def check_headers(name: str, headers: Mapping[str, str]) -> None:
+    """Check the headers of a request to which the configuration has added none.
+
+    Raises:
+        ValueError: they are not those that are described.
+    """
+    ours = {header: value for header, value in headers.items() if header not in _OF_HTTP}
+    described = {one["name"] for one in _DOCUMENT["webhooks"][name]["post"]["parameters"] if one["in"] == "header"}
+    if strange := ours.keys() - described:
+        raise ValueError(f"{name} has headers that are not described: {sorted(strange)}")
+    WebhookHeaders.model_validate({header.replace("-", "_"): value for header, value in ours.items()})

@@ -46,8 +46,8 @@ class Encoded:
 class Codec(Protocol):
     """Translate one protocol, both ways; symmetrical, stateless, total and pure.
 
-    It maps only kinds the protocol has natively and covers every message in both directions, so
-    that the same codec serves a link (our client side) and a facade (our server side).
+    It maps only kinds the protocol has natively and covers every message in both directions, as
+    either side of the protocol says it.
     """
 
     def decode(self, frame: Frame) -> tuple[Draft, ...]:

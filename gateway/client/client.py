@@ -212,7 +212,7 @@ class Client:
 
         return await self._until_ended(ask, wait)
 
-    async def call_story(self, call: Call | str, *, wait: float = 0) -> CallWithStory:
+    async def call_history(self, call: Call | str, *, wait: float = 0) -> CallWithStory:
         """Read a call, its outcome and all that happened to it; with `wait`, once it has ended."""
 
         async def ask(hold: float) -> CallWithStory:

@@ -125,7 +125,7 @@ CALLED: dict[str, Any] = {
     "outcome": OUTCOME,
 }
 
-STORY: dict[str, Any] = {**CALL, "outcome": OUTCOME, "events": [REQUESTED], "deliveries": [DELIVERY]}
+HISTORY: dict[str, Any] = {**CALL, "outcome": OUTCOME, "events": [REQUESTED], "deliveries": [DELIVERY]}
 
 DEAD_CALL: dict[str, Any] = {
     "type": "call",
@@ -290,7 +290,7 @@ ANSWERS: dict[str, dict[int, Any]] = {
     "streamEvents": {200: STREAM},
     "redeliverEvent": {202: {"session_id": SESSION_ID, "sequence": 4, "target": "destination:chat-log"}},
     "listCalls": {200: _page(CALL)},
-    "getCall": {200: STORY},
+    "getCall": {200: HISTORY},
     "settleCall": {200: CALL},
     "progressCall": {202: {"call_id": CALL_ID}},
     "cancelCall": {202: CALL},

@@ -32,9 +32,9 @@ def _members(shape: type[answers.Shape], apart: tuple[str, ...]) -> tuple[tuple[
     return tuple(read), attrgetter(*read.values())
 
 
-def show_story(story: CallHistory) -> dict[str, Any]:
+def show_history(history: CallHistory) -> dict[str, Any]:
     """Show a call with all that happened to it."""
-    return show(answers.CallWithStory, story.row, **_told(story))
+    return show(answers.CallWithStory, history.row, **_told(history))
 
 
 def show_called(row: Call, outcome: Outcome | None) -> dict[str, Any]:
@@ -84,16 +84,16 @@ def show_capabilities(status: RuntimeStatus) -> dict[str, Any]:
     )
 
 
-def _outcome(story: CallHistory) -> dict[str, Any] | None:
-    for envelope in reversed(story.envelopes):
-        if envelope.sequence == story.row.outcome_sequence and isinstance(envelope.event, ToolFinished):
+def _outcome(history: CallHistory) -> dict[str, Any] | None:
+    for envelope in reversed(history.envelopes):
+        if envelope.sequence == history.row.outcome_sequence and isinstance(envelope.event, ToolFinished):
             return envelope.event.as_outcome().model_dump()
     return None
 
 
-def _told(story: CallHistory) -> dict[str, Any]:
+def _told(history: CallHistory) -> dict[str, Any]:
     return {
-        "outcome": _outcome(story),
-        "events": [to_json(envelope) for envelope in story.envelopes],
-        "deliveries": [show(answers.Delivery, send) for send in story.sends],
+        "outcome": _outcome(history),
+        "events": [to_json(envelope) for envelope in history.envelopes],
+        "deliveries": [show(answers.Delivery, send) for send in history.sends],
     }

@@ -26,12 +26,20 @@ from gateway.http.operation import options_of
 _NOT_DONE: dict[int | str, dict[str, Any]] = {
     425: {"description": "Not processed: it is tried again."},
     429: {"description": "Not processed: it is tried again, after `Retry-After`."},
-    503: {"description": "With `Retry-After`: not processed, and tried again."},
+    503: {"description": "With `Retry-After`: not processed, and tried again; without, as any 5XX."},
 }
-_UNSURE: dict[int | str, dict[str, Any]] = {
-    "4XX": {"description": "A failure; the text is the `detail` of a problem+json body where there is one."},
-    "5XX": {"description": "Tried again if the executor is `idempotent`, else a failure whose outcome is unknown."},
-}
+
+
+def _without_success(refused: str, *, unsure: str) -> dict[int | str, dict[str, Any]]:
+    """Describe answers that are no success: what a refusal means, and a doubt where nothing is tried again."""
+    doubt = {"description": f"Tried again if the executor is `idempotent`, else {unsure}."}
+    return {408: doubt, 409: doubt, **_NOT_DONE, "4XX": {"description": refused}, "5XX": doubt}
+
+
+_DETAIL = "the text is the `detail` of a problem+json body where there is one."
+_CALL = _without_success(f"A failure; {_DETAIL}", unsure="a failure whose outcome is unknown")
+_MESSAGE = _without_success(f"Not delivered; {_DETAIL}", unsure="not delivered")
+_QUESTION = _without_success("Left to people.", unsure="left to people")
 
 
 class WebhookHeaders(Described):
@@ -41,6 +49,8 @@ class WebhookHeaders(Described):
 
     webhook_id: str
     """The idempotency key: the same on every attempt, for ever."""
+    idempotency_key: str
+    """The same as `webhook-id`."""
     webhook_timestamp: int
     """When this attempt was signed, in Unix seconds."""
     webhook_signature: str | None = None
@@ -74,8 +84,7 @@ router = APIRouter(route_class=WebhookRoute, tags=["webhooks"])
     responses={
         202: {"description": "The outcome comes later, to `callback_url`."},
         204: {"description": "Success; the result is null."},
-        **_NOT_DONE,
-        **_UNSURE,
+        **_CALL,
     },
 )
 async def request_tool(headers: Headers, body: ToolRequestedBody) -> Response:
@@ -105,7 +114,7 @@ async def cancel_tool(headers: Headers, body: ToolCanceledBody) -> Response:
     "message.posted",
     response_model=MessageReply,
     response_description="Whether it was delivered; an empty body is a yes.",
-    responses={**_NOT_DONE, **_UNSURE},
+    responses=_MESSAGE,
 )
 async def post_message(headers: Headers, body: MessageBody) -> Response:
     """Passes a routed message on.
@@ -119,7 +128,7 @@ async def post_message(headers: Headers, body: MessageBody) -> Response:
     "approval.asked",
     response_model=ApprovalReply,
     response_description="The decision.",
-    responses={**_NOT_DONE, **_UNSURE},
+    responses=_QUESTION,
 )
 async def ask_approval(headers: Headers, body: ApprovalBody) -> Response:
     """Asks whether an agent may do something.
@@ -133,7 +142,7 @@ async def ask_approval(headers: Headers, body: ApprovalBody) -> Response:
     "question.asked",
     response_model=QuestionReply,
     response_description="The answer.",
-    responses={**_NOT_DONE, **_UNSURE},
+    responses=_QUESTION,
 )
 async def ask_question(headers: Headers, body: QuestionBody) -> Response:
     """Asks what an agent asks a person.

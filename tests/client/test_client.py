@@ -73,6 +73,8 @@ async def test_it_plays_the_script_of_the_generated_clients() -> None:
             await dragoman.report_progress(call, {"percent": 40})
             said.append("202")
             said.append((await dragoman.settle_call(call, "success", result={"cards": ["7H"]})).state)
+            called = await dragoman.call(session, "ask_for_cards", {"rank": "7"}, key="order-4711", wait=30)
+            said.append(f"200 {called.outcome.result if called.outcome else None}")
             assert said == PLAYED
         await was_told_all(environment)
 
@@ -133,7 +135,7 @@ async def test_a_call_from_outside_is_waited_for_and_its_key_makes_it_one(here: 
     done = await waiting
     assert done.outcome == Outcome(outcome="success", result={"cards": ["7H"]})
     assert len(environment.backend.asked) == 1
-    history = await dragoman.call_story(done)
+    history = await dragoman.call_history(done)
     assert history.outcome == done.outcome
     assert [one.event.kind for one in history.events] == ["tool.requested", "tool.finished"]
     environment.backend.answers["ask_for_cards"] = Answered(Outcome(outcome="failure", error="nobody plays"))
@@ -155,7 +157,7 @@ async def test_a_call_that_nobody_ends_is_given_back_open_and_can_be_canceled(he
     await dragoman.cancel_call(call, reason="nobody waits")
     assert environment.backend.canceled[0].data["reason"] == "nobody waits"
     await dragoman.settle_call(call, "canceled", error="as asked")
-    ended = await dragoman.call_story(call, wait=20)
+    ended = await dragoman.call_history(call, wait=20)
     assert (ended.state, ended.outcome and ended.outcome.outcome) == ("canceled", "canceled")
 
 

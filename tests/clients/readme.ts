@@ -16,6 +16,8 @@ const outcome: Schemas["OutcomeForm"] = { outcome: "success", result: { cards: [
 const progress: operations["progressCall"]["requestBody"]["content"]["application/json"] = { percent: 40 };
 const canceled: NonNullable<operations["cancelCall"]["requestBody"]>["content"]["application/json"] = {};
 const many: NonNullable<operations["redriveDeadLetters"]["requestBody"]>["content"]["application/json"] = { executor: "cards" };
+const wanted: operations["callTool"]["requestBody"]["content"]["application/json"] = { tool: "ask_for_cards", arguments: { rank: "7" }, key: "order-4711" };
+const within: operations["callTool"]["parameters"]["query"] = { wait: 30 };
 const answer: Schemas["AnswerInteraction"] = { decision: "allow", scope: "once" };
 
 // @ts-expect-error an event has a kind
@@ -30,8 +32,8 @@ type Told<Name extends keyof operations, Status extends number> = Status extends
 declare const process: { env: Record<string, string> };
 const { API: api, DRAGOMAN_KEY: key, SESSION: session } = process.env as { [name: string]: string };
 
-async function send(path: keyof paths, names: Record<string, string> = {}, body?: unknown, headers: Record<string, string> = {}) {
-  const url = api + path.replace(/\{(\w+)\}/g, (_, name) => names[name] ?? session!);
+async function send(path: keyof paths, names: Record<string, string> = {}, body?: unknown, headers: Record<string, string> = {}, query = "") {
+  const url = api + path.replace(/\{(\w+)\}/g, (_, name) => names[name] ?? session!) + query;
   const own: Record<string, string> = { authorization: `Bearer ${key}`, ...headers };
   const answer = await fetch(
     url,
@@ -70,6 +72,8 @@ console.log(answered.state);
 console.log((await send("/v1/calls/{call_id}/progress", names, progress)).status);
 const settled = (await (await send("/v1/calls/{call_id}/outcome", names, outcome)).json()) as Told<"settleCall", 200>;
 console.log(settled.state);
+const called = await send("/v1/sessions/{session_id}/calls", {}, wanted, {}, `?wait=${within.wait}`);
+console.log(called.status, ((await called.json()) as Told<"callTool", 200>).outcome?.result);
 
 export function said(envelope: Schemas["Envelope"]): string {
   return envelope.event.kind === "message.posted" ? envelope.event.author.role : envelope.event.kind;

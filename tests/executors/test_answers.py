@@ -12,10 +12,10 @@ from pydantic import AnyHttpUrl, SecretStr
 
 from gateway.executors.port import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain, outcome_from
 from gateway.executors.webhook.answers import MAX_TEXT, read_answer, read_copied, read_retry_after
-from gateway.executors.webhook.client import AddressForbidden, ConnectionBroken, NotSent
-from gateway.executors.webhook.reader import HttpAnswer, Unread
+from gateway.executors.webhook.reader import AddressForbidden, ConnectionBroken, HttpAnswer, NotSent, Unread
 from gateway.executors.webhook.sent import sent_to
 from gateway.hidden import Hidden
+from gateway.http.app import describe
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 CALL = "tool.requested"
@@ -356,3 +356,20 @@ def test_what_was_sent_is_masked_in_an_error_in_every_spelling(quoted: str) -> N
         assert not re.search("aaaa|bbbb|cccc|canary", text)
     assert hidden.may_be_in(json.dumps(quoted).encode())
     assert hidden.mask("no lang=de%2Fch, nor de/ch") == "no lang=de%2Fch, nor de/ch"
+
+
+@pytest.mark.parametrize("kind", [CALL, *REPLY_KINDS])
+def test_the_document_says_of_each_status_whether_it_is_tried_again(kind: str) -> None:
+    described = describe("9.9.9").openapi()["webhooks"][kind]["post"]["responses"]
+    for status in range(400, 600):
+        text = described.get(str(status), described[f"{status // 100}XX"])["description"]
+        match read(received(status, retry_after="1"), kind):
+            case NotProcessed():
+                assert "ot processed" in text, status
+                assert "tried again" in text, status
+            case Uncertain():
+                assert text.startswith("Tried again if the executor is `idempotent`, else "), status
+            case answer:
+                assert failed(answer)
+                assert "tried again" not in text, status
+        assert ("failure" in text) <= (kind == CALL), "of a question nobody is told a failure"

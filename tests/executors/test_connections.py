@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gateway.executors.webhook import client as webhook_client
-from gateway.executors.webhook.client import ConnectionBroken, Exchange, HttpClient
-from gateway.executors.webhook.reader import HttpAnswer, Unread
+from gateway.executors.webhook.client import HttpClient
+from gateway.executors.webhook.reader import ConnectionBroken, Exchange, HttpAnswer, Unread
 from tests.executors.peers import Peer, Seen, http, listen, send, serve
 
 LONG = timedelta(seconds=10)

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from gateway.cli.commands import app
-from gateway.events import KINDS
+from gateway.events import CLIENT_KINDS, KINDS
 from gateway.http.errors import PROBLEMS
 from gateway.runtime.metrics import Metrics
 from tests.readme.pages import ROOT, block, code_spans, pages, shell_lines, text_of
@@ -80,6 +80,11 @@ def _section(page: str, heading: str) -> str:
 def test_the_page_has_all_kinds_and_no_other() -> None:
     rows = re.findall(r"^\| (.+?) \|", _section("gateway/README.md", "Kinds"), re.MULTILINE)
     assert sorted(kind for row in rows for kind in re.findall(r"`([a-z_.]+)`", row)) == sorted(KINDS)
+
+
+def test_the_page_has_all_kinds_that_clients_may_post_and_no_other() -> None:
+    told = _section("gateway/http/README.md", "Posting").partition("Clients may post")[2].partition(";")[0]
+    assert sorted(re.findall(r"`([a-z_.]+)`", told)) == sorted(CLIENT_KINDS)
 
 
 def test_the_page_has_all_problems_and_no_other() -> None:

@@ -1,6 +1,6 @@
 """The rules of Herm, `H1` to `H61`, and what its documents leave open, `H-a` to `H-jj`, with the reading we chose.
 
-Of the open points only the client's side is here; what our own server side does comes with the facades.
+Of the open points only the client's side is here: the gateway is no server of this protocol.
 """
 
 from tests.rules.rule import rule

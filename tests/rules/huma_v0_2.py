@@ -1,7 +1,7 @@
 """The rules of HUMA 0.2.0, `N1` to `N87`, and what was ambiguous in the documents of both versions, `A1` to `A40`."""
 
 from tests.rules.huma_v0_1 import EVENTS, TOOLS
-from tests.rules.rule import FACADE, SERVER, later, not_ours, rule
+from tests.rules.rule import SERVED, SERVER, later, not_ours, rule
 
 NEW = "HUMA 0.2.0, Event Protocol"
 BOTH = "HUMA 0.1 and 0.2.0"
@@ -228,7 +228,7 @@ AMBIGUOUS = {
     ),
     "A23": later(
         f"{TOOLS}: Tool Cancellation", "A", "core", "Our own cancel is final whether or not the client answers it.",
-        reason=FACADE,
+        reason=SERVED,
     ),
     "A24": rule(
         f"{EVENTS}: Tool Result Schema", "A", "core", "An executor may cancel unasked, and the agent is told so."

@@ -28,7 +28,7 @@ class Requirement:
 SERVER = "binds the HUMA server"
 AUTHOR = "binds the author of the application, whose words the gateway passes on"
 STATE = "only the application knows its state and its players"
-FACADE = "concerns our own server side of the protocol, which comes with the facades"
+SERVED = "concerns a server of the protocol, which this release is not"
 
 
 def rule(source: str, level: Level, room: Room, behaviour: str) -> Requirement:

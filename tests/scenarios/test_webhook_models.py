@@ -18,12 +18,13 @@ from gateway.events import (
     ToolRequested,
 )
 from gateway.executors.webhook.models import ToolRequestedData
+from gateway.kit.calls import RequestedCall
 from gateway.testing.conformance.executor import make_request
 from tests.executors.peers import serve
 from tests.executors.test_webhook import answer_success, make_executor
 from tests.scenarios.hooks import SECRET, Asked, Hooks, Said
 from tests.scenarios.plain_runtime import plain_gateway
-from tests.webhook_models import MODELS, check_webhook, name_webhook
+from tests.webhook_models import MODELS, check_headers, check_webhook, name_webhook
 
 JSON: st.SearchStrategy[Any] = st.recursive(
     st.none()
@@ -81,6 +82,8 @@ async def test_what_is_sent_of_every_type_is_as_it_is_described(tmp_path: Path) 
 
             await hooks.change.until(all_came, 5, what=lambda: str({name_webhook(one.body) for one in hooks.asked}))
         assert {check_webhook(one.body) for one in hooks.asked} == set(MODELS)
+        for one in hooks.asked:
+            check_headers(name_webhook(one.body), one.headers)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -116,3 +119,10 @@ def test_what_is_not_as_it_is_described_is_seen(spoil: bytes) -> None:
 
 def test_the_requests_of_the_executor_suite_are_of_the_documented_form() -> None:
     ToolRequestedData.model_validate_json(orjson.dumps(make_request().data))
+    assert make_request().data.keys() == ToolRequestedData.model_fields.keys()
+
+
+def test_the_kit_reads_every_member_of_a_call_and_wants_none_that_may_be_missing() -> None:
+    sent, read = ToolRequestedData.model_fields, RequestedCall.model_fields
+    assert read.keys() == sent.keys()
+    assert {name for name in read if read[name].is_required()} <= {name for name in sent if sent[name].is_required()}

@@ -8,8 +8,7 @@ from hypothesis import given, strategies as st
 from gateway.events import Outcome
 from gateway.executors.port import Accepted, Answer, Answered, NeverSent, Replied
 from gateway.executors.webhook.answers import read_answer
-from gateway.executors.webhook.client import ConnectionBroken, Exchange, NotSent
-from gateway.executors.webhook.reader import HttpAnswer
+from gateway.executors.webhook.reader import ConnectionBroken, Exchange, HttpAnswer, NotSent
 from gateway.runtime.calls.breaker import Breaker, Breakers, Rule, Sign, read
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.system_clock import SystemClock

@@ -19,7 +19,10 @@ def bare_sleeps(source: str) -> list[int]:
             looping = False
         looping = looping or isinstance(node, ast.While | ast.For | ast.AsyncFor)
         match node:
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="asyncio" | "time"), attr="sleep"), args=[given]):
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="asyncio" | "time"), attr="sleep") | ast.Name(id="sleep"),
+                args=[given],
+            ):
                 # Zero is a turn of the loop, and no time.
                 yields = isinstance(given, ast.Constant) and given.value == 0
                 if not (looping or yields or lines[node.lineno - 2].lstrip().startswith("#")):
@@ -49,6 +52,7 @@ def test_what_counts_as_a_reason() -> None:
     bare = "async def test():\n    f()\n    await asyncio.sleep(0.5)\n    assert not g()\n"
     assert bare_sleeps(bare) == [3]
     assert bare_sleeps(bare.replace("f()", "# How long it lasts is the fault.")) == []
+    assert bare_sleeps(bare.replace("asyncio.sleep", "sleep")) == [3]
     assert bare_sleeps("while not f():\n    time.sleep(0.1)\n") == []
     assert bare_sleeps("for a in b:\n    def f():\n        time.sleep(0.1)\n") == [3]
     assert bare_sleeps("async def f():\n    await asyncio.sleep(0)\n") == []

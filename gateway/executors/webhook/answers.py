@@ -20,9 +20,8 @@ from gateway.executors.port import (
     Uncertain,
     outcome_from,
 )
-from gateway.executors.webhook.client import AddressForbidden, ConnectionBroken, Exchange, NotSent
 from gateway.executors.webhook.json_body import read_json
-from gateway.executors.webhook.reader import HttpAnswer, Unread
+from gateway.executors.webhook.reader import AddressForbidden, ConnectionBroken, Exchange, HttpAnswer, NotSent, Unread
 from gateway.hidden import NOTHING, Hidden
 
 MAX_RETRY_AFTER = timedelta(hours=1)

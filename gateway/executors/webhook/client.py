@@ -15,7 +15,6 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from math import inf
@@ -25,7 +24,7 @@ import aiohappyeyeballs
 import structlog
 from yarl import URL
 
-from gateway.executors.webhook.reader import HttpAnswer, HttpReader, NotHttp
+from gateway.executors.webhook.reader import AddressForbidden, ConnectionBroken, Exchange, HttpReader, NotHttp, NotSent
 from gateway.guard import guard_call
 from gateway.links.addresses import AddressRefused, check_url, guarded_socket
 from gateway.links.names import look_up
@@ -44,28 +43,6 @@ _TICK = 0.001
 _NEXT_ADDRESS = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class NotSent:
-    """Not one byte of the request left, and another try may do better."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class AddressForbidden:
-    """Not one byte of the request left, and none ever will: the address is refused."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionBroken:
-    """The request, or a part of it, left; no status came back."""
-
-    reason: str
-
-
-Exchange = HttpAnswer | NotSent | AddressForbidden | ConnectionBroken
 T = TypeVar("T")
 
 

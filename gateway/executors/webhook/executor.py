@@ -9,8 +9,8 @@ import structlog
 from gateway.clock import Clock
 from gateway.executors.port import Answer, Cancellation, Request
 from gateway.executors.webhook.answers import failure, name_status, read_answer
-from gateway.executors.webhook.client import AddressForbidden, ConnectionBroken, Exchange, HttpClient, NotSent
-from gateway.executors.webhook.reader import HttpAnswer
+from gateway.executors.webhook.client import HttpClient
+from gateway.executors.webhook.reader import AddressForbidden, ConnectionBroken, Exchange, HttpAnswer, NotSent
 from gateway.executors.webhook.request import RequestWriter
 from gateway.settings.model import WebhookSpec
 

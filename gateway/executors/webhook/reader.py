@@ -48,6 +48,30 @@ class HttpAnswer:
         return None if given is None else given.decode("latin-1")
 
 
+@frozen
+class NotSent:
+    """Not one byte of the request left, and another try may do better."""
+
+    reason: str
+
+
+@frozen
+class AddressForbidden:
+    """Not one byte of the request left, and none ever will: the address is refused."""
+
+    reason: str
+
+
+@frozen
+class ConnectionBroken:
+    """The request, or a part of it, left; no status came back."""
+
+    reason: str
+
+
+Exchange = HttpAnswer | NotSent | AddressForbidden | ConnectionBroken
+
+
 class NotHttp(Exception):
     """What came is no answer, or one with a head without end."""
 

@@ -1,4 +1,4 @@
-"""Calls: their list and story, their outcomes by callback or API, and what operators do to them."""
+"""Calls: their list and history, their outcomes by callback or API, and what operators do to them."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from gateway.http.openapi import problems
 from gateway.http.reply import Reply, listing
 from gateway.http.requests import CallsQuery, CancelCall, RedriveCall, WaitQuery
 from gateway.http.route import ApiRequest, CallerDep, CallPath, GatewayDep, OperationRoute
-from gateway.http.views import show, show_story
+from gateway.http.views import show, show_history
 from gateway.store.rows import CallFilter, Page
 
 router = APIRouter(route_class=OperationRoute, tags=["calls"])
@@ -50,17 +50,17 @@ async def list_calls(gateway: GatewayDep, query: Annotated[CallsQuery, Query()])
 @router.get(
     "/v1/calls/{call_id}",
     response_model=answers.CallWithStory,
-    response_description="The story.",
+    response_description="The history.",
     responses=problems("not-found", "overloaded"),
 )
 async def get_call(gateway: GatewayDep, call_id: CallPath, query: Annotated[WaitQuery, Query()]) -> Response:
-    """Read the whole story of a call.
+    """Read the whole history of a call.
 
     The call, every event about it from the request on, and how its outcome was delivered. With `wait` the answer comes
     when the call has ended, or when that many seconds are over.
     """
     await gateway.callers.wait(call_id, query.wait)
-    return Reply(show_story(await gateway.calls.story(call_id)))
+    return Reply(show_history(await gateway.calls.history(call_id)))
 
 
 @router.post(

@@ -42,7 +42,7 @@ async def list_dead_letters(gateway: GatewayDep, query: Annotated[DeadLettersQue
 async def get_dead_letter(gateway: GatewayDep, letter: LetterPath) -> Response:
     """Show one dead letter.
 
-    A call comes with its whole story. One that was redriven or dismissed is not found.
+    A call comes with its whole history. One that was redriven or dismissed is not found.
     """
     return Reply(show_dead_letter(await gateway.dead_letters.show(letter)))
 
@@ -101,7 +101,7 @@ async def redrive_dead_letters(
 async def dismiss_dead_letter(gateway: GatewayDep, caller: CallerDep, letter: LetterPath) -> Response:
     """Leave one dead letter as it is.
 
-    It leaves the list and the gauge for good; what is on record of it stays. A call's story says who dismissed it and
+    It leaves the list and the gauge for good; what is on record of it stays. A call's history says who dismissed it and
     when, in a `call.progressed` with `dismissed_by`; a delivery says so in its `reason`, and is moot. Should it be
     wanted after all: redrive the call, or redeliver the event.
     """

@@ -51,7 +51,7 @@ class Calls:
         """Look up a call."""
         return await self._directory.call(call_id)
 
-    async def story(self, call_id: CallId) -> CallHistory:
+    async def history(self, call_id: CallId) -> CallHistory:
         """Read all that happened to a call."""
         return await load_history(self._engine, await self._directory.call(call_id))
 

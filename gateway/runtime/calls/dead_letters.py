@@ -149,7 +149,7 @@ class DeadLetters:
         return [*calls, *rows], None if following is None else f"s:{following}"
 
     async def show(self, letter: str) -> CallHistory | Send:
-        """Tell all about one; a call with its whole story.
+        """Tell all about one; a call with its whole history.
 
         Raises:
             NotFound: there is none of this id, or it was redriven or dismissed.

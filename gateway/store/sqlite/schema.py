@@ -1,8 +1,9 @@
 """Opens a SQLite database the way the gateway needs it, and brings its tables up to date.
 
-Tables keep the shape that PostgreSQL will have. Migrations are numbered by their place in the list and are
-never changed once released; `PRAGMA user_version` says which of them a file has had, and the table
-`schema_version` from which number on a release can still read and write it, so that an upgrade can be rolled back.
+Tables and columns are those that the questions in `gateway/store/questions/` ask for, here as in PostgreSQL. Migrations
+are numbered by their place in the list and are never changed once released; `PRAGMA user_version` says which of them a
+file has had, and the table `schema_version` from which number on a release can still read and write it, so that an
+upgrade can be rolled back.
 """
 
 import sqlite3

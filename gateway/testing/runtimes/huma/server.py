@@ -10,7 +10,7 @@ async with HumaServer("0.2", api_key="ak_test") as server:
 import asyncio
 import hmac
 from datetime import UTC, datetime
-from typing import Any, NoReturn, Protocol, Self, cast
+from typing import Any, NoReturn, Self, cast
 from urllib.parse import parse_qs
 from uuid import uuid4
 
@@ -26,30 +26,12 @@ from socketio.exceptions import ConnectionRefusedError as Refused  # pyright: ig
 from gateway.testing.runtimes.huma.agent import Manners as Manners, SimAgent as SimAgent
 from gateway.testing.runtimes.huma.calls import Confirmation as Confirmation, SimCall as SimCall
 from gateway.testing.runtimes.huma.rules import Dialect, Violation, check_agent
+from gateway.testing.runtimes.socket_server import SocketServer
 from gateway.testing.serving import LOOPBACK, Served
 from gateway.testing.wire import Wire
 
 FRAME_LIMIT = 20_000_000
 CALL_LIMIT = 120.0
-
-
-class _EngineServer(Protocol):
-    async def send(self, sid: str, data: str) -> None: ...
-
-
-class _ServerManager(Protocol):
-    def eio_sid_from_sid(self, sid: str, namespace: str) -> str | None: ...
-
-
-class _SocketServer(Protocol):
-    eio: _EngineServer
-    manager: _ServerManager
-
-    def on(self, event: str, handler: object) -> None: ...
-    async def emit(self, event: str, data: object, *, to: str) -> None: ...
-    async def enter_room(self, sid: str, room: str) -> None: ...
-    async def disconnect(self, sid: str) -> None: ...
-    async def shutdown(self) -> None: ...
 
 
 class CallOrder(BaseModel):
@@ -88,7 +70,7 @@ class HumaServer:
         self._agent_of: dict[str, str] = {}
         # async_handlers=False keeps the frames of a socket in order.
         self._sockets = cast(
-            "_SocketServer",
+            "SocketServer",
             socketio.AsyncServer(
                 async_mode="asgi",
                 async_handlers=False,

@@ -12,7 +12,7 @@ import asyncio
 import hmac
 import logging
 from collections.abc import Coroutine
-from typing import Any, Protocol, Self, cast
+from typing import Any, Self, cast
 from urllib.parse import parse_qs
 from uuid import uuid4
 
@@ -38,31 +38,13 @@ from gateway.testing.runtimes.openhands.rules import (
     read_creation,
     read_latest,
 )
+from gateway.testing.runtimes.socket_server import SocketServer
 from gateway.testing.serving import LOOPBACK, Served
 from gateway.testing.wire import Wire
 
 MESSAGE_LIMIT = 4 * 1024**2
 CONVERSATION_LIMIT = 1_000
 SETTINGS_MISSING = "CONFIGURATION$SETTINGS_NOT_FOUND"
-
-
-class _EngineServer(Protocol):
-    async def send(self, sid: str, data: str) -> None: ...
-
-
-class _ServerManager(Protocol):
-    def eio_sid_from_sid(self, sid: str, namespace: str) -> str | None: ...
-
-
-class _SocketServer(Protocol):
-    eio: _EngineServer
-    manager: _ServerManager
-
-    def on(self, event: str, handler: object) -> None: ...
-    async def emit(self, event: str, data: object, *, to: str) -> None: ...
-    async def enter_room(self, sid: str, room: str) -> None: ...
-    async def disconnect(self, sid: str) -> None: ...
-    async def shutdown(self) -> None: ...
 
 
 class RunOrder(BaseModel):
@@ -129,7 +111,7 @@ class OpenHandsServer:
         quiet.addHandler(logging.NullHandler())
         quiet.propagate = False
         self._sockets = cast(
-            "_SocketServer",
+            "SocketServer",
             socketio.AsyncServer(
                 async_mode="asgi",
                 async_handlers=False,
