@@ -346,7 +346,7 @@ async def test_the_release_before_is_asked_for_what_it_has(tmp_path: Path) -> No
             await dragoman.post(session, "Your turn, Finn!", key="k")
             await follower.sees_text("Your turn, Finn!")
             [call] = [call async for call in dragoman.calls(tool="free", state=["succeeded"])]
-            history = await dragoman.call_story(call)
+            history = await dragoman.call_history(call)
             assert (call.answer_to, history.outcome and history.outcome.result) == ("runtime", "done")
             assert [one.runtime for one in await dragoman.capabilities()] == ["finn"]
             assert [one async for one in dragoman.interactions()] == []

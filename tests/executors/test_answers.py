@@ -246,6 +246,15 @@ def test_what_never_left_was_never_sent() -> None:
 
 
 @pytest.mark.parametrize("kind", REPLY_KINDS)
+def test_secrets_that_were_sent_are_masked_in_the_error_of_a_reply(kind: str) -> None:
+    hidden = sent_to(AnyHttpUrl("https://h/x?token=aaaa-canary"), [SecretStr("whsec_secret")], {})
+    answer = read_answer(
+        received(200, {"delivered": False, "error": "no aaaa-canary"}), kind, now=lambda: NOW, hidden=hidden
+    )
+    assert answer == Replied({"delivered": False, "error": "no ***"})
+
+
+@pytest.mark.parametrize("kind", REPLY_KINDS)
 def test_a_reply_is_any_json_object_and_an_empty_body_an_empty_one(kind: str) -> None:
     assert read(received(200, {"decision": "allow", "scope": "once"}), kind, raw=True) == Replied(
         {"decision": "allow", "scope": "once"}

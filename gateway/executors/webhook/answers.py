@@ -121,7 +121,7 @@ def _read_success(received: HttpAnswer, kind: str, *, raw: bool, hidden: Hidden)
     try:
         value, written = read_json(body)
         if not is_call:
-            return _read_reply(value)
+            return _read_reply(value, hidden=hidden)
         may_quote = hidden.may_be_in(body)
         if raw:
             return Answered(Outcome(outcome="success", result=value), may_quote=may_quote, written=written)
@@ -148,10 +148,13 @@ def _told_cleanly(answered: Answered, *, hidden: Hidden) -> Answered:
     return replace(answered, outcome=outcome.model_copy(update={"error": error}))
 
 
-def _read_reply(value: Any) -> Replied:
+def _read_reply(value: Any, *, hidden: Hidden) -> Replied:
     if not isinstance(value, dict):
         raise ValueError("that is not a JSON object")
-    return Replied(cast("dict[str, Any]", value))
+    reply = cast("dict[str, Any]", value)
+    if isinstance(error := reply.get("error"), str):
+        reply["error"] = hidden.mask(error)
+    return Replied(reply)
 
 
 def _read_refusal(received: HttpAnswer, *, now: Callable[[], datetime], hidden: Hidden) -> Answer:
