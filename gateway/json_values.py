@@ -175,9 +175,14 @@ def nests_deeper(value: object, most: int) -> bool:
     return write_within(value, most) is None and has_more_levels(value, most)
 
 
+_WORTH_CUTTING = 512
+"""Bytes."""
+
+
 def cut_member(written: bytes, owner: dict[str, Any], name: str) -> bytes:
     """Take a member's JSON out of that of its object, which `orjson` has written."""
-    if next(reversed(owner)) != name:
+    # Little is written anew sooner than it is found where it begins.
+    if len(written) < _WORTH_CUTTING or next(reversed(owner)) != name:
         return orjson.dumps(owner[name])
     # What stands before the last one is as long whatever comes then.
     return written[len(orjson.dumps({**owner, name: 0})) - 2 : -1]

@@ -31,6 +31,8 @@ class Route:
             return False
         if self.runtime != "*" and not fnmatchcase(runtime, self.runtime):
             return False
+        if not self.labels:
+            return True
         return all(name in labels and fnmatchcase(labels[name], glob) for name, glob in self.labels.items())
 
 

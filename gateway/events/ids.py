@@ -1,7 +1,8 @@
 """The identities that Dragoman gives: sessions, calls, events. Pure."""
 
+from functools import lru_cache
 from hashlib import sha1
-from typing import NewType
+from typing import Any, NewType
 from uuid import UUID
 
 SessionId = NewType("SessionId", str)
@@ -20,7 +21,9 @@ def call_id(*, runtime: str, native_session_id: str, native_call_id: str, n: int
 
     `n` counts the reuse of one native id with another tool or other arguments.
     """
-    return CallId(_named("call", runtime, native_session_id, native_call_id, str(n)))
+    begun = _begun("call", runtime, native_session_id).copy()
+    begun.update(_joined(native_call_id, str(n)))
+    return CallId(_as_uuid(begun.hexdigest()))
 
 
 def session_id(*, runtime: str, native_session_id: str) -> SessionId:
@@ -33,12 +36,26 @@ def interaction_id(*, session: str, native_id: str, n: int) -> InteractionId:
     return InteractionId(_named("interaction", session, native_id, str(n)))
 
 
+# Any, since the standard library has no public name for what it gives.
+@lru_cache(1024)
+def _begun(*parts: str) -> Any:
+    """Begin the hash of what many ids begin with; to be copied."""
+    return sha1(_NAMESPACE + _joined(*parts), usedforsecurity=False)
+
+
 def _named(*parts: str) -> str:
+    return _as_uuid(sha1(_NAMESPACE + _joined(*parts), usedforsecurity=False).hexdigest())
+
+
+def _joined(*parts: str) -> bytes:
     # Length prefixes keep ("a", "bc") and ("ab", "c") apart. A lone surrogate cannot be UTF-8, so it is escaped.
     joined = ""
     for part in parts:
         joined += f"{len(part)}:{part}"
-    text = sha1(_NAMESPACE + joined.encode("utf-8", "backslashreplace"), usedforsecurity=False).hexdigest()
+    return joined.encode("utf-8", "backslashreplace")
+
+
+def _as_uuid(text: str) -> str:
     # The bits that make it a version 5 UUID (RFC 9562, section 5.5).
     return f"{text[:8]}-{text[8:12]}-5{text[13:16]}-{_VARIANT[text[16]]}{text[17:20]}-{text[20:32]}"
 

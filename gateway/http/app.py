@@ -34,7 +34,8 @@ def build_app(gateway: Gateway) -> FastAPI:
 def describe(version: str) -> FastAPI:
     """Make the application without a gateway behind it, for its OpenAPI document."""
     app = make_face(version)
-    app.router.routes.extend([*ROUTES, *DOORS])
+    # Routes are looked through in their order, and nothing is asked as often as the doors.
+    app.router.routes.extend([*DOORS, *ROUTES])
     app.openapi = partial(write_openapi, app)
     return app
 

@@ -55,6 +55,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
 """What steers terminals, ends lines for some readers, or turns the direction of writing."""
 
 _known = [NOTHING]
+_signs = [_SIGNS]
+"""Of the rules and of all secrets that are known."""
 
 
 def register_secret(value: str) -> None:
@@ -65,6 +67,7 @@ def register_secret(value: str) -> None:
     if len(value) < _SHORTEST_SECRET or is_registered(value):
         return
     _known[0] = Hidden((*_known[0].texts, value))
+    _signs[0] = (*_SIGNS, *_known[0].signs)
     _name.cache_clear()
 
 
@@ -122,7 +125,11 @@ def _are_plain(facts: dict[str, Any]) -> bool:
     text = " ".join(texts)
     if not (text.isascii() and text.isprintable()) or len(text) > _MAX_VALUE or len(facts) > _MAX_MEMBERS:
         return False
-    return not any(sign in text for sign in (*_SIGNS, *_known[0].signs))
+    # A loop, as one that is made for `any` takes twice as long.
+    for sign in _signs[0]:  # noqa: SIM110
+        if sign in text:
+            return False
+    return True
 
 
 def masked(value: Any, *, keep_end: bool = False, depth: int = 0) -> Any:

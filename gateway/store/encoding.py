@@ -9,9 +9,11 @@ import json
 import math
 from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, cast
 
 import orjson
+from orjson import Fragment
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
@@ -64,7 +66,7 @@ def encode_event(new: Envelope) -> EventRecord:
 def _about(new: Envelope) -> bytes | None:
     about: dict[str, Any] = {}
     if new.origin is not None:
-        about["origin"] = _write_origin(new.origin)
+        about["origin"] = Fragment(_write_origin(new.origin))
     if new.caused_by is not None:
         about["caused_by"] = new.caused_by
     if new.linked_to is not None:
@@ -76,14 +78,16 @@ def _about(new: Envelope) -> bytes | None:
     return orjson.dumps(about) if about else None
 
 
-def _write_origin(origin: Origin) -> dict[str, Any]:
+# That of frames without an id of their own is the same each time.
+@lru_cache(256)
+def _write_origin(origin: Origin) -> bytes:
     # What it does not have is not written: there is one with nearly every event of a runtime.
     members: dict[str, Any] = {"adapter": origin.adapter, "protocol": origin.protocol}
     for name in _NATIVE:
         value = getattr(origin, name)
         if value is not None:
             members[name] = value
-    return members
+    return orjson.dumps(members)
 
 
 def _is_finite(value: Any) -> bool:

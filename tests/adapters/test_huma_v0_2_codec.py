@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 
 from adapters.huma import HUMA_0_2 as ADAPTER
 from gateway.adapter.port import Frame
@@ -161,3 +162,25 @@ def test_an_id_without_end_is_refused_in_both_directions() -> None:
         CODEC.decode(Frame("event", {"type": "tool-call", "toolCallId": "c" * 1025, "toolName": "t"}))
     with pytest.raises(CannotExpress):
         CODEC.encode(Draft(ToolFinished(native_call_id="c" * 1025, tool="t", outcome="success")))
+
+
+IDS = st.text(max_size=5) | st.sampled_from(["a" * 255, "a" * 256, "a" * 257, "\ud800", "a\x00b", " "])
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | IDS,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(IDS | st.just("__proto__"), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@given(st.dictionaries(IDS, VALUES, max_size=3) | VALUES, IDS, IDS)
+def test_a_call_of_just_its_members_is_read_as_one_with_a_member_more(arguments: Any, call_id: str, tool: str) -> None:
+    payload = {"type": "tool-call", "toolCallId": call_id, "toolName": tool, "arguments": arguments}
+
+    def read(more: dict[str, Any]) -> Any:
+        try:
+            (draft,) = CODEC.decode(Frame("event", payload | more))
+        except MalformedFrame as exc:
+            return exc.path
+        return repr(draft.event), [loss for loss in draft.losses if loss.path != "/more"]
+
+    assert read({}) == read({"more": 1})

@@ -5,6 +5,7 @@ the one name `ARRIVED`, so that a peer can neither break the library's dispatch 
 """
 
 import re
+from functools import lru_cache
 from typing import Any, ClassVar, cast
 
 from gateway.adapter.port import Frame
@@ -60,7 +61,7 @@ def _read_body(packet: str, body: str, *, namespace: str | None = None, ack: str
         return _malformed("", "a Socket.IO event that does not begin with its name", packet, ack=ack)
     if namespace is None and len(parts) == 2:
         # What stands before the payload is as long whatever comes then.
-        inside = None if written is None else written[len(json.encode([channel])) : -1]
+        inside = None if written is None else written[len(_head_of(channel)) : -1]
         return Arrival((Frame(channel, parts[1], size, inside),), ack)
     name, arguments = f"{namespace}#{channel}" if namespace not in {None, "/"} else channel, parts[1:]
     frames = [Frame(name, arguments[0] if arguments else None, size)]
@@ -77,7 +78,12 @@ def write_event(frame: Frame) -> bytes:
     """
     if frame.written is None:
         return b"42" + json.encode([frame.channel, frame.payload])
-    return b"".join((b"42", json.encode([frame.channel])[:-1], b",", frame.written, b"]"))
+    return b"".join((b"42", _head_of(frame.channel)[:-1], b",", frame.written, b"]"))
+
+
+@lru_cache(64)
+def _head_of(channel: str) -> bytes:
+    return json.encode([channel])
 
 
 def _channel(body: str) -> str:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
+from gateway.adapter.port import Frame
 from gateway.clock import Clock
 from gateway.core.adapt import carries_state, renew
 from gateway.core.effects import Transmit
@@ -84,6 +85,10 @@ class Reading:
     known: frozenset[int]
     again: frozenset[int]
     stored: int
+
+
+def _size(frame: Frame) -> int:
+    return weight(frame.payload) if frame.written is None else len(frame.written)
 
 
 class Outgoing:
@@ -157,7 +162,7 @@ class Outgoing:
         if able.starts_deaf and (not self.linked or is_held(item, view.start, able)):
             signals = self._mark_unsent([item])
         here = self.lanes.count
-        room = here < FEW or (here < MOST_QUEUED and all(weight(frame.payload) <= _LARGE for frame in item.frames))
+        room = here < FEW or (here < MOST_QUEUED and all(_size(frame) <= _LARGE for frame in item.frames))
         if self.linked and not self._more and item.lane not in self.aside.waiting and room:
             self._queued[item.sequence] = None
             self.lanes.add(item)
