@@ -39,11 +39,11 @@ async def compare_streams(bench: Bench, report: Report) -> None:
     report.judge("T10", "burst", [ours["deliveries_per_s"] / theirs["deliveries_per_s"] for ours, theirs in pairs])
     for name, said in taken.items():
         rate = Spread.of([one["deliveries_per_s"] for one in said])
-        report.note_value("T10", f"{name}_per_s", what="deliveries/s", value=rate)
+        report.note_value("T10", f"{name}_per_s", what=f"{name}: deliveries/s", value=rate)
         cost = Spread.of([one["cpu_us_per_delivery"] for one in said])
-        report.note_value("T10", f"{name}_cpu_us", what="µs CPU per delivery", value=cost)
+        report.note_value("T10", f"{name}_cpu_us", what=f"{name}: µs CPU per delivery", value=cost)
         load = Spread.of([one["peers_busy"] for one in said])
-        report.note_value("T10", f"{name}_peers_busy", what="of a core used by the followers", value=load)
+        report.note_value("T10", f"{name}_peers_busy", what=f"{name}: of a core used by the followers", value=load)
 
 
 def _summary(said: dict[str, Any]) -> str:
