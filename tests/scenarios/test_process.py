@@ -128,6 +128,62 @@ async def test_sigterm_lets_a_call_in_flight_end_and_sighup_reads_the_file_again
     assert len(call.results) == 1
 
 
+async def test_a_sighup_while_calls_are_waited_for_does_not_cut_them_off(newer: Scene) -> None:
+    newer.configure({"limits": {"drain": "15s"}})
+    gate = Gate()
+    newer.hooks.scripts["ask"] = gate.answering(success("to the end"))
+    async with serving(newer) as served:
+        await until(served.ready, within=START)
+        await newer.agent.wait_connected()
+        call = await newer.agent.call("ask", GOOD)
+        await newer.hooks.wait_for(name="ask")
+        served.process.send_signal(signal.SIGTERM)
+        await served.wait_log("draining")
+        newer.configure({"runtimes": {"finn": None}})
+        served.process.send_signal(signal.SIGHUP)
+        await served.wait_log("the configuration was not reloaded")
+        gate.open()
+        assert (await ended(call)).result == "to the end"
+        assert await served.ended() == 0
+        assert "configuration reloaded" not in served.log.read_text()
+
+
+_LATE_TOOLS = """
+import time
+from pathlib import Path
+
+folder = Path(__file__).parent
+(folder / "loading").touch()
+while not (folder / "loaded").exists():
+    time.sleep(0.01)
+
+
+async def lend(request):
+    return {"outcome": "success", "result": "old"}
+"""
+
+
+async def test_a_sighup_while_the_gateway_starts_is_carried_out_once_it_is_up(newer: Scene) -> None:
+    (newer.folder / "late_tools.py").write_text(_LATE_TOOLS)
+    newer.configure({"executors": {"late": {"type": "python", "call": "late_tools:lend"}}})
+    newer.configure({"routes": [{"match": {"tool": "free"}, "to": "late"}]})
+    loading, loaded = newer.folder / "loading", newer.folder / "loaded"
+
+    async def is_loading() -> bool:
+        return loading.exists()
+
+    async with serving(newer, environment={"PYTHONPATH": str(newer.folder)}) as served:
+        await until(is_loading, within=START)
+        newer.configure({"executors": {"words": {"type": "static", "result": "new"}}})
+        newer.configure({"routes": [{"match": {"tool": "free"}, "to": "words"}]})
+        served.process.send_signal(signal.SIGHUP)
+        loaded.touch()
+        await until(served.ready, within=START)
+        await served.wait_log("configuration reloaded")
+        assert (await ended(await newer.agent.call("free", {}))).result == "new"
+        assert await served.stop() == 0
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shim.missing() is not None, reason=shim.missing() or "")
 async def test_a_process_leaves_within_the_drain_of_its_last_reload(newer: Scene) -> None:
