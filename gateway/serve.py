@@ -79,6 +79,7 @@ async def serve(
     Raises:
         OperatorError: the configuration, the address or the store cannot be used; nothing was started.
     """
+    hung_up = _take_hang_ups()
     loaded = read_configuration(config)
     settings = loaded.settings
     log_setup.configure(level=settings.logging.level, format=settings.logging.format)
@@ -98,7 +99,7 @@ async def serve(
                 server.fit(limits)
 
             gateway.call_when_reloaded(fit)
-            stop = _handle_signals(gateway, tasks)
+            stop = _handle_signals(gateway, tasks, hung_up)
             _leave_out_of_collections()
             serving = awaited("server", server.serve(sockets=[listener]), tasks)
             where, at = listener.getsockname()[:2]
@@ -241,16 +242,28 @@ def _leave_out_of_collections() -> None:
     gc.freeze()
 
 
-def _handle_signals(gateway: Gateway, tasks: Tasks) -> asyncio.Event:
-    """Stop on SIGTERM and SIGINT, read the configuration again on SIGHUP."""
+def _take_hang_ups() -> asyncio.Event:
+    """Remember a SIGHUP that comes before it can be carried out; it would end the process otherwise."""
+    hung_up = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, guard_call("signal", hung_up.set))
+    return hung_up
+
+
+def _handle_signals(gateway: Gateway, tasks: Tasks, hung_up: asyncio.Event) -> asyncio.Event:
+    """Stop on SIGTERM and SIGINT, read the configuration again on SIGHUP; at once where one has `hung_up` already."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
     def reload() -> None:
-        guard("reload", partial(_reload, gateway), tasks, again=False)
+        if stop.is_set():
+            log.warning("the configuration was not reloaded", reason="the gateway is leaving")
+        else:
+            guard("reload", partial(_reload, gateway), tasks, again=False)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, guard_call("signal", stop.set))
     loop.add_signal_handler(signal.SIGHUP, guard_call("signal", reload))
+    if hung_up.is_set():
+        reload()
     return stop
 
 

@@ -14,6 +14,7 @@ from gateway.adapter.options import McpClient
 from gateway.adapter.port import Adapter, Capabilities
 from gateway.clock import Clock, Ids
 from gateway.errors import (
+    Conflict,
     Elsewhere,
     EngineUnavailable,
     Gone,
@@ -202,7 +203,7 @@ class Gateway:
         self.repeats = Repeats(engine, clock, ids, self._keeper, self._tasks, read_only=self._is_read_only)
         self._configuration = Configuration(
             settings,
-            parts.reread,
+            self._reread,
             Configured(
                 adapters=parts.adapters,
                 metrics=metrics,
@@ -302,8 +303,23 @@ class Gateway:
         self._configuration.call_when_reloaded(call)
 
     async def reload(self) -> Reloaded:
-        """Read the configuration file again; a bad one changes nothing and raises InvalidConfiguration."""
+        """Read the configuration file again; a bad one changes nothing and raises InvalidConfiguration.
+
+        Raises:
+            Conflict: the gateway drains, and what a change would cut off is what the drain waits for.
+        """
         return await self._configuration.reload()
+
+    def _reread(self) -> Settings:
+        self._refuse_while_draining()
+        settings = self._parts.reread()
+        # It may have begun meanwhile.
+        self._refuse_while_draining()
+        return settings
+
+    def _refuse_while_draining(self) -> None:
+        if self._draining.is_set():
+            raise Conflict("the gateway is leaving; the next process reads the configuration when it starts")
 
     # Sessions --------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, disabl
 from gateway.events import OutcomeKind
 from gateway.guard import FAULTS
 from gateway.runtime.counters import Buckets, Counter, KeptElsewhere
+from gateway.runtime.log import DROPPED
 
 OTHER = "other"
 
@@ -124,6 +125,10 @@ class Metrics:
         KeptElsewhere(
             "dragoman_faults", "What failed and nobody foresaw, by the part it happened in; each is in the log.",
             "part", FAULTS.total, registry=here,
+        )  # fmt: skip
+        KeptElsewhere(
+            "dragoman_log_lines_dropped", "Log lines that found no room behind those that nobody read.",
+            "level", DROPPED, registry=here,
         )  # fmt: skip
 
     def _make_shares(self) -> None:

@@ -46,6 +46,24 @@ async def test_a_draining_gateway_is_not_ready_and_lets_calls_in_flight_end(both
     assert [asked.name for asked in both.hooks.asked] == ["ask", "free"]
 
 
+async def test_a_draining_gateway_reads_no_configuration_again(newer: Scene) -> None:
+    newer.configure({"limits": {"drain": "15s"}})
+    gate = Gate()
+    newer.hooks.scripts["ask"] = gate.answering(success("in time"))
+    async with newer.running() as gateway:
+        call = await newer.agent.call("ask", GOOD)
+        await newer.hooks.wait_for()
+        draining = asyncio.create_task(gateway.gateway.drain())
+        await asyncio.sleep(0)
+        newer.configure({"runtimes": {"finn": None}})
+        problem = await gateway.post("/v1/reload", status=409)
+        assert problem["type"] == "/problems/conflict"
+        assert "the next process" in problem["detail"]
+        gate.open()
+        assert (await ended(call)).result == "in time"
+        await draining
+
+
 async def test_a_gateway_without_its_store_is_not_ready_and_takes_nothing(newer: Scene) -> None:
     newer.engine = engine = SqliteEngine(newer.folder / "dragoman.db", SystemClock())
     async with newer.running() as gateway:

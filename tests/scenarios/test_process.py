@@ -1,13 +1,17 @@
 """The real command in a process of its own: how it starts, reloads, drains, stops, and what it says when it cannot."""
 
 import asyncio
+import fcntl
 import os
+import pty
+import select
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Literal
 
 import httpx
 import pytest
@@ -57,21 +61,25 @@ async def serving(
     *options: str,
     environment: Mapping[str, str] | None = None,
     entry: tuple[str, ...] = ("gateway",),
+    out: int | None = None,
 ) -> AsyncGenerator[Served]:
-    """Start `python -m gateway serve`, or another module in its place, and end it in any case; it is not waited for."""
+    """Start `python -m gateway serve`, or another module in its place, and end it in any case; it is not waited for.
+
+    It writes to a file, or to the descriptor `out`.
+    """
     if not scene.port:
         scene.port = free_port()
     url = f"http://127.0.0.1:{scene.port}"
     scene.configure({"public_url": url})
     log = scene.folder / "gateway.log"
     command = [sys.executable, "-m", *entry, "serve", "--config", str(scene.config), "--port", str(scene.port)]
-    with log.open("wb") as out:
+    with log.open("wb") as file:
         process = await asyncio.create_subprocess_exec(
             *command,
             *options,
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
+            stdout=out or file,
+            stderr=out or file,
             cwd=ROOT,
             start_new_session=True,
             env=os.environ | dict(environment or {}),
@@ -126,6 +134,107 @@ async def test_sigterm_lets_a_call_in_flight_end_and_sighup_reads_the_file_again
         for secret in (API_KEY, AGENT_KEY):
             assert secret not in said
     assert len(call.results) == 1
+
+
+async def test_a_sighup_while_calls_are_waited_for_does_not_cut_them_off(newer: Scene) -> None:
+    newer.configure({"limits": {"drain": "15s"}})
+    gate = Gate()
+    newer.hooks.scripts["ask"] = gate.answering(success("to the end"))
+    async with serving(newer) as served:
+        await until(served.ready, within=START)
+        await newer.agent.wait_connected()
+        call = await newer.agent.call("ask", GOOD)
+        await newer.hooks.wait_for(name="ask")
+        served.process.send_signal(signal.SIGTERM)
+        await served.wait_log("draining")
+        newer.configure({"runtimes": {"finn": None}})
+        served.process.send_signal(signal.SIGHUP)
+        await served.wait_log("the configuration was not reloaded")
+        gate.open()
+        assert (await ended(call)).result == "to the end"
+        assert await served.ended() == 0
+        assert "configuration reloaded" not in served.log.read_text()
+
+
+_LATE_TOOLS = """
+import time
+from pathlib import Path
+
+folder = Path(__file__).parent
+(folder / "loading").touch()
+while not (folder / "loaded").exists():
+    time.sleep(0.01)
+
+
+async def lend(request):
+    return {"outcome": "success", "result": "old"}
+"""
+
+
+async def test_a_sighup_while_the_gateway_starts_is_carried_out_once_it_is_up(newer: Scene) -> None:
+    (newer.folder / "late_tools.py").write_text(_LATE_TOOLS)
+    newer.configure({"executors": {"late": {"type": "python", "call": "late_tools:lend"}}})
+    newer.configure({"routes": [{"match": {"tool": "free"}, "to": "late"}]})
+    loading, loaded = newer.folder / "loading", newer.folder / "loaded"
+
+    async def is_loading() -> bool:
+        return loading.exists()
+
+    async with serving(newer, environment={"PYTHONPATH": str(newer.folder)}) as served:
+        await until(is_loading, within=START)
+        newer.configure({"executors": {"words": {"type": "static", "result": "new"}}})
+        newer.configure({"routes": [{"match": {"tool": "free"}, "to": "words"}]})
+        served.process.send_signal(signal.SIGHUP)
+        loaded.touch()
+        await until(served.ready, within=START)
+        await served.wait_log("configuration reloaded")
+        assert (await ended(await newer.agent.call("free", {}))).result == "new"
+        assert await served.stop() == 0
+
+
+Place = Literal["pipe", "socket", "terminal"]
+
+
+@contextmanager
+def unread(place: Place) -> Generator[tuple[int, int]]:
+    """Make a pair of descriptors, to read from and to write to, that hold little."""
+    match place:
+        case "pipe":
+            reader, writer = os.pipe()
+            fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+        case "socket":
+            ours, theirs = socket.socketpair()
+            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            reader, writer = ours.detach(), theirs.detach()
+        case "terminal":
+            reader, writer = pty.openpty()
+    try:
+        yield reader, writer
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+@pytest.mark.parametrize("place", ["pipe", "socket", "terminal"])
+async def test_a_log_that_nobody_reads_any_more_holds_up_no_call_and_no_end(newer: Scene, place: Place) -> None:
+    newer.configure({"limits": {"drain": "1s"}})
+    with unread(place) as (reader, writer):
+        async with serving(newer, out=writer) as served, plain_http() as http:
+
+            async def is_stuck() -> bool:
+                path = f"{served.url}/v1/runtimes?{'x' * 500}"
+                await http.get(path, headers={"authorization": f"Bearer {API_KEY}"})
+                return not select.select([], [writer], [], 0)[1]
+
+            await until(served.ready, within=START)
+            await newer.agent.wait_connected()
+            await until(is_stuck, within=START)
+            for _ in range(30):
+                assert await is_stuck()
+            assert await served.ready()
+            assert (await ended(await newer.agent.call("free", {}))).outcome == "success"
+            assert await served.stop() == 0
+        assert b"listening" in os.read(reader, 4096)
 
 
 @pytest.mark.slow

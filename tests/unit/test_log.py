@@ -1,11 +1,18 @@
 """One line a happening, whoever writes it, and no secret in any of them."""
 
 import asyncio
+import fcntl
 import io
 import json
 import logging
-from collections.abc import Callable
-from typing import Any
+import os
+import pty
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, NoReturn, TextIO
 from urllib.parse import quote
 
 import pytest
@@ -318,3 +325,161 @@ def test_facts_that_one_look_settles_are_those_that_masking_leaves_as_they_are()
     for facts in lines:
         # Written, since nan is not equal to itself.
         assert json.dumps(mask_facts(facts)) == json.dumps(masked(facts)), facts
+
+
+LIMIT = 5.0
+
+
+class Behind:
+    """A log whose lines go to a reader who reads when he is told to."""
+
+    def __init__(self, reader: int, stream: TextIO) -> None:
+        self.reader, self.stream = reader, stream
+        self._text = b""
+
+    def say(self, *lines: dict[str, Any]) -> None:
+        """Log lines; where that waits for the reader, it fails."""
+        work = threading.Thread(
+            target=lambda: [log.get_logger("gateway").info("said", **one) for one in lines], daemon=True
+        )
+        work.start()
+        work.join(LIMIT)
+        assert not work.is_alive()
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """Read line by line, and wait for the next."""
+        while True:
+            line, newline, rest = self._text.partition(b"\n")
+            if newline:
+                self._text = rest
+                yield json.loads(line)
+            else:
+                self._text += os.read(self.reader, 65_536)
+
+    def numbers(self, count: int) -> list[int]:
+        lines = self.read()
+        return [next(lines)["number"] for _ in range(count)]
+
+
+def _refuse(*_: object) -> NoReturn:
+    raise FileNotFoundError
+
+
+@pytest.fixture(params=["pipe", "pipe that is looked at", "terminal"])
+def behind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Generator[Behind]:
+    if request.param == "terminal":
+        reader, writer = pty.openpty()
+    else:
+        reader, writer = os.pipe()
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    if request.param == "pipe that is looked at":
+        # As where there is no /proc.
+        monkeypatch.setattr(os, "open", _refuse)
+    stream = os.fdopen(writer, "w")
+    log.configure(format="json", stream=stream)
+    made = Behind(reader, stream)
+    made.say({})
+    monkeypatch.undo()
+    assert next(made.read())["event"] == "said"
+    yield made
+    os.close(reader)
+    log.configure(format="json", stream=io.StringIO())
+    log.get_logger("gateway").info("elsewhere")
+    stream.close()
+
+
+def lines_of(count: int, size: int) -> list[dict[str, Any]]:
+    return [{"number": number, "text": "x" * size} for number in range(count)]
+
+
+def test_lines_wait_for_a_reader_and_come_whole_and_in_order(behind: Behind) -> None:
+    behind.say(*lines_of(150, 1_000), {"number": 150, **{f"fact_{n}": "y" * 2_000 for n in range(5)}}, {"number": 151})
+    assert os.get_blocking(behind.stream.fileno())
+    assert behind.numbers(152) == list(range(152))
+    behind.say({"number": 152})
+    assert behind.numbers(1) == [152]
+
+
+def test_lines_without_room_are_dropped_and_counted_in_one_line(behind: Behind) -> None:
+    before = log.DROPPED["info"]
+    behind.say(*lines_of(1_000, 1_900))
+    lines = behind.read()
+    kept: list[int] = []
+    while "number" in (line := next(lines)):
+        kept.append(line["number"])
+    assert kept == list(range(len(kept)))
+    assert 500 < len(kept) < 700
+    assert (line["level"], line["logger"], line["count"]) == ("warning", "gateway.runtime.log", 1_000 - len(kept))
+    assert "dropped" in line["event"]
+    assert log.DROPPED["info"] - before == line["count"]
+    behind.say({"number": 5})
+    assert next(lines)["number"] == 5
+
+
+def test_lines_of_many_threads_come_whole_while_the_reader_is_slow(behind: Behind) -> None:
+    def work(name: int) -> None:
+        for number in range(50):
+            log.get_logger("gateway").info("said", thread=name, number=number, text="x" * 700)
+
+    threads = [threading.Thread(target=work, args=(name,), daemon=True) for name in range(6)]
+    for one in threads:
+        one.start()
+    found: dict[int, list[int]] = {name: [] for name in range(6)}
+    lines = behind.read()
+    for _ in range(300):
+        line = next(lines)
+        found[line["thread"]].append(line["number"])
+    assert found == {name: list(range(50)) for name in range(6)}
+
+
+def test_the_last_word_waits_for_its_reader_for_a_moment_only(behind: Behind) -> None:
+    behind.say(*lines_of(100, 1_000))
+    log.get_logger("gateway").critical("leaving", number=100)
+    assert behind.numbers(101) == list(range(101))
+
+
+def test_a_reader_that_goes_away_costs_nobody_anything() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as stream:
+        log.configure(format="json", stream=stream)
+        behind = Behind(reader, stream)
+        behind.say(*lines_of(200, 1_000))
+        os.close(reader)
+        behind.say(*lines_of(200, 1_000))
+        log.configure(format="json", stream=io.StringIO())
+        log.get_logger("gateway").info("elsewhere")
+
+
+def test_a_reader_that_is_not_utf8_still_gets_the_line() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w", encoding="ascii") as stream:
+        log.configure(format="console", stream=stream)
+        log.get_logger("gateway").info("grüße")
+        assert b"gr\\xfc\\xdfe" in os.read(reader, 4096)
+        log.configure(format="json", stream=io.StringIO())
+        log.get_logger("gateway").info("elsewhere")
+    os.close(reader)
+
+
+_SAYS_MUCH_AND_ENDS = """
+from gateway.runtime import log
+log.configure(format="json")
+for number in range(100):
+    log.get_logger("gateway").info("said", number=number, text="x" * 1_000)
+"""
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_process_that_ends_waits_for_its_reader_for_a_moment_only(*, is_read: bool) -> None:
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    with subprocess.Popen([sys.executable, "-c", _SAYS_MUCH_AND_ENDS], stderr=writer) as process:
+        os.close(writer)
+        with os.fdopen(reader) as lines:
+            if is_read:
+                found: list[int] = []
+                for line in lines:
+                    found.append(json.loads(line)["number"])
+                    time.sleep(0.001)
+                assert found == list(range(100))
+            assert process.wait(60) == 0

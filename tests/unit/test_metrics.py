@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.core.state import SessionView
 from gateway.events import ContextUpdated, Envelope, EventId, Loss, SessionId
 from gateway.guard import FAULTS
+from gateway.runtime.log import DROPPED
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.observe import note
 
@@ -44,6 +45,7 @@ DOCUMENTED = {
     "dragoman_fenced_total": set[str](),
     "dragoman_forwards_total": {"result"},
     "dragoman_faults_total": {"part"},
+    "dragoman_log_lines_dropped_total": {"level"},
     "process_cpu_seconds_total": set[str](),
     "process_max_fds": set[str](),
     "process_open_fds": set[str](),
@@ -62,6 +64,7 @@ def metrics() -> Metrics:
 
 def touch_all(metrics: Metrics) -> None:
     FAULTS.note("link", RuntimeError("unforeseen"))
+    DROPPED["info"] += 1
     metrics.call_settled("finn", "ask_for_cards", outcome="success", seconds=0.02)
     metrics.attempt("cards", "answered")
     metrics.secret_in_result("cards")
