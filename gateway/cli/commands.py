@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine
@@ -91,6 +92,8 @@ def serve(
     port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Port; 0 takes a free one.")] = 8080,
 ) -> None:
     """Run the gateway until it is told to stop."""
+    # SIGHUP would end the process; what it asks for comes by itself, since the configuration is read behind this.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     from gateway import serve
 
     with explained():

@@ -192,6 +192,29 @@ async def test_a_sighup_while_the_gateway_starts_is_carried_out_once_it_is_up(ne
         assert await served.stop() == 0
 
 
+_HANGS_UP = """
+import os
+import signal
+import sys
+
+
+class WhenLoaded:
+    def find_spec(name, path=None, target=None):
+        if name == "gateway.serve":
+            os.kill(os.getpid(), signal.SIGHUP)
+
+
+sys.meta_path.insert(0, WhenLoaded)
+"""
+
+
+async def test_a_sighup_while_the_gateway_is_loaded_does_not_end_it(newer: Scene) -> None:
+    (newer.folder / "sitecustomize.py").write_text(_HANGS_UP)
+    async with serving(newer, environment={"PYTHONPATH": str(newer.folder)}) as served:
+        await until(served.ready, within=START)
+        assert await served.stop() == 0
+
+
 Place = Literal["pipe", "socket", "terminal"]
 
 
