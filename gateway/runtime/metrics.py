@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, disabl
 from gateway.events import OutcomeKind
 from gateway.guard import FAULTS
 from gateway.runtime.counters import Buckets, Counter, KeptElsewhere
-from gateway.runtime.log import DROPPED
+from gateway.runtime.log_lines import DROPPED
 
 OTHER = "other"
 

@@ -31,9 +31,13 @@ async def translation(bench: Bench, report: Report) -> None:
     ratios = {name: [said["codec_alone"] / said["json_alone"] for said in turns] for name, turns in found.items()}
     report.judge("T11", "slowest", max(ratios.values(), key=lambda values: Spread.of(values).median))
     for name, turns in found.items():
-        report.note_value("T11", name, what=f"{name}: decode and encode / the JSON alone", value=Spread.of(ratios[name]))
+        report.note_value(
+            "T11", name, what=f"{name}: decode and encode / the JSON alone", value=Spread.of(ratios[name])
+        )
         micros = Spread.of([said["translation"] for said in turns])
-        report.note_value("T11", f"{name}_us", what=f"{name}: µs with their JSON, {turns[0]['bytes']} bytes", value=micros)
+        report.note_value(
+            "T11", f"{name}_us", what=f"{name}: µs with their JSON, {turns[0]['bytes']} bytes", value=micros
+        )
 
 
 async def disk(bench: Bench, report: Report) -> None:
