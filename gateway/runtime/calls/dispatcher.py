@@ -127,8 +127,8 @@ class Dispatcher:
         epoch = self._breakers.began(call.executor or "")
         found = self._backends.executor(call.executor or "")
         if found is None:
-            answer = failure(f"The tool {call.tool!r} is no longer available here.")
-            self._over(session, call, epoch, answer, "answered", telling=False)
+            answer = NeverSent(f"executor {call.executor!r} is no longer configured")
+            self._over(session, call, epoch, answer, "never_sent", telling=False)
             return
         executor, policy = found
         # The executor keeps to it; one that does not is broken off when the call's deadline ends the call.
