@@ -239,6 +239,10 @@ class Dispatcher:
         attempt = self._attempts.get(session, {}).get(effect.call_id)
         if attempt is not None and effect.stop:
             self._break_off(attempt)
+        self.tell(effect)
+
+    def tell(self, effect: Release) -> None:
+        """Tell the executor of a call that is over, where it is to be told."""
         found = self._backends.executor(effect.executor or "")
         if found is None or effect.tell is None:
             return
