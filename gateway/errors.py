@@ -9,6 +9,7 @@ DragomanError
 │   ├── Forbidden            the key lacks a scope (403)
 │   ├── NotFound             no such session, call, ... (404)
 │   ├── Conflict             the thing has moved on, e.g. a call already ended (409)
+│   │   └── Unconfigured     the session's runtime is not in the YAML, so nobody carries it
 │   ├── CallOver             the call ended too long ago for its callback address (410)
 │   ├── Gone                 history below the retained part (410)
 │   ├── TooLarge             a body or a value over its limit (413)
@@ -88,6 +89,10 @@ class NotFound(PeerError):
 
 class Conflict(PeerError):
     """The request contradicts what is already recorded."""
+
+
+class Unconfigured(Conflict):
+    """An open session that nobody carries, and nobody will before its runtime is in the configuration again."""
 
 
 class Gone(PeerError):

@@ -125,6 +125,12 @@ def turned_away(reason: str, *, tried: bool = False, unsure: bool = False) -> An
     return failure(f"{reason}; {what}, try again later", unknown=unsure)
 
 
+def no_executor(name: str | None, *, unknown: bool) -> Answered:
+    """Make the failure of a call whose executor is not in the configuration; an earlier attempt may have reached it."""
+    what = "the tool may have run and was not tried again" if unknown else "the tool was not called"
+    return failure(f"executor {name!r} is no longer configured; {what}", unknown=unknown)
+
+
 def judge(
     answer: Unanswered,
     *,

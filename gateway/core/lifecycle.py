@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from gateway.core.adapt import hydration, place_of
-from gateway.core.calls import cancellation, failure, settle
+from gateway.core.calls import cancellation, failure, no_executor, settle
 from gateway.core.confirmations import confirm, recover as recover_message
 from gateway.core.effects import Queue, Transmit
 from gateway.core.interactions import expire
@@ -136,13 +136,15 @@ def recover(runtime: RuntimeContext, builder: StepBuilder, messages: Sequence[En
     `messages` are those of the agent that were not confirmed yet.
     """
     for call in list(builder.calls.values()):
+        if call.state == "accepted":
+            # Nobody is asked again: its outcome comes by callback, whatever became of its executor.
+            continue
         policy = runtime.policy.executors.get(call.executor or "")
-        if call.arguments is None and call.state != "accepted":
-            lost = failure(UNREADABLE, unknown=call.unknown or call.state == "dispatched")
-            settle(runtime, builder, call, lost, dead=True)
+        unknown = call.unknown or call.state == "dispatched"
+        if call.arguments is None:
+            settle(runtime, builder, call, failure(UNREADABLE, unknown=unknown), dead=True)
         elif policy is None:
-            gone = failure(f"The tool {call.tool!r} is no longer available here.", unknown=call.unknown)
-            settle(runtime, builder, call, gone, dead=True)
+            settle(runtime, builder, call, no_executor(call.executor, unknown=unknown), dead=True)
         elif call.state == "queued":
             builder.effects.append(Queue(call.call_id, call.executor or "", call.due_at))
         elif call.state == "dispatched":

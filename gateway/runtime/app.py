@@ -21,6 +21,7 @@ from gateway.errors import (
     InvalidRequest,
     Overloaded,
     Truncated,
+    Unconfigured,
 )
 from gateway.events import Envelope, Event, SessionId, session_id as name_session
 from gateway.executors.port import Destination, Executor
@@ -53,6 +54,7 @@ from gateway.runtime.feeds.linked import with_links
 from gateway.runtime.feeds.wakeup import Ending
 from gateway.runtime.interactions import Interactions
 from gateway.runtime.metrics import Metrics
+from gateway.runtime.session.closing import Closing
 from gateway.runtime.session.directory import SessionDirectory, reply_slot
 from gateway.runtime.session.due import Reviews
 from gateway.runtime.session.runtimes import Runtimes
@@ -171,6 +173,7 @@ class Gateway:
         handover = Handover(engine, clock, ids, self._notifications)
         self._sessions = Sessions(shared, handover, settings.limits)
         self._runtimes = Runtimes(shared, self._sessions, self.tickets, self._offered)
+        self._closing = Closing(shared, self._sessions)
         self._member = ClusterMember(shared, self._sessions, handover, client=client)
         self._directory = SessionDirectory(engine, self._sessions, patience=tuning.reply)
         self._redriving = Redriving(engine, self._directory, clock, ids, wake=self._backends.wake)
@@ -422,7 +425,10 @@ class Gateway:
             await self._directory.ask(carried.worker, CloseOrdered("closed by a client", reply_slot()))
             await asyncio.wait(carried.tasks, timeout=self._directory.patience)
         elif row.state != "closed":
-            raise await self._directory.not_here(row)
+            missing = await self._directory.not_here(row)
+            if not isinstance(missing, Unconfigured):
+                raise missing
+            await self._closing.close(row, self._configuration.policy, reason="closed by a client")
         if erase:
             await self._engine.erase(session_id)
             await self.tickets.forget(session_id)

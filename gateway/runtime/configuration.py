@@ -179,7 +179,7 @@ class Configuration:
         sessions, runtimes = self._parts.sessions, self._parts.runtimes
         new, carried = self.settings.runtimes.get(name), sessions.runtimes.get(name)
         if carried is not None and (new is None or new.adapter != carried.options.adapter):
-            await runtimes.stop(name)
+            await runtimes.stop(name, returns=new is not None)
             carried = None
         if new is None:
             return

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 
+import structlog
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.state import SessionView
 from gateway.events import CallId, Envelope
 from gateway.runtime.metrics import Metrics
+
+_log = structlog.get_logger(__name__)
 
 _EXCERPT = 500
 
@@ -14,6 +17,14 @@ _EXCERPT = 500
 def excerpt(payload: object) -> str:
     """Show the beginning of a frame's payload for the log; values that hide themselves stay hidden."""
     return repr(payload)[:_EXCERPT]
+
+
+def tell_left(runtime: str, *, sessions: int, calls: int) -> None:
+    """Warn of sessions that wait for a runtime which the configuration does not name."""
+    if sessions:
+        mend = "put it back and reload, or close its sessions"
+        text = "open sessions wait for a runtime that is not in the configuration"
+        _log.warning(text, runtime=runtime, sessions=sessions, calls=calls, mend=mend)
 
 
 def note(

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from gateway.errors import InvalidRequest
-from gateway.events import EVENT, UNKNOWN_KIND, CallId, Envelope, Loss, Opaque, Origin
+from gateway.events import EVENT, UNKNOWN_KIND, CallId, Envelope, Event, Loss, Opaque, Origin
 from gateway.events.envelope import is_own, write_around
 from gateway.json_values import LONG, is_simple
 from gateway.store.records import EventRecord, micros, moment
@@ -26,6 +26,8 @@ from gateway.store.step import NEWER
 
 ERASED = "erased"
 """The channel of the opaque event that an erased one reads back as."""
+NOTHING_LEFT = "the session was erased"
+"""The reason on outbound rows whose event was erased before it left."""
 
 
 _ORIGIN = frozenset(Origin.__annotations__)
@@ -177,6 +179,15 @@ def _read_loss(told: Any) -> Loss:
     except ValidationError:
         said = orjson.dumps(told).decode()[:_LONGEST_LOSS]
         return Loss(how="narrowed", path="", note=f"{NEWER}: {said}")
+
+
+def is_erased(event: Event) -> bool:
+    """Whether this is what an erased event reads back as, so that there is nothing left to say."""
+    match event:
+        case Opaque(channel=channel, payload={"kind": str(), **more}):
+            return channel == ERASED and not more
+        case _:
+            return False
 
 
 def strip_about(about: bytes | None) -> bytes | None:

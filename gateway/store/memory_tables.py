@@ -8,7 +8,7 @@ from gateway.clock import Clock
 from gateway.events import CallId, InteractionId, SessionId
 from gateway.store.apply import CLOSED, DedupeKey, Writes
 from gateway.store.call import ENDED_STATES, Call
-from gateway.store.encoding import decode_envelope, strip_about
+from gateway.store.encoding import NOTHING_LEFT, decode_envelope, strip_about
 from gateway.store.records import (
     EventRecord,
     Head,
@@ -141,7 +141,7 @@ class Tables:
             )
 
     def erase(self, session_id: SessionId) -> None:
-        """Take the bodies out of a session's events, and what was copied from them."""
+        """Take the bodies out of a session's events, and what was copied from them; what is left of it is not sent."""
         session = self.sessions[session_id]
         session.events = [record._replace(body=None, about=strip_about(record.about)) for record in session.events]
         session.snapshot = session.keep_from = None
@@ -150,6 +150,9 @@ class Tables:
         for call in self.calls.values():
             if call.session_id == session_id:
                 self.calls[call.call_id] = replace(call, error=None)
+        for place, send in self.sends.items():
+            if (send.session_id, send.target, send.state) == (session_id, RUNTIME, "pending"):
+                self.sends[place] = replace(send, state="moot", due_at=None, reason=NOTHING_LEFT)
 
     # For leases
 

@@ -88,7 +88,7 @@ class Registry(Protocol):
     async def erase(self, session_id: SessionId) -> None:
         """Remove the bodies of a closed session's events (their kinds and sequences stay) and its snapshot.
 
-        An erased event reads back as `opaque` with channel `erased`.
+        An erased event reads back as `opaque` with channel `erased`; what was to be sent to the runtime is moot.
         """
         ...
 

@@ -219,3 +219,41 @@ async def test_wrong_words_are_usage_errors(newer: Scene) -> None:
         refused = await dragoman(gateway, "dead-letters", "list", "--executor", "a", "--kind", "delivery")
         assert (refused.code, "executor" in refused.err) == (1, True)
         assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"
+
+
+async def test_what_was_erased_before_it_left_is_no_dead_letter_when_the_session_is_opened_again(both: Scene) -> None:
+    both.huma.refuse("finn", "BUSY")
+    async with both.running(linked=False) as gateway:
+        session_id = await gateway.session()
+        message = {"kind": "message.posted", "content": "Your turn, Finn!"}
+        posted = await gateway.post(f"/v1/sessions/{session_id}/events", message, status=202)
+        answer = await gateway.http.delete(f"/v1/sessions/{session_id}", params={"erase": "true"})
+        assert answer.status_code == 204
+        both.huma.refuse("finn", None)
+        await gateway.post("/v1/sessions", {"runtime": "finn", "native_id": "finn"}, status=200)
+        await gateway.wait_link("up")
+        assert (await ended(await both.agent.call("ask", GOOD))).outcome == "success"
+        assert await letters(gateway) == []
+        # A 0.2.0 agent is told a message inside the context behind it.
+        sequence = posted["data"][0]["sequence"] + (both.dialect == "0.2")
+        path = f"/v1/sessions/{session_id}/events/{sequence}/redeliver"
+        refused = await gateway.post(path, {"target": "runtime"}, status=410)
+        assert "was erased" in refused["detail"]
+        assert "erased" not in str([payload for _, payload in both.agent.received])
+
+
+async def test_a_dead_letter_whose_session_was_erased_is_not_tried_again(newer: Scene) -> None:
+    breaking(newer)
+    async with newer.running() as gateway:
+        await ended(await newer.agent.call("ask", GOOD))
+        [letter] = await listed(gateway, 1)
+        path = f"/v1/sessions/{letter['session_id']}"
+        assert (await gateway.http.delete(path, params={"erase": "true"})).status_code == 204
+        copied = len(newer.hooks.of("/copies/log"))
+        refused = await gateway.post(f"/v1/dead-letters/{letter['id']}/redrive", status=410)
+        assert (refused["type"], "was erased" in refused["detail"]) == ("/problems/gone", True)
+        done = await gateway.post(REDRIVE, {}, status=200)
+        assert (done["redriven"], len(done["failed"])) == (0, 1)
+        assert len(newer.hooks.of("/copies/log")) == copied
+        await gateway.post(f"/v1/dead-letters/{letter['id']}/dismiss", status=200)
+        await listed(gateway, 0)

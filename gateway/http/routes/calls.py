@@ -7,11 +7,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Query, Response
 from pydantic import PlainValidator
 
-from gateway.errors import CallOver, InvalidRequest, NotFound
+from gateway.errors import CallOver, InvalidRequest, NotFound, Unconfigured
 from gateway.events import SessionId
 from gateway.executors.port import Answered, OutcomeForm, outcome_from
 from gateway.http import answers, examples
 from gateway.http.auth import CALLBACK, Caller
+from gateway.http.errors import Refused
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, listing
 from gateway.http.requests import CallsQuery, CancelCall, RedriveCall, WaitQuery
@@ -84,7 +85,7 @@ async def settle_call(
     """
     # At a callback address an outcome is read as an executor's answer is; a client's typing errors show.
     answered = _answered(outcome, strict="token" not in request.query_params)
-    with _over_where_gone(caller):
+    with _as_executors_hear_it(caller):
         row = await gateway.calls.settle(call_id, answered, size=len(await request.body()))
     return Reply(show(answers.Call, row))
 
@@ -107,7 +108,7 @@ async def progress_call(
 
     Any JSON object; it is recorded as `call.progressed` and followers see it.
     """
-    with _over_where_gone(caller):
+    with _as_executors_hear_it(caller):
         await gateway.calls.progress(call_id, progress, size=len(await request.body()))
     return Reply({"call_id": call_id}, 202)
 
@@ -156,10 +157,16 @@ async def redrive_call(
 
 
 @contextmanager
-def _over_where_gone(caller: Caller) -> Generator[None]:
-    """A callback token proves that its call existed: where it is not known any more, it ended long ago."""
+def _as_executors_hear_it(caller: Caller) -> Generator[None]:
+    """Say it so that an executor does what is right: give up, or come again.
+
+    A callback token proves that its call existed: where it is not known any more, it ended long ago.
+    """
     try:
         yield
+    except Unconfigured as exc:
+        # The call is open, and 409 would say that it has another outcome.
+        raise Refused("elsewhere", str(exc)) from exc
     except NotFound as exc:
         if caller is not CALLBACK:
             raise

@@ -149,7 +149,7 @@ async def stream_events(
     status_code=202,
     response_model=answers.Redelivered,
     response_description="It is due.",
-    responses=problems("elsewhere", "not-found", "conflict"),
+    responses=problems("elsewhere", "not-found", "conflict", "gone"),
 )
 async def redeliver_event(
     gateway: GatewayDep,

@@ -127,8 +127,8 @@ class Dispatcher:
         epoch = self._breakers.began(call.executor or "")
         found = self._backends.executor(call.executor or "")
         if found is None:
-            answer = failure(f"The tool {call.tool!r} is no longer available here.")
-            self._over(session, call, epoch, answer, "answered", telling=False)
+            answer = NeverSent(f"executor {call.executor!r} is no longer configured")
+            self._over(session, call, epoch, answer, "never_sent", telling=False)
             return
         executor, policy = found
         # The executor keeps to it; one that does not is broken off when the call's deadline ends the call.
@@ -239,6 +239,10 @@ class Dispatcher:
         attempt = self._attempts.get(session, {}).get(effect.call_id)
         if attempt is not None and effect.stop:
             self._break_off(attempt)
+        self.tell(effect)
+
+    def tell(self, effect: Release) -> None:
+        """Tell the executor of a call that is over, where it is to be told."""
         found = self._backends.executor(effect.executor or "")
         if found is None or effect.tell is None:
             return

@@ -12,6 +12,7 @@ from gateway.runtime.session.directory import SessionDirectory, reply_slot
 from gateway.runtime.session.signals import DismissOrdered, RedriveOrdered
 from gateway.runtime.session.worker import SessionWorker
 from gateway.store.call import Call, Dismissed
+from gateway.store.encoding import is_erased
 from gateway.store.port import Engine
 from gateway.store.rows import Send
 from gateway.store.step import RUNTIME, SendChange, Step
@@ -62,7 +63,7 @@ class Redriving:
     async def delivery(self, session_id: SessionId, sequence: int, target: str) -> None:
         """Send one event copy or outbound event again, whatever became of it."""
         worker = await self._sender(session_id, target)
-        if all(row.target != target for row in await self._engine.sends_of(session_id, sequence)):
+        if await self._send(session_id, sequence, target) is None:
             raise NotFound(f"event {sequence} was never meant for {target!r}")
         change = SendChange(sequence=sequence, target=target, state="pending", due_at=self._clock.now())
         await self._engine.commit(Step(session_id=session_id, send_changes=(change,)))
@@ -71,6 +72,7 @@ class Redriving:
     async def dead_delivery(self, session_id: SessionId, sequence: int, target: str) -> None:
         """Send a dead letter again, unless somebody else does so already."""
         worker = await self._sender(session_id, target)
+        await self._send(session_id, sequence, target)
         if not await self._engine.revive(session_id, sequence, target, due_at=self._clock.now()):
             raise Conflict("this delivery is tried again already")
         self._send_again(worker, sequence)
@@ -108,6 +110,17 @@ class Redriving:
         except Stale as exc:
             raise Conflict(NO_LONGER_DEAD) from exc
         return await self._directory.call(row.call_id)
+
+    async def _send(self, session_id: SessionId, sequence: int, target: str) -> Send | None:
+        """Find one delivery.
+
+        Raises:
+            Gone: what it would say was erased.
+        """
+        row = next((one for one in await self._engine.sends_of(session_id, sequence) if one.target == target), None)
+        if row is not None and is_erased(row.envelope.event):
+            raise Gone("what this event said was erased, so there is nothing to send", first_sequence=sequence + 1)
+        return row
 
     async def _sender(self, session_id: SessionId, target: str) -> SessionWorker | None:
         """Find the worker that speaks to the runtime; copies, and events of closed sessions, need none."""

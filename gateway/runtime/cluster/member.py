@@ -9,7 +9,7 @@ import structlog
 
 from gateway.errors import EngineUnavailable
 from gateway.events import InteractionId, SessionId
-from gateway.guard import running
+from gateway.guard import guard, running
 from gateway.runtime.cluster.forwarding import Forwarder
 from gateway.runtime.cluster.handover import Handover
 from gateway.runtime.cluster.notifications import Listeners
@@ -78,6 +78,7 @@ class ClusterMember:
         shared = self._shared
         async with self._sessions.without_links():
             await self.takeover.take_all()
+        guard("takeover", self.takeover.tell_left, shared.tasks, again=False)
         with ExitStack() as stack:
             look = partial(self._handover.keep_looking, self._workers, shared=shared.keeper.shared)
             stack.enter_context(running("handover", look, shared.tasks))

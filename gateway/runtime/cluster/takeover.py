@@ -1,6 +1,7 @@
 """Takes up what nobody carries: at the start, when an instance has died or left, and when somebody says so."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import islice
 
@@ -11,10 +12,12 @@ from gateway.events import SessionId
 from gateway.guard import FAULTS
 from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.metrics import Metrics
+from gateway.runtime.observe import tell_left
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.tuning import Tuning
+from gateway.store.call import OPEN_STATES
 from gateway.store.port import Engine
-from gateway.store.rows import Page, Regained, SessionFilter, SessionRow
+from gateway.store.rows import CallFilter, Page, Regained, SessionFilter, SessionRow
 
 log = structlog.get_logger(__name__)
 
@@ -75,6 +78,28 @@ class Takeover:
                 log.info("sessions adopted", count=len(rows))
             await self._sessions.take_up(rows)
             await asyncio.sleep(pause * (0.5 + self._jitter()))
+
+    async def tell_left(self) -> None:
+        """Warn of open sessions whose runtime no instance has, as after a start with another configuration."""
+        known = self._sessions.runtimes.keys() | self._sessions.unconnected
+        left, after = Counter[str](), ""
+        try:
+            while after is not None:
+                rows, after = await self._engine.sessions(Page(_PAGE, after or None), SessionFilter(open_only=True))
+                for row in rows:
+                    if row.runtime not in known and await self._engine.owner(row.session_id) is None:
+                        left[row.runtime] += 1
+            for name, sessions in left.items():
+                tell_left(name, sessions=sessions, calls=await self._count_open_calls(name))
+        except EngineUnavailable as exc:
+            log.warning("sessions that no runtime is there for cannot be looked for", reason=str(exc))
+
+    async def _count_open_calls(self, runtime: str) -> int:
+        which, count, after = CallFilter(runtime=runtime, states=frozenset(OPEN_STATES)), 0, ""
+        while after is not None:
+            rows, after = await self._engine.calls(which, Page(_PAGE, after or None))
+            count += len(rows)
+        return count
 
     def hear(self, names: Sequence[str]) -> None:
         """Look at these sessions first: nobody owns them, as others say."""

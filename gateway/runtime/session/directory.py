@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from gateway.errors import Conflict, Elsewhere, NotFound, Overloaded
+from gateway.errors import Conflict, Elsewhere, NotFound, Overloaded, Unconfigured
 from gateway.events import CallId, SessionId
 from gateway.runtime.session.carried import Carried
 from gateway.runtime.session.sessions import Sessions
@@ -45,7 +45,7 @@ class SessionDirectory:
         """Find the worker of an open session.
 
         Raises:
-            NotFound, Conflict, Elsewhere: there is none here, and why.
+            NotFound, Conflict, Unconfigured, Elsewhere: there is none here, and why.
         """
         carried = self._sessions.carried(session_id)
         if carried is not None:
@@ -55,11 +55,14 @@ class SessionDirectory:
             raise Conflict("the session is closed")
         raise await self.not_here(row)
 
-    async def not_here(self, row: SessionRow) -> Conflict | Elsewhere:
+    async def not_here(self, row: SessionRow) -> Unconfigured | Elsewhere:
         """Say why an open session is not carried here."""
         known = self._sessions.runtimes.keys() | self._sessions.unconnected
         if row.runtime not in known and await self._engine.owner(row.session_id) is None:
-            return Conflict(f"the runtime {row.runtime!r} of this session is not configured")
+            return Unconfigured(
+                f"the runtime {row.runtime!r} of this session is not in the configuration: "
+                "put it back and reload, or close the session"
+            )
         return Elsewhere(row.session_id, "another instance carries the session, or none yet")
 
     async def ask(self, worker: SessionWorker, signal: ClientSignal) -> Any:

@@ -19,6 +19,7 @@ from gateway.guard import guard, in_time, is_fault
 from gateway.json_values import pointer
 from gateway.runtime.calls.offered import OfferedTool
 from gateway.runtime.calls.tickets import Ticket, Tickets
+from gateway.runtime.observe import tell_left
 from gateway.runtime.session.carried import Runtime, disconnected
 from gateway.runtime.session.codec import CheckedCodec
 from gateway.runtime.session.link import LinkState
@@ -138,9 +139,13 @@ class Runtimes:
         rows, _ = await self._shared.engine.sessions(Page(limit=1), SessionFilter(runtime, open_only=True))
         return bool(rows)
 
-    async def stop(self, name: str) -> None:
-        """Let go of a runtime's links; its sessions stay on record."""
+    async def stop(self, name: str, *, returns: bool) -> None:
+        """Let go of a runtime's links; its sessions stay on record, and wait unless it `returns` at once."""
         runtime = self._sessions.runtimes.pop(name)
+        if not returns:
+            carried = list(self._sessions.of_runtime(name))
+            calls = sum(len(one.worker.view.calls) for one in carried)
+            tell_left(name, sessions=len(carried), calls=calls)
         self._unfinished.discard(name)
         self._unopened.discard(name)
         let_go = await self._sessions.let_go_of(name)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from gateway.errors import Conflict, NotFound
 from gateway.events import Envelope, SessionId
 from gateway.store.apply import CLOSED, Writes, begin, decide
-from gateway.store.encoding import strip_about
+from gateway.store.encoding import NOTHING_LEFT, strip_about
 from gateway.store.postgres.known import KnownRows
 from gateway.store.postgres.once import Transaction, Work
 from gateway.store.postgres.schema import check
@@ -14,10 +14,11 @@ from gateway.store.postgres.store import KEEP_ANSWERS, write
 from gateway.store.questions.calls import DROP_CALLS
 from gateway.store.questions.kept import SET_NOTE
 from gateway.store.questions.retention import FLOOR
-from gateway.store.questions.sends import DISMISS, REVIVE, UNDELIVERED
+from gateway.store.questions.sends import DISMISS, MOOT, REVIVE, UNDELIVERED
 from gateway.store.records import EventRecord, Head, micros
 from gateway.store.retention import PORTION, RemovedRows, add_up
 from gateway.store.rows import StoredAnswer
+from gateway.store.step import RUNTIME
 
 _HEAD = ", ".join(Head._fields)
 _FIND = f"SELECT {_HEAD} FROM @sessions WHERE runtime = $1 AND native_id = $2 FOR UPDATE"
@@ -199,6 +200,7 @@ def erase(session_id: SessionId, after: int) -> Work[int | None]:
             return rows[-1][0]
         await ask("DELETE FROM @snapshots WHERE session_id = $1", session_id)
         await ask("UPDATE @calls SET error = NULL WHERE session_id = $1", session_id)
+        await ask(MOOT, session_id, RUNTIME, NOTHING_LEFT)
         await ask(_MEASURE, session_id)
         return None
 

@@ -56,6 +56,9 @@ DISMISS = f"""
 UPDATE @outbound SET state = 'moot', due_at = NULL, reason = $4
 WHERE session_id = $1 AND seq = $2 AND target = $3 AND ({LISTED}) RETURNING 1
 """
+MOOT = f"""
+UPDATE @outbound SET state = 'moot', due_at = NULL, reason = $3 WHERE session_id = $1 AND target = $2 AND {PENDING}
+"""
 
 
 def pending_sends(

@@ -7,17 +7,18 @@ from typing import Any
 from gateway.errors import Conflict, NotFound
 from gateway.events import Envelope, SessionId
 from gateway.store.apply import CLOSED, begin, decide
-from gateway.store.encoding import strip_about
+from gateway.store.encoding import NOTHING_LEFT, strip_about
 from gateway.store.questions.calls import DROP_CALLS
 from gateway.store.questions.kept import SET_NOTE
 from gateway.store.questions.retention import FLOOR
-from gateway.store.questions.sends import DISMISS, REVIVE, UNDELIVERED
+from gateway.store.questions.sends import DISMISS, MOOT, REVIVE, UNDELIVERED
 from gateway.store.records import EventRecord, Head, micros
 from gateway.store.retention import PORTION, RemovedRows, add_up
 from gateway.store.rows import StoredAnswer
 from gateway.store.sqlite.dialect import in_sqlite
 from gateway.store.sqlite.jobs import Turn
 from gateway.store.sqlite.log import blank
+from gateway.store.step import RUNTIME
 
 _ADD_SESSION = """
 INSERT INTO sessions (session_id, runtime, protocol, native_id, state, labels, last_seq, min_seq, fence, size,
@@ -165,6 +166,7 @@ def erase(session_id: SessionId, after: int) -> Run:
             return rows[-1][0]
         connection.execute("DELETE FROM snapshots WHERE session_id = ?", (session_id,))
         connection.execute("UPDATE calls SET error = NULL WHERE session_id = ?", (session_id,))
+        _ask(turn, MOOT, session_id, RUNTIME, NOTHING_LEFT)
         connection.execute(
             """
             UPDATE sessions SET size = (

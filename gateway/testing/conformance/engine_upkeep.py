@@ -10,7 +10,7 @@ import pytest
 from gateway.errors import Conflict, EngineUnavailable, NotFound, Repeated, Truncated
 from gateway.events import CallId, InteractionId, Loss, Opaque, Origin, SessionId, SessionOpened
 from gateway.store.port import Engine
-from gateway.store.rows import CallFilter, RetentionPolicy, StoredAnswer, Swept
+from gateway.store.rows import CallFilter, Page, RetentionPolicy, StoredAnswer, Swept
 from gateway.store.step import RUNTIME, Enqueue, InteractionChange, SendChange, Step
 from gateway.testing.conformance.engine_words import (
     ALICE,
@@ -86,6 +86,18 @@ class EraseSuite:
         with pytest.raises(NotFound):
             await engine.erase(BOB)
         assert isinstance((await engine.read(ALICE))[0].event, SessionOpened)
+
+    async def test_what_was_not_sent_to_the_runtime_of_an_erased_session_is_moot(self, engine: Engine) -> None:
+        for session_id in (ALICE, BOB):
+            await open_session(engine, session_id)
+            await engine.commit(Step(session_id, (said(), said()), sends=(Enqueue(0, RUNTIME), Enqueue(1, RUNTIME))))
+            await engine.commit(Step(session_id, send_changes=(SendChange(2, RUNTIME, "delivered"),)))
+        await close_session(engine)
+        await engine.erase(ALICE)
+        assert [row.session_id for row in await engine.pending_sends(target=RUNTIME)] == [BOB]
+        rows = [row for sequence in (2, 3) for row in await engine.sends_of(ALICE, sequence)]
+        assert [(row.state, row.reason) for row in rows] == [("delivered", None), ("moot", "the session was erased")]
+        assert await engine.dead_sends(Page()) == ([], None)
 
     async def test_an_erased_session_may_live_on(self, engine: Engine) -> None:
         await open_session(engine)

@@ -391,12 +391,72 @@ def test_an_idempotent_call_of_a_restarted_process_is_tried_again():
     assert harness.sent == []
 
 
-def test_a_call_whose_executor_is_gone_ends_on_restart():
+def forget_executors(harness: Harness) -> None:
+    """Let the configuration no longer have any executor."""
+    harness.runtime = replace(harness.runtime, policy=replace(harness.runtime.policy, executors={}))
+
+
+@pytest.mark.parametrize("state", ["queued", "dispatched"])
+def test_a_call_whose_executor_is_gone_ends_on_restart_and_says_whether_it_may_have_run(state: str):
+    harness = Harness(slots=0 if state == "queued" else 1)
+    harness.call()
+    forget_executors(harness)
+    harness.recover()
+    (settled,) = harness.settled
+    assert (settled.dead, settled.unknown) == (True, state == "dispatched")
+    what = "the tool may have run and was not tried again" if settled.unknown else "the tool was not called"
+    assert harness.sent[0]["error"].endswith(f"executor 'cards' is no longer configured; {what}")
+
+
+def test_a_queued_call_whose_executor_is_gone_stays_unknown_where_an_earlier_attempt_may_have_run():
     harness = Harness()
     harness.call()
-    harness.runtime = replace(harness.runtime, policy=replace(harness.runtime.policy, executors={}))
+    harness.answer(Uncertain("the connection was lost"))
+    forget_executors(harness)
     harness.recover()
-    assert "no longer available" in harness.sent[0]["error"]
+    (settled,) = harness.settled
+    assert (settled.dead, settled.unknown) == (True, True)
+
+
+def accepted_without_executor() -> Harness:
+    """Restart behind a 202 of an executor that is no longer in the configuration."""
+    harness = Harness()
+    harness.call(tool="slow_thing", arguments={})
+    harness.answer(Accepted())
+    forget_executors(harness)
+    harness.recover()
+    assert (harness.step.calls, harness.sent) == ((), [])
+    return harness
+
+
+def test_an_accepted_call_waits_for_its_callback_also_without_its_executor():
+    harness = accepted_without_executor()
+    done = Answered(Outcome(outcome="success", result="by callback"))
+    harness.decide(lambda builder: calls.outcome(harness.runtime, builder, harness.id_of("tc-1"), done))
+    assert harness.sent[0]["result"] == "by callback"
+
+
+def test_an_accepted_call_without_its_executor_ends_at_its_deadline_as_unknown():
+    harness = accepted_without_executor()
+    harness.wait(601)
+    (settled,) = harness.settled
+    assert (settled.state, settled.dead, settled.unknown) == ("expired", True, True)
+
+
+def test_an_accepted_call_without_its_executor_can_be_canceled():
+    harness = accepted_without_executor()
+    harness.decide(lambda builder: calls.cancel(harness.runtime, builder, harness.id_of("tc-1"), reason=None))
+    harness.wait(11)
+    assert [settled.state for settled in harness.settled] == ["canceled"]
+
+
+def test_a_202_of_an_executor_that_is_gone_meanwhile_is_waited_for():
+    harness = Harness()
+    harness.call(tool="slow_thing", arguments={})
+    forget_executors(harness)
+    harness.answer(Accepted())
+    assert harness.view.calls[harness.id_of("tc-1")].state == "accepted"
+    assert harness.sent == []
 
 
 def test_a_call_whose_executor_is_not_there_fails_at_once_and_waits_for_an_operator():

@@ -1,0 +1,93 @@
+"""Closes sessions that nobody can carry, because their runtime is not in the configuration."""
+
+import structlog
+
+from gateway.adapter.port import Capabilities, Draft, Encoded, Frame, RuntimeOptions
+from gateway.core import lifecycle
+from gateway.core.effects import Release
+from gateway.core.session import Policy, RuntimeContext, StepBuilder
+from gateway.core.snapshots import to_snapshot
+from gateway.errors import Elsewhere
+from gateway.events import Envelope
+from gateway.runtime.observe import note
+from gateway.runtime.session.load import load_view
+from gateway.runtime.session.sessions import Sessions
+from gateway.runtime.session.shared import Shared
+from gateway.store.rows import SessionRow
+
+log = structlog.get_logger(__name__)
+
+_NOTHING = Capabilities(accepts=frozenset(), emits=frozenset(), turns="signalled", delivery="response")
+
+
+class _Mute:
+    """The codec of a runtime that nobody knows: nothing is heard of it, and nothing said to it."""
+
+    # Both are named as the port has them.
+    def decode(self, frame: Frame) -> tuple[Draft, ...]:  # noqa: ARG002
+        return ()
+
+    def encode(self, item: Draft | Envelope) -> Encoded:  # noqa: ARG002
+        return Encoded(())
+
+
+class Closing:
+    """Owns such a session for as long as it takes to end it."""
+
+    def __init__(self, shared: Shared, sessions: Sessions) -> None:
+        self._shared = shared
+        self._sessions = sessions
+
+    async def close(self, row: SessionRow, policy: Policy, *, reason: str) -> None:
+        """End a session as its worker would: its open calls are canceled, and their executors told.
+
+        Raises:
+            Elsewhere: somebody carries it, or is about to.
+            Stale: it was written to meanwhile. EngineUnavailable: the store does not take it.
+        """
+        session_id, shared = row.session_id, self._shared
+        # Under a fence of its own, so that whoever carried it before writes nothing any more.
+        taken = await shared.keeper.take(session_id)
+        if taken is None:
+            raise Elsewhere(session_id, "another instance carries the session, or none yet")
+        try:
+            if row.runtime in self._sessions.runtimes:
+                raise Elsewhere(session_id, "the session is being taken up")
+            await self._close(taken, policy, reason)
+        except BaseException:
+            # Carried where its runtime is back by now, and else nobody's again.
+            await self._sessions.take_up([taken])
+            raise
+
+    async def _close(self, taken: SessionRow, policy: Policy, reason: str) -> None:
+        shared, view = self._shared, await load_view(self._shared.engine, taken.session_id)
+        if view.memory.closed:
+            return
+        runtime = RuntimeContext(
+            adapter="",
+            protocol=taken.protocol,
+            name=taken.runtime,
+            capabilities=_NOTHING,
+            codec=_Mute(),
+            options=RuntimeOptions(adapter="", url=""),
+            policy=policy,
+        )
+        builder = StepBuilder(
+            view,
+            now=shared.clock.now(),
+            mint=shared.ids.event_id,
+            take_slot=lambda _: False,
+            refusal=lambda _: None,
+            runtime=runtime,
+        )
+        lifecycle.close(runtime, builder, reason=reason)
+        snapshot = to_snapshot(builder.last_sequence, builder.memory, view.complete)
+        committed = await shared.engine.commit(builder.step(fence=taken.fence, snapshot=snapshot))
+        for effect in builder.effects:
+            if isinstance(effect, Release):
+                shared.dispatcher.tell(effect)
+        if policy.routes.copying:
+            shared.backends.wake()
+        about = log.bind(session_id=taken.session_id, runtime=taken.runtime)
+        note(committed.envelopes, view, adapter="", metrics=shared.metrics, log=about)
+        about.info("a session is closed without its runtime", calls=len(view.calls))
