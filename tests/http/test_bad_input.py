@@ -7,10 +7,12 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.events import ApprovalAsked
 from gateway.http.body import parse_json
 from gateway.http.errors import Refused
+from gateway.store.rows import Page
 from tests.http.conftest import DOCUMENT
-from tests.http.environment import Environment
+from tests.http.environment import Environment, until
 
 JSON = {"content-type": "application/json"}
 EVENTS = "/v1/sessions/SESSION/events"
@@ -450,6 +452,31 @@ async def test_a_bad_query_parameter_is_named(api: httpx.AsyncClient, path: str,
     body = problem(await api.get(path), 400, "invalid-request")
     assert parameter in str(body["detail"])
     assert parameter_of(body) == parameter
+
+
+async def test_a_cursor_of_another_list_is_refused(
+    api: httpx.AsyncClient, environment: Environment, session_id: str
+) -> None:
+    await environment.attach("agent-8")
+    for number in range(2):
+        await environment.ask(f"c-{number}")
+        await environment.lose_call(f"lost-{number}")
+    for number in range(2):
+        environment.runtime.say(ApprovalAsked(id=f"a-{number}", tool="rm"))
+
+    async def both_ask() -> bool | None:
+        return len((await environment.engine.interactions(Page()))[0]) == 2 or None
+
+    await until(both_ask)
+    lists = ("/v1/sessions", "/v1/calls", "/v1/interactions", "/v1/dead-letters")
+    cursors = {path: (await api.get(f"{path}?limit=1")).json()["next"] for path in lists}
+    for path in lists:
+        for given_by, cursor in cursors.items():
+            answer = await api.get(path, params={"limit": 1, "after": cursor})
+            if given_by == path:
+                assert len(answer.json()["data"]) == 1
+            else:
+                assert parameter_of(problem(answer, 400, "invalid-request")) == "after"
 
 
 CLOSED_OPERATIONS = [
