@@ -40,6 +40,7 @@ class Face:
         self.forwarding = Forwarding(gateway)
         self.once = IdempotentRequests(gateway)
         self.followers = Followers()
+        gateway.call_when_reloaded(lambda _: self.followers.end_refused())
 
 
 class ApiRequest(JsonRequest):

@@ -297,7 +297,7 @@ class Gateway:
         await self._member.leave()
 
     def call_when_reloaded(self, call: Callable[[Limits], None]) -> None:
-        """Have something called with the limits of each configuration that is reloaded."""
+        """Have something called with the limits of each configuration that is reloaded, once it is in force."""
         self._configuration.call_when_reloaded(call)
 
     async def reload(self) -> Reloaded:
