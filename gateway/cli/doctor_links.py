@@ -22,6 +22,9 @@ def look_at_links(env: Mapping[str, str]) -> Iterator[Check]:
     links = [(runtime["name"], link) for runtime in runtimes for link in runtime["links"]]
     unlinked = [(name, link) for name, link in links if link["state"] != "up"]
     yield Check("ok", f"{len(links) - len(unlinked)} of {len(links)} up at {url}")
+    for runtime in runtimes:
+        if runtime.get("reason"):
+            yield Check("warning", f"runtime {clean(runtime['name'])}: {clean(runtime['reason'], 300)}")
     for name, link in unlinked[:_MOST]:
         why = f": {clean(link['reason'], 300)}" if link["reason"] else ""
         state = "note" if link["state"] == "asleep" else "warning"

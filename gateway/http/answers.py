@@ -324,6 +324,8 @@ class Runtime(Shape):
     """What it speaks."""
     links: list[Link]
     """One for each session that this instance carries."""
+    reason: str | None
+    """Why it has none, where it is not connected itself: its adapter fails, and is tried again."""
 
 
 class RuntimeCapabilities(Shape):

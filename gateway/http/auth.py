@@ -3,7 +3,7 @@
 import hashlib
 import hmac
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Generic, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ from gateway.http.errors import Refused
 from gateway.runtime.app import Gateway
 from gateway.runtime.calls.tickets import Ticket
 from gateway.runtime.calls.tool_tokens import KINDS, START, TokenKind
-from gateway.settings.model import Api
+from gateway.settings.model import Api, ApiKey
 
 Scope = Literal["read", "drive", "operate", "answer"]
 Page = Literal["metrics", "version", "openapi"]
@@ -98,6 +98,8 @@ class Caller:
 
     name: str
     scopes: frozenset[str]
+    digest: bytes | None = field(default=None, repr=False)
+    """Of the key, where it is one of the configuration."""
 
 
 ANYBODY = Caller("-", frozenset())
@@ -112,16 +114,17 @@ class Keyring(Generic[Holder]):
     """The configured keys as digests, so that looking one up takes the same time whatever is given."""
 
     def __init__(self, keys: Iterable[tuple[SecretStr, Holder]]) -> None:
-        self._entries = tuple(
-            (hashlib.sha256(key.get_secret_value().encode()).digest(), holder) for key, holder in keys
-        )
+        self._entries = tuple((_digest(key.get_secret_value().encode()), holder) for key, holder in keys)
 
     def __bool__(self) -> bool:
         return bool(self._entries)
 
     def find(self, given: bytes) -> Holder | None:
         """Find whose key this is; every entry is compared, in constant time."""
-        digest = hashlib.sha256(given).digest()
+        return self.holder_of(_digest(given))
+
+    def holder_of(self, digest: bytes) -> Holder | None:
+        """Find whose key has a digest."""
         found: Holder | None = None
         for known, holder in self._entries:
             if hmac.compare_digest(digest, known):
@@ -151,10 +154,7 @@ class Authenticator:
     async def _caller(self, request: Request, access: Access) -> Caller:
         if access.scope is None:
             return ANYBODY
-        api = self._gateway.settings.api
-        if api is not self._api:
-            callers = ((key.key, Caller(key.name, frozenset(key.scopes))) for key in api.keys)
-            self._api, self._keyring = api, Keyring(callers)
+        api = self._learn_keys()
         if access.token and self._holds_token(request):
             return CALLBACK
         if not self._keyring:
@@ -172,6 +172,21 @@ class Authenticator:
         if caller is None:
             raise Unauthorized("the API key is not known")
         return caller
+
+    def still_admits(self, caller: Caller, operation: str) -> bool:
+        """Whether a caller who came with an API key, or with none, would still be let in: by name, key and scope."""
+        self._learn_keys()
+        if caller.digest is None:
+            return caller is not LOCAL or not self._keyring
+        known = self._keyring.holder_of(caller.digest)
+        return known is not None and known.name == caller.name and ACCESS[operation].scope in known.scopes
+
+    def _learn_keys(self) -> Api:
+        api = self._gateway.settings.api
+        if api is not self._api:
+            callers = ((one.key, _caller_by(one)) for one in api.keys)
+            self._api, self._keyring = api, Keyring(callers)
+        return api
 
     async def admit_caller(self, request: Request, session_id: SessionId) -> Caller:
         """Let a program in that calls the tools of a session; only its tool token will do.
@@ -263,6 +278,14 @@ def require(request: Request, operation: str) -> None:
     scope = ACCESS[operation].scope
     if scope is not None and scope not in caller.scopes:
         raise Refused("forbidden", f"the key {caller.name!r} lacks the scope {scope!r}", scope=scope)
+
+
+def _caller_by(key: ApiKey) -> Caller:
+    return Caller(key.name, frozenset(key.scopes), _digest(key.key.get_secret_value().encode()))
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
 
 
 def _key_of(request: Request, *, strict: bool = True) -> bytes | None:

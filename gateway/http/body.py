@@ -120,6 +120,19 @@ def refuse_repeats(model: type[BaseModel], request: Request) -> None:
             raise _misplaced(name[:50], f"the query parameter {name[:50]!r} is given twice")
 
 
+def refuse_query(request: Request, *, has_body: bool) -> None:
+    """Refuse what stands in the query of an operation that takes none; one that `has_body` may be told there.
+
+    Raises:
+        Refused: `invalid-request` with the parameters that are given.
+    """
+    detail = "unknown parameter; this operation takes none" + (", but members of a body" if has_body else "")
+    found = [{"parameter": name[:50], "detail": detail} for name in request.query_params]
+    if found:
+        named = f"query parameter {found[0]['parameter']!r}"
+        raise Refused("invalid-request", f"{named}: {detail}", errors=found[:_MOST_ERRORS])
+
+
 def refuse_two_keys(request: Request) -> None:
     """Two different keys would be two requests.
 

@@ -190,6 +190,7 @@ RUNTIME: dict[str, Any] = {
             "lacks_tools": False,
         }
     ],
+    "reason": None,
 }
 
 CAPABILITIES: dict[str, Any] = {

@@ -141,7 +141,8 @@ def document(route: APIRoute) -> None:
         names += ["unavailable", "unauthorized", "forbidden", "foreign-origin"]
     if "POST" in (route.methods or ()):
         names += ["invalid-request", "invalid-json", "request-timeout", "too-large", "unsupported-media-type"]
-    if route.dependant.query_params:
+    if "pages" not in route.tags:
+        # Its query; of pages anything is read over.
         names += ["invalid-request"]
     route.responses = {**problems(*names), **own, "default": _OTHER}
     extra: dict[str, Any] = {"security": []}

@@ -16,8 +16,8 @@ from starlette.types import Scope
 
 from gateway.errors import InvalidRequest
 from gateway.events import CallId, InteractionId, SessionId
-from gateway.http.auth import Authenticator, Caller
-from gateway.http.body import JsonRequest, misfit, misfit_query, refuse_repeats
+from gateway.http.auth import ACCESS, Authenticator, Caller
+from gateway.http.body import JsonRequest, misfit, misfit_query, refuse_query, refuse_repeats
 from gateway.http.forward import Forwarding
 from gateway.http.idempotency import IdempotentRequests
 from gateway.http.openapi import document
@@ -40,6 +40,7 @@ class Face:
         self.forwarding = Forwarding(gateway)
         self.once = IdempotentRequests(gateway)
         self.followers = Followers()
+        gateway.call_when_reloaded(lambda _: self.followers.end_refused())
 
 
 class ApiRequest(JsonRequest):
@@ -87,6 +88,7 @@ class OperationRoute(APIRoute):
         body = None if self.body_field is None else self.body_field.field_info
         model = None if body is None else cast(type[BaseModel], body.annotation)
         queries = [cast(type[BaseModel], field.field_info.annotation) for field in self.dependant.query_params]
+        is_page, takes_token = "pages" in self.tags, ACCESS[operation].token
 
         async def checked(request: Request) -> Response:
             try:
@@ -103,6 +105,9 @@ class OperationRoute(APIRoute):
             await face.authenticator.admit(request, operation)
             for query in queries:
                 refuse_repeats(query, request)
+            # Probes, and who calls back, ask at an address that they were given, whatever a proxy adds to it.
+            if not (queries or is_page or (takes_token and "token" in request.query_params)):
+                refuse_query(request, has_body=body is not None)
             if body is not None:
                 await request.read(optional=not body.is_required())
             elif request.method == "POST":

@@ -140,6 +140,14 @@ class Followers:
         for stream in self._streams:
             stream.end()
 
+    def end_refused(self) -> None:
+        """End the streams of those who would not be let in any more; coming back, they are told so."""
+        refused = [stream for stream in self._streams if not stream.is_allowed()]
+        for stream in refused:
+            stream.end()
+        if refused:
+            log.info("event streams ended", reason="their keys may read no more", streams=len(refused))
+
     def cut_slowest(self, *, for_: "EventStream") -> bool:
         """Cut the follower off that has taken nothing for the longest time; False where nobody else is stuck."""
         slowest = min(
@@ -188,11 +196,14 @@ class EventStream(Response):
         about: str,
         buffer: int,
         again: Callable[[int], Items] | None = None,
+        is_allowed: Callable[[], bool] = lambda: True,
     ) -> None:
         """Make the response; `about` is what limits count by, `buffer` the bytes that may wait for the client.
 
         `again` goes on behind a sequence, for a client that has stopped reading for a while: nothing is kept for it.
+        `is_allowed` says whether the client would still be let in.
         """
+        self.is_allowed = is_allowed
         self.about = about
         self.status_code = 200
         self.background = None
@@ -258,6 +269,9 @@ class EventStream(Response):
             return
         self._wire = scope["extensions"][WIRE]
         self._followers.join(self)
+        if not self.is_allowed():
+            # The configuration has changed while the request was on its way here.
+            self.end()
         await self._hold(_HEARTBEAT)
         complete = False
         try:
@@ -306,6 +320,8 @@ class EventStream(Response):
         """Read until the items end; False where the client reads so slowly that they are better read again later."""
         async with aclosing(self._items):
             async for item in self._items:
+                if self._ended:
+                    return True
                 frame = self._followers.frames.write(item)
                 if self._told_retry and self._leaves_at_once(len(frame)):
                     self._send(frame)

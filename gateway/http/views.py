@@ -9,7 +9,7 @@ from gateway.core.adapt import said_as
 from gateway.events import CLIENT_KINDS, Envelope, Outcome, SessionId, ToolFinished, dump_event, to_json
 from gateway.http import answers
 from gateway.runtime.calls.dead_letters import advise, id_of
-from gateway.runtime.views import CallHistory, RuntimeStatus
+from gateway.runtime.views import CallHistory, RuntimeStatus, UnconnectedRuntime
 from gateway.store.call import Call
 from gateway.store.rows import InteractionRow, Send
 
@@ -70,7 +70,12 @@ def show_interaction(row: InteractionRow, asked: Envelope) -> dict[str, Any]:
 def show_runtime(status: RuntimeStatus, lacking: Collection[SessionId]) -> dict[str, Any]:
     """Show a runtime and its links, of which some are `lacking` tools."""
     links = [show(answers.Link, link, lacks_tools=link.session_id in lacking) for link in status.links]
-    return show(answers.Runtime, status, links=links)
+    return show(answers.Runtime, status, links=links, reason=None)
+
+
+def show_unconnected(status: UnconnectedRuntime) -> dict[str, Any]:
+    """Show a runtime that is not connected."""
+    return show(answers.Runtime, status, links=[])
 
 
 def show_capabilities(status: RuntimeStatus) -> dict[str, Any]:

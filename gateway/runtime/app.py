@@ -65,11 +65,21 @@ from gateway.runtime.session.signals import (
     Post,
 )
 from gateway.runtime.tuning import Tuning
-from gateway.runtime.views import CalledSession, LinkStatus, Readiness, Reloaded, RuntimeStatus, StreamItem
+from gateway.runtime.views import (
+    CalledSession,
+    LinkStatus,
+    Readiness,
+    Reloaded,
+    RuntimeStatus,
+    StreamItem,
+    UnconnectedRuntime,
+)
 from gateway.settings.model import DestinationSpec, ExecutorSpec, Limits, Settings, WebhookSpec
 from gateway.store.port import Engine
 from gateway.store.rows import ANY_SESSION, Instance, Page, Regained, SessionFilter, SessionRow, StoredAnswer
 from gateway.store.step import Keep
+
+_UNCONNECTED = "it is not connected so far; that is tried again, and the log says why it fails"
 
 log = structlog.get_logger(__name__)
 
@@ -302,7 +312,7 @@ class Gateway:
         await self._member.leave()
 
     def call_when_reloaded(self, call: Callable[[Limits], None]) -> None:
-        """Have something called with the limits of each configuration that is reloaded."""
+        """Have something called with the limits of each configuration that is reloaded, once it is in force."""
         self._configuration.call_when_reloaded(call)
 
     async def reload(self) -> Reloaded:
@@ -509,6 +519,7 @@ class Gateway:
         return {session_id for session_id in carried if await self.tickets.lacks_tools(session_id)}
 
     def runtimes(self) -> Sequence[RuntimeStatus]:
+        """Show the runtimes that are connected; the others of the configuration are `unconnected`."""
         shown: list[RuntimeStatus] = []
         for name, runtime in self._sessions.runtimes.items():
             links = tuple(
@@ -525,6 +536,16 @@ class Gateway:
             adapter = runtime.adapter
             shown.append(RuntimeStatus(name, adapter.name, adapter.protocol, adapter.capabilities, links))
         return shown
+
+    def unconnected(self) -> Sequence[UnconnectedRuntime]:
+        """Show the runtimes of the configuration that are not connected so far, most likely as their adapters fail."""
+        adapters, connected = self._parts.adapters, self._sessions.runtimes
+        return [
+            UnconnectedRuntime(name, adapter.name, adapter.protocol, _UNCONNECTED)
+            for name, options in self.settings.runtimes.items()
+            if name not in connected
+            for adapter in [adapters[options.adapter]]
+        ]
 
     async def ready(self) -> Readiness:
         try:

@@ -61,15 +61,15 @@ class Configuration:
         self._reread = reread
         self._parts = parts
         self._reloading = asyncio.Lock()
-        self._reloaded: Callable[[Limits], None] = lambda _: None
+        self._reloaded: list[Callable[[Limits], None]] = []
         self._unfinished: tuple[str, ...] = ()
         """What a reload was to change that it could not finish."""
         self._tried_again: set[str | None] = set()
         """Runtimes that are not as the configuration says, and are tried again; None for sessions to be taken up."""
 
     def call_when_reloaded(self, call: Callable[[Limits], None]) -> None:
-        """Have something called with the limits of each configuration that comes into force from now on."""
-        self._reloaded = call
+        """Have something called with the limits of each configuration that has come into force from now on."""
+        self._reloaded.append(call)
 
     def use(self, settings: Settings) -> None:
         """Take over what is the process's: names of metrics, limits, its address, logging."""
@@ -83,11 +83,12 @@ class Configuration:
         )
         MEMBERS.most = settings.limits.members
         parts.sessions.configure(settings.limits)
-        self._reloaded(settings.limits)
         public_url = None if settings.public_url is None else str(settings.public_url)
         parts.callbacks.public_url = parts.tickets.public_url = public_url
         configure(level=settings.logging.level, format=settings.logging.format)
         self.settings = settings
+        for call in self._reloaded:
+            call(settings.limits)
 
     async def start_runtime(self, name: str) -> None:
         """Begin with a runtime of the YAML; one whose adapter fails is begun with later, beside the others."""

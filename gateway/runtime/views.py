@@ -104,13 +104,23 @@ class LinkStatus:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeStatus:
-    """One runtime of the YAML and its links."""
+    """One runtime that is connected, and its links."""
 
     name: str
     adapter: str
     protocol: str
     capabilities: Capabilities
     links: tuple[LinkStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnconnectedRuntime:
+    """One runtime of the YAML that is not connected so far; of what it can do, its adapter is not asked again."""
+
+    name: str
+    adapter: str
+    protocol: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

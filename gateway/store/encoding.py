@@ -10,7 +10,7 @@ import math
 from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import orjson
 from orjson import Fragment
@@ -34,6 +34,14 @@ _ORIGIN = frozenset(Origin.__annotations__)
 _NATIVE = [name for name in Origin.__annotations__ if name not in {"adapter", "protocol"}]
 """What only some runtimes say of what they say."""
 _LONGEST_LOSS = 500
+
+ListName = Literal["sessions", "calls", "sends", "interactions"]
+_MARKS: dict[ListName, bytes] = {"sessions": b" ", "calls": b"\t", "sends": b"\r", "interactions": b"\n"}
+"""What stands behind the place in a cursor of each list.
+
+JSON reads white space over, and so do the releases that named no list: a client may page across replicas of both.
+"""
+_FOREIGN = "the cursor is not one that this list gave out"
 
 
 def encode_event(new: Envelope) -> EventRecord:
@@ -199,21 +207,24 @@ def strip_about(about: bytes | None) -> bytes | None:
     return orjson.dumps(kept) if kept else None
 
 
-def write_cursor(*position: int | str) -> str:
-    """Hide a place in a list behind an opaque text that is safe in URLs."""
-    return urlsafe_b64encode(orjson.dumps(position)).decode().rstrip("=")
+def write_cursor(of: ListName, *position: int | str) -> str:
+    """Hide a list and a place in it behind an opaque text that is safe in URLs."""
+    return urlsafe_b64encode(orjson.dumps(position) + _MARKS[of]).decode().rstrip("=")
 
 
-def read_cursor(cursor: str, *types: type) -> tuple[Any, ...]:
-    """Read a place that `write_cursor` wrote.
+def read_cursor(cursor: str, of: ListName, *types: type) -> tuple[Any, ...]:
+    """Read a place that `write_cursor` wrote; one that an earlier release wrote names no list, and is read in any.
 
     Raises:
         InvalidRequest: the text is not a cursor of this list.
     """
     try:
-        position: Any = orjson.loads(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        written = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        position: Any = orjson.loads(written)
     except ValueError as exc:
-        raise InvalidRequest("the cursor is not one that this list gave out", pointer="after") from exc
-    if not isinstance(position, list) or [type(part) for part in cast("list[Any]", position)] != list(types):
-        raise InvalidRequest("the cursor is not one that this list gave out", pointer="after")
+        raise InvalidRequest(_FOREIGN, pointer="after") from exc
+    is_of_list = written[len(written.rstrip()) :] in {b"", _MARKS[of]}
+    fits = isinstance(position, list) and [type(part) for part in cast("list[Any]", position)] == list(types)
+    if not (is_of_list and fits):
+        raise InvalidRequest(_FOREIGN, pointer="after")
     return tuple(cast("list[Any]", position))

@@ -17,7 +17,7 @@ from gateway.events import CallId, Envelope, InteractionId, SessionId
 from gateway.guard import guard_call
 from gateway.store.apply import CLOSED, DEAD_STATES, Writes, begin, decide
 from gateway.store.call import Call
-from gateway.store.encoding import decode_envelope, encode_event, read_cursor, write_cursor
+from gateway.store.encoding import ListName, decode_envelope, encode_event, read_cursor, write_cursor
 from gateway.store.memory_tables import Listeners, SharedMemory, Shelved, Tables
 from gateway.store.records import Head, interaction_row, micros, whole_micros
 from gateway.store.retention import add_up, choose
@@ -146,7 +146,7 @@ class MemoryEngine:
     async def sessions(
         self, page: Page, which: SessionFilter = ANY_SESSION, *, newest_first: bool = False
     ) -> tuple[Sequence[SessionRow], str | None]:
-        after = read_cursor(page.after, int)[0] if page.after else None
+        after = read_cursor(page.after, "sessions", int)[0] if page.after else None
         found = [
             session
             for session in self._tables.sessions.values()
@@ -157,7 +157,7 @@ class MemoryEngine:
         ]
         if newest_first:
             found.reverse()
-        rows, cursor = _cut(found, page, lambda session: (session.number,))
+        rows, cursor = _cut("sessions", found, page, lambda session: (session.number,))
         return [session.row() for session in rows], cursor
 
     async def erase(self, session_id: SessionId) -> None:
@@ -184,13 +184,13 @@ class MemoryEngine:
 
     async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[Call], str | None]:
         tables = self._tables
-        before = read_cursor(page.after, int)[0] if page.after else tables.counted + 1
+        before = read_cursor(page.after, "calls", int)[0] if page.after else tables.counted + 1
         found = [
             record
             for record in reversed(tables.calls.values())
             if tables.numbers[record.call_id] < before and _matches(record, which)
         ]
-        rows, cursor = _cut(found, page, lambda record: (tables.numbers[record.call_id],))
+        rows, cursor = _cut("calls", found, page, lambda record: (tables.numbers[record.call_id],))
         return rows, cursor
 
     async def open_calls(self, session_id: SessionId) -> Sequence[Call]:
@@ -249,13 +249,13 @@ class MemoryEngine:
         return True
 
     async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[Send], str | None]:
-        after = read_cursor(page.after, int, str, int, str) if page.after else None
+        after = read_cursor(page.after, "sends", int, str, int, str) if page.after else None
         found = [
             record
             for record in self._tables.sends.values()
             if record.is_listed and (after is None or _age(record) < after) and self._wanted(record, which)
         ]
-        rows, cursor = _cut(sorted(found, key=_age, reverse=True), page, _age)
+        rows, cursor = _cut("sends", sorted(found, key=_age, reverse=True), page, _age)
         return [self._show(record) for record in rows], cursor
 
     def _wanted(self, record: Send, which: DeadFilter) -> bool:
@@ -274,7 +274,7 @@ class MemoryEngine:
         self, page: Page, *, session_id: SessionId | None = None, state: InteractionState | None = None
     ) -> tuple[Sequence[InteractionRow], str | None]:
         tables = self._tables
-        after = read_cursor(page.after, int)[0] if page.after else 0
+        after = read_cursor(page.after, "interactions", int)[0] if page.after else 0
         found = [
             record
             for record in tables.interactions.values()
@@ -282,7 +282,7 @@ class MemoryEngine:
             and (session_id is None or record.session_id == session_id)
             and (state is None or record.state == state)
         ]
-        rows, cursor = _cut(found, page, lambda record: (tables.numbers[record.interaction_id],))
+        rows, cursor = _cut("interactions", found, page, lambda record: (tables.numbers[record.interaction_id],))
         return [interaction_row(record) for record in rows], cursor
 
     async def interaction(self, interaction_id: InteractionId) -> InteractionRow | None:
@@ -437,6 +437,8 @@ def _age(record: Send) -> tuple[int, str, int, str]:
     return micros(record.created_at), record.session_id, record.sequence, record.target
 
 
-def _cut(found: Sequence[T], page: Page, place: Callable[[T], tuple[int | str, ...]]) -> tuple[list[T], str | None]:
+def _cut(
+    of: ListName, found: Sequence[T], page: Page, place: Callable[[T], tuple[int | str, ...]]
+) -> tuple[list[T], str | None]:
     rows = list(found[: max(page.limit, 1)])
-    return rows, write_cursor(*place(rows[-1])) if len(found) > len(rows) else None
+    return rows, write_cursor(of, *place(rows[-1])) if len(found) > len(rows) else None

@@ -227,6 +227,7 @@ async def test_an_adapter_that_raises_at_the_start_keeps_no_other_runtime_from_i
                 while {link.state for shown in gateway.runtimes() for link in shown.links} != {"up"}:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert [shown.name for shown in gateway.runtimes()] == ["sound"]
+            assert [(shown.name, shown.protocol) for shown in gateway.unconnected()] == [("finn", one.finn.protocol)]
             with pytest.raises(LinkLost, match="'finn' fails"):
                 await gateway.open_session("finn", native_id="another", labels={})
             assert (await gateway.reload()).changed == ()
@@ -234,6 +235,7 @@ async def test_an_adapter_that_raises_at_the_start_keeps_no_other_runtime_from_i
             async with asyncio.timeout(60):
                 while len(gateway.runtimes()) < 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
+            assert gateway.unconnected() == []
             await gateway.open_session("finn", native_id="another", labels={})
         assert (one.finn.open, one.sound.open) == (0, 0)
 

@@ -7,9 +7,12 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.events import ApprovalAsked
 from gateway.http.body import parse_json
 from gateway.http.errors import Refused
-from tests.http.environment import Environment
+from gateway.store.rows import Page
+from tests.http.conftest import DOCUMENT
+from tests.http.environment import Environment, until
 
 JSON = {"content-type": "application/json"}
 EVENTS = "/v1/sessions/SESSION/events"
@@ -449,6 +452,84 @@ async def test_a_bad_query_parameter_is_named(api: httpx.AsyncClient, path: str,
     body = problem(await api.get(path), 400, "invalid-request")
     assert parameter in str(body["detail"])
     assert parameter_of(body) == parameter
+
+
+async def test_a_cursor_of_another_list_is_refused(
+    api: httpx.AsyncClient, environment: Environment, session_id: str
+) -> None:
+    await environment.attach("agent-8")
+    for number in range(2):
+        await environment.ask(f"c-{number}")
+        await environment.lose_call(f"lost-{number}")
+    for number in range(2):
+        environment.runtime.say(ApprovalAsked(id=f"a-{number}", tool="rm"))
+
+    async def both_ask() -> bool | None:
+        return len((await environment.engine.interactions(Page()))[0]) == 2 or None
+
+    await until(both_ask)
+    lists = ("/v1/sessions", "/v1/calls", "/v1/interactions", "/v1/dead-letters")
+    cursors = {path: (await api.get(f"{path}?limit=1")).json()["next"] for path in lists}
+    for path in lists:
+        for given_by, cursor in cursors.items():
+            answer = await api.get(path, params={"limit": 1, "after": cursor})
+            if given_by == path:
+                assert len(answer.json()["data"]) == 1
+            else:
+                assert parameter_of(problem(answer, 400, "invalid-request")) == "after"
+
+
+CLOSED_OPERATIONS = [
+    (method.upper(), path)
+    for path, operations in DOCUMENT["paths"].items()
+    for method, operation in operations.items()
+    if "pages" not in operation["tags"] and not any(one["in"] == "query" for one in operation.get("parameters", ()))
+]
+"""Operations that take nothing in their query."""
+
+
+@pytest.mark.parametrize(("method", "path"), CLOSED_OPERATIONS)
+async def test_an_operation_that_takes_no_query_refuses_one_and_names_it(
+    api: httpx.AsyncClient, method: str, path: str
+) -> None:
+    body = problem(await api.request(method, f"{path}?nope=1&nope=2", json={}), 400, "invalid-request")
+    assert parameter_of(body) == "nope"
+    assert "query parameter 'nope': unknown parameter; this operation takes none" in body["detail"]
+
+
+async def test_what_belongs_into_the_body_does_nothing_in_the_query(
+    api: httpx.AsyncClient, environment: Environment, session_id: str
+) -> None:
+    call_id = await environment.lose_call()
+    for verb in ("redrive", "dismiss"):
+        answer = await api.post(f"/v1/dead-letters/{verb}?executor=nosuch&dry_run=true")
+        body = problem(answer, 400, "invalid-request")
+        assert [error["parameter"] for error in body["errors"]] == ["executor", "dry_run"]
+        assert body["detail"].endswith("takes none, but members of a body")
+    assert [row["id"] for row in (await api.get("/v1/dead-letters")).json()["data"]] == [call_id]
+
+
+async def test_a_reload_with_a_query_reads_nothing(api: httpx.AsyncClient, environment: Environment) -> None:
+    before = environment.gateway.settings
+    problem(await api.post("/v1/reload?dry_run=true"), 400, "invalid-request")
+    assert environment.gateway.settings is before
+
+
+@pytest.mark.parametrize(
+    "path", ["/healthz", "/livez", "/readyz", "/metrics", "/version", "/openapi.json", "/problems", "/problems/gone"]
+)
+async def test_pages_are_read_whatever_their_query_says(api: httpx.AsyncClient, path: str) -> None:
+    assert (await api.get(f"{path}?probe=lb-7&probe=1")).status_code == 200
+
+
+async def test_a_callback_address_may_have_gained_parameters_on_its_way(
+    stranger: httpx.AsyncClient, environment: Environment, session_id: str
+) -> None:
+    call_id = await environment.ask()
+    query = f"token={environment.token(call_id)}&utm_source=proxy"
+    assert (await stranger.post(f"/v1/calls/{call_id}/progress?{query}", json={"at": 1})).status_code == 202
+    answer = await stranger.post(f"/v1/calls/{call_id}/outcome?{query}", json={"outcome": "success"})
+    assert answer.status_code == 200
 
 
 @pytest.mark.parametrize("query", ["after=-1", "after=x", "after=9223372036854775808", "limit=1001", "after=1&after=2"])

@@ -1,12 +1,18 @@
 """The forms and codes of sessions, events, calls, interactions and operating."""
 
+import asyncio
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import NoReturn
 
 import httpx
 import pytest
 from pydantic import TypeAdapter
 
+from gateway.adapter.port import RuntimeOptions
+from gateway.cli.client import ApiClient
+from gateway.cli.doctor_links import look_at_links
+from gateway.cli.lists import list_runtimes
 from gateway.events import CLIENT_KINDS, ApprovalAsked, MessagePosted, QuestionAsked, SessionId
 from gateway.executors.port import Cancellation, Copied
 from gateway.http import answers
@@ -417,6 +423,44 @@ async def test_runtimes_and_capabilities_are_shown(api: httpx.AsyncClient, sessi
     assert able.data[0].capabilities["accepts"] == sorted(CLIENT_KINDS | {"tool.finished"})
     assert able.data[0].capabilities["confirms_messages"] == "30s"
     assert able.data[0].capabilities["limits"] == {"result_utf16_units": 65_536}
+
+
+async def test_a_runtime_whose_adapter_fails_is_shown_with_the_reason_until_it_is_connected(
+    url: str,
+    wire: httpx.AsyncClient,
+    environment: Environment,
+    session_id: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails(_options: RuntimeOptions) -> NoReturn:
+        raise RuntimeError("sesame")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(environment.runtime, "connector", fails)
+        now = environment.reread()
+        shy = environment.runtime.options(adapter="plain", url="http://plain.invalid", autostart=False)
+        environment.reread = lambda: now.model_copy(update={"runtimes": {"shy": shy, **now.runtimes}})
+        assert (await wire.post("/v1/reload")).json() == {"changed": ["runtimes.shy"]}
+        raw = (await wire.get("/v1/runtimes")).json()
+        finn, failing = answers.Listing[answers.Runtime].model_validate(raw).data
+        assert (finn.name, len(finn.links), finn.reason) == ("finn", 1, None)
+        assert (failing.name, failing.adapter, failing.protocol) == ("shy", "plain", "plain/1")
+        assert (failing.links, "tried again" in str(failing.reason)) == ([], True)
+        able = answers.Listing[answers.RuntimeCapabilities].model_validate((await wire.get("/v1/capabilities")).json())
+        assert [one.runtime for one in able.data] == ["finn"]
+        env = {"DRAGOMAN_URL": url, "DRAGOMAN_KEY": "all-of-it"}
+        checks = await asyncio.to_thread(lambda: [(one.state, one.text) for one in look_at_links(env)])
+        assert checks[1:] == [("warning", f"runtime shy: {failing.reason}")]
+        with ApiClient(url, "all-of-it") as client:
+            await asyncio.to_thread(list_runtimes, client, as_json=False)
+        assert capsys.readouterr().out.splitlines()[-1] == f"shy\tdown\tplain\tplain/1\t{failing.reason}"
+
+    async def connected() -> bool | None:
+        rows = (await wire.get("/v1/runtimes")).json()["data"]
+        return [row["reason"] for row in rows] == [None, None] or None
+
+    await until(connected)
 
 
 async def test_readiness_follows_its_checks(

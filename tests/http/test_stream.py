@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, MutableMapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import count
 from typing import Any
 
 import httpx
@@ -16,8 +17,9 @@ from gateway.http.app import build_app, followers_of
 from gateway.http.room import Room
 from gateway.http.sse import WIRE, EventStream, Followers, Frames, chunk_of, frame_of
 from gateway.runtime.views import Heartbeat, News
+from gateway.store.rows import SessionRow
 from tests.http.conftest import bearer, plain_client, serving
-from tests.http.environment import Environment, until
+from tests.http.environment import CONFIGURATION, Environment, environment_of, until
 
 
 class Reader:
@@ -267,6 +269,87 @@ async def test_a_stopping_server_ends_its_streams_at_once(environment: Environme
         assert not len(server.followers)
 
 
+KEYS: list[dict[str, Any]] = CONFIGURATION["api"]["keys"]
+
+
+def keys_with(viewer: dict[str, Any] | None) -> dict[str, Any]:
+    """Say which keys there are: those of the configuration, with another `viewer`, or without one."""
+    others = [key for key in KEYS if key["name"] != "viewer"]
+    return {"api": {"keys": [*others, *([] if viewer is None else [viewer])]}}
+
+
+async def end_of(reader: Reader) -> None:
+    """Read on until the stream ends as it should, and not in an error; nothing but heartbeats comes before."""
+    try:
+        async with asyncio.timeout(10):
+            while True:
+                assert (await reader.line()).startswith(":")
+    except EOFError:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("viewer", "status"),
+    [
+        (None, 401),
+        ({"name": "viewer", "key": "another", "scopes": ["read"]}, 401),
+        ({"name": "viewer", "key": "look-only", "scopes": ["drive"]}, 403),
+    ],
+)
+async def test_a_stream_ends_when_a_reload_takes_its_key_or_the_scope_away(
+    wire: httpx.AsyncClient, environment: Environment, session_id: str, viewer: dict[str, Any] | None, status: int
+) -> None:
+    path, key = f"/v1/sessions/{session_id}/events/stream", bearer("look-only")
+    async with AsyncExitStack() as stack:
+        mine = await stack.enter_async_context(following(wire, session_id))
+        theirs = await stack.enter_async_context(following(wire, session_id, headers=key))
+        asked = await stack.enter_async_context(wire.stream("GET", "/v1/interactions/stream", headers=key))
+        questions = Reader(asked)
+        assert await questions.line() == ": heartbeat"
+        await environment.reload(keys_with(viewer))
+        await end_of(theirs)
+        await end_of(questions)
+        for one in (path, "/v1/interactions/stream"):
+            assert (await wire.get(one, headers=key)).status_code == status
+        await environment.post(session_id)
+        assert (await mine.event())["event"] == "turn.steered"
+
+
+async def test_a_stream_goes_on_where_a_reload_leaves_its_key(
+    wire: httpx.AsyncClient, environment: Environment, session_id: str
+) -> None:
+    async with following(wire, session_id, headers=bearer("look-only")) as reader:
+        await environment.reload({"api": {"max_body": 100_000}})
+        await environment.reload(keys_with({"name": "viewer", "key": "look-only", "scopes": ["read", "drive"]}))
+        await environment.post(session_id)
+        assert (await reader.event())["event"] == "turn.steered"
+
+
+async def test_a_stream_without_a_key_ends_where_a_reload_wants_one() -> None:
+    async with environment_of({"api": {"keys": []}}) as environment, serving(environment.gateway) as (_, base):
+        session_id = await environment.attach()
+        async with plain_client(base) as client, following(client, session_id) as reader:
+            await environment.reload({"api": {"max_body": 100_000}})
+            await environment.post(session_id)
+            assert (await reader.event())["event"] == "turn.steered"
+            await environment.reload({"api": {"keys": KEYS}})
+            await end_of(reader)
+
+
+async def test_a_stream_whose_key_is_taken_away_on_its_way_in_ends_at_once(
+    wire: httpx.AsyncClient, environment: Environment, session_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = environment.gateway.session
+
+    async def reloading(session_id: SessionId) -> SessionRow:
+        await environment.reload(keys_with(None))
+        return await session(session_id)
+
+    monkeypatch.setattr(environment.gateway, "session", reloading)
+    async with following(wire, session_id, headers=bearer("look-only")) as reader:
+        await end_of(reader)
+
+
 @pytest.mark.parametrize(("most", "most_bytes"), [(10, 10**9), (10**9, 5_000)])
 def test_an_item_is_written_once_and_forgotten_within_bounds(most: int, most_bytes: int) -> None:
     frames = Frames(most=most, most_bytes=most_bytes)
@@ -320,7 +403,7 @@ async def test_for_a_client_that_does_not_read_no_more_is_read_ahead_than_its_bu
         await asyncio.Event().wait()
 
     async def send(message: Message) -> None:
-        assert message["type"] == "http.response.start"
+        assert message["type"] in {"http.response.start", "http.response.body"}
 
     async def receive() -> Message:
         await asyncio.Event().wait()
@@ -393,7 +476,7 @@ class Follower:
         return b"".join(self.wire.written)
 
     async def _send(self, message: Message) -> None:
-        assert message["type"] == "http.response.start"
+        assert message["type"] in {"http.response.start", "http.response.body"}
 
     async def _receive(self) -> Message:
         await self.wire.gone.wait()
@@ -496,6 +579,31 @@ async def test_nothing_is_kept_for_a_follower_that_has_stopped_reading_and_it_go
     assert [text[:1] for text in follower.sent.decode().split('"text":"')[1:]] == [str(n) for n in range(1, 10)]
     follower.task.cancel()
     await asyncio.wait({follower.task})
+
+
+async def test_one_that_is_ended_ends_also_where_its_client_is_slow_and_there_is_always_more() -> None:
+    class Slow(Unread):
+        async def drained(self) -> None:
+            await asyncio.sleep(0)
+
+    class Endless(Follower):
+        async def _items(self, after: int) -> AsyncGenerator[News]:
+            for number in count(after + 1):
+                yield News([Live(TurnSteered(text="x" * 5_000), number)])
+                await asyncio.sleep(0)
+
+    followers = Followers()
+    ended, other = (Endless(followers, Slow()) for _ in range(2))
+    await ended.until(5)
+    ended.stream.is_allowed = lambda: False
+    followers.end_refused()
+    async with asyncio.timeout(5):
+        await ended.task
+    assert not ended.wire.dropped
+    assert len(followers) == 1
+    await other.until(ended.sent.count(b"event: ") + 5)
+    other.task.cancel()
+    await asyncio.wait({other.task})
 
 
 async def test_one_that_was_cut_off_already_is_not_cut_off_again_and_nobody_spins() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Header, Query, Response
@@ -107,6 +108,7 @@ async def list_events(gateway: GatewayDep, session_id: SessionPath, query: Annot
 async def stream_events(
     request: ApiRequest,
     gateway: GatewayDep,
+    caller: CallerDep,
     session_id: SessionPath,
     query: Annotated[StreamQuery, Query()],
     last_event_id: Annotated[
@@ -140,6 +142,7 @@ async def stream_events(
         about=session_id,
         buffer=int(api.follower_buffer),
         again=lambda after: gateway.follow(session_id, after=after),
+        is_allowed=partial(request.face.authenticator.still_admits, caller, "streamEvents"),
     )
 
 

@@ -1,5 +1,6 @@
 """Questions to a person: what waits for an answer, and answering it."""
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Response
@@ -32,7 +33,7 @@ async def list_interactions(gateway: GatewayDep, query: Annotated[InteractionsQu
 
 
 @router.get("/v1/interactions/stream", response_class=EventStream, response_description="The stream.")
-async def stream_interactions(request: ApiRequest, gateway: GatewayDep) -> Response:
+async def stream_interactions(request: ApiRequest, gateway: GatewayDep, caller: CallerDep) -> Response:
     """Follow the questions to a person (server-sent events).
 
     Begins with all that wait; then each event `interaction` is one that was asked, answered, has expired or become
@@ -45,8 +46,13 @@ async def stream_interactions(request: ApiRequest, gateway: GatewayDep) -> Respo
         gateway.settings.api,
     )
     followers.admit("interactions", most=most, most_each=most, memory=int(api.followers_memory))
-    buffer = int(api.follower_buffer)
-    return EventStream(gateway.interactions.follow(), followers, about="interactions", buffer=buffer)
+    return EventStream(
+        gateway.interactions.follow(),
+        followers,
+        about="interactions",
+        buffer=int(api.follower_buffer),
+        is_allowed=partial(request.face.authenticator.still_admits, caller, "streamInteractions"),
+    )
 
 
 @router.post(

@@ -6,7 +6,7 @@ from gateway.http import answers
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, listing
 from gateway.http.route import GatewayDep, NamePath, OperationRoute
-from gateway.http.views import show, show_capabilities, show_runtime
+from gateway.http.views import show, show_capabilities, show_runtime, show_unconnected
 
 router = APIRouter(route_class=OperationRoute, tags=["operating"])
 
@@ -54,10 +54,12 @@ async def list_instances(gateway: GatewayDep) -> Response:
 async def list_runtimes(gateway: GatewayDep) -> Response:
     """List runtimes and their links.
 
-    The runtimes of the configuration, and the state of the connection of each session that this instance carries.
+    The runtimes of the configuration, and the state of the connection of each session that this instance carries. One
+    whose adapter fails comes last, and has a `reason`.
     """
     lacking = await gateway.sessions_without_tools()
-    return listing([show_runtime(status, lacking) for status in gateway.runtimes()], None)
+    connected = [show_runtime(status, lacking) for status in gateway.runtimes()]
+    return listing([*connected, *map(show_unconnected, gateway.unconnected())], None)
 
 
 @router.get(

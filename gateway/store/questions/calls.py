@@ -47,7 +47,7 @@ def open_calls(session_id: SessionId) -> Question[list[Call]]:
 def calls(which: CallFilter, page: Page) -> Question[tuple[list[Call], str | None]]:
     where = Where()
     if page.after:
-        where.add("id < {0}", read_cursor(page.after, int)[0])
+        where.add("id < {0}", read_cursor(page.after, "calls", int)[0])
     where.equal(session_id=which.session_id, runtime=which.runtime, tool=which.tool, executor=which.executor)
     if which.since is not None:
         where.add("created_at >= {0}", micros(which.since))
@@ -59,4 +59,4 @@ def calls(which: CallFilter, page: Page) -> Question[tuple[list[Call], str | Non
     if which.states:
         marks = ", ".join(f"{{{n}}}" for n in range(len(which.states)))
         where.add(f"state IN ({marks})", *sorted(which.states))
-    return page_of(page, _LIST, where, "id DESC", call_from, last)
+    return page_of("calls", page, _LIST, where, order="id DESC", show=call_from, place=last)

@@ -23,9 +23,9 @@ def interactions(
     page: Page, *, session_id: SessionId | None, state: InteractionState | None
 ) -> Question[tuple[list[InteractionRow], str | None]]:
     where = Where()
-    where.add("id > {0}", read_cursor(page.after, int)[0] if page.after else 0)
+    where.add("id > {0}", read_cursor(page.after, "interactions", int)[0] if page.after else 0)
     where.equal(session_id=session_id, state=state)
-    return page_of(page, _LIST, where, "id", _interaction, last)
+    return page_of("interactions", page, _LIST, where, order="id", show=_interaction, place=last)
 
 
 def interaction(interaction_id: InteractionId) -> Question[InteractionRow | None]:

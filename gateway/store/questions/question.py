@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from gateway.store.encoding import write_cursor
+from gateway.store.encoding import ListName, write_cursor
 from gateway.store.rows import Page
 
 T = TypeVar("T")
@@ -63,12 +63,19 @@ def each(text: str, values: Sequence[object], show: Callable[[Row], T], *, sqlit
 
 
 def page_of(
-    shown: Page, text: str, where: Where, order: str, show: Callable[[Row], T], place: Callable[[Row], Row]
+    of: ListName,
+    shown: Page,
+    text: str,
+    where: Where,
+    *,
+    order: str,
+    show: Callable[[Row], T],
+    place: Callable[[Row], Row],
 ) -> Question[tuple[list[T], str | None]]:
     limit = max(shown.limit, 1)
 
     def read(rows: Sequence[Row]) -> tuple[list[T], str | None]:
-        cursor = write_cursor(*place(rows[limit - 1])) if len(rows) > limit else None
+        cursor = write_cursor(of, *place(rows[limit - 1])) if len(rows) > limit else None
         return [show(row) for row in rows[:limit]], cursor
 
     values = [*where.values, limit + 1]

@@ -113,7 +113,7 @@ def dead_sends(page: Page, which: DeadFilter) -> Question[tuple[list[Send], str 
     where = Where()
     where.add(f"({LISTED})")
     if page.after:
-        place = read_cursor(page.after, int, str, int, str)
+        place = read_cursor(page.after, "sends", int, str, int, str)
         where.add("(o.created_at, o.session_id, o.seq, o.target) < ({0}, {1}, {2}, {3})", *place)
     if which.runtime is not None:
         of_runtime = "SELECT 1 FROM @sessions s WHERE s.session_id = o.session_id AND s.runtime = {0}"
@@ -123,7 +123,7 @@ def dead_sends(page: Page, which: DeadFilter) -> Question[tuple[list[Send], str 
     if which.since is not None:
         where.add("o.created_at >= {0}", micros(which.since))
     order = "o.created_at DESC, o.session_id DESC, o.seq DESC, o.target DESC"
-    return page_of(page, _SENDS, where, order, _send, _send_place)
+    return page_of("sends", page, _SENDS, where, order=order, show=_send, place=_send_place)
 
 
 def _send(row: Row) -> Send:

@@ -75,11 +75,12 @@ def session(session_id: SessionId) -> Question[SessionRow | None]:
 def sessions(page: Page, which: SessionFilter, *, newest_first: bool) -> Question[tuple[list[SessionRow], str | None]]:
     where = Where()
     if page.after:
-        where.add("s.id < {0}" if newest_first else "s.id > {0}", read_cursor(page.after, int)[0])
+        where.add("s.id < {0}" if newest_first else "s.id > {0}", read_cursor(page.after, "sessions", int)[0])
     if which.runtime is not None:
         where.add("s.runtime = {0}", which.runtime)
     if which.native_id is not None:
         where.add("s.native_id = {0}", which.native_id)
     if which.open_only:
         where.add("s.state <> {0}", CLOSED)
-    return page_of(page, SESSION, where, "s.id DESC" if newest_first else "s.id", session_row, last)
+    order = "s.id DESC" if newest_first else "s.id"
+    return page_of("sessions", page, SESSION, where, order=order, show=session_row, place=last)

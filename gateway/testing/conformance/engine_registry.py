@@ -1,18 +1,20 @@
 """What every engine must know of sessions."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from gateway.errors import Conflict, InvalidRequest
-from gateway.events import SessionId, SessionOpened, SessionState
+from gateway.events import InteractionId, SessionId, SessionOpened, SessionState
 from gateway.store.port import Engine
 from gateway.store.rows import CallFilter, Page, SessionFilter, SessionRow
-from gateway.store.step import Step
+from gateway.store.step import InteractionChange, Step
 from gateway.testing.conformance.engine_words import (
     ALICE,
     ALL,
@@ -20,6 +22,8 @@ from gateway.testing.conformance.engine_words import (
     DAY,
     START,
     FakeClock,
+    asked,
+    call,
     close_session,
     new,
     open_session,
@@ -208,6 +212,28 @@ class RegistrySuite:
         ):
             with pytest.raises(InvalidRequest):
                 await listing
+
+    async def test_a_cursor_of_another_list_is_refused(self, engine: Engine) -> None:
+        await open_session(engine, BOB)
+        await open_session(engine)
+        for number in range(2):
+            asks = InteractionChange(InteractionId(f"i-{number}"), "waiting", "question.asked", number + 2)
+            await engine.commit(Step(ALICE, (asked(f"n-{number}"),), (call(f"c-{number}"),), interactions=(asks,)))
+        lists: Sequence[Callable[[Page], Awaitable[tuple[Sequence[object], str | None]]]] = (
+            engine.sessions,
+            partial(engine.calls, CallFilter()),
+            engine.interactions,
+        )
+        cursors = [(await listing(Page(1)))[1] for listing in lists]
+        assert None not in cursors
+        for place, listing in enumerate(lists):
+            for given_by, cursor in enumerate(cursors):
+                if given_by == place:
+                    rows, following = await listing(Page(1, cursor))
+                    assert (len(rows), following) == (1, None)
+                else:
+                    with pytest.raises(InvalidRequest):
+                        await listing(Page(1, cursor))
 
     async def test_every_step_says_when_the_session_was_updated(self, engine: Engine, clock: FakeClock) -> None:
         await open_session(engine)
