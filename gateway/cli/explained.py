@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import typer
 
 from gateway.cli.faults import Misused, Refusal
-from gateway.cli.terminal import complain, leave_quietly, show_problems
+from gateway.cli.terminal import complain, leave_quietly, note, show_problems
 from gateway.errors import DownstreamError, InvalidConfiguration, OperatorError
 
 # click wraps paragraphs; a line with only a backspace keeps the next one as it is.
@@ -23,13 +23,22 @@ def explained() -> Generator[None]:
     except Refusal as exc:
         complain(str(exc), exc.mend)
     except (OperatorError, DownstreamError) as exc:
-        complain(str(exc))
+        complain(str(exc), _noted(exc))
     except Misused as exc:
         raise typer.BadParameter(str(exc)) from exc
     except BrokenPipeError:
         leave_quietly()
     except OSError as exc:
-        complain(f"{exc.strerror or exc}{f': {exc.filename}' if exc.filename else ''}")
+        complain(f"{exc.strerror or exc}{f': {exc.filename}' if exc.filename else ''}", _noted(exc))
+    except KeyboardInterrupt as exc:
+        if noted := _noted(exc):
+            note(f"interrupted: {noted}")
+        raise
     else:
         return
     raise typer.Exit(1)
+
+
+def _noted(exc: BaseException) -> str:
+    """Say what was added to an exception on its way: how things are left."""
+    return "; ".join(getattr(exc, "__notes__", ()))

@@ -3,16 +3,19 @@
 import asyncio
 import fcntl
 import os
+import re
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import closing
+import tempfile
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic, sleep
+from typing import NoReturn
 
 import pytest
 
@@ -245,6 +248,166 @@ def test_what_is_no_database_of_ours_is_not_backed_up(path: Path, target: Path, 
     assert [*target.parent.iterdir()] == []
 
 
+async def test_no_backup_takes_the_place_of_the_database_that_it_is_of(path: Path, tmp_path: Path) -> None:
+    await fill(path)
+    link = tmp_path / "link.db"
+    link.symlink_to(path)
+    async with SqliteEngine(path, FakeClock()) as engine:
+        for target in (path, link, *(path.with_name(path.name + side) for side in ("-wal", "-shm", ".lock"))):
+            for force in (False, True):
+                with pytest.raises(OperatorError, match=r"the database.*: name another") as caught:
+                    back_up(path, target, force=force)
+                assert "--force" not in str(caught.value)
+        await engine.commit(Step(ALICE, (said("goes on"),)))
+        assert (await engine.health()).writable
+    assert await words_of(path) == ["kept", "goes on"]
+
+
+async def test_no_backup_takes_the_place_of_another_gateways_database(path: Path, target: Path, tmp_path: Path) -> None:
+    await fill(path, "of this one")
+    await fill(target, "of another")
+    link = tmp_path / "link.db"
+    link.symlink_to(target)
+    async with SqliteEngine(target, FakeClock()) as engine:
+        for name in (target, link):
+            refusal = rf"process {os.getpid()} uses the database '{target}'.*: stop that gateway, or name another file"
+            with pytest.raises(EngineLocked, match=refusal):
+                back_up(path, name, force=True)
+        # Also where only the second lock is left.
+        target.with_name("copy.db.lock").unlink()
+        with pytest.raises(EngineLocked):
+            back_up(path, target, force=True)
+        await engine.commit(Step(ALICE, (said("goes on"),)))
+    assert await words_of(target) == ["of another", "goes on"]
+    back_up(path, target, force=True)
+    assert await words_of(target) == ["of this one"]
+
+
+async def test_a_gateway_that_starts_while_a_copy_grows_keeps_its_database(path: Path, target: Path) -> None:
+    await fill(path, "of this one")
+    await fill(target, "of another")
+    engine = SqliteEngine(target, FakeClock())
+    begun: list[object] = []
+
+    def tell(what: str, done: int, total: int) -> None:
+        del done, total
+        if what == "checking" and not begun:
+            begun.append(asyncio.run_coroutine_threadsafe(engine.__aenter__(), loop).result(20))
+
+    loop = asyncio.get_running_loop()
+    with pytest.raises(EngineLocked):
+        await asyncio.to_thread(back_up, path, target, force=True, tell=tell)
+    assert begun
+    assert await texts(engine) == ["of another"]
+    await engine.__aexit__()
+
+
+def test_the_log_of_a_killed_gateway_is_not_read_as_that_of_a_backup(path: Path, target: Path) -> None:
+    asyncio.run(fill(path, "of the source"))
+    _killed_at_work(target)
+    assert target.with_name("copy.db-wal").stat().st_size
+    made = back_up(path, target, force=True)
+    assert (made.sessions, made.events) == (2, 3)
+    assert {file.name for file in target.parent.iterdir()} == {"copy.db", "copy.db.lock"}
+    assert asyncio.run(words_of(target)) == ["of the source"]
+
+
+def test_a_log_without_its_database_is_not_read_as_that_of_a_backup(path: Path, target: Path) -> None:
+    asyncio.run(fill(path, "of the source"))
+    _killed_at_work(target)
+    target.unlink()
+    back_up(path, target, force=False)
+    assert asyncio.run(words_of(target)) == ["of the source"]
+
+
+def test_a_backup_that_replaces_one_leaves_nothing_else_and_no_other_name_of_it_changes(
+    path: Path, target: Path
+) -> None:
+    asyncio.run(fill(path))
+    back_up(path, target, force=False)
+    yesterday = target.with_name("yesterday.db")
+    yesterday.hardlink_to(target)
+    before = yesterday.read_bytes()
+    back_up(path, target, force=True)
+    assert {file.name for file in target.parent.iterdir()} == {"copy.db", "yesterday.db"}
+    assert yesterday.read_bytes() == before
+    assert not target.samefile(yesterday)
+
+
+def test_what_no_backup_can_be_put_at_is_said_in_words(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.run(fill(path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    before = sorted(tmp_path.iterdir())
+    for force in (False, True):
+        for name in (".", "..", "folder", ""):
+            with pytest.raises(OperatorError, match=r"is a folder: name a file in it"):
+                back_up(path, Path(name), force=force)
+        with pytest.raises(OperatorError, match=r"'pipe' is no file that can be replaced"):
+            back_up(path, Path("pipe"), force=force)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def cannot(reason: str) -> NoReturn:
+    """Leave the test out, or fail where nothing may be left out."""
+    if os.environ.get("DRAGOMAN_TEST_NO_SKIPS"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def test_a_full_disk_is_that_of_the_copy(path: Path, target: Path) -> None:
+    if shutil.which("strace") is None:
+        cannot("the disk is filled by strace: apt-get install strace")
+    asyncio.run(fill(path))
+    code = (
+        "import sys; from pathlib import Path; from gateway.store.sqlite.backup import back_up\n"
+        "try: back_up(*map(Path, sys.argv[1:]), force=False)\n"
+        "except Exception as exc: print(type(exc).__name__, exc)"
+    )
+    command = ["strace", "-f", "-qq", "-o", os.devnull, "-P", f"{target}.partial"]
+    command += ["-e", "trace=pwrite64,fsync", "-e", "inject=pwrite64:error=ENOSPC"]
+    done = subprocess.run(
+        [*command, sys.executable, "-c", code, str(path), str(target)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    if "ptrace" in done.stderr and done.returncode:
+        cannot(f"this machine lets us trace nothing: {done.stderr.strip()}")
+    full = "database or disk is full"
+    assert done.stdout == f"EngineUnusable cannot write {str(target)!r} ({full}): make room on its disk\n"
+    assert [*target.parent.iterdir()] == []
+
+
+@contextmanager
+def _as_another_user() -> Generator[None]:
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_database_that_this_user_may_not_read_is_a_matter_of_rights() -> None:
+    # What pytest makes, no other user may look into.
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "dragoman.db"
+        asyncio.run(fill(path))
+        path.chmod(0o600)
+        path.parent.chmod(0o755)
+        (path.parent / "open").mkdir()
+        (path.parent / "open").chmod(0o777)
+        rights = r"cannot open '.*dragoman\.db' .*: may this user read and write it.*Run this as the gateway's user"
+        with _as_another_user():
+            for attempt in (
+                lambda: back_up(path, path.parent / "open" / "copy.db", force=False), lambda: schema_of(path)
+            ):  # fmt: skip
+                with pytest.raises(EngineUnusable, match=rights):
+                    attempt()
+
+
 # Restoring
 
 
@@ -405,3 +568,190 @@ async def test_fences_of_a_database_restored_by_other_means_are_made_new(path: P
             await engine.commit(Step(ALICE, (said("of the past"),), fence=fence))
     with pytest.raises(EngineUnusable, match="no database"):
         bump_fences(path.with_name("missing.db"))
+
+
+# A restore that is cut short
+
+
+def _as_killed(path: Path, target: Path) -> None:
+    """Make a backup, and a database with words in its log that the backup lacks."""
+    asyncio.run(fill(path, "first"))
+    back_up(path, target, force=False)
+
+    async def go_on() -> None:
+        async with SqliteEngine(path, FakeClock()) as engine:
+            await engine.commit(Step(ALICE, (said("in the log"),)))
+            for file in (path, path.with_name("dragoman.db-wal")):
+                shutil.copy(file, file.with_name("k-" + file.name))
+
+    asyncio.run(go_on())
+    for file in (path, path.with_name("dragoman.db-wal")):
+        file.with_name("k-" + file.name).replace(file)
+
+
+def _names(path: Path) -> set[str]:
+    return {file.name for file in path.parent.iterdir() if file.is_file()} - {"dragoman.db-shm"}
+
+
+MOVES = ("rename", "rename", "replace")
+"""What gives a database and its log their other names, and the backup the database's."""
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt, lambda: OSError(5, "it is broken")], ids=["ctrl-c", "fault"])
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("number", range(len(MOVES)))
+def test_a_restore_that_is_interrupted_puts_the_database_back_and_says_so(
+    path: Path,
+    target: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    done: bool,
+    fault: Callable[[], BaseException],
+) -> None:
+    _as_killed(path, target)
+    before = _names(path)
+    left = iter(range(len(MOVES)))
+
+    def interrupted(move: Callable[[object, object], None]) -> Callable[[object, object], None]:
+        def run(old: object, new: object) -> None:
+            cut = next(left, None) == number
+            if done or not cut:
+                move(old, new)
+            if cut:
+                raise fault()
+
+        return run
+
+    with monkeypatch.context() as patched:
+        for name in set(MOVES):
+            patched.setattr(os, name, interrupted(getattr(os, name)))
+        with pytest.raises((KeyboardInterrupt, OSError)) as caught:
+            restore(path, target)
+    assert _names(path) == before
+    assert asyncio.run(words_of(path)) == ["first", "in the log"]
+    assert caught.value.__notes__ == [f"{str(path)!r} is as it was"]
+    _, aside = restore(path, target)
+    assert aside is not None
+    assert aside.name == "dragoman.db.before-restore"
+
+
+def test_a_database_that_cannot_be_put_back_is_told_with_the_way_to_do_it(
+    path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _as_killed(path, target)
+    move = os.rename
+    count = iter(range(9))
+
+    def broken(old: object, new: object) -> None:
+        if next(count):
+            raise OSError(5, "the disk is broken")
+        move(str(old), str(new))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", broken)
+        with pytest.raises(EngineUnusable, match=r"cannot be put back .*the disk is broken.*`mv ") as caught:
+            restore(path, target)
+    _do_as_told(str(caught.value))
+    assert asyncio.run(words_of(path)) == ["first", "in the log"]
+
+
+def _do_as_told(text: str) -> None:
+    told = re.search(r"`(mv [^`]+)`", text)
+    assert told is not None
+    subprocess.run(["sh", "-c", told[1]], check=True)
+
+
+def _kill_behind(number: int, path: Path, target: Path) -> None:
+    """Restore in a process of its own that is killed once it has renamed that many files."""
+    code = (
+        "import os, signal, sys; from pathlib import Path; from gateway.store.sqlite.backup import restore\n"
+        "left, move = iter(range(int(sys.argv[3]), -1, -1)), os.rename\n"
+        "def rename(old, new): move(old, new); next(left) > 1 or os.kill(os.getpid(), signal.SIGKILL)\n"
+        "os.rename = rename; restore(Path(sys.argv[1]), Path(sys.argv[2]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path), str(target), str(number)], check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_no_empty_database_is_begun_where_a_restore_was_killed(path: Path, target: Path, number: int) -> None:
+    await asyncio.to_thread(_as_killed, path, target)
+    await asyncio.to_thread(_kill_behind, number, path, target)
+    told = r"no database at .*dragoman\.db'.* restore again .*before-restore.*empty database"
+    with pytest.raises(EngineUnusable, match=told) as caught:
+        await SqliteEngine(path, FakeClock()).__aenter__()
+    for attempt in (lambda: migrate(path), lambda: bump_fences(path)):
+        with pytest.raises(EngineUnusable, match=told):
+            attempt()
+    _nothing(path)
+    _do_as_told(str(caught.value))
+    assert await words_of(path) == ["first", "in the log"]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_a_restore_that_was_killed_is_made_again(path: Path, target: Path, number: int) -> None:
+    await asyncio.to_thread(_as_killed, path, target)
+    await asyncio.to_thread(_kill_behind, number, path, target)
+    _, aside = restore(path, target)
+    assert aside is None
+    assert await words_of(path) == ["first"]
+    # Its log has gone with it.
+    assert await words_of(path.with_name("dragoman.db.before-restore")) == ["first", "in the log"]
+
+
+def test_an_empty_database_is_begun_where_what_was_set_aside_is_moved_away(path: Path, target: Path) -> None:
+    asyncio.run(fill(path))
+    back_up(path, target, force=False)
+    _, aside = restore(path, target)
+    assert aside is not None
+    path.unlink()
+    aside.rename(path.with_name("old.db"))
+    assert migrate(path) == (0, len(MIGRATIONS))
+
+
+def test_the_newest_database_that_was_set_aside_is_the_one_to_put_back(path: Path, target: Path) -> None:
+    asyncio.run(fill(path))
+    back_up(path, target, force=False)
+    for number in (9, 12):
+        path.rename(path.with_name(f"dragoman.db.before-restore-{number}"))
+        shutil.copy(target, path)
+    _, aside = restore(path, target)
+    assert aside is not None
+    assert aside.name == "dragoman.db.before-restore-13"
+    path.unlink()
+    with pytest.raises(EngineUnusable, match=r"`mv \S+\.before-restore-13 \S+`"):
+        migrate(path)
+
+
+def test_a_backup_is_on_the_disk_before_the_database_loses_its_name(
+    path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _as_killed(path, target)
+    partial = path.with_name("dragoman.db.partial")
+    seen: list[str] = []
+    sync, move = os.fsync, os.rename
+
+    def note_sync(descriptor: int) -> None:
+        if partial.exists() and os.path.samestat(os.fstat(descriptor), partial.stat()):
+            seen.append("synced")
+        sync(descriptor)
+
+    def note_move(old: Path, new: Path) -> None:
+        seen.append(new.name)
+        move(old, new)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", note_sync)
+        patched.setattr(os, "rename", note_move)
+        restore(path, target)
+    assert seen == ["synced", "dragoman.db.before-restore", "dragoman.db.before-restore-wal"]
+
+
+def test_what_a_copy_has_left_half_done_is_no_backup(path: Path) -> None:
+    asyncio.run(fill(path))
+    partial = path.with_name("dragoman.db.partial")
+    partial.write_text("half of it")
+    with pytest.raises(OperatorError, match="interrupted"):
+        restore(path, partial)
+    assert partial.read_text() == "half of it"

@@ -360,7 +360,7 @@ OPENERS = {
 """What opens, copies, locks or changes a file by a descriptor, or changes one behind SQLite's back."""
 ALLOWED = {
     # Files of locks and the list of mounts, never the database.
-    "lock.py": {"take", "_open_either_way", "_hold", "check_place", "is_unsteady"},
+    "lock.py": {"take", "_open_lock", "_open_either_way", "_hold", "check_place", "is_unsteady"},
     # A new file, before SQLite opens it.
     "privacy.py": {"make_private"},
     # Commands with a process of their own.

@@ -7,23 +7,38 @@ databases are as `locate` gives them.
 import fcntl
 import os
 import sqlite3
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import EngineUnusable, OperatorError
 from gateway.store.copy import Tell
 from gateway.store.roster import RESTORED
-from gateway.store.sqlite.lock import FileLock, check_place
+from gateway.store.sqlite.lock import (
+    SIDES,
+    FileLock,
+    beside,
+    check_place,
+    locate,
+    lock_path,
+    newest_aside,
+    next_aside,
+    write_moves,
+)
 from gateway.store.sqlite.log import replay
 from gateway.store.sqlite.schema import APPLICATION, open_writer, refuse_newer
 
-_SIDES = ("", "-wal", "-shm")
 _STEPS_BETWEEN_SIGNALS = 100_000
 _PAGES_AT_ONCE = 1_000
 _RENEW = "UPDATE sessions SET fence = fence + ?, owner = NULL"
 _COUNTS = "SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM events)"
+_IN_WRITING = frozenset({
+    sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_TRUNCATE,
+    sqlite3.SQLITE_IOERR_DIR_FSYNC, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY,
+})  # fmt: skip
+"""What the file that is written has, where two are open."""
+_RIGHTS = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY})
 
 
 def _tell_nobody(what: str, done: int, total: int) -> None:
@@ -73,28 +88,33 @@ def back_up(path: Path, target: Path, *, force: bool, tell: Tell = _tell_nobody)
     `tell` hears of bytes.
 
     Raises:
-        EngineUnusable: there is no database of ours to copy, or the copy is not sound.
-        OperatorError: the target exists, or another backup to it is under way.
+        EngineLocked: the target is the database of another gateway that runs.
+        EngineUnusable: there is no database of ours to copy, or the copy is not sound or cannot be written.
+        OperatorError: the target exists, or another backup to it is under way, or it is this database.
     """
     if not path.exists():
         raise EngineUnusable(f"there is no database at {str(path)!r}, so there is nothing to back up")
+    _check_target(target, path)
+    with _replacing(target, force=force):
+        pass  # told now, and not only at the end of a long copy
     with _partial(target) as partial:
-        _refuse_existing(target, force=force)
         with _reading(path) as connection:
             _check(connection, path)
             total = _used(connection)
             connection.set_progress_handler(
                 lambda: tell("copying", partial.stat().st_size, total), _STEPS_BETWEEN_SIGNALS
             )
-            # The copy is of one moment, and holds no page that was freed.
-            connection.execute("VACUUM INTO ?", (str(partial),))
+            with _writing(target):
+                # The copy is of one moment, and holds no page that was freed.
+                connection.execute("VACUUM INTO ?", (str(partial),))
         tell("checking", 0, 0)
-        with _opened(partial, "rw") as copy:
+        with _opened(partial, "rw", name=target) as copy:
             settle(copy)
         partial.chmod(path.stat().st_mode & 0o777)
         contents = examine(partial, name=target)
-        _refuse_existing(target, force=force)
-        _put(partial, target)
+        _sync(partial, name=target)
+        with _replacing(target, force=force):
+            _put_over(partial, target)
     return contents
 
 
@@ -110,13 +130,15 @@ def restore(path: Path, backup: Path, *, tell: Tell = _tell_nobody) -> tuple[Con
     """
     if not backup.is_file():
         raise EngineUnusable(f"there is no backup at {str(backup)!r}: check the path")
-    with alone(path):
+    with alone(path, restoring=True):
         if path.exists() and path.samefile(backup):
             raise OperatorError(f"{str(backup)!r} is the database itself: name a backup, or use --bump-fences")
+        if locate(backup) == _partial_of(path):
+            raise OperatorError(f"{str(backup)!r} is what a copy that was interrupted has left: name a backup")
         with _partial(path) as partial:
             tell("checking the backup", 0, 0)
             examine(backup, name=backup)
-            with _reading(backup) as source, _opened(partial, "rwc") as copy:
+            with _reading(backup) as source, _opened(partial, "rwc", name=path) as copy:
                 size = source.execute("PRAGMA page_size").fetchone()[0]
                 source.backup(
                     copy,
@@ -131,9 +153,13 @@ def restore(path: Path, backup: Path, *, tell: Tell = _tell_nobody) -> tuple[Con
                 owner = (path if path.exists() else path.parent).stat()
                 os.chown(partial, owner.st_uid, owner.st_gid)
             contents = examine(partial, name=path)
-            aside = _set_aside(path)
-            _put(partial, path)
-    return contents, aside
+            # Whole on the disk before the old one loses its name.
+            _sync(partial, name=path)
+            had = path.exists()
+            aside = _aside_for(path)
+            with _set_aside(path, aside):
+                _put(partial, path)
+    return contents, aside if had else None
 
 
 def bump_fences(path: Path) -> int:
@@ -169,7 +195,7 @@ def examine(path: Path, *, name: Path) -> Contents:
         EngineUnusable: it is not one of ours, or not sound; `name` is what the text calls it.
         SchemaTooNew: a newer release has written it.
     """
-    with _reading(path) as connection:
+    with _reading(path, name=name) as connection:
         schema = _check(connection, name)
         found = [row[0] for row in connection.execute("PRAGMA integrity_check(1)")]
         if found != ["ok"]:
@@ -204,15 +230,16 @@ def _check(connection: sqlite3.Connection, path: Path) -> int:
 
 
 @contextmanager
-def _reading(path: Path) -> Generator[sqlite3.Connection]:
+def _reading(path: Path, *, name: Path | None = None) -> Generator[sqlite3.Connection]:
     # A log that nobody has worked off yet is worked off when it is opened, which a read-only connection cannot do.
     writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
-    with _opened(path, "rw" if writable else "ro") as connection:
+    with _opened(path, "rw" if writable else "ro", name=name) as connection:
         yield connection
 
 
 @contextmanager
-def _opened(path: Path, mode: str) -> Generator[sqlite3.Connection]:
+def _opened(path: Path, mode: str, *, name: Path | None = None) -> Generator[sqlite3.Connection]:
+    """Open a database; `name` is what texts call it."""
     try:
         connection = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=5.0, isolation_level=None
@@ -224,17 +251,46 @@ def _opened(path: Path, mode: str) -> Generator[sqlite3.Connection]:
         finally:
             connection.close()
     except sqlite3.Error as exc:
-        if getattr(exc, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
+        if _code(exc) == sqlite3.SQLITE_INTERRUPT:
             # SQLite says so where Ctrl-C was pressed between two steps of a statement.
             raise KeyboardInterrupt from exc
-        raise EngineUnusable(
-            f"cannot copy or read {str(path)!r} ({exc}): is it a database of Dragoman, and has the disk space?"
-        ) from exc
+        raise _unusable(name or path, exc) from exc
 
 
 @contextmanager
-def alone(path: Path) -> Generator[None]:
-    check_place(path)
+def _writing(target: Path) -> Generator[None]:
+    """Name the target where it is what a statement over two files fails on."""
+    try:
+        yield
+    except sqlite3.Error as exc:
+        code = _code(exc)
+        if code & 0xFF == sqlite3.SQLITE_FULL or _IN_WRITING & {code, code & 0xFF}:
+            raise _unusable(target, exc) from exc
+        raise
+
+
+def _code(exc: sqlite3.Error) -> int:
+    # What Python's module has found out itself has none.
+    return getattr(exc, "sqlite_errorcode", 0)
+
+
+def _unusable(name: Path, exc: sqlite3.Error) -> EngineUnusable:
+    kind = _code(exc) & 0xFF
+    if kind == sqlite3.SQLITE_FULL:
+        return EngineUnusable(f"cannot write {str(name)!r} ({exc}): make room on its disk")
+    if kind in _RIGHTS:
+        return EngineUnusable(
+            f"cannot open {str(name)!r} ({exc}): may this user read and write it and its folder? Run this as the "
+            "gateway's user"
+        )
+    return EngineUnusable(
+        f"cannot copy or read {str(name)!r} ({exc}): is it a database of Dragoman, and has the disk space?"
+    )
+
+
+@contextmanager
+def alone(path: Path, *, restoring: bool = False) -> Generator[None]:
+    check_place(path, restoring=restoring)
     lock = FileLock(path)
     lock.take()
     try:
@@ -243,12 +299,14 @@ def alone(path: Path) -> Generator[None]:
         lock.free()
 
 
+def _partial_of(target: Path) -> Path:
+    return beside(target, ".partial")
+
+
 @contextmanager
 def _partial(target: Path) -> Generator[Path]:
     """Make the file that a copy grows in, for one process at a time; it goes if the copy fails."""
-    partial = target.with_name(target.name + ".partial")
-    if not target.parent.is_dir():
-        raise EngineUnusable(f"the folder {str(target.parent)!r} does not exist: create it")
+    partial = _partial_of(target)
     with partial.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -257,42 +315,113 @@ def _partial(target: Path) -> Generator[Path]:
         try:
             file.truncate(0)
             yield partial
-        except BaseException:
-            for side in (*_SIDES, "-journal"):
-                partial.with_name(partial.name + side).unlink(missing_ok=True)
+        except BaseException as exc:
+            if isinstance(exc, KeyboardInterrupt) and partial.exists() and not hasattr(exc, "__notes__"):
+                exc.add_note(f"{str(target)!r} is as it was")
+            _remove(partial)
             raise
 
 
-def _refuse_existing(target: Path, *, force: bool) -> None:
+def _remove(path: Path) -> None:
+    for side in ("", *SIDES):
+        beside(path, side).unlink(missing_ok=True)
+
+
+def _check_target(target: Path, path: Path) -> None:
+    """Refuse what no backup can be put at, or must not."""
+    if not target.parent.is_dir():
+        raise EngineUnusable(f"the folder {str(target.parent)!r} does not exist: create it")
+    if target.is_dir():
+        raise OperatorError(f"{str(target)!r} is a folder: name a file in it, such as {str(target / 'dragoman.db')!r}")
+    if target.exists() and not target.is_file():
+        raise OperatorError(f"{str(target)!r} is no file that can be replaced: name another one")
+    if target.exists() and target.samefile(path):
+        raise OperatorError(f"{str(target)!r} is the database itself: name another file")
+    if path == _partial_of(locate(target)) or locate(target) in {
+        *(beside(path, side) for side in SIDES),
+        lock_path(path),
+    }:
+        raise OperatorError(f"{str(target)!r} is a file of the database: name another one")
+
+
+@contextmanager
+def _replacing(target: Path, *, force: bool) -> Generator[None]:
+    """Hold what is at a place where a file is put, so that no gateway uses it meanwhile; refused unless forced."""
     if target.exists() and not force:
         raise OperatorError(f"{str(target)!r} exists: name another file, or add --force to replace it")
+    lock = FileLock(locate(target), mend="name another file")
+    lock.take_to_replace()
+    try:
+        yield
+    finally:
+        lock.free()
 
 
-def _set_aside(path: Path) -> Path | None:
-    """Rename a database and its log; SQLite finds a log by the name of its database."""
-    if not path.exists():
-        return None
-    first = path.with_name(path.name + ".before-restore")
-    aside, number = first, 1
-    while aside.exists():
-        number += 1
-        aside = first.with_name(f"{first.name}-{number}")
-    for side in _SIDES:
-        with suppress(FileNotFoundError):
-            path.with_name(path.name + side).rename(aside.with_name(aside.name + side))
-    return aside
+def _put_over(partial: Path, target: Path) -> None:
+    """Give a whole file a name that another database may have; the log of that one would be read as the new one's."""
+    if not any(beside(target, side).exists() for side in SIDES):
+        _put(partial, target)
+        return
+    aside = next_aside(target)
+    with _set_aside(target, aside):
+        _put(partial, target)
+    _remove(aside)
+
+
+def _aside_for(path: Path) -> Path:
+    """Name what a restore sets aside; the log that an interrupted one has left goes to the database that it was of."""
+    newest = None if path.exists() else newest_aside(path)
+    if newest is None or any(beside(newest, side).exists() for side in SIDES):
+        return next_aside(path)
+    return newest
+
+
+@contextmanager
+def _set_aside(path: Path, aside: Path) -> Generator[None]:
+    """Rename a database and its log while another one takes its name; if that fails, all is as it was.
+
+    The database itself loses its name first and gets it back last: where a kill comes between, none is there, and a
+    gateway that finds none beside one that was set aside does not start.
+    """
+    moves = [(beside(path, side), beside(aside, side)) for side in ("", *SIDES) if beside(path, side).exists()]
+    had = path.exists()
+    try:
+        for old, new in moves:
+            old.rename(new)
+        yield
+    except BaseException as exc:
+        try:
+            _move_back(moves, path, had=had)
+        except OSError as again:
+            raise EngineUnusable(
+                f"the database is not in its place, and cannot be put back ({again}): `{write_moves(aside, path)}`"
+            ) from exc
+        exc.add_note(f"{str(path)!r} is as it was")
+        raise
+
+
+def _move_back(moves: Sequence[tuple[Path, Path]], path: Path, *, had: bool) -> None:
+    # By what is there: an interrupted call may have done its work.
+    if not had or moves[0][1].exists():
+        path.unlink(missing_ok=True)
+    for old, new in reversed(moves):
+        if new.exists():
+            new.rename(old)
+    _sync(path.parent)
 
 
 def _put(partial: Path, target: Path) -> None:
-    """Give a whole file its name, so that neither is lost with the power."""
-    _sync(partial)
+    """Give a file that is whole on the disk its name, so that neither is lost with the power."""
     partial.replace(target)
     _sync(target.parent)
 
 
-def _sync(place: Path) -> None:
+def _sync(place: Path, *, name: Path | None = None) -> None:
+    """Put a file or folder on the disk; `name` is what texts call it."""
     descriptor = os.open(place, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as exc:
+        raise EngineUnusable(f"cannot write {str(name or place)!r} ({exc.strerror}): has its disk space?") from exc
     finally:
         os.close(descriptor)

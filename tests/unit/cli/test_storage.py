@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -153,6 +154,65 @@ def test_what_is_missing_or_of_another_kind_is_said_in_one_line(database: Path) 
     _complains(_run("restore", "copy.db"), "there is no backup at 'copy.db'")
     _complains(_run("restore", "gateway.yaml"), "'gateway.yaml'", "is it a database of Dragoman")
     _complains(_run("restore", "my.db"), "the database itself")
+    _complains(_run("backup", "."), "'.' is a folder: name a file in it")
+    _complains(_run("backup", "my.db", "--force"), "'my.db' is the database itself: name another file")
+
+
+def test_no_backup_is_put_in_the_place_of_another_gateways_database(database: Path, tmp_path: Path) -> None:
+    _fill(database)
+    other = tmp_path / "other.db"
+    _fill(other)
+    before = other.read_bytes()
+    lock = FileLock(other)
+    lock.take()
+    try:
+        result = _run("backup", "other.db", "--force")
+        _complains(result, f"process {os.getpid()} uses the database", "stop that gateway, or name another file")
+    finally:
+        lock.free()
+    assert other.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["rename", "replace"])
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [(KeyboardInterrupt, 130), (lambda: OSError(5, "the disk is broken"), 1)],
+    ids=["ctrl-c", "fault"],
+)
+def test_a_restore_that_was_interrupted_says_that_all_is_as_it_was(
+    database: Path, monkeypatch: pytest.MonkeyPatch, name: str, fault: Callable[[], BaseException], code: int
+) -> None:
+    _fill(database)
+    assert _run("backup", "copy.db").exit_code == 0
+    before, move = database.read_bytes(), getattr(os, name)
+
+    def interrupted(old: object, new: object) -> None:
+        monkeypatch.setattr(os, name, move)
+        move(old, new)
+        raise fault()
+
+    monkeypatch.setattr(os, name, interrupted)
+    result = _run("restore", "copy.db")
+    assert (result.exit_code, result.stdout) == (code, "")
+    told = f"{str(database)!r} is as it was\n"
+    both = {130: f"· interrupted: {told}", 1: f"dragoman: error: the disk is broken\n  {told}"}
+    assert result.stderr == both[code]
+    assert database.read_bytes() == before
+    assert not database.with_name("my.db.before-restore").exists()
+
+
+def test_a_database_that_an_interrupted_restore_has_set_aside_is_not_forgotten(database: Path) -> None:
+    _fill(database)
+    assert _run("backup", "copy.db").exit_code == 0
+    aside = database.with_name("my.db.before-restore")
+    database.rename(aside)
+    for words in (("serve", "--port", "0"), ("migrate",), ("restore", "--bump-fences")):
+        result = _run(*words)
+        assert result.exit_code == 1, words
+        assert f"there is no database at {str(database)!r}" in result.stderr
+        assert f"`mv {aside} {database}`" in result.stderr
+    assert not database.exists()
+    assert _run("restore", "copy.db").exit_code == 0
 
 
 def test_an_engine_that_keeps_nothing_has_nothing_to_look_after() -> None:
