@@ -13,7 +13,7 @@ import pytest
 from gateway.errors import EngineUnavailable, EngineUnusable, Fenced, OperatorError
 from gateway.store.copy import TABLES, move
 from gateway.store.postgres import PostgresEngine
-from gateway.store.postgres.connection import Address
+from gateway.store.postgres.connection import Address, connect
 from gateway.store.postgres.operations import (
     bring_up_to_date,
     bump_fences,
@@ -60,6 +60,13 @@ async def test_migrating_makes_the_tables_once(address: Address) -> None:
 async def test_a_server_that_is_away_is_said_to_be() -> None:
     with pytest.raises(EngineUnavailable, match=r"PostgreSQL at 127\.0\.0\.1:1, database none cannot be reached"):
         await schema_of(Address("postgresql://nobody@127.0.0.1:1/none", "dragoman"))
+
+
+async def test_what_gets_no_answer_in_time_is_not_said_to_be_away(address: Address) -> None:
+    link = await connect(address)
+    with pytest.raises(EngineUnavailable, match=r"no answer came within 0\.2 s; .*pg_blocking_pids\(\)"):
+        await link.ask("SELECT pg_sleep($1)", 5.0, seconds=0.2)
+    assert link.lost
 
 
 # Moving

@@ -16,7 +16,7 @@ import asyncpg
 
 from gateway.errors import EngineUnusable
 from gateway.guard import guard_call
-from gateway.store.postgres.faults import ConnectionLost, ReadOnly, place_of, translate
+from gateway.store.postgres.faults import ConnectionLost, ReadOnly, place_of, translate, unanswered
 from gateway.store.postgres.tuning import PRODUCTION, PostgresTuning
 
 CONNECT_SECONDS = 5.0
@@ -57,6 +57,8 @@ class Connection:
         self.address = address
         self._named: dict[str, str] = {}
         self._heard = 0.0
+        self._gave_up_after: float | None = None
+        """Seconds after which this side has thrown it away, since no answer came."""
 
     def heard_within(self, seconds: float) -> bool:
         """Say whether the connection stands, and a statement was answered on it a moment ago."""
@@ -140,9 +142,15 @@ class Connection:
     def _deadline(self, seconds: float) -> asyncio.TimerHandle:
         # asyncpg's own time-outs ask the server to cancel, which must never happen to a COMMIT: one that
         # waits for its replica would then be reported as done.
-        return asyncio.get_running_loop().call_later(seconds, guard_call("postgres link", self.drop))
+        return asyncio.get_running_loop().call_later(seconds, guard_call("postgres link", self._give_up), seconds)
+
+    def _give_up(self, seconds: float) -> None:
+        self._gave_up_after = seconds
+        self.drop()
 
     def _failed(self, exc: Exception) -> Exception:
+        if self._gave_up_after is not None:
+            return unanswered(self.address.place, self._gave_up_after)
         error = translate(exc, self.address.place)
         # A name may lead to another server by now, which takes writes.
         if isinstance(error, ConnectionLost | ReadOnly):

@@ -82,6 +82,12 @@ def translate(exc: BaseException, place: str) -> DragomanError:
     return error
 
 
+def unanswered(place: str, seconds: float) -> ConnectionLost:
+    """Say that a connection was given up, as nobody knows why there is no answer."""
+    why = "does the server hang, or does another transaction hold what was asked for? pg_blocking_pids() says whose"
+    return ConnectionLost(f"{place}: no answer came within {seconds:g} s; {why}")
+
+
 def _without_values(reason: str) -> str:
     # asyncpg quotes what it could not encode.
     return re.sub(r"(?s)(invalid input for query argument \$\d+): .*", r"\1", reason)
