@@ -141,8 +141,7 @@ def document(route: APIRoute) -> None:
         names += ["unavailable", "unauthorized", "forbidden", "foreign-origin"]
     if "POST" in (route.methods or ()):
         names += ["invalid-request", "invalid-json", "request-timeout", "too-large", "unsupported-media-type"]
-    if "pages" not in route.tags:
-        # Its query; of pages anything is read over.
+    if route.dependant.query_params or "GET" not in (route.methods or ()):
         names += ["invalid-request"]
     route.responses = {**problems(*names), **own, "default": _OTHER}
     extra: dict[str, Any] = {"security": []}

@@ -88,7 +88,9 @@ class OperationRoute(APIRoute):
         body = None if self.body_field is None else self.body_field.field_info
         model = None if body is None else cast(type[BaseModel], body.annotation)
         queries = [cast(type[BaseModel], field.field_info.annotation) for field in self.dependant.query_params]
-        is_page, takes_token = "pages" in self.tags, ACCESS[operation].token
+        takes_token = ACCESS[operation].token
+        # What is only read does no harm where a query is read over, and who pages through all lists alike asks so.
+        is_closed = not queries and "GET" not in (self.methods or ())
 
         async def checked(request: Request) -> Response:
             try:
@@ -105,8 +107,8 @@ class OperationRoute(APIRoute):
             await face.authenticator.admit(request, operation)
             for query in queries:
                 refuse_repeats(query, request)
-            # Probes, and who calls back, ask at an address that they were given, whatever a proxy adds to it.
-            if not (queries or is_page or (takes_token and "token" in request.query_params)):
+            # Who calls back asks at an address that was given, whatever a proxy adds to it.
+            if is_closed and not (takes_token and "token" in request.query_params):
                 refuse_query(request, has_body=body is not None)
             if body is not None:
                 await request.read(optional=not body.is_required())
