@@ -188,6 +188,7 @@ async def test_a_sighup_while_the_gateway_starts_is_carried_out_once_it_is_up(ne
         loaded.touch()
         await until(served.ready, within=START)
         await served.wait_log("configuration reloaded")
+        await newer.agent.wait_connected()
         assert (await ended(await newer.agent.call("free", {}))).result == "new"
         assert await served.stop() == 0
 
@@ -358,5 +359,6 @@ async def test_a_reload_that_raises_what_nobody_foresaw_is_told_and_the_next_one
         newer.configure({"routes": [{"match": {"tool": "free"}, "to": "words"}]})
         served.process.send_signal(signal.SIGHUP)
         await served.wait_log("configuration reloaded")
+        await newer.agent.wait_connected()
         assert (await ended(await newer.agent.call("free", {}))).result == "new"
         assert await served.stop() == 0
