@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from threading import Event, Lock, Thread
+from threading import Lock, Thread
 from typing import TextIO
 
 _WAITING = 1024 * 1024
@@ -72,8 +72,6 @@ class ReaderLines:
         self._is_served = False
         """Whether a thread writes what waits."""
         self._is_over = False
-        self._idle = Event()
-        self._idle.set()
         atexit.register(self.flush)
 
     def write(self, line: bytes, level: str) -> None:
@@ -84,7 +82,10 @@ class ReaderLines:
 
     def flush(self) -> None:
         """Wait for what waits to be read, for a moment."""
-        self._idle.wait(_LAST)
+        until = time.monotonic() + _LAST
+        while not self._is_done() and time.monotonic() < until:
+            self._take_on()
+            time.sleep(0.001)
 
     def close(self) -> None:
         """Be the place for lines no more; what waits is still written."""
@@ -93,6 +94,11 @@ class ReaderLines:
             self._is_over = True
             if not self._waiting:
                 self._file.close()
+
+    def _is_done(self) -> bool:
+        # Under the lock, so that no line is on its way from the one to the other.
+        with self._lock:
+            return not self._come and not self._waiting
 
     def _take_on(self) -> None:
         """Look at what has come; where somebody else is at it, he does it, so that nobody waits for anybody."""
@@ -123,7 +129,6 @@ class ReaderLines:
             self._dropped[level] += 1
             DROPPED[level] += 1
         else:
-            self._idle.clear()
             self._waiting.append(line)
             self._size += len(line)
         if not self._is_served:
@@ -144,7 +149,6 @@ class ReaderLines:
                 is_done, got_on = not self._waiting, self._size != before
                 if is_done:
                     self._is_served = False
-                    self._idle.set()
                     if self._is_over:
                         self._file.close()
             self._take_on()
