@@ -190,16 +190,16 @@ class Handover:
         workers = carried()
         failed = 0
         for session_id, group in groupby(rows, key=lambda row: row.session_id):
-            failed += not await self._tries(session_id, workers.get(session_id), [*group])
+            failed += not await self._see_to_alone(session_id, workers.get(session_id), [*group])
         if len(rows) < _PAGE:
             return failed > 0
         # What nobody takes must not hide what stands behind it.
         for session_id, worker in workers.items():
             mine = await self._engine.pending_sends(session_id=session_id, target=HANDOVER, limit=_PAGE)
-            await self._tries(session_id, worker, mine)
+            await self._see_to_alone(session_id, worker, mine)
         return True
 
-    async def _tries(self, session_id: SessionId, worker: SessionWorker | None, rows: Sequence[Send]) -> bool:
+    async def _see_to_alone(self, session_id: SessionId, worker: SessionWorker | None, rows: Sequence[Send]) -> bool:
         """See to one session; what it fails on must not keep those behind it from theirs."""
         try:
             await self._see_to(session_id, worker, rows)
