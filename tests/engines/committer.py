@@ -96,6 +96,9 @@ async def main(path: Path, mode: str) -> int:
     if mode == "spread":
         tuning = SqliteTuning(spread_after=0.2)
         die_in_a_spread(int(tick))
+    elif mode == "groups":
+        # What is added to SQLite's log is synced too.
+        tuning = SqliteTuning(wal_bytes=0)
     try:
         async with SqliteEngine(path, FakeClock(), tuning=tuning) as engine:
             if mode == "groups":

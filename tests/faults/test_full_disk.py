@@ -21,7 +21,9 @@ class Disk:
         self._limits = resource.prlimit(self._pid, resource.RLIMIT_FSIZE)
 
     def fill(self) -> None:
-        resource.prlimit(self._pid, resource.RLIMIT_FSIZE, (self._log.stat().st_size, self._limits[1]))
+        # What the log has in reserve counts as used up: it is blank behind what is said.
+        used = len(self._log.read_bytes().rstrip(b"\0"))
+        resource.prlimit(self._pid, resource.RLIMIT_FSIZE, (used, self._limits[1]))
 
     def free(self) -> None:
         resource.prlimit(self._pid, resource.RLIMIT_FSIZE, self._limits)

@@ -56,6 +56,10 @@ class FilePlace:
         """What is not where it was, with what to do; for an operator."""
         return "; ".join(self._counted.values()) or None
 
+    def is_log(self, found: os.stat_result) -> bool:
+        """Whether this is the log that SQLite has open."""
+        return self._known.get(self._log) == (found.st_dev, found.st_ino)
+
     def start(self) -> None:
         self._thread.start()
 

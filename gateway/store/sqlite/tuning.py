@@ -20,6 +20,8 @@ class SqliteTuning:
     behind: float = 10.0
     behind_bytes: int = 64 * 1024**2
     """How far the tables may fall behind where they cannot be written; then nothing is appended any more."""
+    wal_bytes: int = 36 * 1024**2
+    """How long SQLite's own log is made: what may be in it at a checkpoint, and the largest spread behind that."""
 
 
 PRODUCTION = SqliteTuning()

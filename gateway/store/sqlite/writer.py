@@ -44,6 +44,7 @@ from gateway.store.sqlite.place import FilePlace
 from gateway.store.sqlite.schema import MIGRATIONS, open_writer
 from gateway.store.sqlite.store import Store
 from gateway.store.sqlite.tuning import PRODUCTION, SqliteTuning
+from gateway.store.sqlite.wal import Wal
 from gateway.store.step import Committed, Step
 
 log = structlog.get_logger(__name__)
@@ -61,6 +62,8 @@ class Writer:
         self._clock = clock
         self._place = place
         self.behind = Behind(tuning)
+        self._wal = Wal(path, is_ours=place.is_log)
+        self._wal_bytes = tuning.wal_bytes
         self._told = False
         """Whether it was said that the tables cannot be brought up to date."""
         self._loop = asyncio.get_running_loop()
@@ -169,6 +172,8 @@ class Writer:
                 self._tell(self._resolve, verdicts)
                 if self.behind.due_at <= monotonic():
                     self._spread()
+                elif self._wal.may_be_short and not waiting and self._queue.empty():
+                    self._lengthen_wal()
             self._finish()
         finally:
             # Also when this thread fails: nobody may wait for ever.
@@ -224,6 +229,8 @@ class Writer:
         verdicts: list[Verdict] = []
         first = batch[0]
         if isinstance(first, Task) and first.how == "outside":
+            # It may cut the log of SQLite back.
+            self._wal.may_be_short = True
             return [(first, first.run(turn), None)]
         steps = [job.step for job in batch if isinstance(job, StepJob)]
         # Tasks look at the tables and change them; where those are too far behind, steps wait until they are not.
@@ -280,6 +287,18 @@ class Writer:
             FAULTS.note("sqlite writer", exc)
             self._put_off(exc)
 
+    def _lengthen_wal(self) -> None:
+        """Make room for the next commits, while nobody waits."""
+        try:
+            self._wal.lengthen(self._ready().connection, self._wal_bytes)
+        except (OperatorError, EngineUnavailable, sqlite3.Error, MemoryError):
+            # Whatever it is, it is told to the next who writes.
+            self._recover()
+        # The thread goes on, whatever it is.
+        except Exception as exc:  # noqa: BLE001
+            FAULTS.note("sqlite writer", exc)
+            self._recover()
+
     def _put_off(self, exc: Exception) -> None:
         self._recover()
         self.behind.due_at = monotonic() + _PAUSE
@@ -309,6 +328,7 @@ class Writer:
             connection.close()
             raise
         self.behind.clear()
+        self._wal.may_be_short = True
         self._store = Store(connection, self.behind, len(MIGRATIONS))
         return self._store
 
