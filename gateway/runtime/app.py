@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -10,22 +10,17 @@ from datetime import timedelta
 import aiohttp
 import structlog
 
-from gateway.adapter.options import McpClient
 from gateway.adapter.port import Adapter, Capabilities
 from gateway.clock import Clock, Ids
 from gateway.errors import (
     Conflict,
-    Elsewhere,
-    EngineUnavailable,
     Gone,
-    InvalidRequest,
-    Overloaded,
     Truncated,
     Unconfigured,
 )
-from gateway.events import Envelope, Event, SessionId, session_id as name_session
+from gateway.events import Envelope, Event, SessionId
 from gateway.executors.port import Destination, Executor
-from gateway.guard import FAULTS, Tasks, count_what_is_left, guard_call, tried
+from gateway.guard import Tasks, count_what_is_left, guard_call, tried
 from gateway.runtime.bounds import breaker_rules, executor_limits, session_limit
 from gateway.runtime.calls.breaker import Breakers
 from gateway.runtime.calls.callbacks import Callbacks, keep_key
@@ -38,7 +33,7 @@ from gateway.runtime.calls.quotes import Quotes
 from gateway.runtime.calls.redriving import Redriving
 from gateway.runtime.calls.repeats import Repeats
 from gateway.runtime.calls.slots import Slots
-from gateway.runtime.calls.tickets import Ticket, Tickets
+from gateway.runtime.calls.tickets import Tickets
 from gateway.runtime.calls.tool_tokens import ToolTokens
 from gateway.runtime.cluster.forwarding import make_peer_client
 from gateway.runtime.cluster.handover import Handover
@@ -57,6 +52,7 @@ from gateway.runtime.metrics import Metrics
 from gateway.runtime.session.closing import Closing
 from gateway.runtime.session.directory import SessionDirectory, reply_slot
 from gateway.runtime.session.due import Reviews
+from gateway.runtime.session.opening import Opening
 from gateway.runtime.session.runtimes import Runtimes
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.session.shared import Shared
@@ -64,22 +60,17 @@ from gateway.runtime.session.signals import (
     CloseOrdered,
     Post,
 )
+from gateway.runtime.status import Status
 from gateway.runtime.tuning import Tuning
 from gateway.runtime.views import (
     CalledSession,
-    LinkStatus,
-    Readiness,
     Reloaded,
-    RuntimeStatus,
     StreamItem,
-    UnconnectedRuntime,
 )
 from gateway.settings.model import DestinationSpec, ExecutorSpec, Limits, Settings, WebhookSpec
 from gateway.store.port import Engine
 from gateway.store.rows import ANY_SESSION, Instance, Page, Regained, SessionFilter, SessionRow, StoredAnswer
 from gateway.store.step import Keep
-
-_UNCONNECTED = "it is not connected so far; that is tried again, and the log says why it fails"
 
 log = structlog.get_logger(__name__)
 
@@ -186,6 +177,16 @@ class Gateway:
         self._closing = Closing(shared, self._sessions)
         self._member = ClusterMember(shared, self._sessions, handover, client=client)
         self._directory = SessionDirectory(engine, self._sessions, patience=tuning.reply)
+        self.opening = Opening(engine, self._sessions, self._runtimes, self._directory, lambda: self.settings.limits)
+        self.status = Status(
+            engine,
+            self._sessions,
+            self._keeper,
+            self.tickets,
+            adapters=parts.adapters,
+            settings=lambda: self.settings,
+            draining=self._draining,
+        )
         self._redriving = Redriving(engine, self._directory, clock, ids, wake=self._backends.wake)
         self.calls = Calls(
             engine,
@@ -336,82 +337,6 @@ class Gateway:
 
     # Sessions --------------------------------------------------------------------------------------------
 
-    async def open_session(
-        self,
-        runtime: str,
-        *,
-        native_id: str | None,
-        labels: Mapping[str, str],
-        name: str | None = None,
-        instructions: str | None = None,
-    ) -> tuple[SessionRow, bool, Sequence[str]]:
-        """Attach to a native session, or create one where no id is given; says whether it is new.
-
-        Beside it are the tools that the runtime was told on creation.
-        """
-        options = self._sessions.runtime(runtime).options
-        if options.mcp_clients is not None:
-            raise InvalidRequest(f"clients open the sessions of runtime {runtime!r} themselves", pointer="/runtime")
-        merged = {**options.labels, **labels}
-        self._have_room(runtime, native_id)
-        if native_id is not None:
-            row, is_new = await self._runtimes.open(runtime, native_id, labels=merged)
-            return row, is_new, ()
-        if not options.creates:
-            raise InvalidRequest(
-                f"runtime {runtime!r} is not configured to create sessions; give a native_id", pointer="/native_id"
-            )
-        return await self._runtimes.create(runtime, labels=merged, name=name, instructions=instructions)
-
-    async def called_session(self, session_id: SessionId) -> CalledSession:
-        """Find the session whose tools somebody asks for; what is carried here is found without the store."""
-        return self._called_here(session_id) or _called(await self.session(session_id))
-
-    def _called_here(self, session_id: SessionId) -> CalledSession | None:
-        carried = self._sessions.carried(session_id)
-        if carried is None or carried.worker.view.memory.closed:
-            return None
-        view = carried.worker.view
-        return CalledSession(session_id, view.runtime, view.native_id, view.memory.labels)
-
-    async def session_of_client(self, runtime: str, client: McpClient) -> CalledSession:
-        """Find the session of a client that came to us; where there is none, or a closed one, it is opened.
-
-        Raises:
-            Elsewhere: the runtime is not taken up here yet.
-        """
-        session_id = name_session(runtime=runtime, native_session_id=client.name)
-        if (here := self._called_here(session_id)) is not None:
-            return here
-        row = await self._engine.session(session_id)
-        if row is not None and row.state != "closed":
-            return _called(row)
-        taken_up = self._sessions.runtimes.get(runtime)
-        if taken_up is None or taken_up.connector is not None:
-            raise Elsewhere(session_id, f"the runtime {runtime!r} is being taken up")
-        self._have_room(runtime, client.name)
-        labels = {**taken_up.options.labels, **client.labels}
-        row, _ = await self._runtimes.open(runtime, client.name, labels=labels)
-        return _called(row)
-
-    def _have_room(self, runtime: str, native_id: str | None) -> None:
-        known = native_id is not None and self._sessions.carries(runtime, native_id)
-        if not known and self._sessions.count >= self.settings.limits.sessions:
-            raise Overloaded(f"{self._sessions.count} sessions are carried here already; close some")
-
-    async def session_of_ticket(self, ticket: Ticket, native_id: str | None) -> CalledSession | None:
-        """Find the session that a ticket was issued for; None where that is not on record yet.
-
-        A gateway that has died between creating it and putting it on record has left that to whoever hears first from
-        its runtime which one it is.
-        """
-        if ticket.session_id is not None:
-            return await self.called_session(ticket.session_id)
-        if native_id is None:
-            return None
-        row, _ = await self._runtimes.open(ticket.runtime, native_id, labels=dict(ticket.labels), ticket=ticket)
-        return _called(row)
-
     def capabilities(self, runtime: str) -> Capabilities:
         """Say what the protocol of a runtime can do.
 
@@ -512,60 +437,6 @@ class Gateway:
         """Switch a destination on again that had answered 410."""
         await self._backends.enable(name)
 
-    async def sessions_without_tools(self) -> Collection[SessionId]:
-        """Find the sessions at work here that were given a ticket to the tools, and have not asked for their list."""
-        told = [name for name, runtime in self._sessions.runtimes.items() if runtime.options.takes_mcp]
-        carried = [one.worker.view.session_id for name in told for one in self._sessions.of_runtime(name)]
-        return {session_id for session_id in carried if await self.tickets.lacks_tools(session_id)}
-
-    def runtimes(self) -> Sequence[RuntimeStatus]:
-        """Show the runtimes that are connected; the others of the configuration are `unconnected`."""
-        shown: list[RuntimeStatus] = []
-        for name, runtime in self._sessions.runtimes.items():
-            links = tuple(
-                LinkStatus(
-                    session_id=c.worker.view.session_id,
-                    native_id=c.worker.view.native_id,
-                    state=c.supervisor.state,
-                    since=c.supervisor.since,
-                    reason=c.supervisor.reason,
-                )
-                for c in self._sessions.of_runtime(name)
-                if c.supervisor is not None
-            )
-            adapter = runtime.adapter
-            shown.append(RuntimeStatus(name, adapter.name, adapter.protocol, adapter.capabilities, links))
-        return shown
-
-    def unconnected(self) -> Sequence[UnconnectedRuntime]:
-        """Show the runtimes of the configuration that are not connected so far, most likely as their adapters fail."""
-        adapters, connected = self._parts.adapters, self._sessions.runtimes
-        return [
-            UnconnectedRuntime(name, adapter.name, adapter.protocol, _UNCONNECTED)
-            for name, options in self.settings.runtimes.items()
-            if name not in connected
-            for adapter in [adapters[options.adapter]]
-        ]
-
-    async def ready(self) -> Readiness:
-        try:
-            health = await self._engine.health()
-            engine = "ok" if health.writable else health.detail or "takes no writes"
-        except EngineUnavailable as exc:
-            engine = str(exc)
-        process = "draining" if self._draining.is_set() else "ok"
-        checks = {"engine": engine, "configuration": "ok", "process": process}
-        if self._keeper.shared:
-            checks["lease"] = "ok" if self._keeper.lease is not None else "no lease runs, so no session is carried"
-        lease = self._keeper.lease if self._keeper.shared else None
-        return Readiness(
-            ready=all(value == "ok" for value in checks.values()),
-            checks=checks,
-            sessions=self._sessions.count,
-            instance_id=None if lease is None else lease.instance,
-            failing=FAULTS.failing(asyncio.get_running_loop().time()),
-        )
-
     async def recall(self, *, key: str, scope: str) -> StoredAnswer | None:
         return await self._engine.recall(key=key, scope=scope)
 
@@ -596,10 +467,6 @@ class Gateway:
 
     async def _go_on(self, mine: Sequence[Regained]) -> None:
         await self._member.takeover.go_on(mine)
-
-
-def _called(row: SessionRow) -> CalledSession:
-    return CalledSession(row.session_id, row.runtime, row.native_id, row.labels)
 
 
 async def _enter(stack: AsyncExitStack, name: str, part: AbstractAsyncContextManager[None]) -> None:

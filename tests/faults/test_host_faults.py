@@ -193,7 +193,7 @@ async def test_a_create_that_hangs_at_start_is_given_up_and_asked_again(tmp_path
             await one.traps.springs("connector.create, hangs")
             async with asyncio.timeout(60):
                 # Nothing tells of it.
-                while not [one for one in gateway.runtimes() if one.name == "finn" and one.links]:  # noqa: ASYNC110
+                while not [one for one in gateway.status.runtimes() if one.name == "finn" and one.links]:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert one.finn.created == 1
 
@@ -209,7 +209,7 @@ async def test_an_adapter_whose_create_raises_at_start_ends_nothing(tmp_path: Pa
             await one.traps.springs("connector.create")
             async with asyncio.timeout(60):
                 # Nothing tells of it.
-                while not [one for one in gateway.runtimes() if one.name == "finn" and one.links]:  # noqa: ASYNC110
+                while not [one for one in gateway.status.runtimes() if one.name == "finn" and one.links]:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert one.finn.created == 1
 
@@ -224,19 +224,21 @@ async def test_an_adapter_that_raises_at_the_start_keeps_no_other_runtime_from_i
             await one.traps.springs(place, 2)
             async with asyncio.timeout(60):
                 # Nothing tells of it.
-                while {link.state for shown in gateway.runtimes() for link in shown.links} != {"up"}:  # noqa: ASYNC110
+                while {link.state for shown in gateway.status.runtimes() for link in shown.links} != {"up"}:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-            assert [shown.name for shown in gateway.runtimes()] == ["sound"]
-            assert [(shown.name, shown.protocol) for shown in gateway.unconnected()] == [("finn", one.finn.protocol)]
+            assert [shown.name for shown in gateway.status.runtimes()] == ["sound"]
+            assert [(shown.name, shown.protocol) for shown in gateway.status.unconnected()] == [
+                ("finn", one.finn.protocol)
+            ]
             with pytest.raises(LinkLost, match="'finn' fails"):
-                await gateway.open_session("finn", native_id="another", labels={})
+                await gateway.opening.open("finn", native_id="another", labels={})
             assert (await gateway.reload()).changed == ()
             one.traps.set(place, 0)
             async with asyncio.timeout(60):
-                while len(gateway.runtimes()) < 2:  # noqa: ASYNC110
+                while len(gateway.status.runtimes()) < 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-            assert gateway.unconnected() == []
-            await gateway.open_session("finn", native_id="another", labels={})
+            assert gateway.status.unconnected() == []
+            await gateway.opening.open("finn", native_id="another", labels={})
         assert (one.finn.open, one.sound.open) == (0, 0)
 
 
@@ -246,9 +248,9 @@ async def test_an_adapter_that_hangs_at_the_start_keeps_no_other_runtime_from_it
     with made(tmp_path, runtimes=runtimes) as one:
         one.traps.set("adapter.connector, hangs", 1_000)
         async with asyncio.timeout(60), one.gateway as gateway:
-            assert [shown.name for shown in gateway.runtimes()] == ["sound"]
+            assert [shown.name for shown in gateway.status.runtimes()] == ["sound"]
             one.traps.set("adapter.connector, hangs", 0)
-            while len(gateway.runtimes()) < 2:  # noqa: ASYNC110 - nothing tells of it
+            while len(gateway.status.runtimes()) < 2:  # noqa: ASYNC110 - nothing tells of it
                 await asyncio.sleep(0.01)
 
 
@@ -260,7 +262,7 @@ async def test_a_runtime_that_is_begun_with_later_is_taken_up_though_the_store_w
             # Its own session cannot be opened when it is connected at last.
             one.traps.set("engine.open_session, away", 2)
             async with asyncio.timeout(60):
-                while len({link.native_id for shown in gateway.runtimes() for link in shown.links}) < 2:  # noqa: ASYNC110
+                while len({link.native_id for shown in gateway.status.runtimes() for link in shown.links}) < 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert one.traps.sprung["engine.open_session, away"] == 2
 
@@ -271,7 +273,7 @@ async def test_a_session_that_is_opened_and_cannot_be_taken_is_taken_up_in_a_whi
         one.traps.set("engine.take, away")
         await one.post("/v1/sessions", {"runtime": "finn", "native_id": "new"}, status=503)
         async with asyncio.timeout(30):
-            while "new" not in {link.native_id for shown in one.gateway.runtimes() for link in shown.links}:  # noqa: ASYNC110
+            while "new" not in {link.native_id for shown in one.gateway.status.runtimes() for link in shown.links}:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
 
@@ -474,7 +476,7 @@ async def test_what_raises_while_the_gateway_leaves_keeps_it_from_nothing(tmp_pa
         async with one.gateway as gateway:
             async with asyncio.timeout(60):
                 # Nothing tells of it.
-                while not all(link.state == "up" for one in gateway.runtimes() for link in one.links):  # noqa: ASYNC110
+                while not all(link.state == "up" for one in gateway.status.runtimes() for link in one.links):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             one.traps.set(place, 2)
         assert one.traps.sprung[place]

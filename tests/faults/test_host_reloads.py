@@ -173,7 +173,7 @@ async def test_a_file_that_cannot_be_read_in_time_holds_up_nothing_and_changes_n
 
 
 async def _has_session(running: Host, native_id: str) -> bool:
-    links = [one for shown in running.gateway.runtimes() for one in shown.links]
+    links = [one for shown in running.gateway.status.runtimes() for one in shown.links]
     return {one.state for one in links if one.native_id == native_id} == {"up"}
 
 

@@ -181,7 +181,7 @@ class Environment:
 
     async def attach(self, native_id: str = "agent-7") -> str:
         """Open a session; its link is up and on record when this returns, as its second event."""
-        row, *_ = await self.gateway.open_session("finn", native_id=native_id, labels={})
+        row, *_ = await self.gateway.opening.open("finn", native_id=native_id, labels={})
 
         async def linked() -> bool | None:
             return len(await self.journal(row.session_id)) == 2 or None

@@ -236,7 +236,7 @@ async def test_a_ticket_is_rotated_by_force_alone_and_apart_from_the_tool_token(
 @pytest.mark.parametrize("over", [{"public_url": None}, {"tools": None}, {"routes": []}])
 async def test_no_ticket_is_issued_without_an_address_or_a_tool(over: dict[str, Any]) -> None:
     async with environment_of({**TOOLS, **over}, runtime=rooms()) as made:
-        await made.gateway.open_session("finn", native_id=None, labels={})
+        await made.gateway.opening.open("finn", native_id=None, labels={})
         order = made.runtime.order
     assert order is not None
     assert order.mcp is None
@@ -247,7 +247,7 @@ async def test_the_address_of_the_options_comes_before_the_public_one() -> None:
     made_rooms.options = type("At", (ToldOptions,), {"__module__": __name__, "__annotations__": {"at": str | None},
                                                      "at": "http://inside:8080/"})  # fmt: skip
     async with environment_of(TOOLS, runtime=made_rooms) as made:
-        await made.gateway.open_session("finn", native_id=None, labels={})
+        await made.gateway.opening.open("finn", native_id=None, labels={})
         order = made.runtime.order
     assert order is not None
     assert order.mcp is not None

@@ -97,7 +97,7 @@ async def test_no_link_is_begun_before_all_sessions_are_taken_up_and_then_one_ea
     first = Watched()
     async with served(tmp_path, Watching(clock, shared, first), first) as gateway:
         for number in range(1, MANY):
-            await gateway.open_session("finn", native_id=f"room-{number}", labels={})
+            await gateway.opening.open("finn", native_id=f"room-{number}", labels={})
         await first.all_stand()
     again = Watched()
     engine = Watching(clock, shared, again)
@@ -117,7 +117,7 @@ async def test_links_that_break_together_are_begun_again_one_each_turn(tmp_path:
     turns = asyncio.create_task(runtime.count_turns())
     async with served(tmp_path, Watching(clock, SharedMemory(clock), runtime), runtime) as gateway:
         for number in range(1, MANY):
-            await gateway.open_session("finn", native_id=f"room-{number}", labels={})
+            await gateway.opening.open("finn", native_id=f"room-{number}", labels={})
         await runtime.all_stand()
         broken, runtime.cut = runtime.cut, asyncio.Event()
         runtime.begun, runtime.standing = [], 0

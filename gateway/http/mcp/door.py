@@ -54,14 +54,14 @@ class McpDoor:
         admitting = request.face.authenticator.admit_caller(request, session_id)
         caller = await self._admit(admitting, request, receive, send)
         if caller is not None:
-            await self._answer(request, await self._gateway.called_session(session_id), caller, receive, send)
+            await self._answer(request, await self._gateway.opening.called(session_id), caller, receive, send)
 
     async def take_client(self, request: ApiRequest, runtime: str, receive: Receive, send: Send) -> None:
         """Answer one request of a client that comes with a token of its own; the first one opens its session."""
         admitting = request.face.authenticator.admit_client(request, runtime)
         client = await self._admit(admitting, request, receive, send)
         if client is not None:
-            session = await self._gateway.session_of_client(runtime, client)
+            session = await self._gateway.opening.of_client(runtime, client)
             token = await self._gateway.tool_tokens.token(session.session_id, "mcp client")
             await self._answer(request.with_token(token), session, TOOLS["mcp client"], receive, send)
 
@@ -73,7 +73,7 @@ class McpDoor:
             return
         header = self._gateway.capabilities(ticket.runtime).mcp_session_header
         named = None if header is None else request.headers.get(header)
-        session = await self._gateway.session_of_ticket(ticket, named)
+        session = await self._gateway.opening.of_ticket(ticket, named)
         if session is None:
             await self._answer(request, coming_of(ticket), TOOLS[TICKET], receive, send, ticket)
             return

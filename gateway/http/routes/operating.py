@@ -57,9 +57,9 @@ async def list_runtimes(gateway: GatewayDep) -> Response:
     The runtimes of the configuration, and the state of the connection of each session that this instance carries. One
     whose adapter fails comes last, and has a `reason`.
     """
-    lacking = await gateway.sessions_without_tools()
-    connected = [show_runtime(status, lacking) for status in gateway.runtimes()]
-    return listing([*connected, *map(show_unconnected, gateway.unconnected())], None)
+    lacking = await gateway.status.sessions_without_tools()
+    connected = [show_runtime(status, lacking) for status in gateway.status.runtimes()]
+    return listing([*connected, *map(show_unconnected, gateway.status.unconnected())], None)
 
 
 @router.get(
@@ -70,4 +70,4 @@ async def list_capabilities(gateway: GatewayDep) -> Response:
 
     Which kinds each runtime accepts and emits, and the limits of its protocol.
     """
-    return listing([show_capabilities(status) for status in gateway.runtimes()], None)
+    return listing([show_capabilities(status) for status in gateway.status.runtimes()], None)

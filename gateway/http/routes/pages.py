@@ -43,7 +43,7 @@ async def get_readiness(gateway: GatewayDep) -> Response:
     how many sessions this instance carries. A runtime that is away does not make the gateway unready. Also at
     `/ready`.
     """
-    readiness = await gateway.ready()
+    readiness = await gateway.status.ready()
     return Reply(show(answers.Ready, readiness), 200 if readiness.ready else 503)
 
 

@@ -49,7 +49,7 @@ async def open_session(
     """
 
     async def act() -> Reply:
-        row, is_new, told = await gateway.open_session(
+        row, is_new, told = await gateway.opening.open(
             wanted.runtime,
             native_id=wanted.native_id,
             labels=wanted.labels,

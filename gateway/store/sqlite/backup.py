@@ -4,10 +4,9 @@ These run in a process of their own, beside the gateway (backup) or instead of i
 databases are as `locate` gives them.
 """
 
-import fcntl
 import os
 import sqlite3
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +21,9 @@ from gateway.store.sqlite.lock import (
     check_place,
     locate,
     lock_path,
-    newest_aside,
-    next_aside,
-    write_moves,
 )
 from gateway.store.sqlite.log import replay
+from gateway.store.sqlite.replacing import aside_for, growing, partial_of, put, put_over, replacing, set_aside, sync
 from gateway.store.sqlite.schema import APPLICATION, open_writer, refuse_newer
 
 _STEPS_BETWEEN_SIGNALS = 100_000
@@ -95,9 +92,9 @@ def back_up(path: Path, target: Path, *, force: bool, tell: Tell = _tell_nobody)
     if not path.exists():
         raise EngineUnusable(f"there is no database at {str(path)!r}, so there is nothing to back up")
     _check_target(target, path)
-    with _replacing(target, force=force):
+    with replacing(target, force=force):
         pass  # told now, and not only at the end of a long copy
-    with _partial(target) as partial:
+    with growing(target) as partial:
         with _reading(path) as connection:
             _check(connection, path)
             total = _used(connection)
@@ -112,9 +109,9 @@ def back_up(path: Path, target: Path, *, force: bool, tell: Tell = _tell_nobody)
             settle(copy)
         partial.chmod(path.stat().st_mode & 0o777)
         contents = examine(partial, name=target)
-        _sync(partial, name=target)
-        with _replacing(target, force=force):
-            _put_over(partial, target)
+        sync(partial, name=target)
+        with replacing(target, force=force):
+            put_over(partial, target)
     return contents
 
 
@@ -133,9 +130,9 @@ def restore(path: Path, backup: Path, *, tell: Tell = _tell_nobody) -> tuple[Con
     with alone(path, restoring=True):
         if path.exists() and path.samefile(backup):
             raise OperatorError(f"{str(backup)!r} is the database itself: name a backup, or use --bump-fences")
-        if locate(backup) == _partial_of(path):
+        if locate(backup) == partial_of(path):
             raise OperatorError(f"{str(backup)!r} is what a copy that was interrupted has left: name a backup")
-        with _partial(path) as partial:
+        with growing(path) as partial:
             tell("checking the backup", 0, 0)
             examine(backup, name=backup)
             with _reading(backup) as source, _opened(partial, "rwc", name=path) as copy:
@@ -154,11 +151,11 @@ def restore(path: Path, backup: Path, *, tell: Tell = _tell_nobody) -> tuple[Con
                 os.chown(partial, owner.st_uid, owner.st_gid)
             contents = examine(partial, name=path)
             # Whole on the disk before the old one loses its name.
-            _sync(partial, name=path)
+            sync(partial, name=path)
             had = path.exists()
-            aside = _aside_for(path)
-            with _set_aside(path, aside):
-                _put(partial, path)
+            aside = aside_for(path)
+            with set_aside(path, aside):
+                put(partial, path)
     return contents, aside if had else None
 
 
@@ -299,34 +296,6 @@ def alone(path: Path, *, restoring: bool = False) -> Generator[None]:
         lock.free()
 
 
-def _partial_of(target: Path) -> Path:
-    return beside(target, ".partial")
-
-
-@contextmanager
-def _partial(target: Path) -> Generator[Path]:
-    """Make the file that a copy grows in, for one process at a time; it goes if the copy fails."""
-    partial = _partial_of(target)
-    with partial.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as exc:
-            raise OperatorError(f"another process writes {str(partial)!r}: wait for it") from exc
-        try:
-            file.truncate(0)
-            yield partial
-        except BaseException as exc:
-            if isinstance(exc, KeyboardInterrupt) and partial.exists() and not hasattr(exc, "__notes__"):
-                exc.add_note(f"{str(target)!r} is as it was")
-            _remove(partial)
-            raise
-
-
-def _remove(path: Path) -> None:
-    for side in ("", *SIDES):
-        beside(path, side).unlink(missing_ok=True)
-
-
 def _check_target(target: Path, path: Path) -> None:
     """Refuse what no backup can be put at, or must not."""
     if not target.parent.is_dir():
@@ -337,91 +306,8 @@ def _check_target(target: Path, path: Path) -> None:
         raise OperatorError(f"{str(target)!r} is no file that can be replaced: name another one")
     if target.exists() and target.samefile(path):
         raise OperatorError(f"{str(target)!r} is the database itself: name another file")
-    if path == _partial_of(locate(target)) or locate(target) in {
+    if path == partial_of(locate(target)) or locate(target) in {
         *(beside(path, side) for side in SIDES),
         lock_path(path),
     }:
         raise OperatorError(f"{str(target)!r} is a file of the database: name another one")
-
-
-@contextmanager
-def _replacing(target: Path, *, force: bool) -> Generator[None]:
-    """Hold what is at a place where a file is put, so that no gateway uses it meanwhile; refused unless forced."""
-    if target.exists() and not force:
-        raise OperatorError(f"{str(target)!r} exists: name another file, or add --force to replace it")
-    lock = FileLock(locate(target), mend="name another file")
-    lock.take_to_replace()
-    try:
-        yield
-    finally:
-        lock.free()
-
-
-def _put_over(partial: Path, target: Path) -> None:
-    """Give a whole file a name that another database may have; the log of that one would be read as the new one's."""
-    if not any(beside(target, side).exists() for side in SIDES):
-        _put(partial, target)
-        return
-    aside = next_aside(target)
-    with _set_aside(target, aside):
-        _put(partial, target)
-    _remove(aside)
-
-
-def _aside_for(path: Path) -> Path:
-    """Name what a restore sets aside; the log that an interrupted one has left goes to the database that it was of."""
-    newest = None if path.exists() else newest_aside(path)
-    if newest is None or any(beside(newest, side).exists() for side in SIDES):
-        return next_aside(path)
-    return newest
-
-
-@contextmanager
-def _set_aside(path: Path, aside: Path) -> Generator[None]:
-    """Rename a database and its log while another one takes its name; if that fails, all is as it was.
-
-    The database itself loses its name first and gets it back last: where a kill comes between, none is there, and a
-    gateway that finds none beside one that was set aside does not start.
-    """
-    moves = [(beside(path, side), beside(aside, side)) for side in ("", *SIDES) if beside(path, side).exists()]
-    had = path.exists()
-    try:
-        for old, new in moves:
-            old.rename(new)
-        yield
-    except BaseException as exc:
-        try:
-            _move_back(moves, path, had=had)
-        except OSError as again:
-            raise EngineUnusable(
-                f"the database is not in its place, and cannot be put back ({again}): `{write_moves(aside, path)}`"
-            ) from exc
-        exc.add_note(f"{str(path)!r} is as it was")
-        raise
-
-
-def _move_back(moves: Sequence[tuple[Path, Path]], path: Path, *, had: bool) -> None:
-    # By what is there: an interrupted call may have done its work.
-    if not had or moves[0][1].exists():
-        path.unlink(missing_ok=True)
-    for old, new in reversed(moves):
-        if new.exists():
-            new.rename(old)
-    _sync(path.parent)
-
-
-def _put(partial: Path, target: Path) -> None:
-    """Give a file that is whole on the disk its name, so that neither is lost with the power."""
-    partial.replace(target)
-    _sync(target.parent)
-
-
-def _sync(place: Path, *, name: Path | None = None) -> None:
-    """Put a file or folder on the disk; `name` is what texts call it."""
-    descriptor = os.open(place, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as exc:
-        raise EngineUnusable(f"cannot write {str(name or place)!r} ({exc.strerror}): has its disk space?") from exc
-    finally:
-        os.close(descriptor)

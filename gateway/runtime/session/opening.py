@@ -1,0 +1,113 @@
+"""How sessions are opened by API clients, MCP clients and tickets, and how those are found whose tools are called."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from gateway.adapter.options import McpClient
+from gateway.errors import Elsewhere, InvalidRequest, Overloaded
+from gateway.events import SessionId, session_id as name_session
+from gateway.runtime.calls.tickets import Ticket
+from gateway.runtime.session.directory import SessionDirectory
+from gateway.runtime.session.runtimes import Runtimes
+from gateway.runtime.session.sessions import Sessions
+from gateway.runtime.views import CalledSession
+from gateway.settings.model import Limits
+from gateway.store.port import Engine
+from gateway.store.rows import SessionRow
+
+
+class Opening:
+    """One for all sessions; asks the configuration in force for its `limits`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        sessions: Sessions,
+        runtimes: Runtimes,
+        directory: SessionDirectory,
+        limits: Callable[[], Limits],
+    ) -> None:
+        self._engine = engine
+        self._sessions = sessions
+        self._runtimes = runtimes
+        self._directory = directory
+        self._limits = limits
+
+    async def open(
+        self,
+        runtime: str,
+        *,
+        native_id: str | None,
+        labels: Mapping[str, str],
+        name: str | None = None,
+        instructions: str | None = None,
+    ) -> tuple[SessionRow, bool, Sequence[str]]:
+        """Attach to a native session, or create one where no id is given; says whether it is new.
+
+        Beside it are the tools that the runtime was told on creation.
+        """
+        options = self._sessions.runtime(runtime).options
+        if options.mcp_clients is not None:
+            raise InvalidRequest(f"clients open the sessions of runtime {runtime!r} themselves", pointer="/runtime")
+        merged = {**options.labels, **labels}
+        self._have_room(runtime, native_id)
+        if native_id is not None:
+            row, is_new = await self._runtimes.open(runtime, native_id, labels=merged)
+            return row, is_new, ()
+        if not options.creates:
+            raise InvalidRequest(
+                f"runtime {runtime!r} is not configured to create sessions; give a native_id", pointer="/native_id"
+            )
+        return await self._runtimes.create(runtime, labels=merged, name=name, instructions=instructions)
+
+    async def called(self, session_id: SessionId) -> CalledSession:
+        """Find the session whose tools somebody asks for; what is carried here is found without the store."""
+        return self._called_here(session_id) or _called(await self._directory.session(session_id))
+
+    def _called_here(self, session_id: SessionId) -> CalledSession | None:
+        carried = self._sessions.carried(session_id)
+        if carried is None or carried.worker.view.memory.closed:
+            return None
+        view = carried.worker.view
+        return CalledSession(session_id, view.runtime, view.native_id, view.memory.labels)
+
+    async def of_client(self, runtime: str, client: McpClient) -> CalledSession:
+        """Find the session of a client that came to us; where there is none, or a closed one, it is opened.
+
+        Raises:
+            Elsewhere: the runtime is not taken up here yet.
+        """
+        session_id = name_session(runtime=runtime, native_session_id=client.name)
+        if (here := self._called_here(session_id)) is not None:
+            return here
+        row = await self._engine.session(session_id)
+        if row is not None and row.state != "closed":
+            return _called(row)
+        taken_up = self._sessions.runtimes.get(runtime)
+        if taken_up is None or taken_up.connector is not None:
+            raise Elsewhere(session_id, f"the runtime {runtime!r} is being taken up")
+        self._have_room(runtime, client.name)
+        labels = {**taken_up.options.labels, **client.labels}
+        row, _ = await self._runtimes.open(runtime, client.name, labels=labels)
+        return _called(row)
+
+    def _have_room(self, runtime: str, native_id: str | None) -> None:
+        known = native_id is not None and self._sessions.carries(runtime, native_id)
+        if not known and self._sessions.count >= self._limits().sessions:
+            raise Overloaded(f"{self._sessions.count} sessions are carried here already; close some")
+
+    async def of_ticket(self, ticket: Ticket, native_id: str | None) -> CalledSession | None:
+        """Find the session that a ticket was issued for; None where that is not on record yet.
+
+        A gateway that has died between creating it and putting it on record has left that to whoever hears first from
+        its runtime which one it is.
+        """
+        if ticket.session_id is not None:
+            return await self.called(ticket.session_id)
+        if native_id is None:
+            return None
+        row, _ = await self._runtimes.open(ticket.runtime, native_id, labels=dict(ticket.labels), ticket=ticket)
+        return _called(row)
+
+
+def _called(row: SessionRow) -> CalledSession:
+    return CalledSession(row.session_id, row.runtime, row.native_id, row.labels)

@@ -1,0 +1,95 @@
+"""How the gateway is: what its runtimes and links are at, and whether it can do its work."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from gateway.adapter.port import Adapter
+from gateway.errors import EngineUnavailable
+from gateway.events import SessionId
+from gateway.guard import FAULTS
+from gateway.runtime.calls.tickets import Tickets
+from gateway.runtime.cluster.lease import LeaseKeeper
+from gateway.runtime.feeds.wakeup import Ending
+from gateway.runtime.session.sessions import Sessions
+from gateway.runtime.views import LinkStatus, Readiness, RuntimeStatus, UnconnectedRuntime
+from gateway.settings.model import Settings
+from gateway.store.port import Engine
+
+_UNCONNECTED = "it is not connected so far; that is tried again, and the log says why it fails"
+
+
+class Status:
+    """Of one gateway; asks for the `settings` in force."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        sessions: Sessions,
+        keeper: LeaseKeeper,
+        tickets: Tickets,
+        *,
+        adapters: Mapping[str, Adapter],
+        settings: Callable[[], Settings],
+        draining: Ending,
+    ) -> None:
+        self._engine = engine
+        self._sessions = sessions
+        self._keeper = keeper
+        self._tickets = tickets
+        self._adapters = adapters
+        self._settings = settings
+        self._draining = draining
+
+    async def sessions_without_tools(self) -> Collection[SessionId]:
+        """Find the sessions at work here that were given a ticket to the tools, and have not asked for their list."""
+        told = [name for name, runtime in self._sessions.runtimes.items() if runtime.options.takes_mcp]
+        carried = [one.worker.view.session_id for name in told for one in self._sessions.of_runtime(name)]
+        return {session_id for session_id in carried if await self._tickets.lacks_tools(session_id)}
+
+    def runtimes(self) -> Sequence[RuntimeStatus]:
+        """Show the runtimes that are connected; the others of the configuration are `unconnected`."""
+        shown: list[RuntimeStatus] = []
+        for name, runtime in self._sessions.runtimes.items():
+            links = tuple(
+                LinkStatus(
+                    session_id=c.worker.view.session_id,
+                    native_id=c.worker.view.native_id,
+                    state=c.supervisor.state,
+                    since=c.supervisor.since,
+                    reason=c.supervisor.reason,
+                )
+                for c in self._sessions.of_runtime(name)
+                if c.supervisor is not None
+            )
+            adapter = runtime.adapter
+            shown.append(RuntimeStatus(name, adapter.name, adapter.protocol, adapter.capabilities, links))
+        return shown
+
+    def unconnected(self) -> Sequence[UnconnectedRuntime]:
+        """Show the runtimes of the configuration that are not connected so far, most likely as their adapters fail."""
+        adapters, connected = self._adapters, self._sessions.runtimes
+        return [
+            UnconnectedRuntime(name, adapter.name, adapter.protocol, _UNCONNECTED)
+            for name, options in self._settings().runtimes.items()
+            if name not in connected
+            for adapter in [adapters[options.adapter]]
+        ]
+
+    async def ready(self) -> Readiness:
+        try:
+            health = await self._engine.health()
+            engine = "ok" if health.writable else health.detail or "takes no writes"
+        except EngineUnavailable as exc:
+            engine = str(exc)
+        process = "draining" if self._draining.is_set() else "ok"
+        checks = {"engine": engine, "configuration": "ok", "process": process}
+        if self._keeper.shared:
+            checks["lease"] = "ok" if self._keeper.lease is not None else "no lease runs, so no session is carried"
+        lease = self._keeper.lease if self._keeper.shared else None
+        return Readiness(
+            ready=all(value == "ok" for value in checks.values()),
+            checks=checks,
+            sessions=self._sessions.count,
+            instance_id=None if lease is None else lease.instance,
+            failing=FAULTS.failing(asyncio.get_running_loop().time()),
+        )
