@@ -18,6 +18,7 @@ from gateway.store.rows import StoredAnswer
 from gateway.store.sqlite.dialect import in_sqlite
 from gateway.store.sqlite.jobs import Turn
 from gateway.store.sqlite.log import blank
+from gateway.store.sqlite.wal import at_once
 from gateway.store.step import RUNTIME
 
 _ADD_SESSION = """
@@ -187,14 +188,9 @@ def empty_log(turn: Turn) -> bool:
 
     False where somebody reads what is in it (a backup does so for as long as it takes); steps do not wait for that.
     """
-    execute = turn.store.connection.execute
-    ((patience,),) = execute("PRAGMA busy_timeout").fetchall()
-    execute("PRAGMA busy_timeout = 0")
-    try:
-        busy = execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-    finally:
-        execute(f"PRAGMA busy_timeout = {patience}")
-    return not busy
+    connection = turn.store.connection
+    with at_once(connection):
+        return not connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
 
 
 def cut(firsts: Mapping[SessionId, int], copies_from: int) -> Run:

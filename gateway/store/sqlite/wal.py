@@ -7,7 +7,9 @@ from its beginning, and no commit pays for that any more.
 
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from errno import ENOSPC
 from pathlib import Path
 
 import structlog
@@ -32,14 +34,18 @@ class Wal:
         self._is_ours = is_ours
 
     def lengthen(self, connection: sqlite3.Connection, upto: int) -> None:
-        """Add a piece, where the log has fewer bytes than that and the disk has room.
+        """Add a piece, where the log has fewer bytes than that and the disk has room; later where somebody else writes.
 
         Raises:
-            sqlite3.Error: somebody else writes to the database.
+            sqlite3.Error: the connection is in no good state.
         """
+        try:
+            with at_once(connection):
+                # Until this is over, nobody else puts anything behind the end.
+                connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return
         self.may_be_short = False
-        # Until this is over, nobody else puts anything behind the end.
-        connection.execute("BEGIN IMMEDIATE")
         try:
             self.may_be_short = self._add_piece(upto)
         except FileNotFoundError:
@@ -59,6 +65,10 @@ class Wal:
             found = os.fstat(descriptor)
             if found.st_size >= upto or not self._is_ours(found):
                 return False
+            disk = os.fstatvfs(descriptor)
+            if disk.f_bavail * disk.f_frsize < upto:
+                # What is left is for what must be written.
+                raise OSError(ENOSPC, os.strerror(ENOSPC))
             end = found.st_size
             try:
                 while end < found.st_size + PIECE:
@@ -70,3 +80,14 @@ class Wal:
             return end < upto
         finally:
             os.close(descriptor)
+
+
+@contextmanager
+def at_once(connection: sqlite3.Connection) -> Generator[None]:
+    """Let statements fail at once where another connection is in their way."""
+    ((patience,),) = connection.execute("PRAGMA busy_timeout").fetchall()
+    connection.execute("PRAGMA busy_timeout = 0")
+    try:
+        yield
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {patience}")
