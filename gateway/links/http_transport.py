@@ -38,7 +38,6 @@ class GuardedTransport(httpx.AsyncBaseTransport):
                 socket_factory=guarded_socket,
                 resolver=Resolver(),
                 keepalive_timeout=_IDLE_SECONDS,
-                ssl=httpx.create_ssl_context(trust_env=False),
             ),
             auto_decompress=False,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),

@@ -1,6 +1,7 @@
 """Keeps the link of one session: connects, waits, tries again with backoff and jitter."""
 
 import asyncio
+import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
@@ -130,14 +131,14 @@ class Supervisor:
         native_id = self._worker.view.native_id
         self._worker.connecting()
         connecting = self._connector.connect(native_id, self._worker, resume_after=self._worker.cursor)
-        async with in_time(self._tuning.adapter, "to connect or to close a link") as deadline, connecting as link:
-            if cut.done():
-                return cut.result()
-            deadline.reschedule(None)
-            try:
-                return await self._stand(link, cut)
-            finally:
-                deadline.reschedule(asyncio.get_running_loop().time() + self._tuning.adapter)
+        # Not around all of it: whatever bounds it would be kept for as long as the link stands.
+        async with in_time(self._tuning.adapter, "to connect"):
+            link = await connecting.__aenter__()
+        try:
+            return cut.result() if cut.done() else await self._stand(link, cut)
+        finally:
+            async with in_time(self._tuning.adapter, "to close a link"):
+                await connecting.__aexit__(*sys.exc_info())
 
     async def _stand(self, link: Link, cut: "asyncio.Future[str]") -> str:
         """Let the session speak by a link until that ends; says why it did."""
@@ -146,12 +147,21 @@ class Supervisor:
             self._rest.connected()
         self._worker.log.info("link up")
         self._worker.put(LinkUp(link))
+        lost, closed = as_future("link", link.wait_closed(), self._tasks), self._worker.closed.future()
+        tell = partial(_PASS_ON, cut)
+        lost.add_done_callback(tell, context=self._tasks.context)
+        closed.add_done_callback(tell, context=self._tasks.context)
         telling = self._tell_replay_late() if self._worker.replaying else None
         try:
-            return await self._until_ended(link, cut)
+            reason = await cut
+            # What the link itself says of its end is more than why it was cut.
+            await asyncio.sleep(0)
+            return lost.result() if lost.done() and not lost.cancelled() else reason
         finally:
             if telling is not None:
                 telling.cancel()
+            closed.remove_done_callback(tell)
+            lost.cancel()
 
     def _tell_replay_late(self) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(self._tuning.replay_told, guard_call("link", self._tell_replay))
@@ -161,20 +171,6 @@ class Supervisor:
         if self._worker.replaying:
             seconds = self._tuning.replay_told
             self._worker.log.warning("the replay goes on, and nothing is acted on until its end", seconds=seconds)
-
-    async def _until_ended(self, link: Link, cut: "asyncio.Future[str]") -> str:
-        lost, closed = as_future("link", link.wait_closed(), self._tasks), self._worker.closed.future()
-        tell = partial(_PASS_ON, cut)
-        lost.add_done_callback(tell, context=self._tasks.context)
-        closed.add_done_callback(tell, context=self._tasks.context)
-        try:
-            reason = await cut
-            # What the link itself says of its end is more than why it was cut.
-            await asyncio.sleep(0)
-            return lost.result() if lost.done() and not lost.cancelled() else reason
-        finally:
-            closed.remove_done_callback(tell)
-            lost.cancel()
 
     def _down(self, reason: str) -> None:
         if self.state == "up" or self.reason != reason:
