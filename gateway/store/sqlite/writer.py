@@ -288,11 +288,12 @@ class Writer:
             self._put_off(exc)
 
     def _lengthen_wal(self) -> None:
-        """Make room for the next commits, while nobody waits."""
+        """Make room for the next commits, while nobody waits; what is wrong is for them to find out and wait for."""
+        if self._store is None or self._place.is_in_doubt:
+            return
         try:
-            self._wal.lengthen(self._ready().connection, self._wal_bytes)
-        except (OperatorError, EngineUnavailable, sqlite3.Error, MemoryError):
-            # Whatever it is, it is told to the next who writes.
+            self._wal.lengthen(self._store.connection, self._wal_bytes)
+        except (sqlite3.Error, MemoryError):
             self._recover()
         # The thread goes on, whatever it is.
         except Exception as exc:  # noqa: BLE001
