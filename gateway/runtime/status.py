@@ -76,6 +76,7 @@ class Status:
         ]
 
     async def ready(self) -> Readiness:
+        """Try the store, and say what keeps this instance from taking work."""
         try:
             health = await self._engine.health()
             engine = "ok" if health.writable else health.detail or "takes no writes"

@@ -137,7 +137,7 @@ async def test_hints_are_given_where_they_are_sure() -> None:
         ],
     }
     async with environment_of(over) as made:
-        session = await made.gateway.opening.called(SessionId(await made.attach()))
+        session = await made.gateway.opening.find(SessionId(await made.attach()))
         shown = {one.name: one for one in made.gateway.offered(session)}
         assert list(shown) == ["look", "tell"]
         async with serving(made.gateway) as (_, url), plain_client(url) as http:

@@ -54,7 +54,7 @@ class McpDoor:
         admitting = request.face.authenticator.admit_caller(request, session_id)
         caller = await self._admit(admitting, request, receive, send)
         if caller is not None:
-            await self._answer(request, await self._gateway.opening.called(session_id), caller, receive, send)
+            await self._answer(request, await self._gateway.opening.find(session_id), caller, receive, send)
 
     async def take_client(self, request: ApiRequest, runtime: str, receive: Receive, send: Send) -> None:
         """Answer one request of a client that comes with a token of its own; the first one opens its session."""

@@ -59,7 +59,7 @@ class Opening:
             )
         return await self._runtimes.create(runtime, labels=merged, name=name, instructions=instructions)
 
-    async def called(self, session_id: SessionId) -> CalledSession:
+    async def find(self, session_id: SessionId) -> CalledSession:
         """Find the session whose tools somebody asks for; what is carried here is found without the store."""
         return self._called_here(session_id) or _called(await self._directory.session(session_id))
 
@@ -102,7 +102,7 @@ class Opening:
         its runtime which one it is.
         """
         if ticket.session_id is not None:
-            return await self.called(ticket.session_id)
+            return await self.find(ticket.session_id)
         if native_id is None:
             return None
         row, _ = await self._runtimes.open(ticket.runtime, native_id, labels=dict(ticket.labels), ticket=ticket)
