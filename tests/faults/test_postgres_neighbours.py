@@ -133,6 +133,8 @@ async def locked(store: PostgresSchema, *tables: str) -> AsyncGenerator[None]:
     other = await asyncpg.connect(store.dsn)
     try:
         async with other.transaction():
+            # Commits take the tables in another order; where that is a deadlock, they give way, not the fault.
+            await other.execute("SET LOCAL deadlock_timeout = '60s'")
             await other.execute(store.named(f"LOCK TABLE {', '.join(f'@{table}' for table in tables)}"))
             yield
     finally:
