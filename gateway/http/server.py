@@ -76,6 +76,12 @@ class BoundedHttp(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_is_there()
         super().connection_lost(exc)
+        # Each of these leads back here: who connects anew for each request would leave it all to the collector.
+        self._unset_keepalive_if_required()
+        self.pipeline.clear()
+        self.scope = cast("Any", None)
+        self.cycle = cast("Any", None)
+        del self._wire
 
     def data_received(self, data: bytes) -> None:
         heads = self._heads

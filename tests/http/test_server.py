@@ -1,7 +1,9 @@
 """The server's own walls: the size of request heads, and rude clients."""
 
 import asyncio
+import gc
 import json
+from weakref import ReferenceType, ref
 
 import httpx
 import pytest
@@ -9,7 +11,7 @@ import uvloop
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.guard import FAULTS
-from gateway.http.server import most_connections
+from gateway.http.server import BoundedHttp, most_connections
 from gateway.http.sse import WIRE, Wire
 from gateway.runtime.tuning import Tuning
 from gateway.settings.model import Limits
@@ -95,6 +97,49 @@ async def test_what_is_not_http_gets_a_400_and_the_server_lives(url: str, wire: 
     problem = refusal(await exchange(port_of(url), raw))
     assert (problem["status"], problem["type"]) == (400, "/problems/invalid-request")
     assert (await wire.get("/healthz")).status_code == 200
+
+
+_PING = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        _PING,
+        _PING * 200,
+        _PING + b"GET /healthz HTTP/1.1\r\nHo",
+        _POST + b"Expect: 100-continue\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{",
+        b"GET\r\n\r\n",
+    ],
+    ids=["a request", "pipelined", "half a head", "half a body", "no HTTP"],
+)
+@pytest.mark.parametrize("rudely", [False, True])
+async def test_nothing_of_a_connection_waits_for_the_collector(
+    monkeypatch: pytest.MonkeyPatch, url: str, raw: bytes, *, rudely: bool
+) -> None:
+    made: list[ReferenceType[BoundedHttp]] = []
+    make = BoundedHttp.connection_made
+
+    def note(connection: BoundedHttp, transport: asyncio.Transport) -> None:
+        made.append(ref(connection))
+        make(connection, transport)
+
+    monkeypatch.setattr(BoundedHttp, "connection_made", note)
+    gc.disable()
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port_of(url))
+        writer.write(raw)
+        async with asyncio.timeout(5):
+            assert await reader.readline()
+            if rudely:
+                writer.transport.abort()
+            else:
+                writer.close()
+            # Nobody tells when the server has let go.
+            while made[0]() is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+    finally:
+        gc.enable()
 
 
 async def test_what_is_not_http_behind_a_stream_is_not_written_into_it(url: str, session_id: str) -> None:
