@@ -9,12 +9,12 @@ from typing import Any, cast
 import structlog
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.guard import guard_call
 from gateway.http.app import followers_of
 from gateway.http.edge import HEADERS, NO_STORE
 from gateway.http.errors import Refused, problem_reply
+from gateway.http.plain_http import PlainHttp
 from gateway.http.reply import Reply
 from gateway.http.sse import WIRE, Wire
 from gateway.settings.model import Limits
@@ -52,7 +52,7 @@ _UNREADABLE = _written(
 _CROWDED = _refusal("overloaded", "too many connections are open; try again later")
 
 
-class BoundedHttp(HttpToolsProtocol):
+class BoundedHttp(PlainHttp):
     """HTTP/1.1 whose request line and headers are bounded in size and time, which the parser alone is not."""
 
     _head_bytes = 0
