@@ -1,10 +1,12 @@
-"""Says which network addresses are never connected to: link-local, cloud metadata, unspecified, multicast. Pure.
+"""Network addresses: URLs that can be connected to, and addresses that never are. Pure.
 
-One rule for whoever reads a URL (the check of a configuration) and for whoever connects (every transport).
+Link-local, cloud metadata, unspecified and multicast addresses are refused. The check of a configuration and every
+transport use the same rules.
 """
 
 import ipaddress
 import re
+from urllib.parse import urlsplit
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -30,6 +32,35 @@ _LOCAL_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
 _LOCAL_PREFIXES = (48, 56, 64)
 """Lengths of a NAT64 prefix, beside 96, after which RFC 6052 puts the IPv4 address around an octet that is not used."""
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]*|[0-9]+", re.ASCII)
+
+_HOST = re.compile(r"[A-Za-z0-9\u0080-\U0010ffff._:%-]{1,253}")
+"""Letters of a host name or an address without its brackets; international names are encoded by the client."""
+
+
+def find_url_fault(url: str) -> str | None:
+    """Explain why a URL cannot be connected to, without quoting it; None if it can."""
+    if not url.isprintable() or any(letter.isspace() for letter in url):
+        return "must not contain a space, a line break or another control character"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        # Either of an IPv6 address without its closing bracket, or of a port outside the range.
+        return "must have a valid host, and a port from 1 to 65535"
+    if port == 0:
+        return "must have a port from 1 to 65535"
+    return None if host and _is_host(host) else "must have a valid host"
+
+
+def _is_host(name: str) -> bool:
+    if not _HOST.fullmatch(name):
+        return False
+    try:
+        # As a resolver does: labels have 1 to 63 letters.
+        name.removesuffix(".").encode("idna")
+    except UnicodeError:
+        return False
+    return name != "."
 
 
 def why_refused(host: str) -> str | None:

@@ -90,7 +90,13 @@ async def serve(
     _tune_the_interpreter()
     with listener:
         url = own_url(settings, listener)
-        parts = parts_for(settings, reread=lambda: read_configuration(config).settings, url=url, tuning=tuning)
+        parts = parts_for(
+            settings,
+            reread=lambda: read_configuration(config).settings,
+            url=url,
+            local_url=_local_url(listener),
+            tuning=tuning,
+        )
         async with Gateway.running(settings, parts) as gateway, Tasks() as tasks:
             server = make_server(build_app(gateway), settings.limits)
 
@@ -126,6 +132,7 @@ def parts_for(
     *,
     reread: Callable[[], Settings],
     url: str = "http://127.0.0.1",
+    local_url: str | None = None,
     clock: Clock | None = None,
     tuning: Tuning | None = None,
 ) -> Parts:
@@ -143,6 +150,7 @@ def parts_for(
         version=VERSION,
         url=url,
         shared=settings.engine.type not in _ALONE,
+        local_url=local_url,
         tuning=tuning or Tuning(),
     )
 
@@ -220,6 +228,14 @@ def own_url(settings: Settings, listener: socket.socket) -> str:
         return str(settings.instance.url)
     where, port = listener.getsockname()[:2]
     host = socket.gethostname() if ip_address(where).is_unspecified else where
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _local_url(listener: socket.socket) -> str | None:
+    """Write the URL of a listener on loopback; None if it listens on other addresses too."""
+    host, port = listener.getsockname()[:2]
+    if not ip_address(host).is_loopback:
+        return None
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 

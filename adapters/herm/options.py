@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from gateway.adapter.duration import Duration
-from gateway.adapter.options import ApiKey, NativeId, base_url
+from gateway.adapter.options import ApiKey, NativeId, base_url, check_header
 from gateway.adapter.port import RuntimeOptions
 
 
@@ -86,11 +86,7 @@ class HermOptions(RuntimeOptions):
     @classmethod
     def _are_sendable(cls, headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
         for name, value in headers.items():
-            text = value.get_secret_value()
-            if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
-                raise ValueError(f"{name[:50]!r} is no name of a header")
-            if not text.isascii() or not text.isprintable():
-                raise ValueError(f"the value of {name[:50]!r} is not printable ASCII")
+            check_header(name, value.get_secret_value())
         return headers
 
     @field_validator("idle_timeout", "send_timeout", "list_timeout")

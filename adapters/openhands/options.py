@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from gateway.adapter.duration import Duration
-from gateway.adapter.options import RestUrl, SocketPath, base_url, is_sendable, rest_base
+from gateway.adapter.options import RestUrl, SocketPath, base_url, is_sendable, refusal, rest_base
 from gateway.adapter.port import RuntimeOptions
 
 OWN_TOOLS = frozenset(
@@ -130,7 +130,7 @@ class OpenHandsOptions(RuntimeOptions):
         if key is None or not key.get_secret_value():
             return None
         if not is_sendable(key.get_secret_value()):
-            raise ValueError("a session API key is printable ASCII without spaces")
+            raise refusal("a session API key is printable ASCII without spaces")
         return key
 
     @field_validator("conversation_id")

@@ -49,10 +49,10 @@ class ApiClient:
     """One gateway; a context manager that owns its connections."""
 
     def __init__(self, url: str, key: str | None, *, patience: float | None = None) -> None:
-        self.url = url.rstrip("/")
+        self.url = url.strip().rstrip("/")
         headers = {"accept": "application/json", "user-agent": "dragoman-cli"}
-        if key:
-            headers["authorization"] = f"Bearer {key}"
+        if key and key.strip():
+            headers["authorization"] = f"Bearer {key.strip()}"
         # A proxy of the environment knows nothing of this machine's own addresses, and only TLS needs certificates.
         here = _is_here(self.url)
         self._http = httpx.Client(

@@ -5,22 +5,20 @@ from urllib.parse import urlsplit
 
 import typer
 
+from gateway.addresses import find_url_fault
 from gateway.cli.completing import DEFAULT_URL as DEFAULT_URL, complete_runtime, complete_session
 
 
 def _is_url(given: str) -> str:
-    try:
-        parts = urlsplit(given)
-        well = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        well = False
-    if not well:
+    given = given.strip()
+    if find_url_fault(given) is not None or urlsplit(given).scheme not in ("http", "https"):
         raise typer.BadParameter("must be the address of a gateway, e.g. http://127.0.0.1:8080")
     return given
 
 
 def _is_key(given: str | None) -> str | None:
     # The key itself is never shown, not even a wrong one.
+    given = given.strip() if given else given
     if given and not (given.isascii() and given.isprintable()):
         raise typer.BadParameter("a key is printable ASCII on one line")
     return given

@@ -50,7 +50,8 @@ class Transport:
         largest_answer: int,
         http_client: httpx.AsyncClient | None,
     ) -> None:
-        self.url = _check_url(url)
+        key = key if key is None else key.strip()
+        self.url = _check_url(url.strip())
         self.largest_answer = largest_answer
         self.retries, self.pause = retries, pause
         self._key = None if key is None else SecretStr(check_header(key, "an API key"))

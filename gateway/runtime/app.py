@@ -93,6 +93,8 @@ class Parts:
     """Where other instances reach this one's API."""
     shared: bool
     """Whether other instances may be on the same store."""
+    local_url: str | None = None
+    """The URL for backends on this machine, if the gateway listens on a loopback address only."""
     tuning: Tuning = field(default_factory=Tuning)
 
 
@@ -231,6 +233,7 @@ class Gateway:
                 runtimes=self._runtimes,
                 takeover=self._member.takeover,
                 tasks=self._tasks,
+                local_url=parts.local_url,
                 reread_within=tuning.reread,
             ),
         )

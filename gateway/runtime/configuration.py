@@ -47,6 +47,8 @@ class Configured:
     runtimes: Runtimes
     takeover: Takeover
     tasks: Tasks
+    local_url: str | None
+    """The base of callback addresses without a `public_url`."""
     reread_within: float
     """Seconds that reading the file again may take."""
 
@@ -84,7 +86,8 @@ class Configuration:
         MEMBERS.most = settings.limits.members
         parts.sessions.configure(settings.limits)
         public_url = None if settings.public_url is None else str(settings.public_url)
-        parts.callbacks.public_url = parts.tickets.public_url = public_url
+        parts.callbacks.public_url = public_url or parts.local_url
+        parts.tickets.public_url = public_url
         configure(level=settings.logging.level, format=settings.logging.format)
         self.settings = settings
         for call in self._reloaded:

@@ -99,6 +99,9 @@ def _fill_in(text: str, place: Place, notes: _Notes) -> str:
         if not name:
             return "${"
         given = notes.env.get(name)
+        if given is not None:
+            # Line breaks and spaces around a value come from `echo` and from editors; no setting needs them.
+            given = given.strip()
         if found["default"] is not None:
             given = given or found["default"]
         if given == "":
@@ -124,7 +127,7 @@ def _read_secret(name: str, place: Place, notes: _Notes) -> str | None:
             content = file.read(MAX_SECRET_FILE + 1)
         if len(content) > MAX_SECRET_FILE:
             raise ValueError(f"it is larger than {MAX_SECRET_FILE:,} bytes")
-        return content.decode("utf-8").removesuffix("\n").removesuffix("\r")
+        return content.decode("utf-8").strip()
     except UnicodeDecodeError:
         reason = "it is not UTF-8"
     except OSError as exc:

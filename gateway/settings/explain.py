@@ -105,8 +105,8 @@ def explain(
         if message is None and any(overlap(fault.place, place) for place in outside):
             if plain is None:
                 plain = {(other.place, other.type): _tidy(other) for other in unexpanded()}
-            message = plain.get((fault.place, fault.type), "cannot be used here")
-            message = f"what this expands to is not shown, but wrong: {message}"
+            message = plain.get((fault.place, fault.type), "this value cannot be used here")
+            message = f"{message} (value hidden: it may contain secrets)"
         findings.append(Finding(fault.place, message or _tidy(fault)))
     return findings
 
@@ -126,7 +126,7 @@ def _word(fault: SettingFault, written: Any, schema: Schema) -> str | None:
     shown = _quote(written, fault.place, here)
     last = str(fault.place[-1]) if fault.place else ""
     match fault.type:
-        case "webhook_secret" | "postgres_url" | "api_key" | "no_secret" | "client_token":
+        case "refused":
             return fault.message
         case "extra_forbidden":
             known = {key for variant in parent for key in variant.get("properties", {})}

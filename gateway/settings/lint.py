@@ -6,12 +6,13 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from gateway.addresses import why_refused
+from gateway.addresses import find_url_fault, why_refused
 from gateway.settings.lint_clients import lint_clients
 from gateway.settings.lint_routes import lint_routes
 from gateway.settings.lint_tools import lint_tools
-from gateway.settings.model import PythonSpec, Settings, StaticSpec, WebhookSpec
+from gateway.settings.model import PostgresStore, PythonSpec, Settings, StaticSpec, WebhookSpec
 from gateway.settings.place import Finding, Place
+from gateway.settings.postgres_dsn import find_dropped
 from gateway.settings.webhook_secret import LONGEST, MEND, SHORTEST, decode_secret
 
 SHORT_KEY = 16
@@ -24,6 +25,7 @@ def lint(settings: Settings) -> tuple[Finding, ...]:
     """List errors and warnings; the order is that of the checks."""
     return (
         *_access(settings),
+        *_store(settings),
         *_runtimes(settings),
         *lint_clients(settings),
         *_executors(settings),
@@ -73,6 +75,14 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
+def _store(settings: Settings) -> Iterator[Finding]:
+    if not isinstance(settings.engine, PostgresStore):
+        return
+    for name, dsn in (("dsn", settings.engine.dsn), ("direct_dsn", settings.engine.direct_dsn)):
+        if dsn is not None:
+            yield from (_warn(("engine", name), text) for text in find_dropped(dsn.get_secret_value()))
+
+
 def _runtimes(settings: Settings) -> Iterator[Finding]:
     if not settings.runtimes:
         yield _warn(("runtimes",), "no runtime is configured, so there is nothing to connect to")
@@ -97,8 +107,8 @@ def _runtimes(settings: Settings) -> Iterator[Finding]:
                 "names no native session and none to create; it stays idle until POST /v1/sessions gives a native_id",
             )
         for field in type(options).model_fields:
-            if (field == "url" or field.endswith("_url")) and isinstance(url := getattr(options, field), str):
-                yield from _address((*place, field), _host_of(url))
+            if (field == "url" or field.endswith("_url")) and isinstance(url := getattr(options, field), str) and url:
+                yield from _url((*place, field), url)
         for label, value in options.labels.items():
             yield from _label((*place, "labels", label), label, value)
         for number, client in enumerate(options.mcp_clients or ()):
@@ -109,16 +119,16 @@ def _runtimes(settings: Settings) -> Iterator[Finding]:
             yield from _label(("routes", index, "match", "label", label), label, value)
 
 
+def _url(place: Place, url: str) -> Iterator[Finding]:
+    if (fault := find_url_fault(url)) is not None:
+        yield Finding(place, f"{fault}; write the base URL of your service")
+    else:
+        yield from _address(place, urlsplit(url).hostname or "")
+
+
 def _address(place: Place, host: str) -> Iterator[Finding]:
     if (fault := why_refused(host)) is not None:
         yield Finding(place, f"{host} is {fault}, which is never connected to; write the address of your service")
-
-
-def _host_of(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""
 
 
 def _label(place: Place, name: str, value: str) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ Read, expand, validate runtimes by their adapters and the rest by the model, the
 has a line, a path and what would be right.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -20,10 +21,12 @@ from gateway.settings.functions import find_function
 from gateway.settings.lint import lint
 from gateway.settings.model import PostgresStore, PythonSpec, Settings
 from gateway.settings.place import Finding, Place, overlap, report, suggest
+from gateway.settings.postgres_dsn import files_of, needs_root_certificate
 from gateway.settings.schema import build_schema
 from gateway.settings.secret_values import secrets_from_outside, secrets_in
 from gateway.settings.source import read_source
 
+_ROOT_CERTIFICATE = Path("~/.postgresql/root.crt")
 _NAMED = frozenset({"runtimes", "executors", "destinations"})
 
 
@@ -74,7 +77,7 @@ def load(path: Path, *, adapters: Mapping[str, Adapter], env: Mapping[str, str])
         wrong = [finding.place for finding in findings]
         findings = findings + [
             finding
-            for finding in (*lint(settings), *_libraries(settings), *_functions(settings))
+            for finding in (*lint(settings), *_libraries(settings), *_certificates(settings), *_functions(settings))
             if not any(overlap(finding.place, place) for place in wrong)
         ]
     hidden = [Finding(finding.place, expanded.hide(finding.message), finding.severity) for finding in findings]
@@ -135,7 +138,7 @@ def _choose(options: Any, place: Place, adapters: Mapping[str, Adapter]) -> Adap
     if not isinstance(name, str) or name not in adapters:
         words = suggest(str(name), adapters)
         known = "" if words.startswith("known") else f"; known: {', '.join(sorted(adapters))}"
-        return Finding((*place, "adapter"), f"no adapter has this name; {words}{known}")
+        return Finding((*place, "adapter"), f"no adapter is called {str(name)[:60]!r}; {words}{known}")
     return adapters[name]
 
 
@@ -152,6 +155,20 @@ def _libraries(settings: Settings) -> Iterator[Finding]:
         if options.takes_mcp and settings.tools and find_spec("mcp") is None:
             mend = "its sessions get no tools: the library is not installed: pip install 'dragoman[mcp]'"
             yield Finding(("runtimes", name), mend, "warning")
+
+
+def _certificates(settings: Settings) -> Iterator[Finding]:
+    """Look for the files that a connection to PostgreSQL needs."""
+    if not isinstance(settings.engine, PostgresStore):
+        return
+    for name, secret in (("dsn", settings.engine.dsn), ("direct_dsn", settings.engine.direct_dsn)):
+        dsn = "" if secret is None else secret.get_secret_value()
+        for parameter, path in files_of(dsn):
+            if not Path(path).is_file():
+                yield Finding(("engine", name), f"the file of {parameter} does not exist; check the path")
+        if needs_root_certificate(dsn) and not (os.getenv("PGSSLROOTCERT") or _ROOT_CERTIFICATE.expanduser().is_file()):
+            mend = "add sslrootcert=system (the certificates of this system) or sslrootcert=FILE"
+            yield Finding(("engine", name), f"sslmode verifies the server's certificate, but against none; {mend}")
 
 
 def _functions(settings: Settings) -> Iterator[Finding]:

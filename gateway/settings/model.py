@@ -5,10 +5,10 @@ Runtimes are validated by their adapter's own options model, which `load` looks 
 """
 
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
-from urllib.parse import urlsplit
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import (
     AfterValidator,
@@ -21,22 +21,20 @@ from pydantic import (
     SerializeAsAny,
     WithJsonSchema,
     field_validator,
+    model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from gateway.adapter.duration import Duration
+from gateway.adapter.options import check_header, refusal
 from gateway.adapter.port import RuntimeOptions
 from gateway.events.described import Documented
 from gateway.settings.functions import PATH
+from gateway.settings.postgres_dsn import why_refused
 from gateway.settings.webhook_secret import decode_secret
 
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
-_OWN_HEADERS = frozenset(
-    {
-        "connection", "content-encoding", "content-length", "content-type", "dragoman-attempt", "host",
-        "idempotency-key", "traceparent", "transfer-encoding", "webhook-id", "webhook-signature", "webhook-timestamp",
-    }
-)  # fmt: skip
+_CONTRACT_HEADERS = frozenset(
+    {"dragoman-attempt", "idempotency-key", "traceparent", "webhook-id", "webhook-signature", "webhook-timestamp"}
+)
 
 
 def _one_or_more(given: object) -> object:
@@ -46,37 +44,33 @@ def _one_or_more(given: object) -> object:
 def _not_empty(secrets: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
     if any(not secret.get_secret_value() for secret in secrets):
         mend = "a secret must not be empty; leave the key out for unsigned requests, or make one: {make}"
-        raise PydanticCustomError("no_secret", mend, {"make": "echo whsec_$(openssl rand -base64 32)"})
+        raise refusal(mend, make="echo whsec_$(openssl rand -base64 32)")
     for number, secret in enumerate(secrets, 1):
         try:
             decode_secret(secret.get_secret_value())
         except ValueError as exc:
-            # A type of its own says that this text quotes nothing and may be shown.
-            facts = {"number": number, "count": len(secrets), "why": str(exc)}
-            raise PydanticCustomError("webhook_secret", "secret {number} of {count} {why}", facts) from None
+            raise refusal("secret {number} of {count} {why}", number=number, count=len(secrets), why=str(exc)) from None
     return secrets
 
 
 def _sendable(headers: dict[str, str]) -> dict[str, str]:
     for name, value in headers.items():
-        if not _HEADER_NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is not a header name; write letters, digits and dashes, e.g. X-Tenant")
-        if name.lower() in _OWN_HEADERS:
-            raise ValueError(f"the header {name!r} is set by the gateway itself; choose another name")
-        if not value.isprintable() or not value.isascii():
-            raise ValueError(f"the value of header {name!r} must be printable ASCII on one line")
+        check_header(name, value)
+        if name.lower() in _CONTRACT_HEADERS:
+            raise refusal("the gateway sets the header '{name}' itself; choose another name", name=name)
+    if len({name.lower() for name in headers}) < len(headers):
+        raise refusal("two headers differ only in case; keep one")
     return headers
 
 
+def _one_login(url: AnyHttpUrl, headers: Mapping[str, str]) -> None:
+    if url.username is not None and "authorization" in {name.lower() for name in headers}:
+        raise refusal("the user name in `url` contradicts the `authorization` in `headers`; keep one of them")
+
+
 def _postgres_url(dsn: SecretStr) -> SecretStr:
-    try:
-        scheme = urlsplit(dsn.get_secret_value()).scheme
-    except ValueError:
-        scheme = ""
-    if scheme not in {"postgres", "postgresql"}:
-        # A type of its own says that this text quotes nothing and may be shown.
-        mend = "must be a URL such as postgresql://user:password@host:5432/database"
-        raise PydanticCustomError("postgres_url", mend)
+    if (fault := why_refused(dsn.get_secret_value())) is not None:
+        raise refusal("{fault}", fault=fault)
     return dsn
 
 
@@ -176,12 +170,13 @@ class ApiKey(Section):
     @classmethod
     def _key_not_empty(cls, key: SecretStr) -> SecretStr:
         if not key.get_secret_value():
-            mend = "an API key must not be empty; `{make}` makes a good one"
-            raise PydanticCustomError("api_key", mend, {"make": "openssl rand -hex 32"})
+            raise refusal("an API key must not be empty; `{make}` makes a good one", make="openssl rand -hex 32")
         if any(ord(letter) < 32 or ord(letter) == 127 for letter in key.get_secret_value()):
             # No client could send it: a header holds one line.
-            mend = "an API key must not hold a line break or another control character; `{make}` makes a good one"
-            raise PydanticCustomError("api_key", mend, {"make": "openssl rand -hex 32"})
+            mend = "an API key must not contain a line break or another control character; `{make}` makes a good one"
+            raise refusal(mend, make="openssl rand -hex 32")
+        if key.get_secret_value() != key.get_secret_value().strip():
+            raise refusal("an API key must not begin or end with a space: HTTP removes it from the header")
         return key
 
 
@@ -336,6 +331,11 @@ class WebhookSpec(Section):
     max_response: Size = ByteSize(1024**2)
     """Largest response body that is read."""
 
+    @model_validator(mode="after")
+    def _has_one_login(self) -> Self:
+        _one_login(self.url, self.headers)
+        return self
+
 
 class StaticSpec(Section):
     """Answers every call with the same words, without any backend."""
@@ -399,6 +399,11 @@ class DestinationSpec(Section):
     """The wait between attempts."""
     concurrency: Annotated[int, Field(ge=1, le=1_000)] = 8
     """Copies in flight at once; more wait."""
+
+    @model_validator(mode="after")
+    def _has_one_login(self) -> Self:
+        _one_login(self.url, self.headers)
+        return self
 
 
 class MatchSpec(Section):
@@ -491,7 +496,7 @@ class Settings(Section):
     """A whole configuration file."""
 
     public_url: AnyHttpUrl | None = None
-    """Where executors reach this gateway, for callbacks of 202 answers."""
+    """Where executors reach this gateway, for callbacks of 202 answers; by default its address, if that is loopback."""
     api: Api = Api()
     """The HTTP API: keys and limits."""
     engine: Store = SqliteStore()

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import BaseModel, SecretStr
 
@@ -20,9 +20,11 @@ def secrets_in(value: object) -> Iterator[str]:
         case SecretStr():
             yield value.get_secret_value()
             # The password of a URL alone is as secret as the whole.
-            password = urlsplit(value.get_secret_value()).password if "://" in value.get_secret_value() else None
-            if password:
-                yield from {password, unquote(password)}
+            url = urlsplit(value.get_secret_value()) if "://" in value.get_secret_value() else None
+            if url is not None and url.password:
+                yield from {url.password, unquote(url.password)}
+            if url is not None:
+                yield from (text for name, text in parse_qsl(url.query) if "password" in name)
         case BaseModel():
             for name in type(value).model_fields:
                 inner = getattr(value, name)

@@ -12,6 +12,8 @@ MEND = "write whsec_ and 24 to 64 random bytes in base64 (openssl rand -base64 3
 def decode_secret(secret: str) -> bytes:
     """Take the key out of a secret; without the prefix the whole text is taken as base64.
 
+    White space around it is ignored: environment variables and files often end in a line break.
+
     Of what is base64 it makes what the `standardwebhooks` package makes of it, missing padding included, so that both
     sides can be given the same secret; a text with anything else in it would be read as a key that nobody meant.
 
@@ -19,7 +21,7 @@ def decode_secret(secret: str) -> bytes:
         ValueError: what is wrong, in a text that never quotes the secret.
     """
     try:
-        text = secret.removeprefix(_PREFIX).rstrip("=")
+        text = secret.strip().removeprefix(_PREFIX).rstrip("=")
         key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except (binascii.Error, ValueError):
         # Without a cause: the library's error could quote what it could not read.

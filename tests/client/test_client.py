@@ -338,7 +338,7 @@ async def test_the_key_is_shown_nowhere(caplog: pytest.LogCaptureFixture) -> Non
             with pytest.raises(GatewayUnreachable) as cut:
                 await dragoman.session(session)
             shown += [repr(cut.value), str(cut.value.__dict__)]
-    for bad in (f"{secret} ", f"{secret}\n", f"ä{secret}", ""):
+    for bad in (f"{secret}\n{secret}", f"{secret}\x00", f"ä{secret}", "", " "):
         with pytest.raises(ValueError, match="printable ASCII") as wrong:
             Client("http://127.0.0.1:1", bad)
         shown.append(str(wrong.value))

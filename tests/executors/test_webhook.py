@@ -251,7 +251,6 @@ async def test_leaving_ends_attempts_that_are_under_way() -> None:
         {"url": "http://169.254.169.254/latest"},
         {"url": "http://0xa9fea9fe/latest"},
         {"url": "http://[::ffff:169.254.169.254]/"},
-        {"url": "http://cards/", "headers": {"expect": "100-continue"}},
     ],
 )
 def test_a_configuration_that_can_never_work_is_an_operator_error(options: dict[str, Any]) -> None:

@@ -7,7 +7,6 @@ import orjson
 import pytest
 from pydantic import AnyHttpUrl, SecretStr
 
-from gateway.errors import OperatorError
 from gateway.executors.webhook.request import RequestWriter
 from tests.executors.peers import Seen, SystemClock, headers_of
 
@@ -63,23 +62,10 @@ def test_every_attempt_has_the_same_key_and_trace_and_its_own_span() -> None:
     assert other["traceparent"].split("-")[1] != trace
 
 
-def test_extra_headers_are_sent_and_those_of_the_contract_win() -> None:
-    extra = {
-        "X-Tenant": "acme",
-        "Webhook-ID": "forged",
-        "Idempotency-Key": "forged",
-        "WEBHOOK-SIGNATURE": "forged",
-        "webhook-timestamp": "forged",
-        "Content-Type": "text/plain",
-        "traceparent": "forged",
-        "dragoman-attempt": "forged",
-    }
-    request = request_of(make_writer(**extra), "call-1", "tool.requested", data={}, attempt=1)
+def test_extra_headers_are_sent() -> None:
+    request = request_of(make_writer(**{"X-Tenant": "acme"}), "call-1", "tool.requested", data={}, attempt=1)
     assert request.headers["x-tenant"] == "acme"
     assert request.headers["content-type"] == "application/json"
-    assert "forged" not in request.headers.values()
-    unsigned = RequestWriter(URL, secrets=[], headers=extra, clock=SystemClock())
-    assert "forged" not in request_of(unsigned, "call-1.cancel", "tool.canceled", data={}).headers.values()
 
 
 def test_the_user_agent_is_dragoman_unless_another_is_configured() -> None:
@@ -89,23 +75,9 @@ def test_the_user_agent_is_dragoman_unless_another_is_configured() -> None:
 
 
 @pytest.mark.parametrize("value", ["a\r\nx-evil: 1", "a\nb", "a\rb", "a\0b"])
-def test_a_header_or_key_that_would_break_the_request_apart_is_never_written(value: str) -> None:
-    with pytest.raises(OperatorError, match="x-key"):
-        make_writer(**{"X-Key": value})
+def test_a_key_that_would_split_the_request_is_never_written(value: str) -> None:
     with pytest.raises(ValueError, match="cannot stand in a header"):
         make_writer().write(value, "x", data={})
-
-
-@pytest.mark.parametrize("name", ["Content-Length", "Transfer-Encoding", "Connection", "Expect", "Accept-Encoding"])
-def test_a_header_that_would_spoil_the_exchange_is_an_operator_error(name: str) -> None:
-    with pytest.raises(OperatorError, match=name.lower()) as caught:
-        make_writer(**{name: "canary"})
-    assert "canary" not in str(caught.value)
-
-
-def test_credentials_in_the_url_and_in_a_header_contradict_each_other() -> None:
-    with pytest.raises(OperatorError, match="authorization"):
-        make_writer("http://user:canary@cards/tools", Authorization="Bearer canary")
 
 
 @pytest.mark.parametrize("odd", [2**80, "\ud800", {1: 2}, object(), float])

@@ -99,9 +99,9 @@ class ToolRequestedData(OfSession):
     arguments: dict[str, Any]
     """What the agent wants; checked against the tool's `parameters` where the configuration declares it."""
     callback_url: str | None
-    """Where to POST the outcome after a 202; null without `public_url`."""
+    """Where to POST the outcome after a 202; null without a known address of the gateway."""
     progress_url: str | None
-    """Where to POST how far the call has come; null without `public_url`."""
+    """Where to POST the progress of the call; null without a known address of the gateway."""
 
 
 class ToolCanceledData(WebhookModel):

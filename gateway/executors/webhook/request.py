@@ -1,7 +1,7 @@
 """Writes the signed HTTP request that asks an executor, cancels a call or copies an event."""
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -12,54 +12,21 @@ from pydantic import AnyHttpUrl, SecretStr
 from yarl import URL
 
 from gateway.clock import Clock
-from gateway.errors import OperatorError
 from gateway.executors.webhook.sent import sent_to
 from gateway.executors.webhook.signing import Signer
 
-# These describe the connection, or bodies as our side writes and reads them; other values would break the exchange.
-_CONNECTION = frozenset(
-    {
-        "accept-encoding",
-        "connection",
-        "content-encoding",
-        "content-length",
-        "expect",
-        "keep-alive",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
-_CONTRACT = frozenset(
-    {
-        "dragoman-attempt",
-        "idempotency-key",
-        "traceparent",
-        "webhook-id",
-        "webhook-signature",
-        "webhook-timestamp",
-    }
-)
-
 
 class RequestWriter:
-    """Writes requests to one receiver with its secrets and extra headers; those of the contract win over extra ones."""
+    """Writes requests to one receiver with its secrets and extra headers, as the settings have checked them."""
 
     def __init__(
         self, url: AnyHttpUrl, *, secrets: Sequence[SecretStr], headers: Mapping[str, str], clock: Clock
     ) -> None:
-        """Check everything that can be checked before the first call.
-
-        Raises:
-            OperatorError: a secret or an extra header cannot be used.
-        """
+        """Prepare the signatures and the constant part of the head."""
         self._signer = Signer(secrets)
         self._clock = clock
         extra = {name.lower(): value for name, value in headers.items()}
-        _check_headers(extra, credentials_in_url=url.username is not None)
-        self._head = _write_head(url, {name: value for name, value in extra.items() if name not in _CONTRACT})
+        self._head = _write_head(url, extra)
         self.hidden = sent_to(url, secrets, extra)
         """What must not be quoted in a text, should the receiver send it back."""
 
@@ -117,18 +84,7 @@ def _write_head(url: AnyHttpUrl, extra: dict[str, str]) -> str:
     headers |= {"accept": "application/json", "user-agent": f"dragoman/{_version()}"} | extra
     headers |= {"accept-encoding": "gzip", "content-type": "application/json"}
     lines = [f"POST {where.raw_path_qs} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-    for line in lines:
-        if not line.isprintable():
-            raise OperatorError(f"headers: {line.partition(':')[0]!r} must be printable and on one line")
     return "".join(f"{line}\r\n" for line in lines)
-
-
-def _check_headers(names: Iterable[str], *, credentials_in_url: bool) -> None:
-    for name in names:
-        if name in _CONNECTION:
-            raise OperatorError(f"headers: {name} cannot be set here, because it belongs to the connection")
-        if name == "authorization" and credentials_in_url:
-            raise OperatorError("headers: authorization contradicts the user name in the url; keep one of them")
 
 
 def _version() -> str:

@@ -29,11 +29,11 @@ class Callbacks:
 
     def __init__(self, key: bytes) -> None:
         self.public_url: str | None = None
-        """Under which address the gateway can be reached."""
+        """The base of all addresses."""
         self._key = key
 
     def addresses(self, call_id: CallId) -> Addresses | None:
-        """Name where to report; None where the configuration has no `public_url`."""
+        """Make the addresses of one call; None without a base."""
         if self.public_url is None:
             return None
         call, token = f"{self.public_url.rstrip('/')}/v1/calls/{call_id}", _token(self._key, call_id)

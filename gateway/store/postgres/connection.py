@@ -8,6 +8,7 @@ PostgreSQL's texts cannot hold NUL. It is written as DLE 0, and DLE itself as DL
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -16,6 +17,7 @@ import asyncpg
 
 from gateway.errors import EngineUnusable
 from gateway.guard import guard_call
+from gateway.settings.postgres_dsn import asyncpg_dsn
 from gateway.store.postgres.faults import ConnectionLost, ReadOnly, place_of, translate, unanswered
 from gateway.store.postgres.tuning import PRODUCTION, PostgresTuning
 
@@ -190,7 +192,8 @@ async def connect(address: Address) -> Connection:
 
 async def _open(address: Address) -> "asyncpg.Connection[Any]":
     kept = _STATEMENTS if address.direct else 0
-    return await asyncpg.connect(address.dsn, timeout=CONNECT_SECONDS, statement_cache_size=kept)
+    dsn = asyncpg_dsn(address.dsn, system_certificates=ssl.get_default_verify_paths().cafile)
+    return await asyncpg.connect(dsn, timeout=CONNECT_SECONDS, statement_cache_size=kept)
 
 
 async def _is_direct(connection: "asyncpg.Connection[Any]") -> bool:

@@ -8,6 +8,7 @@ from shlex import quote
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from gateway.errors import EngineUnusable, OperatorError
+from gateway.settings.postgres_dsn import is_of_libpq
 from gateway.store.copy import NEWER, PAGE, TABLES, Row, Table
 from gateway.store.postgres.connection import Address, Connection, connect
 from gateway.store.postgres.leases import INSTANCES
@@ -169,7 +170,8 @@ def restore_command(address: Address, file: Path) -> str:
 def _open_dsn(address: Address) -> str:
     parts = urlsplit(address.dsn)
     login, at, hosts = parts.netloc.rpartition("@")
-    query = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name != "password"], safe="/")
+    kept = [(name, value) for name, value in parse_qsl(parts.query) if is_of_libpq(name) and "password" not in name]
+    query = urlencode(kept, safe="/")
     return quote(urlunsplit((parts.scheme, login.partition(":")[0] + at + hosts, parts.path, query, "")))
 
 

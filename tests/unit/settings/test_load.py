@@ -84,7 +84,7 @@ unrouted: maybe
     assert found == [
         "1: public_urll: unknown key; did you mean 'public_url'?",
         "4: runtimes.a.api_key: this key is required: The pigeon's key.",
-        "5: runtimes.b.adapter: no adapter has this name; known: pigeon",
+        "5: runtimes.b.adapter: no adapter is called 'dove'; known: pigeon",
         "7: executors.c.secret: the environment variable NO is not set; set it, or write it into .env",
         "7: executors.c.timeout: '20 parsecs' is not a duration; write 20s, 500ms, 2m or 7d",
         "9: routes[0].match.tol: unknown key; did you mean 'tool'?",
@@ -132,8 +132,8 @@ def test_an_executor_that_cannot_be_read_is_not_also_called_missing(complaints: 
         ("runtimes: {a: x}\n", "1: runtimes.a: a runtime must be a mapping with at least `adapter:` and `url:`"),
         ("runtimes: {a: {url: x}}\n", "1: runtimes.a: 'adapter' is missing; write one of: pigeon"),
         ("runtimes: {a: {adapter: pigoen}}\n",
-         "1: runtimes.a.adapter: no adapter has this name; did you mean 'pigeon'?; known: pigeon"),
-        ("runtimes: {a: {adapter: pigeon, url: x, api_key: k, loft: coop}}\n",
+         "1: runtimes.a.adapter: no adapter is called 'pigoen'; did you mean 'pigeon'?; known: pigeon"),
+        ("runtimes: {a: {adapter: pigeon, url: 'http://x', api_key: k, loft: coop}}\n",
          "1: runtimes.a.loft: 'coop' is not a loft; write another"),
         ("runtimes: {a b: {adapter: pigeon, url: x, api_key: k}}\n",
          ("1: runtimes['a b']: 'a b' cannot be a name here; use letters, digits, '.', '_' and '-', at most 64,"
@@ -164,11 +164,11 @@ def test_an_executor_that_cannot_be_read_is_not_also_called_missing(complaints: 
          ("1: executors.c.secret: a secret must not be empty; leave the key out for unsigned requests, or "
              "make one: echo whsec_$(openssl rand -base64 32)")),
         ("executors: {c: {type: webhook, url: 'http://c', headers: {Webhook-Id: x}}}\n",
-         "1: executors.c.headers: the header 'Webhook-Id' is set by the gateway itself; choose another name"),
+         "1: executors.c.headers: the gateway sets the header 'Webhook-Id' itself; choose another name"),
         ("executors: {c: {type: webhook, url: 'http://c', headers: {'a b': x}}}\n",
          "1: executors.c.headers: 'a b' is not a header name; write letters, digits and dashes, e.g. X-Tenant"),
         ('api: {keys: [{name: a, key: "0123456789abcdef\\n"}]}\n',
-         ("1: api.keys[0].key: an API key must not hold a line break or another control character;"
+         ("1: api.keys[0].key: an API key must not contain a line break or another control character;"
           " `openssl rand -hex 32` makes a good one")),
         ("destinations: {d: {url: 'http://c', secret: [c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0, whsec_x]}}\n",
          ("1: destinations.d.secret: secret 2 of 2 is not base64; write whsec_ and 24 to 64 random bytes in base64"
@@ -241,8 +241,8 @@ def test_what_a_variable_holds_is_never_shown(complaints: Complain, text: str) -
 def test_a_wrong_value_from_outside_is_explained_by_what_the_file_says(complaints: Complain) -> None:
     text = "executors: {c: {type: webhook, url: 'http://c', timeout: '${T}'}}\n"
     assert _one(complaints(text, T="12 parsecs")) == (
-        "1: executors.c.timeout: what this expands to is not shown, but wrong: '${T}' is not a duration;"
-        " write 20s, 500ms, 2m or 7d"
+        "1: executors.c.timeout: '${T}' is not a duration; write 20s, 500ms, 2m or 7d"
+        " (value hidden: it may contain secrets)"
     )
 
 
