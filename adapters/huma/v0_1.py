@@ -95,7 +95,7 @@ class Huma01Codec(HumaCodec):
         """Read what a client sends on `message`; None for a type that 0.1 does not have."""
         if payload["type"] not in self.client_types:
             return None
-        refuse_unsayable(payload, forbid_keys=True)
+        refuse_unsayable(payload)
         envelope = read_model(_Enveloped, payload)
         losses = unknown_fields(envelope.model_extra)
         content = envelope.content
