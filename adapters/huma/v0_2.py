@@ -8,6 +8,7 @@ from pydantic import Field
 from adapters.huma import wire
 from adapters.huma.chat import read_chat_message, write_chat_message
 from adapters.huma.codec import HumaCodec
+from adapters.huma.options import FORBIDDEN_KEYS
 from adapters.huma.reading import refuse_unsayable, settle
 from adapters.huma.writing import check_context, dropped, is_chat, say, wakes
 from gateway.adapter.checks import check_id, check_json, check_text
@@ -29,8 +30,6 @@ CONTEXT_UPDATE = "context-update"
 ADDON_TOOL_EVENT = "addon-tool-event"
 RESULT_LENGTH = 65_536
 CONFIRMATION_SECONDS = 30
-FORBIDDEN_KEYS = frozenset({"__proto__", "constructor", "prototype"})
-"""Keys that a record of a client's event may have at no depth (Client Events, Validation; Validation Limits)."""
 
 CAPABILITIES = Capabilities(
     accepts=frozenset({"context.updated", "message.confirmed", "addon.answered", "tool.finished", "opaque"}),

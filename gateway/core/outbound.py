@@ -53,7 +53,7 @@ def post(runtime: RuntimeContext, builder: StepBuilder, event: Event, *, by: str
 
 
 def _pass_on(runtime: RuntimeContext, builder: StepBuilder, event: Event, *, lane: Lane) -> int:
-    adapted = adapt(event, builder.memory, runtime.capabilities)
+    adapted = adapt(event, builder.memory, runtime.capabilities, history=runtime.options.history_key)
     if isinstance(adapted.event, TurnSteered):
         # A hint is for the turn that runs, so it must not wait for its end.
         lane = "turn"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from pydantic import ValidationError
 
 from adapters.huma import HUMA_0_2 as ADAPTER
 from gateway.adapter.port import Frame
@@ -161,6 +162,14 @@ def test_a_forbidden_key_is_refused_only_in_the_records_that_the_document_names(
     assert CODEC.encode(Draft(Opaque(channel="message", payload=elsewhere))).frames[0].payload == elsewhere
     from_server = {"type": "new", member: {key: 1}}
     assert CODEC.encode(Draft(Opaque(channel="event", payload=from_server))).frames[0].payload == from_server
+
+
+@pytest.mark.parametrize("key", ["__proto__", "constructor", "prototype", "message", "a/b", "a~b", "", "x" * 129])
+def test_a_key_that_a_context_cannot_have_is_no_history_key(key: str) -> None:
+    options = {"adapter": "huma-0.2", "url": "http://h", "api_key": "k", "agent_id": "a"}
+    assert ADAPTER.options.model_validate({**options, "history": "chat"}).history_key == "chat"
+    with pytest.raises(ValidationError, match="history"):
+        ADAPTER.options.model_validate({**options, "history": key})
 
 
 @pytest.mark.requirement("A12")
