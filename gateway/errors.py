@@ -124,7 +124,15 @@ class CallDiffers(PeerError):
 
 
 class Inexpressible(PeerError):
-    """The request is well-formed but the session's runtime has no way to be told."""
+    """The request is well-formed but the session's runtime has no way to be told.
+
+    `path` is the RFC 6901 pointer into the event, and `place` the event's place among those of the request.
+    """
+
+    def __init__(self, reason: str, *, path: str = "") -> None:
+        super().__init__(reason)
+        self.path = path
+        self.place = 0
 
 
 class OperatorError(DragomanError):

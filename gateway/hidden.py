@@ -56,7 +56,7 @@ class Hidden:
 
     def may_be_in(self, body: bytes) -> bool:
         """Whether a JSON text may hold one of them, in any way it can be written; False is certain."""
-        # A loop, as one that is made for `any` takes twice as long; for `find` see `holds_forbidden_key`.
+        # A loop, as one that is made for `any` takes twice as long; `find` takes half as long as `in`.
         for sign in self._signs:  # noqa: SIM110
             if body.find(sign) >= 0:
                 return True

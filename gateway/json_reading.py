@@ -14,7 +14,6 @@ from gateway.json_values import (
     LONG,
     MAX_DEPTH,
     count_brackets,
-    holds_forbidden_key,
     is_simple,
     nests_deeper,
     write_within,
@@ -91,7 +90,7 @@ def read_and_write(text: str | bytes, *, max_depth: int = MAX_DEPTH) -> tuple[An
     # A number that was rounded is written in another way than it came.
     if written != raw:
         _refuse_huge_integers(raw)
-    return value, None if written is None or holds_forbidden_key(written) else written
+    return value, written
 
 
 def _refuse_huge_integers(raw: bytes) -> None:

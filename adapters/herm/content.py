@@ -93,7 +93,7 @@ def write_content(content: tuple[Content, ...], path: str) -> WrittenContent:
                 losses += (Loss(how="narrowed" if text else "dropped", path=where, note="Herm takes text only"),)
                 check_text(text, where)
             case Data(data=given):
-                check_json(given, f"{where}/data", forbid_keys=False)
+                check_json(given, f"{where}/data")
                 text = orjson.dumps(given).decode()
                 losses += (Loss(how="narrowed", path=where, note="told as JSON text"),)
         if isinstance(block, Image) and not text:

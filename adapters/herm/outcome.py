@@ -44,7 +44,7 @@ def outcome_text(event: ToolFinished, written: bytes | None) -> OutcomeText:
             losses += (Loss(how="invented", path="/result", note="a result has a text"),)
             return OutcomeText(NOTHING, failed=False, path="/result", losses=losses)
         if written is None:
-            check_json(event.result, "/result", forbid_keys=False)
+            check_json(event.result, "/result")
         text = event.result if isinstance(event.result, str) else (written or orjson.dumps(event.result)).decode()
         return OutcomeText(text, failed=False, path="/result", losses=losses)
     losses += dropped(("result", event.result))
@@ -68,7 +68,7 @@ def updates_text(updates: tuple[ContextUpdate, ...]) -> str:
         where = f"/updates/{place}"
         check_text(update.name, f"{where}/name")
         check_text(update.description, f"{where}/description")
-        check_json(update.context, f"{where}/context", forbid_keys=False)
+        check_json(update.context, f"{where}/context")
         head = f"[{update.name}] {update.description}".strip()
         parts.append(f"{head}\n{orjson.dumps(update.context).decode()}" if update.context else head)
     return "\n\n".join(parts)

@@ -42,7 +42,7 @@ def read_envelope(payload: dict[str, Any], *, plain: bool) -> tuple[Draft, ...]:
     if isinstance(code, str) and isinstance(message, str) and "payload" not in payload:
         return (_error_body(payload, code, message),)
     inside, losses = _inside(payload)
-    fault = None if plain else find_fault(payload, forbid_keys=False)
+    fault = None if plain else find_fault(payload)
     if inside["type"] == wire.CUSTOM_TOOL_USE:
         drafts = (read_custom_use(inside, INSIDE, plain=fault is None),)
     elif fault is not None:
@@ -274,7 +274,7 @@ _READERS: dict[str, Callable[[dict[str, Any]], tuple[Draft, ...]]] = {
 
 def _error_body(payload: dict[str, Any], code: str, message: str) -> Draft:
     """Read the body of an error answer, which some servers put into the stream too."""
-    if fault := find_fault(payload, forbid_keys=False):
+    if fault := find_fault(payload):
         raise MalformedFrame(fault.reason, path=fault.path)
     extra = {name: None for name in payload if name not in {"error", "message"}}
     return Draft(FaultReported(message=message, code=code), losses=unknown_fields(extra))

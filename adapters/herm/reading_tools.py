@@ -35,7 +35,7 @@ def read_custom_use(inside: dict[str, Any], path: str, *, plain: bool) -> Draft:
             note = "missing" if "input" not in inside else "null"
             losses += (Loss(how="defaulted", path=where, note=f"{note}, taken as no arguments"),)
         case dict():
-            if not plain and (fault := find_fault(inside["input"], "/input", forbid_keys=False)):
+            if not plain and (fault := find_fault(inside["input"], "/input")):
                 problem = f"The arguments cannot be used: {fault.path} {fault.reason}."
             else:
                 arguments = inside["input"]

@@ -30,7 +30,7 @@ def read_user_event(payload: dict[str, Any], path: str = "", *, strict: bool = T
     kind = payload["type"]
     if kind not in wire.USER_TYPES:
         return None
-    if fault := find_fault(payload, path, forbid_keys=False):
+    if fault := find_fault(payload, path):
         raise MalformedFrame(fault.reason, path=fault.path)
     match kind:
         case wire.USER_MESSAGE:

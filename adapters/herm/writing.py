@@ -86,7 +86,7 @@ def _write_news(item: Draft | Envelope) -> Said:
         case QuestionAsked():
             check_id(event.id, "/id")
             check_text(event.text, "/text")
-            check_json(list(event.choices), "/choices", forbid_keys=False)
+            check_json(list(event.choices), "/choices")
             return Said(
                 wire.clarify_request(request_id=event.id, question=event.text, choices=list(event.choices) or None)
             )
@@ -161,7 +161,7 @@ def _state(event: SessionMoved) -> Said:
             message = wire.ERROR_TEXT if event.reason is None else event.reason
             return Said(_idle(type=wire.ERROR, message=message), losses)
         case "awaiting_outcome" | "awaiting_approval" | "awaiting_input":
-            check_json(list(event.waiting_for), "/waiting_for", forbid_keys=False)
+            check_json(list(event.waiting_for), "/waiting_for")
             if event.state != "awaiting_outcome":
                 losses += (_narrowed("/state", "Herm does not say what kind of action it waits for"),)
             losses += dropped(("reason", event.reason))
@@ -184,7 +184,7 @@ def _narrowed(path: str, note: str) -> Loss:
 
 def _opaque(event: Opaque) -> Encoded:
     check_text(event.channel, "/channel")
-    check_json(event.payload, "/payload", forbid_keys=False)
+    check_json(event.payload, "/payload")
     kind = wire.event_type_of(event.payload)
     match event.channel:
         case wire.EVENTS:

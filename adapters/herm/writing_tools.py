@@ -16,7 +16,7 @@ def write_tool_requested(event: ToolRequested) -> Said:
     """
     check_id(event.native_call_id, "/native_call_id")
     check_id(event.tool, "/tool")
-    check_json(event.arguments, "/arguments", forbid_keys=False)
+    check_json(event.arguments, "/arguments")
     losses = dropped(("thought", event.thought), ("supersedes", event.supersedes), ("problem", event.problem))
     if event.runs_in == "host":
         losses += dropped(("needs_approval", event.needs_approval or None), ("preview", event.preview))

@@ -25,10 +25,12 @@ class Huma01Adapter:
         return CAPABILITIES
 
     def codec(self, options: Any = None) -> Codec:
-        """Make the codec; the options say how much the wire takes."""
+        """Make the codec; the options say how much the wire takes, and whether undocumented fields are sent."""
         from adapters.huma.v0_1 import Huma01Codec
 
-        return Huma01Codec(options.max_frame) if isinstance(options, Huma01Options) else Huma01Codec()
+        if isinstance(options, Huma01Options):
+            return Huma01Codec(options.max_frame, extensions=options.extensions)
+        return Huma01Codec()
 
     def connector(self, options: Huma01Options) -> AbstractAsyncContextManager[Connector]:
         """Make the connector of one runtime."""

@@ -1,7 +1,7 @@
 """Says HUMA messages in canonical words and back; both directions, no memory. Pure."""
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from adapters.huma import wire
 from adapters.huma.reading import read_server_message
@@ -20,6 +20,9 @@ class HumaCodec(ABC):
     client_types: ClassVar[frozenset[str]]
     faults_on: ClassVar[str]
     """The channel on which the version's documents show an error."""
+    client_records: ClassVar[tuple[str, ...]] = ()
+    """Members of a client's message in which `forbidden_keys` are refused at any depth."""
+    forbidden_keys: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def read_client_message(self, payload: dict[str, Any]) -> Draft | None:
@@ -63,7 +66,11 @@ class HumaCodec(ABC):
         match event.payload:
             case {"type": str(known)} if known in types.get(event.channel, ()):
                 raise CannotExpress(f"say a {known} by its own kind of event, not as opaque", path="/payload/type")
-            case _:
+            case payload:
                 check_text(event.channel, "/channel")
-                check_json(event.payload, "/payload")
-                return Encoded((Frame(event.channel, event.payload),))
+                check_json(payload, "/payload")
+                if event.channel == wire.FROM_CLIENT and isinstance(payload, dict):
+                    members = cast("dict[str, Any]", payload)
+                    for name in self.client_records:
+                        check_json(members.get(name), f"/payload/{name}", forbidden=self.forbidden_keys)
+                return Encoded((Frame(event.channel, payload),))

@@ -12,6 +12,21 @@ from gateway.adapter.port import RuntimeOptions
 MAX_FRAME = 900_000
 """Bytes: a Socket.IO server that is left as it comes hangs up on a message of 1,000,000 (L74: no limit of its own)."""
 
+HISTORY_KEY = "conversationHistory"
+"""Where the document's examples have the conversation."""
+FORBIDDEN_KEYS = frozenset({"__proto__", "constructor", "prototype"})
+"""No record of a 0.2.0 client's event has them at any depth (Client Events, Validation; Validation Limits)."""
+
+HistoryKey = Annotated[
+    str,
+    Field(
+        # No member of a JSON pointer that would need an escape.
+        pattern=r"^[A-Za-z0-9_.-]{1,128}$",
+        description="Key under which the gateway adds the conversation to a context that lacks it; `off` adds none.",
+        examples=["conversationHistory", "off"],
+    ),
+]
+
 RefusalGrace = Annotated[
     Duration, Field(description="How long after connecting an error or a hang-up still counts as a refusal.")
 ]
@@ -56,6 +71,13 @@ class HumaOptions(RuntimeOptions):
         base_url("http", "https", "ws", "wss", example="https://api.example.com", key="api_key")
     )
 
+    history: HistoryKey = HISTORY_KEY
+
+    @property
+    def history_key(self) -> str | None:
+        """The key of the conversation in a context."""
+        return None if self.history == "off" else self.history
+
     @property
     def native_id(self) -> str | None:
         """The agent to attach to."""
@@ -83,6 +105,12 @@ class HumaOptions(RuntimeOptions):
 class Huma01Options(HumaOptions):
     """A HUMA 0.1 runtime: an agent that exists (`agent_id`) or one to create (`agent`)."""
 
+    history: HistoryKey = "off"
+    extensions: bool = Field(
+        default=True,
+        description="Send fields that the 0.1 document lacks and public clients send: `skipImmediateProcessing` and"
+        " `context` on results, `skipCancelPendingMessage` on quiet contexts.",
+    )
     max_frame: ByteSize = Field(
         default=ByteSize(MAX_FRAME),
         ge=65_536,
@@ -96,6 +124,13 @@ class Huma02Options(HumaOptions):
     """A HUMA 0.2.0 runtime: an agent that exists (`agent_id`) or one to create (`agent`)."""
 
     refusal_grace: RefusalGrace = _REFUSAL_GRACE
+
+    @field_validator("history")
+    @classmethod
+    def _may_be_a_key(cls, history: str) -> str:
+        if history in FORBIDDEN_KEYS or history == "message":
+            raise ValueError(f"HUMA 0.2.0 keeps the key {history!r} for itself; write another key, or off")
+        return history
 
 
 AnyHumaOptions = Huma01Options | Huma02Options

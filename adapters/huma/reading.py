@@ -29,7 +29,7 @@ def read_server_message(payload: dict[str, Any], *, written: bytes | None) -> Dr
     if payload["type"] not in wire.SERVER_TYPES:
         return None
     if written is None:
-        refuse_unsayable(payload, forbid_keys=False)
+        refuse_unsayable(payload)
     match payload["type"]:
         case wire.CANCEL_TOOL_CALL:
             cancel = read_model(wire.CancelToolCall, payload)
@@ -45,13 +45,13 @@ def read_server_message(payload: dict[str, Any], *, written: bytes | None) -> Dr
             return _status(read_model(wire.Status, payload))
 
 
-def refuse_unsayable(payload: dict[str, Any], *, forbid_keys: bool) -> None:
-    """Refuse what is not plain, bounded JSON.
+def refuse_unsayable(value: object, path: str = "", *, forbidden: frozenset[str] = frozenset()) -> None:
+    """Refuse a value that is not plain, bounded JSON, or has a key that the document forbids.
 
     Raises:
         MalformedFrame: naming the place.
     """
-    if fault := find_fault(payload, forbid_keys=forbid_keys):
+    if fault := find_fault(value, path, forbidden=forbidden):
         raise MalformedFrame(fault.reason, path=fault.path)
 
 

@@ -12,7 +12,7 @@ from adapters.huma.codec import HumaCodec
 from adapters.huma.options import MAX_FRAME
 from adapters.huma.reading import refuse_unsayable, settle
 from adapters.huma.writing import check_context, dropped, is_chat, say, wakes
-from gateway.adapter.checks import check_id, check_json, check_text
+from gateway.adapter.checks import check_id, check_json, check_text, dropped as dropped_members
 from gateway.adapter.port import Capabilities, Encoded
 from gateway.errors import CannotExpress, MalformedFrame
 from gateway.events import (
@@ -82,20 +82,24 @@ class _ToolResult(wire.Part):
 
 
 class Huma01Codec(HumaCodec):
-    """Translates HUMA 0.1. A result that makes its frame larger than `max_frame` is refused."""
+    """Translates HUMA 0.1. A result that makes its frame larger than `max_frame` is refused.
+
+    `extensions` are the fields that public clients send although the document lacks them.
+    """
 
     protocol: ClassVar[str] = "HUMA 0.1"
     client_types: ClassVar[frozenset[str]] = frozenset({HUMA_EVENT, NEW_MESSAGE, wire.TOOL_RESULT})
     faults_on: ClassVar[str] = wire.FROM_SERVER
 
-    def __init__(self, max_frame: int = MAX_FRAME) -> None:
+    def __init__(self, max_frame: int = MAX_FRAME, *, extensions: bool = True) -> None:
         self._max_frame = max_frame
+        self._extensions = extensions
 
     def read_client_message(self, payload: dict[str, Any]) -> Draft | None:
         """Read what a client sends on `message`; None for a type that 0.1 does not have."""
         if payload["type"] not in self.client_types:
             return None
-        refuse_unsayable(payload, forbid_keys=True)
+        refuse_unsayable(payload)
         envelope = read_model(_Enveloped, payload)
         losses = unknown_fields(envelope.model_extra)
         content = envelope.content
@@ -127,13 +131,68 @@ class Huma01Codec(HumaCodec):
         match event:
             # The usual one first, each of which is looked for in turn.
             case ToolFinished():
-                return self._check_size(_write_result(event, plain=item.written is not None))
+                return self._check_size(self._write_result(event, plain=item.written is not None))
             case ContextUpdated():
-                return _write_context(event)
+                return self._write_context(event)
             case MessagePosted() if is_chat(event):
                 return _write_chat(event, item)
             case _:
                 return None
+
+    def _write_context(self, event: ContextUpdated) -> Encoded:
+        check_context(event)
+        if event.name == wire.TOOL_RESULT and "toolCallId" in event.context:
+            raise CannotExpress("HUMA servers would take this for a tool result; choose another name", path="/name")
+        losses = dropped(("message", event.message))
+        content: dict[str, Any] = {"name": event.name, "context": event.context, "description": event.description}
+        if not event.wakes_agent:
+            if self._extensions:
+                note = "0.1 can only ask not to be interrupted; the agent may still answer"
+                losses += (Loss(how="narrowed", path="/wakes_agent", note=note),)
+                content["skipCancelPendingMessage"] = True
+            else:
+                note = "the document of 0.1 has no quiet update, and `extensions` is false; the agent may answer"
+                losses += (Loss(how="dropped", path="/wakes_agent", note=note),)
+        return say(wire.FROM_CLIENT, {"type": HUMA_EVENT, "content": content}, losses)
+
+    def _write_result(self, event: ToolFinished, *, plain: bool) -> Encoded:
+        # The tool's name is not told: 0.1 has no field for it, and the id says it all.
+        check_id(event.native_call_id, "/native_call_id")
+        losses = dropped(("unknown", event.unknown or None))
+        content: dict[str, Any] = {
+            "type": wire.TOOL_RESULT,
+            "toolCallId": event.native_call_id,
+            "status": "canceled" if event.outcome == "canceled" else "completed",
+            "success": event.outcome == "success",
+        }
+        if event.outcome == "success":
+            losses += dropped(("error", event.error))
+            if event.result is not None:
+                if not plain:
+                    check_json(event.result, "/result")
+                content["result"] = event.result
+        else:
+            losses += dropped(("result", event.result))
+            if event.outcome == "expired":
+                losses += (Loss(how="narrowed", path="/outcome", note="told as a failure"),)
+            if not event.error:
+                losses += (Loss(how="invented", path="/error", note=f"a {event.outcome} result has an error text"),)
+            content["error"] = event.error or _ERRORS[event.outcome]
+            check_text(content["error"], "/error")
+        if self._extensions:
+            waking, narrowed = wakes(event)
+            losses += narrowed
+            if not waking:
+                content["skipImmediateProcessing"] = True
+            if event.context is not None:
+                check_json(event.context, "/context")
+                content["context"] = event.context
+        else:
+            note = "the document of 0.1 lacks it, and `extensions` is false"
+            losses += dropped_members(
+                ("wakes_agent", None if event.wakes_agent else False), ("context", event.context), note=note
+            )
+        return say(wire.FROM_CLIENT, {"type": HUMA_EVENT, "content": content}, losses)
 
     def _check_size(self, encoded: Encoded) -> Encoded:
         for frame in encoded.frames:
@@ -191,52 +250,6 @@ def _outcome(said: _ToolResult, path: str) -> OutcomeKind:
             return "canceled"
         case _:
             raise MalformedFrame("a canceled call cannot be a success", path=f"{path}/success")
-
-
-def _write_context(event: ContextUpdated) -> Encoded:
-    check_context(event)
-    if event.name == wire.TOOL_RESULT and "toolCallId" in event.context:
-        raise CannotExpress("HUMA servers would take this for a tool result; choose another name", path="/name")
-    losses = dropped(("message", event.message))
-    content: dict[str, Any] = {"name": event.name, "context": event.context, "description": event.description}
-    if not event.wakes_agent:
-        note = "0.1 can only ask not to be interrupted; the agent may still answer"
-        losses += (Loss(how="narrowed", path="/wakes_agent", note=note),)
-        content["skipCancelPendingMessage"] = True
-    return say(wire.FROM_CLIENT, {"type": HUMA_EVENT, "content": content}, losses)
-
-
-def _write_result(event: ToolFinished, *, plain: bool) -> Encoded:
-    # The tool's name is not told: 0.1 has no field for it, and the id says it all.
-    check_id(event.native_call_id, "/native_call_id")
-    losses = dropped(("unknown", event.unknown or None))
-    content: dict[str, Any] = {
-        "type": wire.TOOL_RESULT,
-        "toolCallId": event.native_call_id,
-        "status": "canceled" if event.outcome == "canceled" else "completed",
-        "success": event.outcome == "success",
-    }
-    if event.outcome == "success":
-        losses += dropped(("error", event.error))
-        if event.result is not None:
-            if not plain:
-                check_json(event.result, "/result")
-            content["result"] = event.result
-    else:
-        losses += dropped(("result", event.result))
-        if event.outcome == "expired":
-            losses += (Loss(how="narrowed", path="/outcome", note="told as a failure"),)
-        if not event.error:
-            losses += (Loss(how="invented", path="/error", note=f"a {event.outcome} result has an error text"),)
-        content["error"] = event.error or _ERRORS[event.outcome]
-        check_text(content["error"], "/error")
-    waking, narrowed = wakes(event)
-    if not waking:
-        content["skipImmediateProcessing"] = True
-    if event.context is not None:
-        check_json(event.context, "/context")
-        content["context"] = event.context
-    return say(wire.FROM_CLIENT, {"type": HUMA_EVENT, "content": content}, losses + narrowed)
 
 
 def _write_chat(event: MessagePosted, item: Draft | Envelope) -> Encoded:

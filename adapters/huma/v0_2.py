@@ -8,6 +8,7 @@ from pydantic import Field
 from adapters.huma import wire
 from adapters.huma.chat import read_chat_message, write_chat_message
 from adapters.huma.codec import HumaCodec
+from adapters.huma.options import FORBIDDEN_KEYS
 from adapters.huma.reading import refuse_unsayable, settle
 from adapters.huma.writing import check_context, dropped, is_chat, say, wakes
 from gateway.adapter.checks import check_id, check_json, check_text
@@ -87,12 +88,16 @@ class Huma02Codec(HumaCodec):
     protocol: ClassVar[str] = "HUMA 0.2.0"
     client_types: ClassVar[frozenset[str]] = frozenset({CONTEXT_UPDATE, wire.TOOL_RESULT, ADDON_TOOL_EVENT})
     faults_on: ClassVar[str] = wire.ERRORS
+    client_records: ClassVar[tuple[str, ...]] = ("context", "data")
+    forbidden_keys: ClassVar[frozenset[str]] = FORBIDDEN_KEYS
 
     def read_client_message(self, payload: dict[str, Any]) -> Draft | None:
         """Read what a client sends on `message`; None for a type that 0.2.0 does not have."""
         if payload["type"] not in self.client_types:
             return None
-        refuse_unsayable(payload, forbid_keys=True)
+        refuse_unsayable(payload)
+        for name in self.client_records:
+            refuse_unsayable(payload.get(name), f"/{name}", forbidden=self.forbidden_keys)
         match payload["type"]:
             case wire.TOOL_RESULT:
                 return _read_result(read_model(_ToolResult, payload))
@@ -114,7 +119,7 @@ class Huma02Codec(HumaCodec):
                 return _write_confirmation(event)
             case AddonAnswered():
                 check_id(event.native_call_id, "/native_call_id")
-                check_json(event.data, "/data")
+                check_json(event.data, "/data", forbidden=FORBIDDEN_KEYS)
                 return say(wire.FROM_CLIENT, _addon_tool_event(event.native_call_id, event.data))
             case MessagePosted() if is_chat(event):
                 raise CannotExpress("HUMA 0.2.0 takes a user's message only inside a context update")
@@ -186,7 +191,7 @@ def _read_addon_answer(said: _AddonToolEvent) -> Draft:
 
 
 def _write_context(event: ContextUpdated, item: Draft | Envelope) -> Encoded:
-    check_context(event)
+    check_context(event, forbidden=FORBIDDEN_KEYS)
     context = event.context
     losses: tuple[Loss, ...] = ()
     if event.message is not None and "message" in context:
@@ -263,7 +268,7 @@ def _write_confirmation(event: MessageConfirmed) -> Encoded:
     if event.delivered:
         losses = dropped(("error", event.error))
         if event.context is not None:
-            check_json(event.context, "/context")
+            check_json(event.context, "/context", forbidden=FORBIDDEN_KEYS)
             rest["context"] = event.context
     else:
         losses = dropped(("context", event.context))

@@ -66,7 +66,7 @@ def is_chat(event: MessagePosted) -> bool:
     return event.burst is None and event.author.role != "agent"
 
 
-def check_context(event: ContextUpdated) -> None:
+def check_context(event: ContextUpdated, *, forbidden: frozenset[str] = frozenset()) -> None:
     """Refuse a context that breaks a limit of HUMA.
 
     Raises:
@@ -77,7 +77,7 @@ def check_context(event: ContextUpdated) -> None:
         raise CannotExpress(f"a name has 1 to {wire.NAME_LENGTH} characters, this one has {length}", path="/name")
     check_text(event.name, "/name")
     check_text(event.description, "/description")
-    check_json(event.context, "/context")
+    check_json(event.context, "/context", forbidden=forbidden)
 
 
 def wakes(event: ToolFinished) -> tuple[bool, tuple[Loss, ...]]:

@@ -66,7 +66,7 @@ def read_client_action(payload: dict[str, Any], *, plain: bool) -> Draft | None:
 
 
 def _said(payload: dict[str, Any], plain: bool) -> dict[str, Any]:
-    if not plain and (fault := find_fault(payload, forbid_keys=False)):
+    if not plain and (fault := find_fault(payload)):
         raise MalformedFrame(fault.reason, path=fault.path)
     return payload
 
@@ -92,7 +92,7 @@ def _status(payload: dict[str, Any]) -> Draft | None:
 def _event(payload: dict[str, Any], correlation: str | None, plain: bool) -> Draft:
     unusable: tuple[Loss, ...] = ()
     extras = payload.get("extras")
-    if not plain and "action" not in payload and (fault := find_fault(extras, "/extras", forbid_keys=False)):
+    if not plain and "action" not in payload and (fault := find_fault(extras, "/extras")):
         # How an action ended is worth more than a page's dump that came with it.
         payload = {**payload, "extras": {}}
         unusable = (Loss(how="dropped", path="/extras", note=f"{fault.path} {fault.reason}"[:300]),)

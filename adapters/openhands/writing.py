@@ -149,7 +149,7 @@ def _images(event: MessagePosted) -> list[str]:
 
 
 def _check(message: dict[str, Any]) -> None:
-    if fault := find_fault(message, forbid_keys=False):
+    if fault := find_fault(message):
         raise CannotExpress(f"{fault.path} {fault.reason}", path=fault.path)
 
 

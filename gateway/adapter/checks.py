@@ -21,9 +21,9 @@ def check_id(text: str, path: str) -> None:
     check_text(text, path)
 
 
-def check_json(value: object, path: str, *, forbid_keys: bool = True) -> None:
-    """Refuse a value that is not plain, bounded JSON."""
-    if fault := find_fault(value, path, forbid_keys=forbid_keys):
+def check_json(value: object, path: str, *, forbidden: frozenset[str] = frozenset()) -> None:
+    """Refuse a value that is not plain, bounded JSON, or has a key that the protocol's document forbids."""
+    if fault := find_fault(value, path, forbidden=forbidden):
         raise CannotExpress(f"{fault.path} {fault.reason}", path=fault.path)
 
 

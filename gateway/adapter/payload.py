@@ -37,6 +37,6 @@ def read_typed(payload: object) -> dict[str, Any]:
 
 def keep(frame: Frame, *, hide: Callable[[Any], Any] | None = None) -> Draft:
     """Keep what the protocol does not have as `opaque`; `hide` takes out what no journal may hold."""
-    if fault := find_fault([frame.channel, frame.payload], forbid_keys=False):
+    if fault := find_fault([frame.channel, frame.payload]):
         raise MalformedFrame(f"the message {fault.reason}", path=fault.path[2:])
     return Draft(Opaque(channel=frame.channel, payload=hide(frame.payload) if hide else frame.payload))

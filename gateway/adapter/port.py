@@ -184,6 +184,11 @@ class RuntimeOptions(BaseModel):
         return False
 
     @property
+    def history_key(self) -> str | None:
+        """The key under which the conversation is added to a context that replaces the last one; None adds none."""
+        return None
+
+    @property
     def takes_mcp(self) -> bool:
         """Whether a native session that is created is told an MCP server."""
         return False

@@ -258,7 +258,7 @@ def _headers(spec: WebhookSpec, kind: str) -> str:
 def _say_told(reasons: Reasons, case: Case, event: Event) -> None:
     """Say what the runtime would be sent for an event that a client posts."""
     try:
-        adapted = adapt(event, case.view.memory, case.adapter.capabilities)
+        adapted = adapt(event, case.view.memory, case.adapter.capabilities, history=case.options.history_key)
         if adapted.holds:
             reasons.say("told", f"nothing yet: {event.kind} is put on record, and the next message says it", "doubtful")
             _say_losses(reasons, adapted.losses)

@@ -7,7 +7,7 @@ import orjson
 
 from gateway.adapter.port import Capabilities, Codec, Encoded
 from gateway.core.effects import Place, Transmit
-from gateway.core.state import HELD, HISTORY_KEY, Remembered
+from gateway.core.state import HELD, Remembered
 from gateway.errors import CannotExpress
 from gateway.events import (
     ContextUpdated,
@@ -65,8 +65,10 @@ def said_as(kind: str, accepts: AbstractSet[str]) -> str | None:
             return None
 
 
-def adapt(event: Event, memory: Remembered, capabilities: Capabilities) -> Adapted:
+def adapt(event: Event, memory: Remembered, capabilities: Capabilities, *, history: str | None) -> Adapted:
     """Turn an event that goes to a runtime into a kind it accepts.
+
+    A context that replaces the last one gets the conversation under the key `history`; None adds none.
 
     Raises:
         CannotExpress: there is no honest way to say it.
@@ -76,13 +78,13 @@ def adapt(event: Event, memory: Remembered, capabilities: Capabilities) -> Adapt
         case ContextUpdated(message=MessagePosted() as message) if message.kind in accepts:
             return _message_apart(event, message, memory, capabilities)
         case ContextUpdated() if event.kind in accepts:
-            return complete_context(event, memory, capabilities)
+            return complete_context(event, memory, capabilities, history)
         case MessagePosted() if event.kind in accepts:
             return _with_held(event, memory)
         case _ if event.kind in accepts:
             return Adapted(event)
         case MessagePosted() if "context.updated" in accepts:
-            return _message_as_context(event, memory, capabilities)
+            return _message_as_context(event, memory, capabilities, history)
         case ContextUpdated() if "turn.steered" in accepts and memory.running:
             note = "the runtime has no context; the description was given as a hint"
             return Adapted(TurnSteered(text=_describe(event)), (Loss(how="narrowed", path="", note=note),))
@@ -93,14 +95,14 @@ def adapt(event: Event, memory: Remembered, capabilities: Capabilities) -> Adapt
             message = MessagePosted(content=(Text(text=_describe(event)),), wakes_agent=event.wakes_agent)
             return _with_held(message, memory, (Loss(how="narrowed", path="", note=note),))
         case TurnSteered(text=text) if "context.updated" in accepts:
-            return _words_as_context(STEER_UPDATE, text, memory, capabilities)
+            return _words_as_context(STEER_UPDATE, text, memory, capabilities, history)
         case TurnSteered(text=text) if "message.posted" in accepts:
             note = "the runtime cannot be steered; the hint was posted as a message"
             message = MessagePosted(content=(Text(text=text),))
             return _with_held(message, memory, (Loss(how="narrowed", path="", note=note),))
         case TurnInterrupted(reason=reason) if "context.updated" in accepts:
             words = "Stop what you are doing." + (f" {reason}" if reason else "")
-            return _words_as_context(INTERRUPT_UPDATE, words, memory, capabilities)
+            return _words_as_context(INTERRUPT_UPDATE, words, memory, capabilities, history)
         case _:
             raise CannotExpress(f"the runtime has no way to be told {event.kind!r}")
 
@@ -119,26 +121,26 @@ def _message_apart(
     return _with_held(said, memory, (Loss(how="narrowed", path="", note=HELD),))
 
 
-def complete_context(event: ContextUpdated, memory: Remembered, capabilities: Capabilities) -> Adapted:
+def complete_context(
+    event: ContextUpdated, memory: Remembered, capabilities: Capabilities, history: str | None
+) -> Adapted:
     """Add the conversation to a context that replaces the last one, where the backend left it out."""
-    if not capabilities.replaces_context or not memory.history or HISTORY_KEY in event.context:
+    if history is None or not capabilities.replaces_context or not memory.history or history in event.context:
         return Adapted(event)
-    context = {**event.context, HISTORY_KEY: "\n".join(memory.history)}
-    return Adapted(event.model_copy(update={"context": context}), (_invented_history(),))
-
-
-def _invented_history() -> Loss:
+    context = {**event.context, history: "\n".join(memory.history)}
     note = "added by the gateway, because the runtime replaces its context with each update"
-    return Loss(how="invented", path=f"/context/{HISTORY_KEY}", note=note)
+    added = Loss(how="invented", path=f"/context/{history}", note=note)
+    return Adapted(event.model_copy(update={"context": context}), (added,))
 
 
-def full_context(memory: Remembered) -> dict[str, Any] | None:
-    """Say all that the agent should know now; None where nobody gave a context and nothing was said."""
-    if memory.context is None and not memory.history:
+def full_context(memory: Remembered, history: str | None) -> dict[str, Any] | None:
+    """Build the complete current context, with the conversation under the key `history`; None if there is neither."""
+    lines = memory.history if history is not None else ()
+    if memory.context is None and not lines:
         return None
     context = dict(memory.context or {})
-    if memory.history and HISTORY_KEY not in context:
-        context[HISTORY_KEY] = "\n".join(memory.history)
+    if history is not None and lines and history not in context:
+        context[history] = "\n".join(lines)
     return context
 
 
@@ -151,7 +153,9 @@ def hydration(memory: Remembered) -> ContextUpdated | None:
     )
 
 
-def _message_as_context(event: MessagePosted, memory: Remembered, capabilities: Capabilities) -> Adapted:
+def _message_as_context(
+    event: MessagePosted, memory: Remembered, capabilities: Capabilities, history: str | None
+) -> Adapted:
     who = event.author.name or event.author.id or event.author.role
     update = ContextUpdated(
         name=MESSAGE_UPDATE,
@@ -160,13 +164,15 @@ def _message_as_context(event: MessagePosted, memory: Remembered, capabilities: 
         wakes_agent=event.wakes_agent,
         message=event,
     )
-    completed = complete_context(update, memory, capabilities)
+    completed = complete_context(update, memory, capabilities, history)
     return Adapted(completed.event, completed.losses)
 
 
-def _words_as_context(name: str, words: str, memory: Remembered, capabilities: Capabilities) -> Adapted:
+def _words_as_context(
+    name: str, words: str, memory: Remembered, capabilities: Capabilities, history: str | None
+) -> Adapted:
     update = ContextUpdated(name=name, context=dict(memory.context or {}), description=words, wakes_agent=True)
-    completed = complete_context(update, memory, capabilities)
+    completed = complete_context(update, memory, capabilities, history)
     note = f"the runtime has no {name}; it was asked in words by an update that wakes the agent"
     return Adapted(completed.event, (*completed.losses, Loss(how="narrowed", path="", note=note)))
 
@@ -247,13 +253,13 @@ def carries_state(event: Event, capabilities: Capabilities) -> bool:
     return isinstance(event, ContextUpdated) or (isinstance(event, MessageConfirmed) and event.context is not None)
 
 
-def renew(item: Transmit, memory: Remembered, codec: Codec) -> Transmit:
+def renew(item: Transmit, memory: Remembered, codec: Codec, history: str | None) -> Transmit:
     """Write what carries a state anew with the newest one; the same item where it says just that.
 
     Raises:
         CannotExpress: the protocol does not take the newest state.
     """
-    said, newest = item.state, full_context(memory)
+    said, newest = item.state, full_context(memory, history)
     if said is None or newest is None or not isinstance(said.event, ContextUpdated | MessageConfirmed):
         return item
     if said.event.context == newest:

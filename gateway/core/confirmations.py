@@ -63,7 +63,7 @@ def _confirm_again(runtime: RuntimeContext, builder: StepBuilder, event: Message
         index=event.burst.index,
         delivered=delivered,
         error=error,
-        context=full_context(builder.memory) if delivered else None,
+        context=full_context(builder.memory, runtime.options.history_key) if delivered else None,
     )
     send(runtime, builder, again, caused_by=None, lane="turn", synthetic=True, leave_before=builder.now + limit)
 
@@ -126,7 +126,8 @@ def confirm(
         sequence = builder.last_sequence + 1
         said = Envelope(EventId(""), builder.base.session_id, sequence, builder.now, "to_runtime", event)
         after = fold(builder.memory, said)
-        event = event.model_copy(update={"context": context if context is not None else full_context(after)})
+        newest = full_context(after, runtime.options.history_key) if context is None else context
+        event = event.model_copy(update={"context": newest})
     until = waiting.posted_at + limit
     try:
         send(runtime, builder, event, caused_by=waiting.sequence, lane="turn", synthetic=synthetic, leave_before=until)
@@ -148,7 +149,10 @@ def confirm(
 
 def correct(runtime: RuntimeContext, builder: StepBuilder, *, caused_by: int) -> None:
     """Tell the runtime what was said so far, without waking it, where it no longer waits to hear it."""
-    if full_context(builder.memory) is not None:
+    if (
+        runtime.options.history_key is not None
+        and full_context(builder.memory, runtime.options.history_key) is not None
+    ):
         words = "What was said so far; a message was confirmed too late."
         given = dict(builder.memory.context or {})
         correction = ContextUpdated(name=CORRECTION, context=given, description=words)

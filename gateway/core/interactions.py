@@ -96,7 +96,7 @@ def give(runtime: RuntimeContext, builder: StepBuilder, event: Given, *, by: str
     try:
         sequence = send(runtime, builder, event, caused_by=caused_by, lane="turn")
     except CannotExpress as exc:
-        raise Inexpressible(exc.reason) from exc
+        raise Inexpressible(exc.reason, path=exc.path) from exc
     if asked is not None:
         change = InteractionChange(id_of(builder.base.session_id, asked), "answered", answered_by=by)
         builder.interactions.append(change)
@@ -203,7 +203,7 @@ def _completed(event: ApprovalGiven, asked: Asked) -> ApprovalGiven:
     assert isinstance(asked.event, ApprovalAsked)
     if event.scope is not None and event.scope not in asked.event.scopes:
         offered = ", ".join(asked.event.scopes)
-        raise Inexpressible(f"scope {event.scope!r} was not offered; offered: {offered}")
+        raise Inexpressible(f"scope {event.scope!r} was not offered; offered: {offered}", path="/scope")
     return event.model_copy(update={"native_call_id": event.native_call_id or asked.event.native_call_id})
 
 

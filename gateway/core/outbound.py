@@ -49,11 +49,11 @@ def post(runtime: RuntimeContext, builder: StepBuilder, event: Event, *, by: str
             case _:
                 return _pass_on(runtime, builder, event, lane="turn")
     except CannotExpress as exc:
-        raise Inexpressible(exc.reason) from exc
+        raise Inexpressible(exc.reason, path=exc.path) from exc
 
 
 def _pass_on(runtime: RuntimeContext, builder: StepBuilder, event: Event, *, lane: Lane) -> int:
-    adapted = adapt(event, builder.memory, runtime.capabilities)
+    adapted = adapt(event, builder.memory, runtime.capabilities, history=runtime.options.history_key)
     if isinstance(adapted.event, TurnSteered):
         # A hint is for the turn that runs, so it must not wait for its end.
         lane = "turn"
@@ -73,9 +73,13 @@ def _pass_on(runtime: RuntimeContext, builder: StepBuilder, event: Event, *, lan
         builder.add_losses(sequence, builder.events[-1].losses)
     losses = tuple(loss for loss in adapted.losses if loss not in held)
     instead: Lane = "new_work" if apart else lane
-    send(runtime, builder, adapted.event, caused_by=sequence, lane=instead, losses=losses, synthetic=True)
     # Whoever has posted it is shown this envelope. Where a message was taken out of it, places are counted from there.
     part = "/message" if apart else ""
+    try:
+        send(runtime, builder, adapted.event, caused_by=sequence, lane=instead, losses=losses, synthetic=True)
+    except CannotExpress as exc:
+        # A path into an event of another kind names no place in the posted one.
+        raise CannotExpress(exc.reason, path=part + exc.path if apart else "") from exc
     builder.add_losses(
         sequence, [loss.model_copy(update={"path": part + loss.path}) for loss in builder.events[-1].losses]
     )

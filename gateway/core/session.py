@@ -337,7 +337,7 @@ def send(
 ) -> int:
     """Record an event of an accepted kind and send it; contexts are completed on the way."""
     if isinstance(event, ContextUpdated):
-        adapted = adapt(event, builder.memory, runtime.capabilities)
+        adapted = adapt(event, builder.memory, runtime.capabilities, history=runtime.options.history_key)
         event, losses = adapted.event, tuple(dict.fromkeys((*losses, *adapted.losses)))
     encoded = runtime.codec.encode(Draft(event))
     new = builder.apply(

@@ -31,7 +31,6 @@ from gateway.events import (
 from gateway.events.frozen import frozen, replace
 from gateway.store.call import Call
 
-HISTORY_KEY = "conversationHistory"
 HELD = "held"
 """Note of the loss on a context that waits for the next message."""
 MOST_CONFIRMATIONS = 1_000

@@ -96,7 +96,7 @@ def place_of_fault(raw: bytes) -> str | None:
     if len(raw) > _LOOKED_THROUGH:
         return None
     try:
-        fault = find_fault(json.loads(raw, parse_int=_whole), forbid_keys=False, max_depth=DEPTH)
+        fault = find_fault(json.loads(raw, parse_int=_whole), max_depth=DEPTH)
     except (ValueError, RecursionError):
         return None
     return None if fault is None else fault.path

@@ -52,6 +52,12 @@ CLIENT_MODELS: Mapping[str, type[ClientEvent]] = {model.model_fields["kind"].def
 """The model of each kind that clients may post."""
 
 
+class Several(tuple[ClientEvent, ...]):
+    """The events of a request that has an `events` array."""
+
+    __slots__ = ()
+
+
 class SeveralEvents(Described):
     """What is posted at once is recorded at once, or not at all."""
 
@@ -77,7 +83,7 @@ def read_events(body: Any) -> tuple[ClientEvent, ...]:
             several: list[Any] = body["events"]
             if not 1 <= len(several) <= MOST_EVENTS:
                 raise Refused("invalid-request", f"give 1 to {MOST_EVENTS} events", pointer="/events")
-            return tuple(_read_event(event, at=f"/events/{number}") for number, event in enumerate(several))
+            return Several(_read_event(event, at=f"/events/{number}") for number, event in enumerate(several))
         case {"events": _, **rest} if "kind" not in rest:
             raise Refused("invalid-request", "`events` must be an array", pointer="/events")
         case dict():

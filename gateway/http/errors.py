@@ -361,7 +361,7 @@ def _members(exc: BaseException) -> dict[str, Any]:
             return {"pointer": pointer} if in_body else {"errors": [{"parameter": pointer, "detail": exc.args[0]}]}
         case errors.InvalidArguments() if place := _PLACE_OF_ARGUMENT.match(str(exc)):
             return {"pointer": "/arguments" + place[1].replace("the top", "")}
-        case errors.CannotExpress(path=path) if path:
+        case errors.CannotExpress(path=path) | errors.Inexpressible(path=path) if path:
             return {"pointer": path}
         case errors.Gone() | errors.Truncated():
             return {"first_sequence": exc.first_sequence}

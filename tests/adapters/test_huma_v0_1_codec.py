@@ -32,6 +32,56 @@ class TestHumaCodec(CodecSuite):
     derived = frozenset({"call_id", "tool"})
 
 
+@pytest.mark.requirement("L6", "L52", "L60", "L61")
+@pytest.mark.parametrize(
+    ("event", "content", "lost"),
+    [
+        (
+            ContextUpdated(name="go-fish", context={"hand": []}, description="Bob drew.", wakes_agent=False),
+            {"name": "go-fish", "context": {"hand": []}, "description": "Bob drew."},
+            ["/wakes_agent"],
+        ),
+        (
+            ContextUpdated(name="go-fish", context={"hand": []}, description="Bob drew.", wakes_agent=True),
+            {"name": "go-fish", "context": {"hand": []}, "description": "Bob drew."},
+            [],
+        ),
+        (
+            ToolFinished(native_call_id="tc_1", outcome="canceled", error="Canceled by server", wakes_agent=False),
+            {
+                "type": "tool-result",
+                "toolCallId": "tc_1",
+                "status": "canceled",
+                "success": False,
+                "error": "Canceled by server",
+            },
+            ["/wakes_agent"],
+        ),
+        (
+            ToolFinished(
+                native_call_id="tc_1", outcome="success", result="Go Fish!", wakes_agent=False, context={"hand": []}
+            ),
+            {
+                "type": "tool-result",
+                "toolCallId": "tc_1",
+                "status": "completed",
+                "success": True,
+                "result": "Go Fish!",
+            },
+            ["/wakes_agent", "/context"],
+        ),
+    ],
+    ids=["quiet context", "waking context", "canceled", "quiet result with a context"],
+)
+def test_without_extensions_only_documented_fields_are_written(
+    event: Event, content: dict[str, Any], lost: list[str]
+) -> None:
+    given = {"adapter": "huma-0.1", "url": "http://h", "api_key": "k", "agent_id": "a", "extensions": False}
+    encoded = ADAPTER.codec(ADAPTER.options.model_validate(given)).encode(Draft(event))
+    assert [frame.payload for frame in encoded.frames] == [{"type": "huma-0.1-event", "content": content}]
+    assert [(loss.how, loss.path) for loss in encoded.losses] == [("dropped", path) for path in lost]
+
+
 def recorded(event: Event) -> Envelope:
     return Envelope(
         event_id=EventId("01ABC"),

@@ -45,7 +45,7 @@ def hold() -> float:
     taken: list[float] = []
     for _ in range(3):
         began = time.thread_time()
-        find_fault(orjson.loads(OVER), forbid_keys=False)
+        find_fault(orjson.loads(OVER))
         taken.append(time.thread_time() - began)
     return median(taken)
 

@@ -26,7 +26,7 @@ CODECS: dict[str, Codec] = {
     "openhands": OPENHANDS.codec(),
     "herm": HERM.codec(),
 }
-ODD: list[Any] = ["\ud800", {"a": {"constructor": None}}, json.loads("[" * 70 + "]" * 70)]
+ODD: list[Any] = ["\ud800", json.loads("[" * 70 + "]" * 70)]
 LONG = 2_000
 """Bytes of a documented frame that is spoilt in each of its places."""
 
@@ -48,7 +48,7 @@ def spoilt(payload: Any) -> Iterator[Any]:
     match payload:
         case dict():
             members = cast("dict[str, Any]", payload)
-            for name in ("x", "prototype", "\ud800"):
+            for name in ("x", "\ud800"):
                 yield {**members, name: 1}
             for name in members:
                 yield from ({**members, name: inner} for inner in spoilt(members[name]))
@@ -108,7 +108,8 @@ def test_what_a_strict_reader_has_looked_at_is_said_the_same(folder: str) -> Non
         looks.append(written is not None)
         told = None if written is None else cut_member(written, read, "result")
         assert said(codec, read["result"], told) == said(codec, read["result"], None), body
-    assert {True, False} == set(looks)
+    assert looks
+    assert all(looks)
 
 
 @pytest.mark.parametrize("folder", CODECS)
@@ -123,7 +124,7 @@ def test_a_frame_knows_the_bytes_it_came_in() -> None:
     assert (frame.channel, frame.size) == ('e"vent', len(body.encode()))
     assert frame.written == '{"type":"tool-call","text":"Grüße"}'.encode()
     assert write_event(frame) == write_event(Frame(frame.channel, frame.payload)) != b""
-    (odd,) = read_event('2["event",{"__proto__":1}]').frames
+    (odd,) = read_event('2["event",{"a":"\\ud800"}]').frames
     assert odd.written is None
 
 

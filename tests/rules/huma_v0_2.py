@@ -23,7 +23,7 @@ HUMA_0_2 = {
     ),
     "N9": rule(
         f"{NEW}: Client Events", "R", "codec",
-        "The keys __proto__, constructor and prototype are found at any depth of free-form values.",
+        "The keys __proto__, constructor and prototype are found at any depth of a client event's records.",
     ),
     "N10": rule(f"{NEW}: context-update", "R", "codec", "Fields stand at the top, without a `content` around them."),
     "N11": rule(f"{NEW}: Server Events", "R", "codec", "A message without a `type` string is malformed."),
@@ -192,7 +192,7 @@ AMBIGUOUS = {
     ),
     "A12": rule(
         f"{NEW}: Validation Limits", "A", "codec",
-        "Forbidden keys are looked for in every free-form value, deep and large ones included, and never in values.",
+        "Forbidden keys are refused only in `context` and `data` of client events, deep and large ones included.",
     ),
     "A13": rule(
         f"{NEW}: triggering", "A", "codec", "0, 1 and \"true\" are no booleans; 0.2.0 refuses a missing triggering."

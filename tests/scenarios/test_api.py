@@ -56,18 +56,21 @@ async def test_several_events_are_posted_in_one_write_and_keep_their_order(both:
 
 
 @pytest.mark.parametrize(
-    "event",
+    ("event", "pointer"),
     [
-        {"kind": "question.answered", "id": "q1", "answer": "yes"},
-        {"kind": "context.updated", "name": "x" * 129, "context": {}},
-        {"kind": "context.updated", "name": "n", "context": {"deep": [{"__proto__": 1}]}},
-        {"kind": "session.closed"},
-        {"kind": "tool.finished", "native_call_id": "c", "outcome": "success"},
+        ({"kind": "question.answered", "id": "q1", "answer": "yes"}, ""),
+        ({"kind": "context.updated", "name": "x" * 129, "context": {}}, "/name"),
+        (
+            {"kind": "context.updated", "name": "n", "context": {"deep": [{"__proto__": 1}]}},
+            "/context/deep/0/__proto__",
+        ),
+        ({"kind": "session.closed"}, None),
+        ({"kind": "tool.finished", "native_call_id": "c", "outcome": "success"}, None),
     ],
     ids=["no such kind there", "name too long", "forbidden key", "ours alone", "outcomes go elsewhere"],
 )
 async def test_what_the_agent_cannot_be_told_is_refused_and_leaves_no_trace(
-    newer: Scene, event: dict[str, Any]
+    newer: Scene, event: dict[str, Any], pointer: str | None
 ) -> None:
     async with newer.running() as gateway:
         session_id = await gateway.session()
@@ -77,10 +80,27 @@ async def test_what_the_agent_cannot_be_told_is_refused_and_leaves_no_trace(
         problem = await gateway.post(path, {"events": [good, event]}, status=422)
         assert problem["type"] == "/problems/inexpressible"
         assert problem["detail"]
+        if pointer is not None:
+            assert problem["pointer"] == f"/events/1{pointer}"
+            assert (await gateway.post(path, event, status=422)).get("pointer", "") == pointer
         assert await gateway.events() == before
         await gateway.post(path, good, status=202)
         await newer.agent.wait_for(lambda frame: "fine" in str(frame))
     assert len(newer.agent.received) == 1
+
+
+@pytest.mark.parametrize("key", ["__proto__", "constructor", "prototype"])
+async def test_only_huma_0_2_forbids_keys_of_a_context(both: Scene, key: str) -> None:
+    async with both.running() as gateway:
+        path = f"/v1/sessions/{await gateway.session()}/events"
+        event = {"kind": "context.updated", "name": "posted", "context": {"users": {key: 1}}}
+        if both.agent.dialect == "0.2":
+            problem = await gateway.post(path, event, status=422)
+            assert problem["pointer"] == f"/context/users/{key}"
+        else:
+            await gateway.post(path, event, status=202)
+            await both.agent.wait_for(lambda frame: frame["content"]["context"]["users"] == {key: 1})
+            assert both.agent.violations == []
 
 
 async def test_the_same_write_with_one_idempotency_key_happens_once(both: Scene) -> None:

@@ -166,8 +166,8 @@ async def test_an_answer_after_the_deadline_changes_nothing(both: Scene) -> None
 
 @pytest.mark.parametrize(
     "result",
-    ["x" * (RESULT_LIMIT + 1), {"__proto__": {"admin": True}}, ["😀" * 40_000], {"deep": {"constructor": 1}}],
-    ids=["too long", "forbidden key", "too long in UTF-16", "forbidden key inside"],
+    ["x" * (RESULT_LIMIT + 1), ["😀" * 40_000]],
+    ids=["too long", "too long in UTF-16"],
 )
 async def test_a_result_the_protocol_cannot_carry_is_told_in_a_form_it_can(newer: Scene, result: Any) -> None:
     newer.hooks.scripts["ask"] = success(result)

@@ -56,16 +56,19 @@ async def test_each_malformed_frame_is_put_on_record_and_the_link_lives_on(both:
         f'2["event",{{"type":"tool-call","toolCallId":"bad","toolName":"free","arguments":{{"n":{10**30}}}}}]',
         '2["event",{"type":"tool-call","toolCallId":"bad","toolName":"free","arguments":{"t":"\\ud800"}}]',
         '2["event",{"type":"tool-call","toolCallId":"bad","toolName":"free","arguments":'
-        + '{"d":' * 100 + "1" + "}" * 100 + "}]",
+        + '{"d":' * 100
+        + "1"
+        + "}" * 100
+        + "}]",
         '2["event",{"type":"tool-call","toolCallId":"bad","toolName":"free","arguments":'
-        + '{"d":' * 2000 + "1" + "}" * 2000 + "}]",
+        + '{"d":' * 2000
+        + "1"
+        + "}" * 2000
+        + "}]",
         '2["event",{"type":"tool-call","toolCallId":"bad","toolName":"free","arguments":["no","object"]}]',
-        '2["event",{"type":"tool-call","toolCallId":"bad","toolName":"free","arguments":{"a":{"__proto__":1}}}]',
-        '2["event",{"type":"tool-call","toolCallId":"bad","toolName":"free","arguments":{"constructor":{}}}]',
     ],
-    ids=["NaN", "Infinity", "huge integer", "lone surrogate", "deep", "very deep", "no object", "__proto__",
-         "constructor"],
-)  # fmt: skip
+    ids=["NaN", "Infinity", "huge integer", "lone surrogate", "deep", "very deep", "no object"],
+)
 async def test_a_call_whose_arguments_cannot_be_used_is_answered_or_rejected_but_never_asked(
     both: Scene, text: str
 ) -> None:
@@ -85,6 +88,22 @@ async def test_a_call_whose_arguments_cannot_be_used_is_answered_or_rejected_but
             assert finished[0]["event"]["outcome"] == "failure"
             assert finished[0]["event"]["error"]
     assert [asked.name for asked in both.hooks.asked] == ["ask"]
+
+
+@pytest.mark.parametrize("key", ["__proto__", "constructor", "prototype"])
+async def test_a_call_and_its_result_may_have_any_key(both: Scene, key: str) -> None:
+    arguments: dict[str, Any] = {key: {"rank": "7"}, "deep": [{key: None}]}
+    result: dict[str, Any] = {key: 1, "deep": [{key: {"admin": True}}]}
+    both.hooks.scripts["free"] = success(result)
+    async with both.running() as gateway:
+        call = await ended(await both.agent.call("free", arguments))
+        assert (call.outcome, call.result) == ("success", result)
+        [asked] = both.hooks.asked
+        assert asked.data["arguments"] == arguments
+        [requested] = await gateway.events(kind="tool.requested")
+        [finished] = await gateway.events(kind="tool.finished")
+        assert (requested["event"]["arguments"], finished["event"]["result"]) == (arguments, result)
+        assert (requested["losses"], finished["losses"]) == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,10 @@ async def is_refused(pair: Pair, frame: object, *, channel: str = "error") -> st
         (update(context={"a": [{"__proto__": {}}]}), "forbidden key '__proto__'"),
         (update(context={"constructor": 1}), "forbidden key 'constructor'"),
         (update(context={"a": {"b": {"prototype": 1}}}), "forbidden key 'prototype'"),
+        (
+            {"type": "addon-tool-event", "toolCallId": "x", "data": {"context": {"constructor": 1}}},
+            "forbidden key 'constructor'",
+        ),
         (update(context={"a": float("nan")}), "NaN"),
         ({"type": "addon-tool-event", "data": {}}, 'requires string "toolCallId"'),
         ({"type": "addon-tool-event", "toolCallId": "x", "data": []}, 'requires object "data"'),
@@ -127,7 +131,6 @@ async def test_a_valid_0_2_update_replaces_the_context(flat: Pair) -> None:
         ({"outcome": "expired"}, '"outcome" to be one of success, failure, canceled'),
         ({"error": 5}, 'requires string "error"'),
         ({"result": "x" * 65_535}, "longer than 65536"),
-        ({"result": {"prototype": 1}}, "forbidden key"),
     ],
 )
 async def test_a_malformed_0_2_result_does_not_settle_its_call(

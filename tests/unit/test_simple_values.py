@@ -7,9 +7,9 @@ import orjson
 import pytest
 from hypothesis import example, given, strategies as st
 
-from gateway.json_values import FEW, FORBIDDEN_KEYS, LONG, find_fault, is_simple
+from gateway.json_values import FEW, LONG, find_fault, is_simple
 
-KEYS = st.text(max_size=5) | st.sampled_from(sorted(FORBIDDEN_KEYS))
+KEYS = st.text(max_size=5)
 SCALARS = (
     st.none() | st.booleans() | st.integers(-(2**65), 2**65) | st.floats() | st.text(max_size=10) | st.just("\ud800")
 )
@@ -33,7 +33,7 @@ def test_what_is_simple_has_no_fault_and_is_json_as_it_stands(value: object) -> 
     if is_simple(value):
         text = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
         assert orjson.loads(text) == value
-        assert not any(b'"%b":' % key.encode() in text for key in FORBIDDEN_KEYS)
+        assert find_fault(value) is None
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,6 @@ def test_ordinary_values_are_simple(value: object) -> None:
         "\udfff",
         {"\ud800": 1},
         {1: 2},
-        {"__proto__": 1},
         b"",
         (1,),
         nested(FEW + 1),

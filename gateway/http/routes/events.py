@@ -8,10 +8,10 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Header, Query, Response
 from pydantic import PlainValidator
 
-from gateway.errors import Gone, Truncated
+from gateway.errors import Gone, Inexpressible, Truncated
 from gateway.events import Envelope, dump_event, to_json
 from gateway.http import answers, examples
-from gateway.http.client_events import PostedEvents
+from gateway.http.client_events import PostedEvents, Several
 from gateway.http.idempotency import IdempotencyKey
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, dump, listing
@@ -63,7 +63,12 @@ async def post_events(
     """
 
     async def act(keep: Keep | None = None) -> Reply:
-        return _written(await gateway.post(session_id, events, by=caller.name, keep=keep))
+        try:
+            return _written(await gateway.post(session_id, events, by=caller.name, keep=keep))
+        except Inexpressible as exc:
+            if isinstance(events, Several):
+                exc.path = f"/events/{exc.place}{exc.path}"
+            raise
 
     async def again(sequences: Sequence[int]) -> Reply:
         first, last = min(sequences), max(sequences)

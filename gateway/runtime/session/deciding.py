@@ -6,7 +6,7 @@ from typing import Any
 from gateway.core import callers, calls, confirmations, inbound, interactions, lifecycle, outbound
 from gateway.core.effects import Transmit
 from gateway.core.session import RuntimeContext, StepBuilder
-from gateway.errors import Overloaded
+from gateway.errors import Inexpressible, Overloaded
 from gateway.events import ContextUpdated, Event, LinkChanged, MessagePosted
 from gateway.runtime.session import signals as s
 from gateway.runtime.session.outgoing import Outgoing
@@ -87,12 +87,20 @@ def _about_work(
     return None
 
 
+def _post(runtime: RuntimeContext, builder: StepBuilder, event: Event, place: int, by: str) -> int:
+    try:
+        return outbound.post(runtime, builder, event, by=by)
+    except Inexpressible as exc:
+        exc.place = place
+        raise
+
+
 def _for_client(runtime: RuntimeContext, builder: StepBuilder, signal: s.ClientSignal, outgoing: Outgoing) -> Any:
     """What an API client or operator asked for."""
     match signal:
         case s.Post(events, _, by, keep):
             _refuse_too_many(runtime, builder, events, outgoing)
-            sequences = [outbound.post(runtime, builder, event, by=by) for event in events]
+            sequences = [_post(runtime, builder, event, place, by) for place, event in enumerate(events)]
             if keep is not None:
                 builder.keep(keep, sequences)
             return sequences

@@ -269,7 +269,7 @@ class Outgoing:
             CannotExpress: the protocol does not take the newest state.
         """
         if item.renew or item.sequence < self._told_up_to:
-            item = renew(item, view.memory, self.runtime.codec)
+            item = renew(item, view.memory, self.runtime.codec, self.runtime.options.history_key)
             self._told_up_to = view.last_sequence
         self._told_up_to = max(self._told_up_to, item.sequence)
         return item

@@ -50,9 +50,10 @@ class Harness:
         executors: Mapping[str, RetryPolicy] | None = None,
         unrouted: str = "fail",
         slots: int = 100,
+        given: Mapping[str, Any] | None = None,
     ) -> None:
         options = adapter.options.model_validate(
-            {"adapter": adapter.name, "url": "http://127.0.0.1:1", **_OPTIONS[adapter.name]}
+            {"adapter": adapter.name, "url": "http://127.0.0.1:1", **_OPTIONS[adapter.name], **(given or {})}
         )
         known = executors or {"cards": RetryPolicy(idempotent=True), "once": RetryPolicy(), "chat": RetryPolicy()}
         self.runtime = RuntimeContext(

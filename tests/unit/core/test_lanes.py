@@ -90,7 +90,7 @@ def test_a_fresh_link_is_told_state_outcomes_wakes_each_with_the_newest_state(ki
             event = plan.row.envelope.event
             said = plan.row.envelope if isinstance(event, ContextUpdated) else None
             lanes.add(Transmit(plan.row.sequence, "turn", event.kind, (), state=said, renew=True, place=plan.place))
-    told = [renew(item, MEMORY, codec) for item in _all_of(lanes)]
+    told = [renew(item, MEMORY, codec, "conversationHistory") for item in _all_of(lanes)]
     order = [kinds[item.sequence - 1] for item in told]
     ranks = [("quiet", "outcome", "wake").index({"update": "outcome", "message": "wake"}.get(k, k)) for k in order]
     assert ranks == sorted(ranks)
@@ -132,9 +132,9 @@ def test_while_a_link_stands_nothing_is_left_out_and_nothing_changes_its_place()
 def test_what_says_the_newest_state_already_is_left_as_it_is() -> None:
     said = _row(3, replace_context(NEWEST)).envelope
     item = Transmit(3, "turn", "context.updated", (), state=said)
-    assert renew(item, MEMORY, HUMA_0_2.codec()) is item
+    assert renew(item, MEMORY, HUMA_0_2.codec(), "conversationHistory") is item
     older = replace(item, state=_row(3, replace_context({"n": 1})).envelope)
-    anew = renew(older, MEMORY, HUMA_0_2.codec())
+    anew = renew(older, MEMORY, HUMA_0_2.codec(), "conversationHistory")
     assert anew.renewed
     assert anew.frames[0].payload["context"] == NEWEST
 

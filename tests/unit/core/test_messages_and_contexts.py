@@ -1,10 +1,11 @@
 """Bursts and their confirmations, full contexts, hydration, turns, and what clients post."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from gateway.adapter.port import RuntimeOptions
+from gateway.adapter.port import Adapter, RuntimeOptions
 from gateway.core import confirmations, lifecycle
 from gateway.core.effects import Ask, Tell
 from gateway.core.routing import Route
@@ -21,7 +22,7 @@ from gateway.events import (
     TurnSteered,
 )
 from gateway.executors.port import Accepted, Replied
-from tests.unit.core.harness import HUMA_0_1, Harness
+from tests.unit.core.harness import HUMA_0_1, HUMA_0_2, Harness
 
 CHAT = (Route(event="message.posted", to="chat"),)
 
@@ -175,6 +176,38 @@ def test_a_context_is_sent_as_given_with_the_conversation_added_where_it_is_miss
     assert [loss.how for loss in harness.step.events[-1].losses] == ["invented"]
     harness.post(ContextUpdated(name="mine", context={"conversationHistory": "mine"}, description=""))
     assert harness.sent[0]["context"] == {"conversationHistory": "mine"}
+
+
+@pytest.mark.parametrize(
+    ("adapter", "given", "key"),
+    [
+        (HUMA_0_1, {}, None),
+        (HUMA_0_1, {"history": "chat"}, "chat"),
+        (HUMA_0_2, {}, "conversationHistory"),
+        (HUMA_0_2, {"history": "chat"}, "chat"),
+        (HUMA_0_2, {"history": "off"}, None),
+    ],
+)
+def test_the_history_option_names_the_key_of_the_conversation(adapter: Adapter, given: dict[str, Any], key: str | None):
+    harness = Harness(adapter, given=given)
+    harness.post(_user("What movie?"))
+    harness.post(ContextUpdated(name="joined", context={"group": 1}, description="Bob joined", wakes_agent=True))
+    (payload,) = harness.sent
+    added = {} if key is None else {key: "[12:00] Alice: What movie?"}
+    assert payload.get("content", payload)["context"] == {"group": 1, **added}
+    invented = [loss.path for loss in harness.step.events[-1].losses if loss.how == "invented"]
+    assert invented == [f"/context/{name}" for name in added]
+    # The gateway's own addition is no part of the state that the backend gave.
+    assert harness.view.memory.context == {"group": 1}
+
+
+def test_without_a_history_no_message_adds_to_the_context():
+    harness = Harness(given={"history": "off"})
+    harness.post(ContextUpdated(name="start", context={"group": 1}, description=""))
+    harness.post(_user("What movie?"))
+    assert set(harness.sent[-1]["context"]) == {"group", "message"}
+    harness.send("How about Inception?", index=0, count=1)
+    assert harness.sent[0]["data"]["context"] == {"group": 1}
 
 
 @pytest.mark.requirement("A7", "A29", "N22")

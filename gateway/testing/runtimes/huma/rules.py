@@ -15,6 +15,7 @@ NAME_LIMIT = 128
 RESULT_LIMIT = 65_536
 DEPTH_LIMIT = 128
 FORBIDDEN_KEYS = frozenset({"__proto__", "constructor", "prototype"})
+"""Forbidden by 0.2.0 in the records `context` and `data` of a client's event."""
 OUTCOMES = ("success", "failure", "canceled")
 IMAGE_PREFIXES = tuple(f"data:image/{kind};base64," for kind in ("png", "jpeg", "webp", "gif"))
 PARAMETER_TYPES = ("string", "number", "boolean", "object", "array")
@@ -80,6 +81,8 @@ def read_frame(payload: object, dialect: Dialect) -> ClientFrame:
 
 def _read_flat(frame: Frame) -> ClientFrame:
     kind = _text(frame, "type", of="an event")
+    for record in ("context", "data"):
+        _scan(frame.get(record), forbidden=FORBIDDEN_KEYS)
     match kind:
         case "context-update":
             name = _text(frame, "name", of=kind)
@@ -242,8 +245,8 @@ def length_of_json(value: object) -> int:
     return length_of(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
-def _scan(frame: Frame) -> None:
-    """Look for what no JSON record of the protocol may hold, without recursion."""
+def _scan(frame: object, *, forbidden: frozenset[str] = frozenset()) -> None:
+    """Refuse values that are not JSON, excessive nesting and the forbidden keys, without recursion."""
     waiting: list[tuple[object, int]] = [(frame, 1)]
     while waiting:
         value, depth = waiting.pop()
@@ -251,8 +254,8 @@ def _scan(frame: Frame) -> None:
             raise Violation(f"nested deeper than {DEPTH_LIMIT}")
         if isinstance(value, dict):
             record = cast("Frame", value)
-            if forbidden := FORBIDDEN_KEYS & record.keys():
-                raise Violation(f"forbidden key {min(forbidden)!r}")
+            if found := forbidden & record.keys():
+                raise Violation(f"forbidden key {min(found)!r}")
             waiting.extend((member, depth + 1) for member in record.values())
         elif isinstance(value, list):
             waiting.extend((item, depth + 1) for item in cast("list[object]", value))
