@@ -21,7 +21,7 @@ DragomanError
 │   ├── InvalidConfiguration the YAML is wrong; carries every problem found
 │   ├── EngineLocked         another process holds the database
 │   ├── EngineUnusable       the database cannot be opened or read as it stands
-│   └── SchemaTooNew         the database was written by a newer release
+│   └── SchemaTooNew         the database has the schema of a newer release
 ├── DownstreamError          something we depend on fails; trying again later may help
 │   ├── LinkLost             a connection to a runtime broke
 │   ├── LinkRefused          a runtime turned us away
@@ -171,7 +171,7 @@ class EngineUnusable(OperatorError):
 
 
 class SchemaTooNew(OperatorError):
-    """The database was written by a newer release; the mend is to upgrade or restore."""
+    """The database has the schema of a newer release: run that release, or restore the backup from before."""
 
 
 class DownstreamError(DragomanError):

@@ -47,8 +47,7 @@ def _migrate(store: Store, *, check: bool) -> tuple[str, int, int]:
         case SqliteStore(path=path):
             place, newest = str(locate(path)), len(SQLITE_MIGRATIONS)
             if check:
-                before = sqlite.schema_of(locate(path))
-                after = max(before, newest)
+                before, after = sqlite.schema_of(locate(path)), newest
             else:
                 before, after = sqlite.migrate(locate(path))
         case PostgresStore() as store:
@@ -58,8 +57,7 @@ def _migrate(store: Store, *, check: bool) -> tuple[str, int, int]:
             address = _address(store)
             place, newest = _name(address), len(POSTGRES_MIGRATIONS)
             if check:
-                before = asyncio.run(postgres.schema_of(address))
-                after = max(before, newest)
+                before, after = asyncio.run(postgres.schema_of(address)), newest
             else:
                 before, after = asyncio.run(postgres.bring_up_to_date(address))
         case MemoryStore():

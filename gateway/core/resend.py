@@ -21,11 +21,11 @@ from gateway.events import (
 )
 from gateway.events.frozen import frozen, replace
 from gateway.store.rows import Send
-from gateway.store.step import BEHIND, NEWER, Lane
+from gateway.store.step import Lane
 
 OVERDUE = "the runtime no longer waits for this confirmation"
 TURN_OVER = "the turn that asked for it has ended at the runtime"
-SURELY_UNSENT = frozenset({NEVER_SENT, NEWER, BEHIND})
+SURELY_UNSENT = frozenset({NEVER_SENT})
 """Reasons of pending rows that were not sent by whoever had them."""
 STOPPED = "the turn that it was to stop has ended"
 NOT_AWAITED = "the runtime no longer waits for it"
@@ -37,7 +37,7 @@ class Plan:
     """The fate of one pending row."""
 
     row: Send
-    fate: Literal["send", "later", "moot", "unknown"]
+    fate: Literal["send", "later", "moot", "unknown", "dead"]
     """`later` is planned again with the next page."""
     reason: str | None = None
     leave_before: datetime | None = None
@@ -108,6 +108,8 @@ def plan_resend(
     for row in sorted(rows, key=lambda row: row.sequence):
         event = row.envelope.event
         match event:
+            case _ if row.envelope.stored_kind is not None:
+                plans.append(Plan(row, "dead", f"this release cannot read the event ({row.envelope.stored_kind})"))
             case ToolFinished():
                 why = None if row.sequence in asked_again else _why_over(row, event, memory, capabilities)
                 plans.append(Plan(row, "moot", why) if why else Plan(row, "send"))
@@ -219,16 +221,6 @@ class Lanes:
                         del self._waiting[lane]
                     return first
         return None
-
-    def remove(self, unwanted: Callable[[Transmit], bool]) -> list[Transmit]:
-        """Let some wait here no longer; answers which."""
-        gone = [item for item in self if unwanted(item)]
-        self.count -= len(gone)
-        for lane in [lane for lane in self._waiting if gone]:
-            line = deque([item for item in self._waiting.pop(lane) if item not in gone])
-            if line:
-                self._waiting[lane] = line
-        return gone
 
     def __iter__(self) -> Iterator[Transmit]:
         return (item for lane in sorted(self._waiting) for item in self._waiting[lane])

@@ -289,7 +289,6 @@ class StepBuilder:
             self.partial,
             self.live,
             self.start,
-            base.complete,
         )
 
     def step(self, *, fence: int, snapshot: bytes | None = None) -> Step:
@@ -305,17 +304,10 @@ class StepBuilder:
             tuple(self._keeps),
             self.cursor,
             snapshot,
-            self._keep_from if snapshot is not None else None,
             state if state != self.base.listed else None,
             fence,
             self.base.last_sequence if self.events else None,
         )
-
-    @property
-    def _keep_from(self) -> int | None:
-        """Say from where on a newer release needs the events; of what is closed nothing is folded any more."""
-        complete = self.base.complete
-        return None if complete is None or self.memory.closed else complete.sequence + 1
 
     @property
     def _listed(self) -> str:

@@ -363,14 +363,6 @@ def _end_of(text: str) -> str:
 
 
 @frozen
-class Complete:
-    """A snapshot from which a newer release folds anew; events behind it are kept for that."""
-
-    sequence: int
-    snapshot: bytes
-
-
-@frozen
 class SessionView:
     """All that decisions about a session rest on: its identity, its memory and its open calls."""
 
@@ -394,8 +386,6 @@ class SessionView:
     """False while a link replays history: nothing of it is acted on."""
     start: Start = Start()
     """Whether the runtime has started, as this link has told; not on record."""
-    complete: Complete | None = None
-    """The newest memory that lacks nothing, where this one was folded without what only a newer release can read."""
 
 
 def first_state(capabilities: Capabilities) -> str:

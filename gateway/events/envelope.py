@@ -136,7 +136,7 @@ def to_json(envelope: Envelope) -> dict[str, Any]:
 def to_copy(envelope: Envelope) -> tuple[str, dict[str, Any]]:
     """Shape an envelope for those who get copies: its kind, and its JSON.
 
-    What this release cannot read leaves as the release that wrote it would say it.
+    An event that this release cannot read keeps its own kind and content.
     """
     if envelope.stored_kind is None:
         return envelope.event.kind, to_json(envelope)

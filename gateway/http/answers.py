@@ -1,7 +1,6 @@
 """The shapes of all answers: what the documentation says of them, and what `views` shows of rows. Pure.
 
-States, lanes and `answer_to` are texts besides those that this release knows: a newer one may have written others, and
-clients of this one read what a newer one answers.
+States, lanes and `answer_to` are open texts, so that a client of this release can read responses of a newer gateway.
 """
 
 from dataclasses import dataclass

@@ -57,9 +57,6 @@ class Interactions:
             raise NotFound(f"no interaction {interaction_id!r}")
         if row.state != "waiting":
             raise Conflict(f"this question is {row.state} and takes no answer any more")
-        asked = await show(self._engine, row)
-        if asked is not None and asked.asked.stored_kind is not None:
-            raise Conflict("this question was written by a newer release, and waits for it")
         worker = await self._directory.worker(row.session_id)
         await self._directory.ask(worker, AnswerGiven(interaction_id, body, by, reply_slot()))
         answered = await self._engine.interaction(interaction_id)

@@ -111,8 +111,6 @@ def decide(step: Step, events: Sequence[EventRecord], *, known: Known, writes: W
     interactions = _interactions(step.interactions, session_id) if step.interactions else ()
     answers = [_answer(keep, session_id, numbers) for keep in step.keeps] if step.keeps else ()
     changes = _send_changes(step.send_changes, session_id, sequence) if step.send_changes else ()
-    if step.keep_from is not None:
-        _check_numbers(step.keep_from)
     sends = _sends(step.sends, session_id, numbers, writes.now) if step.sends else ()
 
     # From here on nothing fails.
@@ -123,7 +121,7 @@ def decide(step: Step, events: Sequence[EventRecord], *, known: Known, writes: W
     if step.cursor is not None:
         writes.cursors[session_id] = step.cursor
     if step.snapshot is not None:
-        writes.snapshots[session_id] = SnapshotRecord(session_id, step.snapshot, step.keep_from)
+        writes.snapshots[session_id] = SnapshotRecord(session_id, step.snapshot)
     writes.events += records
     writes.keys |= keys
     writes.calls |= calls

@@ -238,8 +238,7 @@ TRANSITIONS: Mapping[str, Mapping[Signal, frozenset[CallState]]] = {
 }
 """Which signal may lead where. A settled call stays as it is; an operator may clear it off the dead letters.
 
-This is the machine: the core and the stores change a call by `changed` and in no other way. A state that only a newer
-release knows is not in it, and left by nothing that this one knows.
+This is the machine: the core and the stores change a call by `changed` and in no other way.
 """
 
 OPEN_STATES: tuple[str, ...] = tuple(state for state, ways in TRANSITIONS.items() if "settle" in ways)
@@ -300,7 +299,7 @@ def state_after(call: Call, change: CallChange) -> CallState:
         Stale: the call is not, or no longer, in a state that the change is allowed in.
     """
     signal = _SIGNALS[type(change)]
-    allowed = TRANSITIONS.get(call.state, {}).get(signal)
+    allowed = TRANSITIONS[call.state].get(signal)
     if not allowed:
         raise Stale(f"call {change.call_id!r} is {call.state}, which no {signal} can follow")
     if isinstance(change, Settle):
@@ -320,8 +319,7 @@ def opened(known: Call | None, call: Call, index: int | None, *, now: datetime, 
     """
     if known is not None:
         raise Stale(f"call {call.call_id!r} exists")
-    # One that only a newer release knows is not of this table.
-    if call.state in TRANSITIONS and call.state not in BORN:
+    if call.state not in BORN:
         raise Stale(f"call {call.call_id!r} cannot begin as {call.state}")
     sequence = call.request_sequence if index is None else sequence_of(index, numbers)
     if sequence < 1:

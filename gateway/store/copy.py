@@ -16,9 +16,6 @@ from gateway.store.records import (
     SnapshotRecord,
 )
 
-NEWER = "move it with the release that made it, which knows all of its tables"
-"""What to do about a store that this release can work on and not copy."""
-
 PAGE = 200
 """Rows in memory at once; each is at most one event large."""
 

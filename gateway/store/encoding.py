@@ -22,7 +22,6 @@ from gateway.events import EVENT, UNKNOWN_KIND, CallId, Envelope, Event, Loss, O
 from gateway.events.envelope import is_own, write_around
 from gateway.json_values import LONG, is_simple
 from gateway.store.records import EventRecord, micros, moment
-from gateway.store.step import NEWER
 
 ERASED = "erased"
 """The channel of the opaque event that an erased one reads back as."""
@@ -34,6 +33,7 @@ _ORIGIN = frozenset(Origin.__annotations__)
 _NATIVE = [name for name in Origin.__annotations__ if name not in {"adapter", "protocol"}]
 """What only some runtimes say of what they say."""
 _LONGEST_LOSS = 500
+UNREADABLE_LOSS = "a loss in a form that this release does not know"
 
 ListName = Literal["sessions", "calls", "sends", "interactions"]
 _MARKS: dict[ListName, bytes] = {"sessions": b" ", "calls": b"\t", "sends": b"\r", "interactions": b"\n"}
@@ -117,7 +117,7 @@ def _is_finite(value: Any) -> bool:
 def decode_envelope(record: EventRecord) -> Envelope:
     """Build the envelope of a kept event again; whatever its bytes are, it can be read.
 
-    What another release has written in a way that this one does not know reads back as opaque.
+    An event of a kind or form that this release does not know reads back as opaque.
     """
     about = _read_about(record.about) if record.about else {}
     event, stored_kind = _decode_event(record)
@@ -186,7 +186,7 @@ def _read_loss(told: Any) -> Loss:
         return Loss.model_validate(told)
     except ValidationError:
         said = orjson.dumps(told).decode()[:_LONGEST_LOSS]
-        return Loss(how="narrowed", path="", note=f"{NEWER}: {said}")
+        return Loss(how="narrowed", path="", note=f"{UNREADABLE_LOSS}: {said}")
 
 
 def is_erased(event: Event) -> bool:

@@ -243,7 +243,7 @@ class MemoryEngine:
     async def dismiss(self, session_id: SessionId, sequence: int, target: str, *, reason: str) -> bool:
         place = (session_id, sequence, target)
         send = self._tables.sends.get(place)
-        if send is None or not send.is_listed:
+        if send is None or send.state not in DEAD_STATES:
             return False
         self._tables.sends[place] = replace(send, state="moot", due_at=None, reason=reason)
         return True
@@ -253,7 +253,7 @@ class MemoryEngine:
         found = [
             record
             for record in self._tables.sends.values()
-            if record.is_listed and (after is None or _age(record) < after) and self._wanted(record, which)
+            if record.state in DEAD_STATES and (after is None or _age(record) < after) and self._wanted(record, which)
         ]
         rows, cursor = _cut("sends", sorted(found, key=_age, reverse=True), page, _age)
         return [self._show(record) for record in rows], cursor

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from gateway.clock import Clock
 from gateway.events import CallId, InteractionId, SessionId
 from gateway.store.apply import CLOSED, DedupeKey, Writes
-from gateway.store.call import ENDED_STATES, Call
+from gateway.store.call import OPEN_STATES, Call
 from gateway.store.encoding import NOTHING_LEFT, decode_envelope, strip_about
 from gateway.store.records import (
     EventRecord,
@@ -22,7 +22,7 @@ from gateway.store.records import (
 from gateway.store.retention import Item, RemovedRows, Shelf
 from gateway.store.roster import Roster
 from gateway.store.rows import Send, SessionRow, StoredAnswer
-from gateway.store.step import RUNTIME, SEND_STATES
+from gateway.store.step import RUNTIME
 
 
 @dataclass(slots=True)
@@ -38,7 +38,6 @@ class Shelved:
     updated_at: int
     cursor: str | None = None
     snapshot: bytes | None = None
-    keep_from: int | None = None
     owner: str | None = None
     events: list[EventRecord] = field(default_factory=list[EventRecord])
 
@@ -105,7 +104,7 @@ class Tables:
             session.updated_at = writes.now
             session.cursor = writes.cursors.get(session_id, session.cursor)
             if snapshot := writes.snapshots.get(session_id):
-                session.snapshot, session.keep_from = snapshot.snapshot, snapshot.keep_from
+                session.snapshot = snapshot.snapshot
         for record in writes.events:
             self.sessions[record.session_id].events.append(record)
         self.keys |= writes.keys
@@ -144,7 +143,7 @@ class Tables:
         """Take the bodies out of a session's events, and what was copied from them; what is left of it is not sent."""
         session = self.sessions[session_id]
         session.events = [record._replace(body=None, about=strip_about(record.about)) for record in session.events]
-        session.snapshot = session.keep_from = None
+        session.snapshot = None
         size = sum(record.size for record in session.events)
         session.head = session.head._replace(size=size)
         for call in self.calls.values():
@@ -171,22 +170,13 @@ class Tables:
     def shelves(self, copies_from: int) -> list[Shelf]:
         """List the sessions that have events left, with what must stay; older copies are waited for no more."""
         floors: dict[SessionId, int] = {}
-        # What only a newer release knows how to go on with stays for it.
-        needed = [
-            (call.session_id, call.request_sequence) for call in self.calls.values() if call.state not in ENDED_STATES
-        ]
+        needed = [(call.session_id, call.request_sequence) for call in self.calls.values() if call.state in OPEN_STATES]
         needed += [
             (send.session_id, send.sequence)
             for send in self.sends.values()
-            if (send.state == "pending" and (send.target == RUNTIME or micros(send.created_at) >= copies_from))
-            or send.state not in SEND_STATES
+            if send.state == "pending" and (send.target == RUNTIME or micros(send.created_at) >= copies_from)
         ]
-        needed += [
-            (one.session_id, one.request_seq)
-            for one in self.interactions.values()
-            if one.state not in {"answered", "expired", "moot"}
-        ]
-        needed += [(name, kept.keep_from) for name, kept in self.sessions.items() if kept.keep_from is not None]
+        needed += [(one.session_id, one.request_seq) for one in self.interactions.values() if one.state == "waiting"]
         for session_id, seq in needed:
             floors[session_id] = min(seq, floors.get(session_id, seq))
         return [

@@ -138,7 +138,7 @@ class Ledger(Protocol):
         ...
 
     async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[Send], str | None]:
-        """List rows that are refused, unknown or dead, or that wait for a newer release (`NEWER`), newest first."""
+        """List rows that are refused, unknown or dead, newest first."""
         ...
 
     async def interactions(

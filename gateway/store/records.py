@@ -80,7 +80,6 @@ class SnapshotRecord(NamedTuple):
 
     session_id: SessionId
     snapshot: bytes
-    keep_from: int | None
 
 
 class AnswerRecord(NamedTuple):

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from gateway.events import Envelope, InteractionId, SessionId
 from gateway.events.frozen import frozen
-from gateway.store.step import NEWER, SEND_STATES, InteractionState, Lane, SendState
+from gateway.store.step import InteractionState, Lane, SendState
 
 NO_NOTES: Mapping[str, str] = MappingProxyType({})
 
@@ -71,18 +71,6 @@ class Send:
     reason: str | None
     envelope: Envelope
     created_at: datetime
-
-    @property
-    def is_listed(self) -> bool:
-        """Whether it waits for an operator, as `LISTED` says."""
-        if self.state == "pending":
-            return self.reason == NEWER
-        return self.state not in {"delivered", "moot"}
-
-    @property
-    def waits(self) -> bool:
-        """Whether only a newer release can go on with it."""
-        return self.state not in SEND_STATES or (self.state == "pending" and self.reason == NEWER)
 
 
 @frozen

@@ -1,7 +1,7 @@
 """What may be written about a session: a Step, with its events and every change that goes in with them. Pure."""
 
 from datetime import datetime
-from typing import Literal, get_args
+from typing import Literal
 
 from gateway.events import Envelope, InteractionId, SessionId
 from gateway.events.frozen import frozen
@@ -9,15 +9,7 @@ from gateway.store.call import CallChange
 
 SendState = Literal["pending", "delivered", "refused", "moot", "unknown", "dead"]
 Lane = Literal["urgent", "turn", "new_work"]
-SEND_STATES: frozenset[str] = frozenset(get_args(SendState))
 InteractionState = Literal["waiting", "answered", "expired", "moot"]
-
-NEWER = "written by a newer release"
-"""The reason on a pending row that waits for the release that wrote it, since this one cannot read its event; no row
-behind it in its lane overtakes it. It was not sent since, and is once that release is back."""
-
-BEHIND = "waits behind an event of a newer release"
-"""The reason on a pending row that was not sent, because one with `NEWER` stands before it in its lane."""
 
 RUNTIME = "runtime"
 """The outbound target that is the session's own runtime; the others are `HANDOVER` and `destination:NAME`."""
@@ -94,8 +86,6 @@ class Step:
     keeps: tuple[Keep, ...] = ()
     cursor: str | None = None
     snapshot: bytes | None = None
-    keep_from: int | None = None
-    """With a snapshot: the first event that must stay, because a newer release will fold it anew; None for none."""
     state: str | None = None
     """The session's own state for lists (`running`, `idle`, `closed`, ...)."""
     fence: int | None = None

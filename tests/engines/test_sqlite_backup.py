@@ -527,7 +527,7 @@ def _damaged(path: Path) -> None:
     [
         (_text, EngineUnusable, "not a database"),
         (_another_program, EngineUnusable, "not a database of Dragoman"),
-        (_newer, SchemaTooNew, "use the newer release"),
+        (_newer, SchemaTooNew, "run the newer release"),
         (_damaged, EngineUnusable, "damaged"),
         (_nothing, EngineUnusable, "there is no backup"),
     ],

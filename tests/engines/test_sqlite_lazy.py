@@ -19,9 +19,9 @@ from gateway.store.copy import TABLES
 from gateway.store.records import SnapshotRecord
 from gateway.store.rows import CallFilter, Page
 from gateway.store.sqlite import SqliteEngine, log
-from gateway.store.sqlite.backup import back_up, bump_fences, migrate, restore, schema_of
-from gateway.store.sqlite.held import PACKED, PLAIN, rows_of
-from gateway.store.sqlite.schema import MIGRATIONS, READABLE_FROM, open_writer
+from gateway.store.sqlite.backup import back_up, bump_fences, restore
+from gateway.store.sqlite.held import rows_of
+from gateway.store.sqlite.schema import open_writer
 from gateway.store.sqlite.transfer import sqlite_source
 from gateway.store.sqlite.tuning import SqliteTuning
 from gateway.store.step import RUNTIME, Enqueue, SendChange, Step
@@ -58,11 +58,6 @@ def path(tmp_path: Path) -> Path:
 def rows_in(path: Path, table: str) -> int:
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as file:
         return file.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608 - a name of the schema
-
-
-def readable_from(path: Path) -> int:
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as file:
-        return file.execute("SELECT readable_from FROM schema_version ORDER BY n DESC LIMIT 1").fetchone()[0]
 
 
 async def write(engine: SqliteEngine) -> None:
@@ -217,32 +212,15 @@ def test_entries_that_just_fill_a_slot_or_just_do_not_are_all_read_again(path: P
     with closing(open_writer(path)) as connection:
         behind = log.Behind(LATER)
         for size in range(1_800, 1_950):
-            written = log.Log(connection, behind, len(MIGRATIONS))
+            written = log.Log(connection, behind)
             # The first leaves from many bytes to none of its slot, and the second is in it or in the next.
             for content in (b"x" * size, b"", b"y" * 9_000, b"x" * size):
                 writes = Writes(size)
-                writes.snapshots[ALICE] = SnapshotRecord(ALICE, content, size)
+                writes.snapshots[ALICE] = SnapshotRecord(ALICE, content)
                 behind.append(written.append(rows_of(writes, {}), 1))
             assert log.replay(connection) == 4
-            assert connection.execute("SELECT snapshot, keep_from FROM snapshots").fetchall() == [(content, size)]
+            assert connection.execute("SELECT snapshot FROM snapshots").fetchall() == [(content,)]
             behind.clear()
-
-
-async def test_an_older_release_reads_a_file_only_while_nothing_waits_in_it(path: Path, tmp_path: Path) -> None:
-    async with engine_at(path) as engine:
-        assert readable_from(path) == READABLE_FROM
-        await write(engine)
-        assert readable_from(path) == len(MIGRATIONS)
-        await engine.set_note("a", "task")
-        # It would have to be written twice in each second otherwise.
-        assert readable_from(path) == len(MIGRATIONS)
-        await asyncio.to_thread(back_up, path, tmp_path / "copy.db", force=False)
-        assert (readable_from(tmp_path / "copy.db"), rows_in(tmp_path / "copy.db", "steps")) == (READABLE_FROM, 0)
-    assert (readable_from(path), rows_in(path, "steps")) == (READABLE_FROM, 0)
-    async with killed(tmp_path / "killed.db") as left:
-        assert readable_from(left) == len(MIGRATIONS)
-        assert migrate(left) == (len(MIGRATIONS), len(MIGRATIONS))
-        assert (readable_from(left), rows_in(left, "steps"), rows_in(left, "calls")) == (READABLE_FROM, 0, 1)
 
 
 async def test_a_backup_of_a_busy_gateway_has_what_was_committed_before(path: Path, tmp_path: Path) -> None:
@@ -291,21 +269,6 @@ async def test_steps_that_this_release_has_left_are_read_by_every_later_one(path
         await is_all_there(engine)
 
 
-async def test_steps_of_a_format_that_is_not_known_are_refused_and_left_alone(path: Path) -> None:
-    async with killed(path) as left:
-        with closing(sqlite3.connect(left)) as file, file:
-            # The number of the round comes first, then the format of the first entry.
-            ((slot,),) = file.execute("SELECT part FROM steps WHERE id = 1").fetchall()
-            known, unknown = (number.to_bytes(2, "big") for number in (PLAIN, PACKED + 1))
-            assert slot[8:10] == known
-            file.execute("UPDATE steps SET part = ? WHERE id = 1", (slot[:8] + unknown + slot[10:],))
-        with pytest.raises(EngineUnusable, match=f"format {PACKED + 1} wait in the database"):
-            async with engine_at(left):
-                pass
-        assert schema_of(left) == len(MIGRATIONS)
-        assert rows_in(left, "steps") > 1
-
-
 # Tables that cannot be written
 
 
@@ -352,7 +315,6 @@ async def test_an_engine_that_cannot_bring_its_tables_up_to_date_leaves_the_step
     async with engine_at(path) as engine:
         await write(engine)
         refuse(path)
-    assert readable_from(path) == len(MIGRATIONS)
     with pytest.raises(EngineUnusable, match="no room"):
         async with engine_at(path):
             pass

@@ -33,7 +33,6 @@ from gateway.store.rows import Page, Send, SessionFilter
 from gateway.store.sqlite import SqliteEngine
 from gateway.store.sqlite.tuning import SqliteTuning
 from gateway.store.step import (
-    NEWER,
     RUNTIME,
     Enqueue,
     InteractionChange,
@@ -67,7 +66,7 @@ targets = st.sampled_from([RUNTIME, COPIES])
 states: st.SearchStrategy[SendState] = st.sampled_from(
     ["pending", "pending", "delivered", "refused", "moot", "unknown", "dead"]
 )
-reasons = st.sampled_from([None, "why", NEWER])
+reasons = st.sampled_from([None, "why"])
 
 
 def _home(call_id: CallId) -> SessionId:
@@ -272,7 +271,7 @@ class Pair:
             )
             kept = {name: one for name, one in tables.sessions.items() if one.snapshot is not None}
             assert _rows(file, "snapshots", "session_id") == [
-                (name, one.snapshot, one.keep_from) for name, one in sorted(kept.items())
+                (name, one.snapshot) for name, one in sorted(kept.items())
             ]
             columns = "session_id, state, last_seq, min_seq, fence, size, cursor, updated_at, owner"
             assert _rows(file, "sessions", "session_id", columns) == [

@@ -188,14 +188,6 @@ async def go_on(here: Upgrade, written: Written, release: Release) -> None:
     assert "Traceback" not in one.log.read_text()
 
 
-async def come_back(here: Upgrade, written: Written, release: Release) -> None:
-    """Let a release open what another one has gone on with, read all of it, and work."""
-    one = await here.fleet.serve("is-back", release=release)
-    await one.wait_carries(written.session_id)
-    assert (await ended(await here.scene.agent.call("free", {"n": 3}))).outcome == "success"
-    await _is_whole(one, written)
-
-
 async def _is_whole(one: Serving, written: Written) -> None:
     """Nothing is lost, doubled, or unreadable."""
     for session_id in (written.session_id, written.closed_id, written.herm_id):

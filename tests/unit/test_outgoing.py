@@ -27,7 +27,7 @@ from gateway.runtime.session.outgoing import (
 from gateway.runtime.session.results import Meaning, read_result
 from gateway.runtime.session.signals import Delivered, Held
 from gateway.store.rows import Send
-from gateway.store.step import BEHIND, NEWER, RUNTIME, Lane
+from gateway.store.step import RUNTIME, Lane
 from gateway.testing.conformance.engine_words import FakeClock
 from tests.unit.core.harness import HUMA_0_2, OPENHANDS, START, Harness
 
@@ -401,14 +401,12 @@ def test_a_page_that_could_not_be_read_is_read_again_for_whoever_had_asked() -> 
     assert session.leaves() == 1
 
 
-def test_what_a_newer_release_wrote_holds_up_its_own_lane_alone() -> None:
+def test_an_event_of_an_unknown_kind_is_never_sent_and_holds_up_nothing() -> None:
     session = Session()
-    session.up(row(1, "turn", kind="weather.changed"), row(2, "turn"), row(3, "urgent"))
-    assert session.posted == [Delivered((1,), RUNTIME, "pending", NEWER)]
-    session.add(4)
-    assert session.posted[1:] == [Delivered((4,), RUNTIME, "pending", BEHIND)]
-    assert [session.leaves(), session.next()] == [3, IDLE]
-    assert session.out.waiting == 4
+    session.up(row(1, "turn", kind="weather.changed"), row(2, "turn"))
+    reason = "this release cannot read the event (weather.changed)"
+    assert session.posted == [Delivered((1,), RUNTIME, "dead", reason)]
+    assert [session.leaves(), session.next()] == [2, IDLE]
 
 
 def test_what_must_wait_for_the_start_of_a_runtime_is_marked_once_as_never_sent() -> None:
@@ -417,14 +415,3 @@ def test_what_must_wait_for_the_start_of_a_runtime_is_marked_once_as_never_sent(
     assert session.posted == [Held((1,))]
     session.add(1)
     assert session.posted == [Held((1,))]
-
-
-def test_what_comes_while_the_ledger_is_read_waits_behind_what_a_newer_release_wrote() -> None:
-    session = Session()
-    session.out.link_up()
-    reading = session.out.begin_reading()
-    session.add(5)
-    page = [row(1, kind="weather.changed")]
-    session.tell(session.out.take(reading, page, {}, session.view, now=START))
-    assert session.posted == [Delivered((5,), RUNTIME, "pending", BEHIND), Delivered((1,), RUNTIME, "pending", NEWER)]
-    assert session.next() == IDLE

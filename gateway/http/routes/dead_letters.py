@@ -26,8 +26,8 @@ async def list_dead_letters(gateway: GatewayDep, query: Annotated[DeadLettersQue
     """List what did not get through.
 
     Calls that ended without an answer of their executor (with `unknown`: they may have been done), then deliveries
-    that were refused, given up, or of which nobody knows whether they arrived, or that wait for the newer release that
-    wrote them (`pending`); each kind newest first, with what an operator should do. All filters must match.
+    that were refused, given up, or of which nobody knows whether they arrived; each kind newest first, with what an
+    operator should do. All filters must match.
     """
     rows, after = await gateway.dead_letters.list(query.which(), Page(query.limit, query.after))
     return listing([show_dead_letter(row) for row in rows], after)

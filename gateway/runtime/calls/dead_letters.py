@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
-from gateway.errors import Conflict, DragomanError, Elsewhere, EngineUnavailable, InvalidRequest, NotFound
+from gateway.errors import DragomanError, Elsewhere, EngineUnavailable, InvalidRequest, NotFound
 from gateway.events import CallId, SessionId
 from gateway.runtime.calls.history import load_history
 from gateway.runtime.views import CallHistory
@@ -84,11 +84,6 @@ def advise(row: Call | Send) -> str:
             )
         case Call():
             return f"It was not done. Redrive it once executor {row.executor!r} answers again."
-        case Send(waits=True):
-            return (
-                "A newer release wrote this, and it waits for that release; what follows it in its lane waits too. Run "
-                "that release again, or dismiss it."
-            )
         case Send(target="runtime", state="unknown"):
             return (
                 "Nobody knows whether the runtime has got this. Look at what the agent did next: redrive it if it is "
@@ -166,8 +161,6 @@ class DeadLetters:
         row = await self._find(letter)
         if isinstance(row, Call):
             return await self._redrive(row.call_id, new_key=new_key, deliver=deliver)
-        if row.waits:
-            raise Conflict("a newer release wrote this, and says it once it runs again; dismiss it if it is not wanted")
         await self._redeliver(row.session_id, row.sequence, row.target)
         return replace(row, state="pending", reason=None)
 
@@ -223,7 +216,7 @@ class DeadLetters:
         number, _, target = rest.partition(":")
         if number.isascii() and number.isdigit() and len(number) < 19:
             for send in await self._engine.sends_of(SessionId(session_id), int(number)):
-                if send.target == target and (send.state in DEAD_SENDS or send.waits):
+                if send.target == target and send.state in DEAD_SENDS:
                     return send
         raise NotFound(
             f"no dead letter {letter!r}: no such delivery, or it got through, or it is tried again or dismissed"

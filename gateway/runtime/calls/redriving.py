@@ -45,7 +45,7 @@ class Redriving:
             found = ()
         request = found[0].event if found else None
         if found and found[0].stored_kind is not None:
-            raise Conflict("the request of this call was written by a newer release: redrive it with that release")
+            raise Conflict("this release cannot read the request of this call")
         if not isinstance(request, ToolRequested):
             raise Gone("the arguments of this call were removed", first_sequence=row.request_sequence + 1)
         worker = await self._directory.worker(row.session_id)
@@ -84,8 +84,6 @@ class Redriving:
             reason = dismissed(row, by=by, at=now)
             if not await self._engine.dismiss(row.session_id, row.sequence, row.target, reason=reason):
                 raise Conflict("this delivery was tried again or dismissed meanwhile")
-            if row.waits and (carried := self._directory.carried(row.session_id)) is not None:
-                carried.worker.reread_unsent()
             return replace(row, state="moot", due_at=None, reason=reason)
         carried = self._directory.carried(row.session_id)
         if carried is not None:

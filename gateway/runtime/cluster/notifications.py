@@ -129,7 +129,7 @@ def _hear(listeners: Listeners, topic: str | None) -> None:
         session_id, _, numbered = names.partition(":")
         guard_call("notifications", listeners.live)(session_id, numbered.partition(":")[2])
         return
-    # A newer release may say what this one does not know.
+    # A notification of an unknown kind has no listener.
     hear = listeners.named.get(cast("Kind", kind))
     if hear is not None and names:
         guard_call("notifications", hear)(names.split(","))

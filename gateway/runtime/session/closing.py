@@ -81,7 +81,7 @@ class Closing:
             runtime=runtime,
         )
         lifecycle.close(runtime, builder, reason=reason)
-        snapshot = to_snapshot(builder.last_sequence, builder.memory, view.complete)
+        snapshot = to_snapshot(builder.last_sequence, builder.memory)
         committed = await shared.engine.commit(builder.step(fence=taken.fence, snapshot=snapshot))
         for effect in builder.effects:
             if isinstance(effect, Release):

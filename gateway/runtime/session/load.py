@@ -7,8 +7,8 @@ from datetime import datetime
 from gateway.core.callers import id_of
 from gateway.core.fold import fold
 from gateway.core.session import RuntimeContext
-from gateway.core.snapshots import from_snapshot, to_snapshot
-from gateway.core.state import Complete, SessionView
+from gateway.core.snapshots import from_snapshot
+from gateway.core.state import SessionView
 from gateway.errors import MalformedFrame, NotFound, Truncated
 from gateway.events import Envelope, SessionId, ToolRequested
 from gateway.events.weight import weight
@@ -39,7 +39,7 @@ async def load_view(engine: Engine, session_id: SessionId) -> SessionView:
     row = await engine.session(session_id)
     if row is None:
         raise NotFound(f"no session {session_id}")
-    after, memory, complete = from_snapshot(row.snapshot)
+    after, memory = from_snapshot(row.snapshot)
     while True:
         try:
             page = await engine.read(session_id, after=after, limit=_PAGE)
@@ -47,9 +47,6 @@ async def load_view(engine: Engine, session_id: SessionId) -> SessionView:
             after = exc.first_sequence - 1
             continue
         for envelope in page:
-            if envelope.stored_kind is not None and complete is None:
-                before = envelope.sequence - 1
-                complete = Complete(before, to_snapshot(before, memory))
             memory = fold(memory, envelope)
         if len(page) < _PAGE:
             break
@@ -63,7 +60,6 @@ async def load_view(engine: Engine, session_id: SessionId) -> SessionView:
         calls={call.call_id: call for call in opened},
         last_sequence=row.last_sequence,
         cursor=row.cursor,
-        complete=complete,
         listed=row.state,
     )
 
@@ -131,5 +127,5 @@ async def _open_call(engine: Engine, session: SessionRow, call: Call) -> Call:
     if isinstance(request, ToolRequested):
         origin = found[0].origin if call.answer_to == "caller" else None
         return replace(call, arguments=request.arguments, size=weight(request.arguments), origin=origin)
-    # Erased, damaged, or written by a newer release; whatever it asked for, it still ends.
+    # Erased, damaged, or of an unknown kind; the call still ends.
     return call

@@ -24,15 +24,14 @@ from gateway.events import Envelope
 from gateway.guard import FAULTS, as_future, guard, guard_call, in_time, is_fault
 from gateway.runtime.observe import excerpt
 from gateway.runtime.session.load import when_posted
-from gateway.runtime.session.outgoing import FEW, PAGE, Idle, Outgoing, Overdue, Read
+from gateway.runtime.session.outgoing import PAGE, Idle, Outgoing, Overdue, Read
 from gateway.runtime.session.permit import Permit
 from gateway.runtime.session.results import SENT, read_result
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.session.signals import Delivered, Signal
-from gateway.store.step import NEWER, RUNTIME
+from gateway.store.step import RUNTIME
 
 _RETRY_LOAD = 1.0
-_LOOK_AGAIN = 30.0
 _SLACK = 0.25
 """Part of a window for which its end waits for something that leaves anyhow, which takes the question along."""
 _STATES: tuple[str, ...] = get_args(ReceiptState)
@@ -83,7 +82,6 @@ class Outbox:
         self._ripe_at = 0.0
         """When the window is over that this timer is for; it rings later."""
         self._patience: asyncio.TimerHandle | None = None
-        self._looking: asyncio.TimerHandle | None = None
 
     def reconfigure(self, runtime: RuntimeContext, log: FilteringBoundLogger) -> None:
         """Use another configuration from now on."""
@@ -152,8 +150,8 @@ class Outbox:
         self._link = self._corkable = None
         self.post_marks()
         self.outgoing.link_down(refused=refused)
-        running = (self._sender, self._proof, self._proof_hangs, self._ripening, self._patience, self._looking)
-        self._sender = self._proof = self._proof_hangs = self._ripening = self._patience = self._looking = None
+        running = (self._sender, self._proof, self._proof_hangs, self._ripening, self._patience)
+        self._sender = self._proof = self._proof_hangs = self._ripening = self._patience = None
         for one in running:
             if one is not None:
                 one.cancel()
@@ -369,19 +367,7 @@ class Outbox:
             self.outgoing.reading_failed(reading)
             await asyncio.sleep(_RETRY_LOAD)
             return
-        signals = self.outgoing.take(reading, page, posted, self.view, now=self._shared.clock.now())
-        for signal in signals:
-            if isinstance(signal, Delivered) and signal.reason == NEWER:
-                waiting = signal.sequences[:FEW]
-                self._log.warning("events wait for the newer release that wrote them", sequences=waiting)
-            self._post(signal)
-        if self.outgoing.aside.waiting and self._looking is None:
-            self._looking = asyncio.get_running_loop().call_later(_LOOK_AGAIN, guard_call("outbox", self._read_again))
-
-    def _read_again(self) -> None:
-        """Another process may have dismissed what others waited behind."""
-        self._looking = None
-        self.reload()
+        self._tell(self.outgoing.take(reading, page, posted, self.view, now=self._shared.clock.now()))
 
     # Where silence means delivery ------------------------------------------------------------------------
 

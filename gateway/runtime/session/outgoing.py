@@ -34,7 +34,6 @@ from gateway.core.state import SessionView
 from gateway.errors import CannotExpress
 from gateway.events.frozen import frozen
 from gateway.events.weight import weight
-from gateway.runtime.session.aside import Aside
 from gateway.runtime.session.on_the_way import NOTHING, PORTION, OnTheWay
 from gateway.runtime.session.results import Meaning
 from gateway.runtime.session.signals import Delivered, Held, Signal
@@ -104,7 +103,7 @@ class Outgoing:
         self.waiting_since: float | None = None
         self.begun = False
         """Whether new work waits for a word on the turn that the last message began."""
-        self.way, self.aside = OnTheWay(), Aside()
+        self.way = OnTheWay()
         self.lanes = Lanes(in_order=runtime.capabilities.replaces_context)
         self._first: Transmit | None = None
         """What the next link is told before everything else."""
@@ -137,12 +136,12 @@ class Outgoing:
     def new_work(self) -> int:
         """How many messages wait, those included that the ledger alone keeps while there is no link."""
         here = sum(item.lane == "new_work" for item in self.lanes)
-        return here + self._stored_work + len(self.aside.waiting.get("new_work", ()))
+        return here + self._stored_work
 
     @property
     def waiting(self) -> int:
         """How many events are not known to be delivered, those included that the ledger alone keeps."""
-        return self.lanes.count + len(self._owed) + len(self.way.sent) + self._stored + self.aside.count
+        return self.lanes.count + len(self._owed) + len(self.way.sent) + self._stored
 
     def all_held(self, view: SessionView) -> bool:
         """Whether nothing can leave right now."""
@@ -163,11 +162,9 @@ class Outgoing:
             signals = self._mark_unsent([item])
         here = self.lanes.count
         room = here < FEW or (here < MOST_QUEUED and all(_size(frame) <= _LARGE for frame in item.frames))
-        if self.linked and not self._more and item.lane not in self.aside.waiting and room:
+        if self.linked and not self._more and room:
             self._queued[item.sequence] = None
             self.lanes.add(item)
-        elif item.lane in self.aside.waiting:
-            return (*signals, self.aside.add(item))
         else:
             self._more = self._more or self.linked
             self._stored += 1
@@ -214,7 +211,6 @@ class Outgoing:
         self.refused = self.refused or refused
         self.linked = False
         self._stored_work, self._stored = self.new_work, self.waiting
-        self.aside.clear()
         self.lanes = Lanes(in_order=self.runtime.capabilities.replaces_context)
         self._owed = ()
         self._queued.clear()
@@ -320,7 +316,7 @@ class Outgoing:
         """The ledger is about to be read."""
         self._loaded = True
         # What was sent stays pending until it is known to be delivered, and is read again each time.
-        limit = PAGE + len(self._queued) + self.aside.count
+        limit = PAGE + len(self._queued)
         # The fate of some is put on record while the page is read, which may still show them as pending.
         reading = Reading(limit, frozenset(self._queued), self._again, self._stored)
         self._again = NOTHING
@@ -340,17 +336,15 @@ class Outgoing:
         now: datetime,
     ) -> Sequence[Signal]:
         """Put what is pending in its place, without what is queued already; `posted` is when messages were."""
-        rows, late, signals = self.aside.part(page, self.lanes.remove)
-        for item in late:
-            self._queued.pop(item.sequence, None)
+        signals: list[Signal] = []
         # What was left to the ledger meanwhile may have come too late for this page.
         self._more = len(page) >= reading.limit or self._stored != reading.stored
         self._stored_work = 0
         if self._more:
-            self._again |= reading.again - {row.sequence for row in rows}
+            self._again |= reading.again - {row.sequence for row in page}
         left = (self.way.sequences | self.way.settling.keys()) - reading.again
         known = reading.known | self._queued.keys() | left
-        found = [row for row in rows if row.sequence not in known]
+        found = [row for row in page if row.sequence not in known]
         self._stored = max(0, self._stored - len(found)) if self._more else 0
         plans = plan_resend(
             [*self._owed, *found],

@@ -80,10 +80,7 @@ class StepRunner:
         self._timer = timer
         self._steps = steps
         self._feed = feed
-        # What a newer release needs is put on record at once, so that retention leaves it.
-        self._snapshot_at = (
-            view.last_sequence if view.complete is None else view.last_sequence - shared.tuning.snapshot_every
-        )
+        self._snapshot_at = view.last_sequence
 
     def what_is_left(self, kept: Sequence[Tried], said_again: Sequence[Tried]) -> Left:
         """Say what is to be decided about again; `kept` and `said_again` are what was so at the beginning already."""
@@ -194,7 +191,7 @@ class StepRunner:
             return None
         snapshot = None
         if due or builder.memory.closed:
-            snapshot = to_snapshot(builder.last_sequence, builder.memory, builder.base.complete)
+            snapshot = to_snapshot(builder.last_sequence, builder.memory)
         return builder.step(fence=fence, snapshot=snapshot)
 
     async def _look_at_fence(self, fence: int, fenced: Fenced) -> None:
@@ -257,8 +254,6 @@ class StepRunner:
                 known=live.last_sequence,
                 found=fresh.last_sequence,
             )
-        if fresh.complete is not None and live.complete is None:
-            self._snapshot_at = fresh.last_sequence - self._shared.tuning.snapshot_every
         if fresh.last_sequence > self._feed.last_sequence:
             # Followers have not been shown what somebody else has written.
             self._feed.skip_to(fresh.last_sequence)

@@ -222,10 +222,6 @@ class SessionWorker:
         """Offer a recorded event to the runtime again; its row is pending already."""
         self._outbox.again(sequence)
 
-    def reread_unsent(self) -> None:
-        """Look again for what may be sent: something else than this session has changed it."""
-        self._outbox.reload()
-
     @property
     def settled(self) -> bool:
         """Whether nothing waits inside: no signal to decide, no event to send."""

@@ -26,6 +26,7 @@ from gateway.store.postgres.notifier import PostgresNotifier
 from gateway.store.postgres.once import ExactlyOnce, Line
 from gateway.store.postgres.pool import Pool
 from gateway.store.postgres.schema import check, migrate
+from gateway.store.postgres.tables import MIGRATIONS
 from gateway.store.postgres.tuning import PRODUCTION, PostgresTuning
 from gateway.store.questions.answers import AnswersQuestions
 from gateway.store.questions.question import Question, T
@@ -74,7 +75,6 @@ class PostgresEngine(AnswersQuestions):
         self._notified_at = Address(direct_dsn or dsn, schema, tuning)
         self._now_open: _Open | None = None
         self._doubts: set[str] = set()
-        self._schema = 0
         self._stack = AsyncExitStack()
         self._probing = SharedProbe(self._address.place, self._probe, patience=tuning.probe)
 
@@ -112,7 +112,7 @@ class PostgresEngine(AnswersQuestions):
                 try:
                     link = await line.link()
                     found = await check(link)
-                    self._schema = await migrate(link)
+                    await migrate(link)
                     break
                 except EngineUnavailable as exc:
                     if loop.time() + pause > until:
@@ -131,7 +131,7 @@ class PostgresEngine(AnswersQuestions):
         self._doubts = doubts
         return {
             "place": self._address.place,
-            "schema": f"{self._address.schema} {self._schema}",
+            "schema": f"{self._address.schema} {len(MIGRATIONS)}",
             "pooler": "no" if self._address.direct else "yes",
             **found,
         }

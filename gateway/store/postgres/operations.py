@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from gateway.errors import EngineUnusable, OperatorError
 from gateway.settings.postgres_dsn import is_of_libpq
-from gateway.store.copy import NEWER, PAGE, TABLES, Row, Table
+from gateway.store.copy import PAGE, TABLES, Row, Table
 from gateway.store.postgres.connection import Address, Connection, connect
 from gateway.store.postgres.leases import INSTANCES
 from gateway.store.postgres.schema import check, migrate, reached
@@ -60,18 +60,20 @@ async def examine(address: Address) -> Examined:
     async with _linked(address) as link:
         found = await check(link)
         number = await reached(link) or 0
-        rows = await link.ask(INSTANCES) if number >= len(MIGRATIONS) else ()
+        rows = await link.ask(INSTANCES) if number == len(MIGRATIONS) else ()
         return Examined(found, number, [Instance(*row) for row in rows])
 
 
 async def bring_up_to_date(address: Address) -> tuple[int, int]:
-    """Migrate, also while gateways run; answers the schema before and after.
+    """Migrate; returns the schema before and after.
 
     Raises:
         EngineUnusable, EngineUnavailable, SchemaTooNew: as the engine itself.
     """
     async with _linked(address) as link:
-        return await reached(link) or 0, await migrate(link)
+        before = await reached(link) or 0
+        await migrate(link)
+        return before, len(MIGRATIONS)
 
 
 async def bump_fences(address: Address) -> int:
@@ -147,8 +149,7 @@ async def postgres_side(address: Address, *, filled: bool) -> AsyncGenerator[Pos
     async with _linked(address) as link:
         if filled and (await reached(link) or 0) < len(MIGRATIONS):
             raise EngineUnusable(f"{_place(address)} is not up to date: run `dragoman migrate` with its configuration")
-        if await migrate(link) > len(MIGRATIONS):
-            raise EngineUnusable(f"{_place(address)} is of a newer release: {NEWER}")
+        await migrate(link)
         types = {(table, column): kind for table, column, kind in await link.ask(_TYPES, address.schema)}
         async with _alone(link):
             yield PostgresSide(link, types)

@@ -2,19 +2,18 @@
 
 import zlib
 from datetime import timedelta
-from typing import Any
 
-from gateway.errors import EngineUnusable, SchemaTooNew
+from gateway.errors import EngineUnavailable, EngineUnusable, SchemaTooNew
 from gateway.store.postgres.connection import Connection
-from gateway.store.postgres.tables import MIGRATIONS, OURS, READABLE_FROM
+from gateway.store.postgres.tables import MIGRATIONS, OURS
 
 OLDEST = 140_000
 """The oldest server_version_num that is supported."""
 
 _LOCK = "SELECT pg_advisory_xact_lock($1)"
 _TABLES = "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1"
-# The first release had no such column.
-_VERSION = f"SELECT n, (to_jsonb(v) ->> 'readable_from')::bigint FROM @{OURS} v ORDER BY n DESC LIMIT 1"
+_VERSION = f"SELECT max(n) FROM @{OURS}"
+_ALIVE = "SELECT instance FROM @instances WHERE expires_at > clock_timestamp() ORDER BY instance"
 _MIGRATION_SECONDS = 600.0
 
 _SETTINGS = """
@@ -77,17 +76,16 @@ async def check(link: Connection) -> dict[str, str]:
     return found
 
 
-async def migrate(link: Connection) -> int:
-    """Make the schema or bring it up to date; answers its number. Several processes may do it at once.
+async def migrate(link: Connection) -> None:
+    """Create the schema or bring it up to date. Several processes may do it at once.
 
     Raises:
         EngineUnusable: the schema holds tables of another program, or may not be made.
-        SchemaTooNew: a newer release has made it in a way that this one cannot work on.
-        EngineUnavailable: the server does not answer.
+        SchemaTooNew: a newer release has migrated it.
+        EngineUnavailable: the server does not answer, or a gateway of an older release holds a lease.
     """
-    found = await reached(link) or 0
-    if found >= len(MIGRATIONS):
-        return found
+    if await reached(link) == len(MIGRATIONS):
+        return
     schema = link.address.schema
     await link.run("BEGIN ISOLATION LEVEL READ COMMITTED")
     try:
@@ -101,16 +99,25 @@ async def migrate(link: Connection) -> int:
             script.append(f"CREATE TABLE @{OURS} (n bigint PRIMARY KEY, at timestamptz NOT NULL)")
         for number, statements in enumerate(MIGRATIONS[done or 0 :], start=(done or 0) + 1):
             script += statements
-            script.append(f"INSERT INTO @{OURS} VALUES ({number}, clock_timestamp())")
+            script.append(f"INSERT INTO @{OURS} (n, at) VALUES ({number}, clock_timestamp())")
         if script:
-            script.append(f"UPDATE @{OURS} SET readable_from = {READABLE_FROM} WHERE n = {len(MIGRATIONS)}")
+            if done:
+                await _refuse_live(link)
             await link.run(";\n".join(script), seconds=_MIGRATION_SECONDS)
         await link.run("COMMIT")
     except BaseException:
         # Whatever it was, the server undoes the transaction together with the connection.
         link.drop()
         raise
-    return max(done or 0, len(MIGRATIONS))
+
+
+async def _refuse_live(link: Connection) -> None:
+    alive = [instance for (instance,) in await link.ask(_ALIVE)]
+    if alive:
+        raise EngineUnavailable(
+            f"gateways of an older release use the schema {link.address.schema!r} of {link.address.place}"
+            f" ({', '.join(alive)}): stop them before the migration"
+        )
 
 
 async def reached(link: Connection) -> int | None:
@@ -118,7 +125,7 @@ async def reached(link: Connection) -> int | None:
 
     Raises:
         EngineUnusable: the schema holds tables of another program.
-        SchemaTooNew: a newer release has made it in a way that this one cannot work on.
+        SchemaTooNew: a newer release has migrated it.
     """
     schema, place = link.address.schema, link.address.place
     tables = {row[0] for row in await link.ask(_TABLES, schema)}
@@ -128,14 +135,14 @@ async def reached(link: Connection) -> int | None:
         raise EngineUnusable(
             f"the schema {schema!r} of {place} holds tables of another program: give engine.schema another name"
         )
-    rows: Any = await link.ask(_VERSION)
-    done, readable_from = rows[0] if rows else (0, None)
-    if done > len(MIGRATIONS) and (readable_from is None or readable_from > len(MIGRATIONS)):
+    ((found,),) = await link.ask(_VERSION)
+    done: int = found or 0
+    if done > len(MIGRATIONS):
         raise SchemaTooNew(
-            f"the schema {schema!r} of {place} has number {done} and this release knows {len(MIGRATIONS)}: "
-            "run the newer release again, or restore a backup made before the upgrade"
+            f"the schema {schema!r} of {place} has number {done} and this release supports up to {len(MIGRATIONS)}: "
+            "run the newer release, or restore the backup from before the upgrade"
         )
-    return int(done)
+    return done
 
 
 def _number(schema: str) -> int:

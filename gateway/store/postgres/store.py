@@ -60,7 +60,7 @@ _INTEGERS = frozenset(
     {
         "seq", "recorded_at", "n", "attempt", "created_at", "deadline_at", "request_seq", "due_at", "canceling_until",
         "outcome_seq", "unknown", "deliver", "finished_at", "dead", "late", "progressed", "last_seq", "size",
-        "expires_at", "keep_from",
+        "expires_at",
     }
 )  # fmt: skip
 
@@ -95,8 +95,8 @@ _PARTS = {
     "sends": _add("outbound", SEND_COLUMNS),
     "send_changes": _move("outbound", SEND_CHANGE_COLUMNS, ("session_id", "seq", "target")),
     "snapshots": _Part(
-        "INSERT INTO @snapshots (session_id, snapshot, keep_from) SELECT * FROM {rows}"
-        " ON CONFLICT (session_id) DO UPDATE SET snapshot = excluded.snapshot, keep_from = excluded.keep_from",
+        "INSERT INTO @snapshots (session_id, snapshot) SELECT * FROM {rows}"
+        " ON CONFLICT (session_id) DO UPDATE SET snapshot = excluded.snapshot",
         SnapshotRecord._fields,
     ),
     "heads": _Part(

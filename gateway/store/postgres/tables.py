@@ -8,10 +8,6 @@ _TEXT = 'text COLLATE "C"'
 _BUSY = "autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 1"
 """What is changed all the time is cleaned often, or its dead rows slow down every look."""
 
-READABLE_FROM = 2
-"""The oldest schema whose release can work on what this one makes: it knows every table and column that it needs, and
-writes nothing that breaks a newer one. A migration that ends this raises it to its own number."""
-
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         # Owner and fence are in the row that every commit touches anyway; room is left for its next versions.
@@ -179,6 +175,23 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE @calls ADD COLUMN progressed bigint NOT NULL DEFAULT 0",
         # When it ended by the server's own clock; `finished_at` is by the clock of the gateway that wrote it.
         "ALTER TABLE @calls ADD COLUMN ended_at timestamptz",
+    ),
+    (
+        # Release 0.2.0 finds no `readable_from` here any more and refuses the schema.
+        "ALTER TABLE @schema_version DROP COLUMN readable_from",
+        "ALTER TABLE @snapshots DROP COLUMN keep_from",
+        "DROP INDEX @calls_newer",
+        "DROP INDEX @interactions_newer",
+        # A row that waited for a newer release becomes a dead letter.
+        """
+        UPDATE @outbound SET state = 'dead', due_at = NULL
+        WHERE state = 'pending' AND reason = 'written by a newer release'
+        """,
+        "DROP INDEX @outbound_listed",
+        """
+        CREATE INDEX outbound_dead ON @outbound (created_at, session_id, seq, target)
+        WHERE state IN ('refused', 'unknown', 'dead')
+        """,
     ),
 )
 

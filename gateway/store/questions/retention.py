@@ -6,7 +6,7 @@ from gateway.store.questions.question import Question, each
 from gateway.store.records import whole_micros
 from gateway.store.retention import Item, Shelf
 from gateway.store.rows import RetentionPolicy
-from gateway.store.states import NEWER_CALL, NEWER_INTERACTION, NEWER_SEND, OPEN_CALL, PENDING, WAITING
+from gateway.store.states import OPEN_CALL, PENDING, WAITING
 from gateway.store.step import RUNTIME
 
 
@@ -21,10 +21,6 @@ def _needed(copies_from: str, *, of: str = "", until: str = "") -> str:
         ("request_seq", "calls", OPEN_CALL),
         ("seq", "outbound", pending),
         ("request_seq", "interactions", WAITING),
-        ("request_seq", "interactions", NEWER_INTERACTION),
-        ("request_seq", "calls", NEWER_CALL),
-        ("seq", "outbound", NEWER_SEND),
-        ("keep_from", "snapshots", "keep_from IS NOT NULL"),
     )
     return " UNION ALL ".join(
         f"SELECT session_id, {seq} AS seq FROM @{table} WHERE "

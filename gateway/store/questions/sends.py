@@ -8,7 +8,7 @@ from gateway.store.encoding import decode_envelope, read_cursor
 from gateway.store.questions.question import Question, Row, Where, columns, each, page_of
 from gateway.store.records import SEND_COLUMNS, EventRecord, micros, moment_or_none, send_from
 from gateway.store.rows import DeadFilter, Page, Send
-from gateway.store.states import DEAD_SEND, LISTED, PENDING
+from gateway.store.states import DEAD_SEND, PENDING
 
 _SENDS = f"""
 SELECT {columns(SEND_COLUMNS, "o.")}, {columns(EventRecord._fields, "e.")}
@@ -54,7 +54,7 @@ WHERE session_id = $1 AND seq = $2 AND target = $3 AND {DEAD_SEND} RETURNING 1
 """
 DISMISS = f"""
 UPDATE @outbound SET state = 'moot', due_at = NULL, reason = $4
-WHERE session_id = $1 AND seq = $2 AND target = $3 AND ({LISTED}) RETURNING 1
+WHERE session_id = $1 AND seq = $2 AND target = $3 AND {DEAD_SEND} RETURNING 1
 """
 MOOT = f"""
 UPDATE @outbound SET state = 'moot', due_at = NULL, reason = $3 WHERE session_id = $1 AND target = $2 AND {PENDING}
@@ -111,7 +111,7 @@ def sends_of(session_id: SessionId, sequence: int) -> Question[list[Send]]:
 
 def dead_sends(page: Page, which: DeadFilter) -> Question[tuple[list[Send], str | None]]:
     where = Where()
-    where.add(f"({LISTED})")
+    where.add(DEAD_SEND)
     if page.after:
         place = read_cursor(page.after, "sends", int, str, int, str)
         where.add("(o.created_at, o.session_id, o.seq, o.target) < ({0}, {1}, {2}, {3})", *place)

@@ -57,7 +57,7 @@ def schema_of(path: Path) -> int:
 
     Raises:
         EngineUnusable: the file is not a database of ours, or cannot be read.
-        SchemaTooNew: a newer release has written it.
+        SchemaTooNew: a newer release has migrated it.
     """
     if not path.exists() or not path.stat().st_size:
         return 0
@@ -71,7 +71,7 @@ def migrate(path: Path) -> tuple[int, int]:
     Raises:
         EngineLocked: a gateway uses it.
         EngineUnusable: it cannot be used.
-        SchemaTooNew: a newer release has written it.
+        SchemaTooNew: a newer release has migrated it.
     """
     with alone(path):
         before = schema_of(path)
@@ -123,7 +123,7 @@ def restore(path: Path, backup: Path, *, tell: Tell = _tell_nobody) -> tuple[Con
     Raises:
         EngineLocked: a gateway uses the database.
         EngineUnusable: the backup is missing, not one of ours, or not sound.
-        SchemaTooNew: a newer release has written it.
+        SchemaTooNew: a newer release has migrated it.
     """
     if not backup.is_file():
         raise EngineUnusable(f"there is no backup at {str(backup)!r}: check the path")
@@ -190,7 +190,7 @@ def examine(path: Path, *, name: Path) -> Contents:
 
     Raises:
         EngineUnusable: it is not one of ours, or not sound; `name` is what the text calls it.
-        SchemaTooNew: a newer release has written it.
+        SchemaTooNew: a newer release has migrated it.
     """
     with _reading(path, name=name) as connection:
         schema = _check(connection, name)
@@ -202,7 +202,7 @@ def examine(path: Path, *, name: Path) -> Contents:
 
 
 def settle(connection: sqlite3.Connection) -> None:
-    """Put what waits in the log of a database that nobody else uses into its tables, whatever release made it."""
+    """Put what waits in the log of a database that nobody else uses into its tables."""
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'steps'").fetchone():
         connection.execute("PRAGMA secure_delete = ON")
         replay(connection)
@@ -222,7 +222,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> int:
     )
     if application != APPLICATION or not version:
         raise EngineUnusable(f"{str(path)!r} is not a database of Dragoman: check the path")
-    refuse_newer(connection, path, "use the newer release")
+    refuse_newer(connection, path)
     return version
 
 

@@ -11,7 +11,6 @@ from zlib import compress, decompress
 
 import orjson
 
-from gateway.errors import EngineUnusable
 from gateway.events import CallId, SessionId
 from gateway.store.apply import DedupeKey, Writes
 from gateway.store.call import Call
@@ -31,8 +30,7 @@ from gateway.store.records import (
 )
 
 PLAIN, PACKED_APART, PACKED = 1, 2, 3
-"""How an entry is written: as it is, or compressed, which was in two pieces before. A release reads every format up to
-its own newest."""
+"""How an entry is written: as it is, or compressed, which was in two pieces before."""
 _SMALL = 1_024
 """Bytes that a step or event has apart up to which an entry is compressed: rows repeat each other, while long bodies
 cost much CPU."""
@@ -188,7 +186,7 @@ def encode(rows: BatchRows, steps: int) -> tuple[bytes, bytes]:
         rows.changes,
         [tuple(change) for change in rows.interactions],
         [(*answer[:3], len(answer[3]), *answer[4:]) for answer in rows.answers],
-        [(one.session_id, len(one.snapshot), one.keep_from) for one in rows.snapshots],
+        [(one.session_id, len(one.snapshot)) for one in rows.snapshots],
     )
     return orjson.dumps(told), b"".join(apart)
 
@@ -202,16 +200,7 @@ def pack(said: bytes, apart: bytes, *, count: int) -> tuple[int, bytes, bytes]:
 
 
 def decode(number: int, said: bytes, apart: bytes) -> tuple[BatchRows, int]:
-    """Read the rows of some steps, and how many steps they are of.
-
-    Raises:
-        EngineUnusable: a newer release has written them, in a way that this one does not know.
-    """
-    if number > PACKED:
-        raise EngineUnusable(
-            f"steps of format {number} wait in the database, and this release knows {PACKED}: "
-            "run the release that was killed over it, and stop that in order"
-        )
+    """Read the rows of some steps, and how many steps they are of."""
     if number == PACKED:
         said, _, apart = decompress(said).partition(b"\n")
     elif number == PACKED_APART:
@@ -241,6 +230,7 @@ def decode(number: int, said: bytes, apart: bytes) -> tuple[BatchRows, int]:
             for row in interactions
         ],
         [(*row[:3], blob(row[3]), *row[4:]) for row in answers],
-        [SnapshotRecord(session_id, blob(size) or b"", keep_from) for session_id, size, keep_from in snapshots],
+        # Steps of release 0.2.0 have a third member here, which nothing reads any more.
+        [SnapshotRecord(session_id, blob(size) or b"") for session_id, size, *_ in snapshots],
     )
     return rows, steps

@@ -29,11 +29,6 @@ _FRAME = 39
 """What SQLite itself needs of a page that holds one slot and nothing else."""
 
 _PUT = "INSERT OR REPLACE INTO steps (id, part) VALUES (?, ?)"
-_CLOSE = """
-UPDATE schema_version SET settled = readable_from, readable_from = max(readable_from, ?)
-WHERE settled IS NULL AND n = (SELECT max(n) FROM schema_version)
-"""
-_OPEN = "UPDATE schema_version SET readable_from = settled, settled = NULL WHERE settled IS NOT NULL"
 _SPREAD = "SELECT part FROM steps WHERE id = 0"
 _ALL = "SELECT part FROM steps WHERE id > 0 ORDER BY id"
 _BLANK = "UPDATE steps SET part = zeroblob(length(part)) WHERE id > 0"
@@ -63,7 +58,7 @@ class Behind:
         """When it is to be spread, by the monotonic clock."""
         self.entries = 0
         self.begun = False
-        """Whether the database says that its log holds something."""
+        """Whether slot 0 is there."""
         self.slot, self.end = 1, b""
         """Where the last entry ends, and what that slot holds."""
         self._size = 0
@@ -117,10 +112,9 @@ class Behind:
 class Log:
     """The table as the writer's connection knows it."""
 
-    def __init__(self, connection: sqlite3.Connection, behind: Behind, schema: int) -> None:
+    def __init__(self, connection: sqlite3.Connection, behind: Behind) -> None:
         self._connection = connection
         self._behind = behind
-        self._schema = schema
         self._room: int = connection.execute("PRAGMA page_size").fetchone()[0] - _FRAME - _SLOT.size
         behind.begun = False
 
@@ -128,8 +122,6 @@ class Log:
         """Write down the rows of so many steps; the transaction is the caller's."""
         behind, room = self._behind, self._room
         if not behind.begun:
-            # No release may read the database now that does not know the log.
-            self._connection.execute(_CLOSE, (self._schema,))
             self._connection.execute(_PUT, (0, _SLOT.pack(behind.spread_to)))
         form, (said, apart) = PLAIN, encode(rows, steps)
         size = len(said) + len(apart)
@@ -159,7 +151,7 @@ class Log:
             self._connection.execute(_PUT, (0, _SLOT.pack(behind.spread_to + 1)))
 
     def spread_and_close(self) -> None:
-        """Write what is held into the tables and leave a database that every release reads that could before."""
+        """Write what is held into the tables and leave an empty log."""
         _finish(self._connection, self._behind.rows)
         self._behind.begun = False
         self._behind.clear()
@@ -171,11 +163,7 @@ def blank(connection: sqlite3.Connection) -> None:
 
 
 def replay(connection: sqlite3.Connection) -> int:
-    """Spread what a process has left when it ended; answers how many steps it was.
-
-    Raises:
-        EngineUnusable: a newer release has written them in a way that this one does not know.
-    """
+    """Spread what a process has left when it ended; answers how many steps it was."""
     found = connection.execute(_SPREAD).fetchone()
     if found is None:
         return 0
@@ -208,7 +196,6 @@ def _finish(connection: sqlite3.Connection, rows: HeldRows) -> None:
     try:
         write(connection, rows)
         connection.execute("DELETE FROM steps")
-        connection.execute(_OPEN)
         connection.execute("COMMIT")
     finally:
         if connection.in_transaction:

@@ -1,9 +1,8 @@
 """Opens a SQLite database the way the gateway needs it, and brings its tables up to date.
 
 Tables and columns are those that the questions in `gateway/store/questions/` ask for, here as in PostgreSQL. Migrations
-are numbered by their place in the list and are never changed once released; `PRAGMA user_version` says which of them a
-file has had, and the table `schema_version` from which number on a release can still read and write it, so that an
-upgrade can be rolled back.
+are numbered by their place in the list, only go forward and are never changed once released. `PRAGMA user_version` is
+the number of the last one a file has had; a release refuses a file with a higher number than its own.
 """
 
 import sqlite3
@@ -20,10 +19,6 @@ T = TypeVar("T")
 
 # "Drgm", so that `file` and we can tell our databases from others.
 APPLICATION = 0x4472676D
-
-READABLE_FROM = 4
-"""The oldest schema whose release can work on what this one makes: it knows every table and column that it needs, and
-writes nothing that breaks a newer one. A migration that ends this raises it to its own number."""
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -185,14 +180,25 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # What `readable_from` is once the log is empty again; NULL where it is so now.
         "ALTER TABLE schema_version ADD COLUMN settled INTEGER",
     ),
+    (
+        # Release 0.2.0 finds no `readable_from` here any more and refuses the database.
+        "DROP TABLE schema_version",
+        "DROP INDEX snapshots_keep",
+        "ALTER TABLE snapshots DROP COLUMN keep_from",
+        "DROP INDEX calls_newer",
+        "DROP INDEX interactions_newer",
+        # A row that waited for a newer release becomes a dead letter.
+        """
+        UPDATE outbound SET state = 'dead', due_at = NULL
+        WHERE state = 'pending' AND reason = 'written by a newer release'
+        """,
+        "DROP INDEX outbound_listed",
+        """
+        CREATE INDEX outbound_dead ON outbound (created_at, session_id, seq, target)
+        WHERE state IN ('refused', 'unknown', 'dead')
+        """,
+    ),
 )
-
-_VERSION = """
-INSERT INTO schema_version (n, readable_from, settled)
-SELECT ?, CASE WHEN waits THEN ? ELSE ? END, CASE WHEN waits THEN ? END
-FROM (SELECT EXISTS (SELECT 1 FROM steps) AS waits)
-"""
-"""No earlier release may read what waits in the log, also where one was killed over it before this one migrates."""
 
 _CHECKPOINT_BYTES = 32 * 1024 * 1024
 
@@ -202,12 +208,12 @@ def open_writer(
 ) -> sqlite3.Connection:
     """Open the one connection that writes: WAL, each commit on disk before it returns, tables up to date.
 
-    Its statements wait for another connection's for `lock` seconds. Steps that a process left in the log when it ended
-    go into the tables before anything else is done with them; `replayed` is told how many.
+    Its statements wait for another connection's for `lock` seconds. `replayed` gets the number of steps that a killed
+    process left in the log.
 
     Raises:
         EngineUnusable: the file is not a database of ours, or cannot be opened or written.
-        SchemaTooNew: a newer release has written it.
+        SchemaTooNew: a newer release has migrated it.
     """
     connection = None
     try:
@@ -225,8 +231,8 @@ def open_writer(
         page_size = connection.execute("PRAGMA page_size").fetchone()[0]
         connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_BYTES // page_size}")
         connection.execute("PRAGMA journal_size_limit = 67108864")
+        steps = _replay(connection)
         _migrate(connection)
-        steps = replay(connection)
         if steps:
             replayed(steps)
     except sqlite3.Error as exc:
@@ -279,22 +285,27 @@ def _check_ours(connection: sqlite3.Connection, path: Path) -> None:
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if application != APPLICATION and (application or version or tables):
         raise EngineUnusable(f"{str(path)!r} is a database of another program: give engine.path another file name")
-    refuse_newer(connection, path, "run the newer release again, or restore a backup made before the upgrade")
+    refuse_newer(connection, path)
 
 
-def refuse_newer(connection: sqlite3.Connection, path: Path, mend: str) -> None:
-    """Refuse a database that a newer release has made in a way that this one cannot work on.
+def refuse_newer(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse a database with a newer schema.
 
     Raises:
-        SchemaTooNew: it is such a one; `mend` says what to do.
+        SchemaTooNew: a newer release has migrated it.
     """
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version <= len(MIGRATIONS):
-        return
-    known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema_version'").fetchone()
-    found = known and connection.execute("SELECT readable_from FROM schema_version WHERE n = ?", (version,)).fetchone()
-    if not found or found[0] > len(MIGRATIONS):
-        raise SchemaTooNew(f"{str(path)!r} has schema {version} and this release knows {len(MIGRATIONS)}: {mend}")
+    if version > len(MIGRATIONS):
+        raise SchemaTooNew(
+            f"{str(path)!r} has schema {version} and this release supports up to {len(MIGRATIONS)}: "
+            "run the newer release, or restore the backup from before the upgrade"
+        )
+
+
+def _replay(connection: sqlite3.Connection) -> int:
+    """Put the steps of a killed process into the tables before any migration changes these; returns the number."""
+    logged = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'steps'").fetchone()
+    return replay(connection) if logged else 0
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
@@ -306,8 +317,6 @@ def _migrate(connection: sqlite3.Connection) -> None:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {number}")
-            if number == len(MIGRATIONS):
-                connection.execute(_VERSION, (number, number, READABLE_FROM, READABLE_FROM))
             connection.execute("COMMIT")
         finally:
             if connection.in_transaction:

@@ -76,8 +76,8 @@ ON CONFLICT (scope, key) DO UPDATE SET
 WHERE idempotency.expires_at <= ?
 """
 _KEEP_SNAPSHOT = """
-INSERT INTO snapshots (session_id, snapshot, keep_from) VALUES (?, ?, ?)
-ON CONFLICT (session_id) DO UPDATE SET snapshot = excluded.snapshot, keep_from = excluded.keep_from
+INSERT INTO snapshots (session_id, snapshot) VALUES (?, ?)
+ON CONFLICT (session_id) DO UPDATE SET snapshot = excluded.snapshot
 """
 
 

@@ -38,9 +38,9 @@ _KEYS = _wanted(("session_id", "direction", "dedupe_key"), "events", "session_id
 class Store:
     """What the writer knows of the tables; `decide` reads it as its `Known`."""
 
-    def __init__(self, connection: sqlite3.Connection, behind: Behind, schema: int) -> None:
+    def __init__(self, connection: sqlite3.Connection, behind: Behind) -> None:
         self.connection = connection
-        self.log = Log(connection, behind, schema)
+        self.log = Log(connection, behind)
         self._behind = behind
         self._held = behind.rows
         """What is held while the transaction lasts; nothing once it was spread."""

@@ -41,7 +41,7 @@ from gateway.store.sqlite.jobs import (
 )
 from gateway.store.sqlite.log import Behind
 from gateway.store.sqlite.place import FilePlace
-from gateway.store.sqlite.schema import MIGRATIONS, open_writer
+from gateway.store.sqlite.schema import open_writer
 from gateway.store.sqlite.store import Store
 from gateway.store.sqlite.tuning import PRODUCTION, SqliteTuning
 from gateway.store.sqlite.wal import Wal
@@ -330,7 +330,7 @@ class Writer:
             raise
         self.behind.clear()
         self._wal.may_be_short = True
-        self._store = Store(connection, self.behind, len(MIGRATIONS))
+        self._store = Store(connection, self.behind)
         return self._store
 
     def _tell_replayed(self, steps: int) -> None:

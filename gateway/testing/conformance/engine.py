@@ -19,8 +19,8 @@ from gateway.testing.conformance.engine_journal import JournalSuite
 from gateway.testing.conformance.engine_leases import LeaseSuite, NotifierSuite
 from gateway.testing.conformance.engine_ledger import InteractionSuite, MemorySuite, SendSuite
 from gateway.testing.conformance.engine_model import ModelSuite
-from gateway.testing.conformance.engine_newer import NewerSuite
 from gateway.testing.conformance.engine_registry import RegistrySuite
+from gateway.testing.conformance.engine_unknown import UnknownSuite
 from gateway.testing.conformance.engine_upkeep import EraseSuite, LifeSuite, SweepSuite
 from gateway.testing.conformance.engine_words import FakeClock
 
@@ -37,7 +37,7 @@ class EngineSuite(
     SweepSuite,
     LeaseSuite,
     NotifierSuite,
-    NewerSuite,
+    UnknownSuite,
     LifeSuite,
     ModelSuite,
 ):

@@ -496,7 +496,7 @@ def test_an_outcome_that_an_earlier_attempt_made_unsure_stays_unknown():
 
 
 @pytest.mark.parametrize("state", ["queued", "dispatched"])
-def test_a_call_whose_request_only_a_newer_release_can_read_is_not_carried_out_as_another(state: str):
+def test_a_call_whose_request_cannot_be_read_is_not_carried_out_as_another(state: str):
     harness = Harness()
     harness.slots = 0 if state == "queued" else 1
     harness.call()

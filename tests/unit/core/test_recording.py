@@ -107,7 +107,7 @@ def test_whoever_goes_back_to_a_mark_finds_all_as_it_was() -> None:
     assert set(harness.view.calls) == {harness.id_of("tc-2"), harness.id_of("tc-3")}
 
 
-@pytest.mark.parametrize(("at", "to"), [("parked", "succeeded"), ("dispatched", "accepted")])
+@pytest.mark.parametrize(("at", "to"), [("queued", "accepted"), ("dispatched", "accepted")])
 def test_a_call_ends_only_as_the_table_allows(at: Any, to: Any) -> None:
     harness = Harness()
     harness.call("tc-1")
