@@ -15,6 +15,7 @@ from gateway.errors import LinkLost, LinkRefused
 from gateway.guard import FAULTS, Tasks, awaited, guard_call
 from gateway.json_values import Malformed
 from gateway.links import json
+from gateway.links.frame_memory import FRAMES
 from gateway.links.rest import RestClient
 from gateway.links.sse import SseStream, open_events
 
@@ -46,7 +47,7 @@ async def open_link(
         headers=headers,
         within=options.connect_timeout,
         idle=options.idle_timeout,
-        largest=tuning.event_bytes,
+        largest=min(tuning.event_bytes, FRAMES.largest),
     ) as stream:
         link = HermLink(client, receiver, events_path=events_path, options=options, tuning=tuning, after=after)
         async with Tasks() as tasks:
@@ -58,6 +59,7 @@ async def open_link(
             finally:
                 link.end("closed by us")
                 await tasks.close()
+                link.forget_early()
 
 
 class HermLink:
@@ -115,7 +117,13 @@ class HermLink:
         self._receiver.caught_up()
         while self._early:
             await self._take(self._early.popleft())
+        self.forget_early()
         self._is_live.set()
+
+    def forget_early(self) -> None:
+        """Stop counting the events that came before the history was read."""
+        held, self._early_bytes = self._early_bytes, 0
+        FRAMES.release(held)
 
     async def _read_history(self, after: int | None) -> History:
         largest = self._tuning.history_bytes
@@ -134,7 +142,9 @@ class HermLink:
                     continue
                 self._early.append(event)
                 self._early_bytes += len(text)
-                if len(self._early) >= tuning.buffered or self._early_bytes >= tuning.buffered_bytes:
+                FRAMES.hold(len(text))
+                full = len(self._early) >= tuning.buffered or self._early_bytes >= tuning.buffered_bytes
+                if full or not FRAMES.has_room(FRAMES.largest):
                     await self._is_live.wait()
 
     async def _take(self, event: Event) -> None:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from gateway.adapter.port import LARGEST_FRAME
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HermTuning:
@@ -12,8 +14,9 @@ class HermTuning:
     """Events that wait while the history is read, and their bytes; the server's own buffers hold the rest."""
     ids: int = 100_000
     """Of how many events the ids are remembered."""
-    event_bytes: int = 16 * 1024**2
-    """What one event of the stream may have; a longer one is told as a loss of the link."""
+    event_bytes: int = LARGEST_FRAME
+    """What one event of the stream may have, if `limits.frame` is not less; a longer one ends the link, and the history
+    of the next link shows it."""
     history_bytes: int = 256 * 1024**2
     """What the events of one history may take in memory; the same."""
 

@@ -18,6 +18,9 @@ from gateway.events import Draft, Envelope, Loss
 from gateway.events.frozen import frozen
 from gateway.json_values import pointer
 
+LARGEST_FRAME = 32 * 1024 * 1024
+"""Bytes of a message beyond which a link ends the connection; `limits.frame` is at most this."""
+
 PORTS_VERSION = 2
 
 

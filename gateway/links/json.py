@@ -77,12 +77,15 @@ def read(text: str) -> Any:
     return read_frame(text)[0]
 
 
-def read_frame(text: str) -> tuple[Any, bytes | None]:
+def read_frame(text: str | bytes) -> tuple[Any, bytes | None]:
     """Read JSON leniently; beside it, its compact JSON where `find_fault` surely minds nothing in it."""
     try:
         return read_and_write(text, max_depth=MAX_DEPTH)
     except Unreadable as exc:
-        salvaged = salvage(text)
+        try:
+            salvaged = salvage(text if isinstance(text, str) else text.decode())
+        except UnicodeDecodeError:
+            return Malformed("not UTF-8", excerpt(text)), None
         return _malformed(exc, text) if isinstance(salvaged, Malformed) else salvaged, None
 
 

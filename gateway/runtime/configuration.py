@@ -12,6 +12,7 @@ from gateway.adapter.port import Adapter
 from gateway.errors import DragomanError, InvalidConfiguration, Problem
 from gateway.guard import FAULTS, Tasks, awaited, guard, guard_call, in_thread, is_fault
 from gateway.json_members import MEMBERS
+from gateway.links.frame_memory import FRAMES
 from gateway.runtime.bounds import breaker_rules, executor_limits, session_limit
 from gateway.runtime.calls.breaker import Breakers
 from gateway.runtime.calls.callbacks import Callbacks
@@ -84,6 +85,7 @@ class Configuration:
             destinations=tuple(settings.destinations),
         )
         MEMBERS.most = settings.limits.members
+        FRAMES.largest, FRAMES.most = settings.limits.frame, settings.limits.frame_memory
         parts.sessions.configure(settings.limits)
         public_url = None if settings.public_url is None else str(settings.public_url)
         parts.callbacks.public_url = public_url or parts.local_url

@@ -26,6 +26,7 @@ def lint(settings: Settings) -> tuple[Finding, ...]:
     return (
         *_access(settings),
         *_store(settings),
+        *_limits(settings),
         *_runtimes(settings),
         *lint_clients(settings),
         *_executors(settings),
@@ -81,6 +82,11 @@ def _store(settings: Settings) -> Iterator[Finding]:
     for name, dsn in (("dsn", settings.engine.dsn), ("direct_dsn", settings.engine.direct_dsn)):
         if dsn is not None:
             yield from (_warn(("engine", name), text) for text in find_dropped(dsn.get_secret_value()))
+
+
+def _limits(settings: Settings) -> Iterator[Finding]:
+    if settings.limits.frame > settings.limits.frame_memory:
+        yield Finding(("limits", "frame"), "is larger than limits.frame_memory; raise that, or lower this")
 
 
 def _runtimes(settings: Settings) -> Iterator[Finding]:

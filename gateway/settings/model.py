@@ -26,7 +26,7 @@ from pydantic import (
 
 from gateway.adapter.duration import Duration
 from gateway.adapter.options import check_header, refusal
-from gateway.adapter.port import RuntimeOptions
+from gateway.adapter.port import LARGEST_FRAME, RuntimeOptions
 from gateway.events.described import Documented
 from gateway.settings.functions import PATH
 from gateway.settings.postgres_dsn import why_refused
@@ -458,6 +458,10 @@ class Limits(Section):
     """Frames that may wait in one session's inbox."""
     inbound_bytes: Size = ByteSize(8 * 1024**2)
     """Bytes that may wait in one session's inbox."""
+    frame: Annotated[Size, Field(ge=64 * 1024, le=LARGEST_FRAME)] = ByteSize(4 * 1024**2)
+    """Largest frame of a runtime, 64KiB to 32MiB; a larger one is recorded as `frame.rejected`."""
+    frame_memory: Annotated[Size, Field(ge=1024**2)] = ByteSize(64 * 1024**2)
+    """Bytes of frames that may wait in all inboxes together; beyond it the gateway stops reading large frames."""
     open_calls: Annotated[int, Field(ge=1)] = 1_000
     """Calls of one session that may be open at once, those that wait included; the next are answered with a failure."""
     open_bytes: Size = ByteSize(32 * 1024**2)

@@ -120,14 +120,14 @@ def test_nearly_all_that_protocols_document_is_plain(folder: str) -> None:
 
 def test_a_frame_knows_the_bytes_it_came_in() -> None:
     body = '["e\\"vent", {"type":"tool-call","text":"Grüße"}]'
-    (frame,) = read_event("2" + body).frames
+    (frame,) = read_event(f"42{body}".encode()).frames
     assert (frame.channel, frame.size) == ('e"vent', len(body.encode()))
     assert frame.written == '{"type":"tool-call","text":"Grüße"}'.encode()
     assert write_event(frame) == write_event(Frame(frame.channel, frame.payload)) != b""
-    (odd,) = read_event('2["event",{"a":"\\ud800"}]').frames
+    (odd,) = read_event(b'42["event",{"a":"\\ud800"}]').frames
     assert odd.written is None
 
 
 def test_a_frame_with_letters_written_as_escapes_leaves_its_size_to_whoever_asks() -> None:
-    (frame,) = read_event('2["event",{"text":"\\u00fc\\n"}]').frames
+    (frame,) = read_event(b'42["event",{"text":"\\u00fc\\n"}]').frames
     assert (frame.size, frame.payload) == (0, {"text": "ü\n"})

@@ -20,6 +20,7 @@ from gateway.json_values import (
     utf16_length,
 )
 from gateway.links import json
+from gateway.links.frame_memory import FRAMES
 from gateway.links.masking import Mask, masked_logger
 from gateway.links.socketio.packet import ACK, CONNECT, CONNECT_ERROR, DISCONNECT, SafePacket, read_event
 
@@ -99,18 +100,38 @@ def test_of_a_long_text_no_depths_are_left_out() -> None:
     assert isinstance(json.salvage(f'{{"a": {deep}, "b": "{"x" * json.CUT_LENGTH}"}}'), Malformed)
 
 
+def event_of(packet: str) -> bytes:
+    """Write a Socket.IO packet as Engine.IO carries it."""
+    return f"4{packet}".encode("utf-8", "surrogatepass")
+
+
+def test_bytes_that_are_not_utf_8_are_a_malformed_frame() -> None:
+    (frame,) = read_event(b'42["event",{"a":"\xff"}]').frames
+    assert (frame.channel, frame.payload) == ("event", Malformed("not UTF-8", '["event",{"a":"\\xff"}]'))
+
+
+def test_a_frame_over_the_limit_is_not_parsed_and_keeps_its_channel() -> None:
+    text = b'427["event",{"a":"' + b"x" * FRAMES.largest + b'"}]'
+    arrival = read_event(text)
+    (frame,) = arrival.frames
+    assert (frame.channel, arrival.ack) == ("event", "7")
+    assert isinstance(frame.payload, Malformed)
+    assert frame.payload.reason == f"the frame has {len(text):,} bytes; limits.frame allows 4,194,304"
+    assert len(frame.payload.excerpt) == json.EXCERPT
+
+
 @given(st.text())
 def test_no_text_at_all_makes_reading_raise(text: str) -> None:
     json.loads(text)
     json.salvage(text)
     for packet in (text, "2" + text, "51-" + text):
-        assert read_event(packet).frames
+        assert read_event(event_of(packet)).frames
         SafePacket(encoded_packet=packet)
 
 
 @given(st.text(alphabet='0123456789/-,[]{}":ab', max_size=30))
 def test_no_packet_at_all_makes_reading_raise(text: str) -> None:
-    assert read_event(text).frames
+    assert read_event(event_of(text)).frames
     SafePacket(encoded_packet=text)
 
 
@@ -130,7 +151,7 @@ def test_a_plain_event_is_read_like_the_same_event_with_a_namespace_written_out(
         "[1]",
         '["event",18446744073709551616]',
     ):
-        plain, spelled = read_event("2" + body), read_event("2/," + body)
+        plain, spelled = read_event(event_of("2" + body)), read_event(event_of("2/," + body))
         assert plain.ack is None
         assert [frame.channel for frame in plain.frames] == [frame.channel for frame in spelled.frames]
         if not isinstance(plain.frames[0].payload, Malformed):
@@ -160,11 +181,11 @@ def test_packets_are_written_as_the_protocol_says() -> None:
 
 
 def test_an_event_packet_keeps_its_channel_even_where_its_body_is_broken() -> None:
-    (frame,) = read_event('25["event",{').frames
+    (frame,) = read_event(b'425["event",{').frames
     assert frame.channel == "event"
     assert isinstance(frame.payload, Malformed)
-    assert read_event('27["event",{"a":1}]').ack == "7"
-    assert read_event('2["event",{"a":1}]').frames == (Frame("event", {"a": 1}),)
+    assert read_event(b'427["event",{"a":1}]').ack == "7"
+    assert read_event(b'42["event",{"a":1}]').frames == (Frame("event", {"a": 1}),)
 
 
 @pytest.mark.requirement("A10")

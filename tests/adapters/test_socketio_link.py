@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from aiohttp import WSMsgType, web
 
-from gateway.adapter.port import Frame
+from gateway.adapter.port import LARGEST_FRAME, Frame
 from gateway.errors import LinkLost, LinkRefused
 from gateway.guard import FAULTS
 from gateway.links.http_session import shared_session
-from gateway.links.socketio.client import MAX_MESSAGE, open_link
+from gateway.links.socketio.client import open_link
 from gateway.links.socketio.refusal import find_code
 from gateway.links.socketio.target import Target
 from gateway.testing.conformance.link import Collector, enter, within
@@ -199,7 +199,7 @@ async def test_a_message_beyond_all_bounds_costs_the_link() -> None:
         await let_in(socket)
         await entered.wait()
         with suppress(ConnectionError):
-            await socket.send_str('42["event","' + "x" * MAX_MESSAGE + '"]')
+            await socket.send_str('42["event","' + "x" * LARGEST_FRAME + '"]')
 
     entered = asyncio.Event()
     collector = Collector()
@@ -212,7 +212,7 @@ async def test_a_message_beyond_all_bounds_costs_the_link() -> None:
 async def test_a_connection_that_breaks_while_we_come_in_is_lost_and_no_refusal() -> None:
     async def break_off(socket: web.WebSocketResponse) -> None:
         await let_in(socket)
-        await socket.send_str('42["event","' + "x" * MAX_MESSAGE + '"]')
+        await socket.send_str('42["event","' + "x" * LARGEST_FRAME + '"]')
 
     async def break_off_quietly(socket: web.WebSocketResponse) -> None:
         with suppress(ConnectionError):

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 import aiohttp
 
-from gateway.adapter.port import Frame, Receipt, Receiver
+from gateway.adapter.port import LARGEST_FRAME, Frame, Receipt, Receiver
 from gateway.errors import LinkLost, LinkRefused
 from gateway.guard import Tasks, guard, is_fault
 from gateway.links import json
@@ -36,11 +36,6 @@ _socketio: Any = import_module("socketio")
 _connected_clients: list[Any] = import_module("engineio.base_client").connected_clients
 _engineio_error: type[Exception] = import_module("engineio.exceptions").EngineIOError
 
-MAX_MESSAGE = 32 * 1024 * 1024
-"""Largest message taken from a runtime; aiohttp's own default of 4 MiB would close the link.
-
-A server that takes 4 MiB may send it back twice in one event, with six bytes for a letter of two.
-"""
 CLOSING = timedelta(seconds=2)
 """How long a goodbye may take before the connection is simply dropped."""
 REFUSAL_CHANNELS = frozenset({"error", "event"})
@@ -90,7 +85,8 @@ class SocketLink:
             handle_sigint=False,
             http_session=self._door,
             request_timeout=CLOSING.total_seconds(),
-            websocket_extra_options={"max_msg_size": MAX_MESSAGE},
+            # Text stays as its bytes, which are parsed as they are.
+            websocket_extra_options={"max_msg_size": LARGEST_FRAME, "decode_text": False},
         )
         # Registered before connecting: some servers speak before they say that we are connected.
         self._client.on(ARRIVED, self.take)

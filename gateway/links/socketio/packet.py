@@ -12,14 +12,17 @@ from gateway.adapter.port import Frame
 from gateway.events.frozen import frozen
 from gateway.json_values import Malformed
 from gateway.links import json
+from gateway.links.frame_memory import FRAMES
 
 CONNECT, DISCONNECT, EVENT, ACK, CONNECT_ERROR, BINARY_EVENT, BINARY_ACK = range(7)
 ARRIVED = "dragoman.arrived"
 RESERVED = frozenset({"connect", "connect_error", "disconnect", "disconnecting", "newListener", "removeListener"})
 """Event names that Socket.IO keeps for itself."""
 
-_HEAD = re.compile(r"(?P<type>[0-6])(?:(?P<attachments>\d{1,10})-)?(?:(?P<namespace>/[^,]*)(?:,|$))?(?P<id>\d{1,100})?")
-_CHANNEL = re.compile(r'\["((?:[^"\\]){0,64})"')
+_HEAD = re.compile(
+    rb"(?P<type>[0-6])(?:(?P<attachments>\d{1,10})-)?(?:(?P<namespace>/[^,]*)(?:,|$))?(?P<id>\d{1,100})?"
+)
+_CHANNEL = re.compile(rb'\["((?:[^"\\]){0,64})"')
 
 
 @frozen
@@ -30,35 +33,42 @@ class Arrival:
     ack: str | None = None
 
 
-def read_event(packet: str | bytes) -> Arrival:
-    """Read an event packet (without the Engine.IO digit); whatever is wrong with it becomes a malformed frame."""
-    if isinstance(packet, str) and packet.startswith('2["'):
-        # Nearly every packet: an event of the root namespace that asks for no acknowledgement.
-        return _read_body(packet, packet[1:])
-    if isinstance(packet, bytes):
-        return _malformed("", f"a binary attachment of {len(packet)} bytes; binary is not spoken here", packet[:64])
-    head = _HEAD.match(packet)
-    if head is None or int(head["type"]) not in {EVENT, BINARY_EVENT, BINARY_ACK}:
-        return _malformed("", "not a Socket.IO event", packet)
-    body = packet[head.end() :]
-    if int(head["type"]) != EVENT:
-        return _malformed(_channel(body), "a binary packet; binary is not spoken here", packet, ack=head["id"])
-    return _read_body(packet, body, namespace=head["namespace"], ack=head["id"])
+def read_event(packet: bytes) -> Arrival:
+    """Read an event packet, with the Engine.IO digit; one that cannot be read becomes a malformed frame."""
+    head = None
+    start = 2
+    # Nearly every packet is an event of the root namespace that asks for no acknowledgement.
+    if not packet.startswith(b'42["'):
+        head = _HEAD.match(packet, 1)
+        if head is None or int(head["type"]) not in {EVENT, BINARY_EVENT, BINARY_ACK}:
+            return _malformed("", "not a Socket.IO event", packet[1:])
+        start = head.end()
+    channel = _channel(packet, start)
+    ack = head["id"].decode() if head is not None and head["id"] else None
+    if head is not None and int(head["type"]) != EVENT:
+        return _malformed(channel, "a binary packet; binary is not spoken here", packet[1:], ack=ack)
+    if (reason := FRAMES.why_rejected(len(packet))) is not None:
+        return _malformed(channel, f"the frame {reason}", packet[1 : json.EXCERPT + 1], ack=ack)
+    namespace = head["namespace"].decode("utf-8", "replace") if head is not None and head["namespace"] else None
+    return _read_body(packet[start:], channel, namespace=namespace, ack=ack)
 
 
-def _read_body(packet: str, body: str, *, namespace: str | None = None, ack: str | None = None) -> Arrival:
+def refuse_binary(content: bytes) -> Arrival:
+    """Make a malformed frame of a binary message."""
+    return _malformed("", f"a binary attachment of {len(content)} bytes; binary is not spoken here", content[:64])
+
+
+def _read_body(body: bytes, event: str, *, namespace: str | None = None, ack: str | None = None) -> Arrival:
     said, written = json.read_frame(body)
     # A letter that is written as an escape takes thrice the room here: whoever asks measures the value. Looking for one
     # letter takes a fraction of looking for two.
-    size = (
-        0 if "\\" in body and "\\u" in body else len(body) if body.isascii() else len(body.encode("utf-8", "replace"))
-    )
+    size = 0 if b"\\" in body and b"\\u" in body else len(body)
     if isinstance(said, Malformed):
-        return Arrival((Frame(_channel(body), said),), ack)
+        return Arrival((Frame(event, said),), ack)
     # Without a pattern, which takes ten times as long.
     parts = cast("list[Any]", said) if isinstance(said, list) else []
     if not parts or not isinstance(channel := parts[0], str):
-        return _malformed("", "a Socket.IO event that does not begin with its name", packet, ack=ack)
+        return _malformed("", "a Socket.IO event that does not begin with its name", body, ack=ack)
     if namespace is None and len(parts) == 2:
         # What stands before the payload is as long whatever comes then.
         inside = None if written is None else written[len(_head_of(channel)) : -1]
@@ -86,9 +96,9 @@ def _head_of(channel: str) -> bytes:
     return json.encode([channel])
 
 
-def _channel(body: str) -> str:
-    found = _CHANNEL.match(body)
-    return found[1] if found else ""
+def _channel(packet: bytes, start: int) -> str:
+    found = _CHANNEL.match(packet, start)
+    return found[1].decode("utf-8", "replace") if found else ""
 
 
 def _malformed(channel: str, reason: str, packet: str | bytes, *, ack: str | None = None) -> Arrival:
@@ -134,16 +144,17 @@ class SafePacket:
         raise ValueError(f"an attachment of {len(attachment)} bytes that nobody announced")
 
     def _decode(self, packet: str | bytes) -> None:
-        head = None if isinstance(packet, bytes) else _HEAD.match(packet)
-        if head is None or isinstance(packet, bytes) or int(head["type"]) in {EVENT, BINARY_EVENT, BINARY_ACK}:
-            arrival = read_event(packet)
+        content = packet if isinstance(packet, bytes) else packet.encode("utf-8", "replace")
+        head = None if isinstance(packet, bytes) else _HEAD.match(content)
+        if head is None or int(head["type"]) in {EVENT, BINARY_EVENT, BINARY_ACK}:
+            arrival = refuse_binary(packet) if isinstance(packet, bytes) else read_event(b"4" + content)
             self.data = [ARRIVED, arrival]
             self.id = int(arrival.ack) if arrival.ack else None
             return
         self.packet_type = int(head["type"])
-        self.namespace = head["namespace"]
+        self.namespace = head["namespace"].decode("utf-8", "replace") if head["namespace"] else None
         self.id = int(head["id"]) if head["id"] else None
-        data: object = json.loads(packet[head.end() :]) if len(packet) > head.end() else None
+        data: object = json.loads(content[head.end() :]) if len(content) > head.end() else None
         # The library reads CONNECT data as a mapping and ACK data as a list, and trusts both.
         fits = {CONNECT: isinstance(data, dict), ACK: isinstance(data, list)}
         if fits.get(self.packet_type, not isinstance(data, Malformed)):

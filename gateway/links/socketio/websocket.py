@@ -9,7 +9,8 @@ from aiohttp import WSMsgType
 from gateway.links import json
 from gateway.links.begun import begun
 from gateway.links.corked import CorkedTransport
-from gateway.links.socketio.packet import read_event
+from gateway.links.frame_memory import FRAMES, SMALL
+from gateway.links.socketio.packet import read_event, refuse_binary
 
 if TYPE_CHECKING:
     from gateway.links.socketio.client import SocketLink
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 # By names of their own: to look one up in its class takes longer than all that is done with it.
 _TEXT, _BINARY, _ERROR = WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.ERROR
 _PING, _PONG = WSMsgType.PING, WSMsgType.PONG
-_CONTROL = frozenset({"0", "1", "3", "4"})
+_CONTROL = frozenset({b"0", b"1", b"3", b"4"})
 """Socket.IO packets that are none of events: CONNECT, DISCONNECT, ACK, CONNECT_ERROR."""
 _GOODBYE = ("41", "1")
 """Ends the Socket.IO session, and then that of Engine.IO."""
@@ -91,29 +92,34 @@ class WebSocket:
             message = await self._inner.receive()
             kind = message.type
             if kind is _TEXT:
-                packet: str = message.data
-                if packet.startswith("4") and packet[1:2] not in _CONTROL:
-                    arrival = read_event(packet[1:])
+                content: bytes = message.data
+                if content.startswith(b"4") and content[1:2] not in _CONTROL:
+                    if len(content) > SMALL:
+                        # Nothing more is read from this peer meanwhile, and TCP holds it back.
+                        await FRAMES.wait_room(len(content))
+                    arrival = read_event(content)
                     self._link.take(arrival)
                     if arrival.ack is not None:
                         # By hand, so that nothing overtakes a packet that wants an acknowledgement.
                         await self._inner.send_str(f"43{arrival.ack}[]")
                     continue
+                packet = content.decode("utf-8", "replace")
                 if packet.startswith("2"):
                     await self._inner.send_str(f"3{packet[1:]}")
                     # To the library it is a packet that means nothing.
                     return message._replace(data="6")
                 self._watch(packet)
-            elif kind is _PONG:
+                return message._replace(data=packet)
+            if kind is _PONG:
                 self._link.pings.take(bytes(message.data))
                 continue
-            elif kind is _PING:
+            if kind is _PING:
                 await self._inner.pong(message.data)
                 continue
-            elif kind is _BINARY:
-                self._link.take(read_event(message.data))
+            if kind is _BINARY:
+                self._link.take(refuse_binary(message.data))
                 continue
-            elif kind is _ERROR:
+            if kind is _ERROR:
                 self._link.end(f"the connection broke: {type(message.data).__name__}")
             else:
                 self._link.hang_up(f"the server closed the connection ({self._inner.close_code})")

@@ -13,6 +13,9 @@ import orjson
 from gateway.adapter.port import Frame
 from gateway.errors import Overloaded
 from gateway.guard import guard_call
+from gateway.json_values import Malformed
+from gateway.links.frame_memory import FRAMES
+from gateway.links.json import excerpt
 from gateway.runtime.session.replies import reply_of
 from gateway.runtime.session.signals import FrameArrived, Signal
 
@@ -42,6 +45,7 @@ class Inbox:
         "_room",
         "_roomy",
         "_shut",
+        "_taken",
         "_taker",
         "bytes",
         "loop",
@@ -75,8 +79,13 @@ class Inbox:
         self._frames = self._requests = 0
         self.bytes = 0
         """How much the frames take that wait."""
+        self._taken = 0
+        """Bytes of the frames that the worker decides about; they count in the budget of all sessions until then."""
         self._is_live = is_live
         self._overflow = overflow
+
+    def __del__(self) -> None:
+        FRAMES.release(self.bytes + self._taken)
 
     def bound(self, *, frames: int, size: int) -> None:
         """Bound what the runtime sends, from now on; what waits already stays."""
@@ -104,11 +113,18 @@ class Inbox:
         if self._shut:
             return
         size, room = frame.size or _size_of(frame), self._room
+        if (reason := FRAMES.why_rejected(size)) is not None:
+            frame, size = _rejected(frame, reason), 0
         crowded = self._frames >= self._most_frames * room or self.bytes + size > max(self._most_bytes * room, size)
+        if not FRAMES.has_room(size):
+            crowded = True
+            if not self._resumes:
+                frame, size = _rejected(frame, f"has {size:,} bytes; other frames take all of limits.frame_memory"), 0
         if (crowded or room > HARD_FACTOR) and self._turns_away(frame, cursor, crowded=crowded):
             return
         self._frames += 1
         self.bytes += size
+        FRAMES.hold(size)
         self._add(FrameArrived(frame, cursor, size, crowded, alone))
 
     def _turns_away(self, frame: Frame, cursor: str | None, *, crowded: bool) -> bool:
@@ -155,6 +171,7 @@ class Inbox:
             if self._roomy is None:
                 self._roomy = self.loop.create_future()
             await asyncio.shield(self._roomy)
+        await FRAMES.wait_room(FRAMES.largest)
 
     @property
     def _is_half_full(self) -> bool:
@@ -162,11 +179,14 @@ class Inbox:
 
     def filled(self) -> Awaitable[None]:
         """Wait until a signal may be there; for the one who takes them."""
+        self._forget_taken()
         self._taker = self.loop.create_future()
         return self._taker
 
     def take(self, most: int) -> list[Signal]:
         """Take what is there, at most `most`."""
+        self._forget_taken()
+        before = self.bytes
         batch = self._queue or []
         if len(batch) <= most:
             self._queue = None
@@ -177,6 +197,7 @@ class Inbox:
             sizes = [signal.size for signal in batch if isinstance(signal, FrameArrived)]
             self._frames -= len(sizes)
             self.bytes -= sum(sizes)
+        self._taken = before - self.bytes
         if self._roomy is not None:
             self._tell_of_room()
         if self._queue is None and self._last_live is not None:
@@ -191,6 +212,7 @@ class Inbox:
             if isinstance(signal, FrameArrived):
                 self._frames += 1
                 self.bytes += signal.size
+                FRAMES.hold(signal.size)
             elif reply_of(signal) is not None:
                 self._requests += 1
         if self._taker is not None:
@@ -200,9 +222,15 @@ class Inbox:
         """Take everything out, for the end."""
         left = list(self._queue or ())
         self._queue = None
+        FRAMES.release(self.bytes)
         self._frames = self.bytes = self._requests = 0
         self._tell_of_room()
         return left
+
+    def _forget_taken(self) -> None:
+        if self._taken:
+            taken, self._taken = self._taken, 0
+            FRAMES.release(taken)
 
     def _add(self, signal: Signal) -> None:
         if self._queue is None:
@@ -237,6 +265,14 @@ class Inbox:
     def empty(self) -> bool:
         """Whether no signal waits."""
         return not self._queue
+
+
+def _rejected(frame: Frame, reason: str) -> Frame:
+    """Replace the payload of a frame by the reason and the beginning of its text."""
+    if isinstance(frame.payload, Malformed):
+        return frame
+    written = frame.written if frame.written is not None else orjson.dumps(frame.payload)
+    return Frame(frame.channel, Malformed(f"the frame {reason}", excerpt(written)))
 
 
 def _size_of(frame: Frame) -> int:

@@ -247,3 +247,8 @@ def test_what_no_route_uses_is_doubted(load_text: Load) -> None:
 def test_what_a_route_uses_is_not_doubted(load_text: Load) -> None:
     routes = ("{match: {tool: ask_again}, to: other}", '{match: {tool: "*"}, to: cards}', "{copy_to: [log]}")
     assert load_text(_routes(*routes)).problems == ()
+
+
+def test_a_frame_that_its_budget_could_never_hold_is_refused(complaints: Complain) -> None:
+    found = complaints("limits: {frame: 8MiB, frame_memory: 4MiB}\n")
+    assert "1: limits.frame: is larger than limits.frame_memory; raise that, or lower this" in found

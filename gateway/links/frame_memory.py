@@ -1,0 +1,63 @@
+"""The size of one frame, and one memory budget for the frames that wait in all sessions of the process."""
+
+import asyncio
+from collections import deque
+
+SMALL = 64 * 1024
+"""Bytes of a frame that never waits for the budget; the number of such frames is bounded for each session."""
+PATIENCE = 8.0
+"""Seconds that a link stops reading for the budget; Engine.IO servers wait at least 20 for an answer to a ping."""
+
+
+class FrameMemory:
+    """Counts the bytes of frames between their arrival and the commit that records them."""
+
+    def __init__(self) -> None:
+        self.largest = 4 * 1024 * 1024
+        self.most = 64 * 1024 * 1024
+        self.held = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def why_rejected(self, size: int) -> str | None:
+        """Explain why a frame of this size is rejected; None if it is not."""
+        return None if size <= self.largest else f"has {size:,} bytes; limits.frame allows {self.largest:,}"
+
+    def has_room(self, size: int) -> bool:
+        """Report whether a frame fits now. A small one always does, and any one does where nothing is held."""
+        return size <= SMALL or self.held + size <= self.most or not self.held
+
+    def hold(self, size: int) -> None:
+        """Count a frame, whether or not it fits."""
+        self.held += size
+
+    def release(self, size: int) -> None:
+        """Stop counting frames."""
+        self.held -= size
+        if size and self._waiting:
+            self._wake_first()
+
+    async def wait_room(self, size: int, within: float = PATIENCE) -> bool:
+        """Wait until a frame fits, first come, first served; returns whether it does. `within` is in seconds."""
+        if self.has_room(size) and not self._waiting:
+            return True
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            async with asyncio.timeout(within):
+                while self._waiting[0] is not turn or not self.has_room(size):
+                    await turn
+                    turn = self._waiting[0] = asyncio.get_running_loop().create_future()
+        except TimeoutError:
+            return self.has_room(size)
+        finally:
+            self._waiting.remove(turn)
+            # The next one may fit too, after the caller has counted this one.
+            asyncio.get_running_loop().call_soon(self._wake_first)
+        return True
+
+    def _wake_first(self) -> None:
+        if self._waiting and not self._waiting[0].done():
+            self._waiting[0].set_result(None)
+
+
+FRAMES = FrameMemory()

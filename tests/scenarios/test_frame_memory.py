@@ -1,0 +1,87 @@
+"""Large frames of many sessions share one budget, and no other session notices."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from gateway.links.frame_memory import FRAMES
+from gateway.testing.runtimes.huma.server import HumaServer, SimAgent
+from tests.scenarios.environment import GOOD, Scene, ended
+
+LOUD = 60
+FITS = 200 * 1024
+EXCEEDS = 300 * 1024
+BUDGET = 1024**2
+
+
+@asynccontextmanager
+async def crowd(scene: Scene) -> AsyncGenerator[list[SimAgent]]:
+    """Connect sixty more agents, with room for five of their large frames."""
+    async with HumaServer("0.2") as huma:
+        agents = [huma.agent(f"loud-{number}") for number in range(LOUD)]
+        options = {"adapter": "huma-0.2", "url": huma.url, "api_key": huma.api_key}
+        scene.configure(
+            {
+                "limits": {"frame": EXCEEDS - 20_000, "frame_memory": BUDGET},
+                "runtimes": {agent.agent_id: options | {"agent_id": agent.agent_id} for agent in agents},
+                "routes": [{"match": {"tool": "*"}, "to": "cards"}],
+            }
+        )
+        yield agents
+
+
+@contextmanager
+def watched() -> Generator[list[int]]:
+    """Record the bytes held after each frame."""
+    held: list[int] = []
+    hold = FRAMES.hold
+
+    def record(size: int) -> None:
+        hold(size)
+        held.append(FRAMES.held)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FRAMES, "hold", record)
+        yield held
+
+
+async def test_sixty_sessions_at_the_budget_leave_a_quiet_one_alone(newer: Scene) -> None:
+    async with crowd(newer) as loud, newer.running() as gateway:
+        await newer.agent.wait_connections(1)
+        for agent in loud:
+            await agent.wait_connections(1)
+        with watched() as held:
+            calls = [await agent.call("free", {"text": "x" * FITS}) for agent in loud for _ in range(2)]
+            for agent in loud:
+                await agent.call("free", {"text": "x" * EXCEEDS})
+            started = time.monotonic()
+            quiet = await ended(await newer.agent.call("ask", GOOD), within=20)
+            waited = time.monotonic() - started
+            readings = await asyncio.gather(*(ended(call, within=60) for call in calls))
+        assert quiet.outcome == "success"
+        assert waited < 15
+        assert {reading.outcome for reading in readings} == {"success"}
+        assert max(held) <= BUDGET + LOUD * 64 * 1024
+        for agent in loud:
+            rejected = await gateway.events(await gateway.session(agent.agent_id), kind="frame.rejected")
+            assert [one["event"]["reason"] for one in rejected] == [rejected[0]["event"]["reason"]]
+            assert "limits.frame allows" in rejected[0]["event"]["reason"]
+        assert (await gateway.events(kind="frame.rejected")) == []
+    assert FRAMES.held == 0
+
+
+async def test_the_limit_of_a_frame_follows_a_reload(newer: Scene, tmp_path: Path) -> None:
+    del tmp_path
+    async with newer.running() as gateway:
+        await newer.agent.call("free", {"text": "x" * (5 * 1024**2)})
+        (rejected,) = await gateway.wait_events("frame.rejected")
+        assert "limits.frame allows 4,194,304" in rejected["event"]["reason"]
+        newer.configure({"limits": {"frame": "8MiB"}})
+        await gateway.post("/v1/reload", status=200)
+        call = await newer.agent.call("free", {"text": "x" * (5 * 1024**2)})
+        assert (await ended(call, within=30)).outcome in {"success", "failure"}
+        assert len(await gateway.events(kind="frame.rejected")) == 1

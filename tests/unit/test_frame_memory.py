@@ -1,0 +1,126 @@
+"""The budget of frames, and how an inbox keeps to it."""
+
+import asyncio
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.adapter.port import Frame
+from gateway.json_values import Malformed
+from gateway.links.frame_memory import FRAMES, SMALL, FrameMemory
+from gateway.runtime.session.inbox import Inbox
+from gateway.runtime.session.signals import FrameArrived
+
+BIG = SMALL + 1
+
+
+@pytest.fixture
+def memory() -> FrameMemory:
+    memory = FrameMemory()
+    memory.most = 2 * BIG
+    return memory
+
+
+@pytest.fixture
+def shared() -> Iterator[FrameMemory]:
+    """The budget of the process, with room for two large frames."""
+    before = FRAMES.most, FRAMES.largest
+    FRAMES.most, FRAMES.largest = 2 * BIG, 10 * BIG
+    yield FRAMES
+    FRAMES.most, FRAMES.largest = before
+
+
+def make_inbox(*, resumes: bool, overflows: list[str] | None = None) -> Inbox:
+    told = [] if overflows is None else overflows
+    return Inbox(frames=100, size=100 * BIG, resumes=resumes, is_live=lambda _: False, overflow=told.append)
+
+
+async def test_frames_wait_in_turn_until_there_is_room(memory: FrameMemory) -> None:
+    memory.hold(2 * BIG)
+    order: list[str] = []
+
+    async def arrive(name: str) -> None:
+        assert await memory.wait_room(BIG, within=20)
+        memory.hold(BIG)
+        order.append(name)
+
+    waiting = [asyncio.create_task(arrive(name)) for name in "abc"]
+    await asyncio.sleep(0)
+    memory.release(BIG)
+    done, _ = await asyncio.wait(waiting, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+    assert (len(done), order) == (1, ["a"])
+    memory.release(2 * BIG)
+    await asyncio.gather(*waiting)
+    assert order == ["a", "b", "c"]
+    assert memory.held == 2 * BIG
+
+
+async def test_a_frame_that_waits_too_long_is_told_so(memory: FrameMemory) -> None:
+    memory.hold(2 * BIG)
+    assert not await memory.wait_room(BIG, within=0.01)
+    assert await memory.wait_room(SMALL, within=0.01)
+    memory.release(2 * BIG)
+    assert await memory.wait_room(100 * BIG, within=0.01)
+
+
+async def test_a_canceled_wait_gives_its_turn_to_the_next(memory: FrameMemory) -> None:
+    memory.hold(2 * BIG)
+    first = asyncio.create_task(memory.wait_room(BIG, within=20))
+    second = asyncio.create_task(memory.wait_room(BIG, within=20))
+    await asyncio.sleep(0)
+    first.cancel()
+    memory.release(2 * BIG)
+    assert await second
+
+
+async def test_what_the_worker_decides_about_counts_until_it_asks_for_more(shared: FrameMemory) -> None:
+    inbox = make_inbox(resumes=False)
+    inbox.put_frame(Frame("event", {}, BIG), None)
+    assert shared.held == BIG
+    batch = inbox.take(10)
+    assert (inbox.bytes, shared.held) == (0, BIG)
+    inbox.put_back(batch)
+    inbox.take(10)
+    assert shared.held == BIG
+    inbox.filled()
+    assert shared.held == 0
+
+
+async def test_an_inbox_that_goes_takes_its_frames_out_of_the_budget(shared: FrameMemory) -> None:
+    inbox = make_inbox(resumes=False)
+    inbox.put_frame(Frame("event", {}, BIG), None)
+    inbox.take(10)
+    inbox.put_frame(Frame("event", {}, BIG), None)
+    assert shared.held == 2 * BIG
+    del inbox
+    gc.collect()
+    assert shared.held == 0
+
+
+async def test_without_room_a_link_that_resumes_is_cut_and_another_gets_a_rejected_frame(shared: FrameMemory) -> None:
+    shared.hold(2 * BIG)
+    try:
+        overflows: list[str] = []
+        resuming = make_inbox(resumes=True, overflows=overflows)
+        resuming.put_frame(Frame("event", {}, BIG), "1")
+        assert (resuming.empty, len(overflows)) == (True, 1)
+        other = make_inbox(resumes=False)
+        other.put_frame(Frame("event", {"a": 1}, BIG), None)
+        other.put_frame(Frame("event", {"a": 2}, SMALL), None)
+        rejected, small = [one for one in other.take(10) if isinstance(one, FrameArrived)]
+        assert rejected.frame.payload == Malformed(
+            f"the frame has {BIG:,} bytes; other frames take all of limits.frame_memory", '{"a":1}'
+        )
+        assert small.frame.payload == {"a": 2}
+    finally:
+        shared.release(2 * BIG)
+
+
+async def test_a_frame_over_the_limit_is_rejected_and_keeps_its_cursor(shared: FrameMemory) -> None:
+    inbox = make_inbox(resumes=True)
+    inbox.put_frame(Frame("event", {"text": "x" * 20 * BIG}), "7")
+    (signal,) = inbox.take(10)
+    assert isinstance(signal, FrameArrived)
+    assert isinstance(signal.frame.payload, Malformed)
+    assert (signal.cursor, signal.overloaded) == ("7", False)
