@@ -1,7 +1,7 @@
 """How calls begin, are tried, wait and end, and how an operator redrives or dismisses one. Pure."""
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
@@ -55,8 +55,8 @@ _UNSAID = Encoded(())
 """What of an outcome is said to a runtime that is not told of it."""
 _SHORT = 32
 """Digits of a hash that are kept."""
-Unanswered = Replied | Accepted | NeverSent | NotProcessed | Uncertain
-"""How an attempt can end without an outcome."""
+Unanswered = Replied | Accepted | NotProcessed | Uncertain
+"""How an attempt that was sent can end without an outcome."""
 
 
 def fingerprint(tool: str, arguments: dict[str, Any]) -> str:
@@ -121,13 +121,13 @@ def cancellation(error: str) -> Answered:
 
 def turned_away(reason: str, *, tried: bool = False, unsure: bool = False) -> Answered:
     """Make the failure of a call whose executor is not asked now; an earlier attempt may have reached it."""
-    what = "it is not asked again for this call" if tried else "the tool was not called"
-    return failure(f"{reason}; {what}, try again later", unknown=unsure)
+    what = "giving up on this call" if tried else "the tool was not called"
+    return failure(f"{reason}; {what}, retry later", unknown=unsure)
 
 
 def no_executor(name: str | None, *, unknown: bool) -> Answered:
     """Make the failure of a call whose executor is not in the configuration; an earlier attempt may have reached it."""
-    what = "the tool may have run and was not tried again" if unknown else "the tool was not called"
+    what = "the tool may have run" if unknown else "the tool was not called"
     return failure(f"executor {name!r} is no longer configured; {what}", unknown=unknown)
 
 
@@ -150,8 +150,6 @@ def judge(
             return End(failure("the executor answered with something that is no outcome"))
         case Accepted():
             return Wait(now + policy.accepted_deadline)
-        case NeverSent(reason):
-            wait, unknown, again = policy.delay(attempt, jitter), False, True
         case NotProcessed(reason, retry_after):
             wait, unknown, again = retry_after or policy.delay(attempt, jitter), False, True
         case Uncertain(reason):
@@ -181,6 +179,9 @@ def answered(
     if not is_current:
         return True
     policy = runtime.policy.executors.get(call.executor or "", USUAL_RETRY)
+    if isinstance(answer, NeverSent):
+        _not_sent(runtime, builder, call, answer.reason, pause=policy.delay(1, jitter))
+        return True
     verdict = judge(
         answer,
         policy=policy,
@@ -202,6 +203,25 @@ def answered(
             builder.change_call(Requeue(call_id, due_at, reason, unsure=unsure))
             builder.effects.append(Queue(call_id, call.executor or "", due_at))
     return True
+
+
+def _not_sent(runtime: RuntimeContext, builder: StepBuilder, call: Call, reason: str, *, pause: timedelta) -> None:
+    """An attempt was certainly not sent: it does not count, and the call waits as long as its executor holds calls."""
+    executor, due_at = call.executor or "", builder.now + pause
+    builder.change_call(Requeue(call.call_id, due_at, reason, sent=False))
+    call, missing = builder.calls[call.call_id], builder.refusal(executor)
+    if call.canceling_until is not None:
+        settle(runtime, builder, call, cancellation("Canceled by an operator."), under_way=False)
+    elif executor not in runtime.policy.executors:
+        settle(runtime, builder, call, no_executor(executor, unknown=call.unknown), dead=True, under_way=False)
+    elif missing is not None:
+        told = turned_away(missing, tried=call.attempt > 0, unsure=call.unknown)
+        settle(runtime, builder, call, told, dead=True, under_way=False)
+    elif due_at >= call.deadline_at:
+        told = failure(f"{reason} (no time left for another attempt)", unknown=call.unknown)
+        settle(runtime, builder, call, told, dead=True, under_way=False)
+    else:
+        builder.effects.append(Queue(call.call_id, executor, due_at))
 
 
 def outcome(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, answered: Answered) -> bool:
@@ -255,7 +275,7 @@ def progressed(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, d
 def claim(builder: StepBuilder, call_id: CallId) -> bool:
     """A slot is free for a queued call; False where it no longer wants it."""
     call = builder.calls.get(call_id)
-    if call is None or call.state != "queued":
+    if call is None or call.state != "queued" or call.deadline_at <= builder.now:
         return False
     builder.change_call(Claim(call_id, call.attempt + 1))
     builder.effects.append(Dispatch(builder.calls[call_id]))

@@ -84,7 +84,8 @@ def tick(runtime: RuntimeContext, builder: StepBuilder) -> None:
             settle(runtime, builder, call, cancellation("Canceled by an operator."))
         elif call.deadline_at <= now:
             waited = (now - call.created_at).total_seconds()
-            error = f"The tool {call.tool!r} gave no answer within {waited:.0f} s."
+            why = f" ({call.error})" if call.state == "queued" and call.error else ""
+            error = f"The tool {call.tool!r} gave no answer within {waited:.0f} s{why}."
             unknown = call.unknown or (call.state != "queued" and call.attempt > 0)
             expired = Answered(Outcome(outcome="expired", error=error, unknown=unknown), synthetic=True)
             settle(runtime, builder, call, expired, tell_reason="The deadline has passed.", dead=True)
@@ -160,5 +161,6 @@ def _recover_dispatched(runtime: RuntimeContext, builder: StepBuilder, call: Cal
         builder.change_call(Requeue(call.call_id, builder.now, reason, unsure=True))
         builder.effects.append(Queue(call.call_id, call.executor or "", builder.now))
     else:
-        text = "the gateway restarted while the tool may have been running; it was not tried again"
+        so_far = f"after {call.attempt} attempts" if policy.idempotent else "it was not tried again"
+        text = f"the gateway restarted while the tool may have been running; {so_far}"
         settle(runtime, builder, call, failure(text, unknown=True), dead=True)

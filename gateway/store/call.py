@@ -129,6 +129,8 @@ class Requeue:
     reason: str
     unsure: bool = False
     """Whether the executor may have done the work already; once so, it stays so until the call ends."""
+    sent: bool = True
+    """False: the attempt was certainly not sent, and its number is used again."""
 
 
 @frozen
@@ -277,8 +279,10 @@ def changed(call: Call | None, change: CallChange, *, now: datetime, numbers: Se
         case Accept():
             return replace(call, state=after, deadline_at=change.deadline_at)
         case Requeue():
-            unknown = change.unsure or call.unknown
-            return replace(call, state=after, due_at=change.due_at, error=change.reason, unknown=unknown)
+            attempt, unknown = call.attempt - (not change.sent), change.unsure or call.unknown
+            return replace(
+                call, state=after, attempt=attempt, due_at=change.due_at, error=change.reason, unknown=unknown
+            )
         case MarkCanceling():
             return replace(call, state=after, canceling_until=change.until)
         case Progressed():
