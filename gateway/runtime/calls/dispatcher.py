@@ -131,6 +131,14 @@ class Dispatcher:
             self._over(session, call, epoch, answer, "never_sent", telling=False)
             return
         executor, policy = found
+        if call.state == "accepted":
+            log.warning(
+                "an accepted call is sent again",
+                call_id=call.call_id,
+                attempt=call.attempt,
+                executor=call.executor,
+                reason="no sign of life, or an operator's order",
+            )
         # The executor keeps to it; one that does not is broken off when the call's deadline ends the call.
         timeout = min(policy.timeout, call.deadline_at - self._clock.now())
         if timeout <= _NO_TIME:
