@@ -138,7 +138,11 @@ class Executor(Protocol):
 
 @frozen
 class Copied:
-    """What became of one event copy: `delivered`, `again` (try later), `refused` (final), `gone` (410: switch off)."""
+    """What became of one event copy.
+
+    `delivered`; `again`: try later; `unsent`: it certainly did not leave, so that the try does not count; `refused`:
+    final; `gone`: 410, switch the destination off.
+    """
 
     state: str
     reason: str | None = None

@@ -398,7 +398,9 @@ class DestinationSpec(Section):
     timeout: Patience = timedelta(seconds=20)
     """How long one attempt may take."""
     attempts: Annotated[int, Field(ge=1, le=50)] = 10
-    """How often a copy is tried before it becomes a dead letter."""
+    """How often a copy is sent before it becomes a dead letter; one that could not be sent does not count."""
+    reconnect_within: Duration = timedelta(hours=1)
+    """How long copies wait for a destination that cannot be reached, from the moment it was first found unreachable."""
     backoff: Backoff = Backoff(initial=timedelta(seconds=5), maximum=timedelta(hours=1))
     """The wait between attempts."""
     concurrency: Annotated[int, Field(ge=1, le=1_000)] = 8

@@ -56,7 +56,9 @@ def read_answer(
 def read_copied(exchange: Exchange, *, now: Callable[[], datetime]) -> Copied:
     """Say what became of one event copy; the body of the answer does not matter."""
     match exchange:
-        case NotSent(reason) | ConnectionBroken(reason):
+        case NotSent(reason):
+            return Copied("unsent", reason)
+        case ConnectionBroken(reason):
             return Copied("again", reason)
         case AddressForbidden(reason):
             return Copied("refused", f"destination cannot be reached: {reason}")
