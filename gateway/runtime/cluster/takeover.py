@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 import structlog
@@ -88,7 +88,7 @@ class Takeover:
                 for row in rows:
                     if row.runtime not in known and await self._engine.owner(row.session_id) is None:
                         left[row.runtime] += 1
-            calls = await self._engine.count_open_calls() if left else {}
+            calls: Mapping[str, int] = await self._engine.count_open_calls() if left else {}
             for name, sessions in left.items():
                 tell_left(name, sessions=sessions, calls=calls.get(name, 0))
         except EngineUnavailable as exc:
