@@ -1,7 +1,7 @@
 """How calls begin, are tried, wait and end, and how an operator redrives or dismisses one. Pure."""
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
@@ -47,6 +47,8 @@ MOST_IGNORED = 16 * 1024
 """Bytes of a late outcome that are kept; of a larger one only size and hash are."""
 PROGRESS_COST = 1024
 """Bytes that a report of progress counts at least."""
+_LOOK_AGAIN = timedelta(seconds=10)
+"""When an accepted call that could not be sent again now is looked at next."""
 NO_LONGER_DEAD = "the call was redriven or dismissed meanwhile"
 OVERLOADED = "The gateway is overloaded; try again later."
 
@@ -55,8 +57,8 @@ _UNSAID = Encoded(())
 """What of an outcome is said to a runtime that is not told of it."""
 _SHORT = 32
 """Digits of a hash that are kept."""
-Unanswered = Replied | Accepted | NeverSent | NotProcessed | Uncertain
-"""How an attempt can end without an outcome."""
+Unanswered = Replied | Accepted | NotProcessed | Uncertain
+"""How an attempt that was sent can end without an outcome."""
 
 
 def fingerprint(tool: str, arguments: dict[str, Any]) -> str:
@@ -121,13 +123,13 @@ def cancellation(error: str) -> Answered:
 
 def turned_away(reason: str, *, tried: bool = False, unsure: bool = False) -> Answered:
     """Make the failure of a call whose executor is not asked now; an earlier attempt may have reached it."""
-    what = "it is not asked again for this call" if tried else "the tool was not called"
-    return failure(f"{reason}; {what}, try again later", unknown=unsure)
+    what = "giving up on this call" if tried else "the tool was not called"
+    return failure(f"{reason}; {what}, retry later", unknown=unsure)
 
 
 def no_executor(name: str | None, *, unknown: bool) -> Answered:
     """Make the failure of a call whose executor is not in the configuration; an earlier attempt may have reached it."""
-    what = "the tool may have run and was not tried again" if unknown else "the tool was not called"
+    what = "the tool may have run" if unknown else "the tool was not called"
     return failure(f"executor {name!r} is no longer configured; {what}", unknown=unknown)
 
 
@@ -150,8 +152,6 @@ def judge(
             return End(failure("the executor answered with something that is no outcome"))
         case Accepted():
             return Wait(now + policy.accepted_deadline)
-        case NeverSent(reason):
-            wait, unknown, again = policy.delay(attempt, jitter), False, True
         case NotProcessed(reason, retry_after):
             wait, unknown, again = retry_after or policy.delay(attempt, jitter), False, True
         case Uncertain(reason):
@@ -166,6 +166,73 @@ def judge(
     return Retry(now + wait, reason, unknown)
 
 
+def silent_from(policy: RetryPolicy, call: Call, now: datetime) -> datetime | None:
+    """Return when an accepted call without a sign of life is sent again; None: never."""
+    may_repeat = policy.idempotent and call.attempt < policy.attempts and call.canceling_until is None
+    return now + policy.accepted_silence if may_repeat else None
+
+
+def send_again(runtime: RuntimeContext, builder: StepBuilder, call: Call) -> None:
+    """An accepted call has given no sign of life: send its request again under the same key, if that does no harm."""
+    executor, policy = call.executor or "", runtime.policy.executors.get(call.executor or "")
+    if policy is None or not policy.idempotent or call.arguments is None or call.canceling_until is not None:
+        builder.change_call(Accept(call.call_id, call.deadline_at))
+    elif builder.take_slot(executor):
+        _repeat(builder, call, policy)
+    else:
+        builder.change_call(Accept(call.call_id, call.deadline_at, builder.now + _LOOK_AGAIN))
+        builder.effects.append(Queue(call.call_id, executor))
+
+
+def _repeat(builder: StepBuilder, call: Call, policy: RetryPolicy) -> None:
+    """Send an accepted call again; it holds a slot."""
+    later = call.attempt + 1 < policy.attempts
+    builder.change_call(Claim(call.call_id, call.attempt + 1, builder.now + policy.accepted_silence if later else None))
+    builder.effects.append(Dispatch(builder.calls[call.call_id]))
+
+
+def _repeated(runtime: RuntimeContext, builder: StepBuilder, call: Call, answer: Answer) -> None:
+    """Take the answer to a repeat of an accepted call: only an outcome ends it."""
+    policy = runtime.policy.executors.get(call.executor or "", USUAL_RETRY)
+    match answer:
+        case Answered(without_outcome=False):
+            settle(runtime, builder, call, answer, under_way=False)
+        case Accepted():
+            builder.change_call(Accept(call.call_id, call.deadline_at, silent_from(policy, call, builder.now)))
+        case NeverSent():
+            due_at = builder.now + min(_LOOK_AGAIN, policy.accepted_silence)
+            builder.change_call(Accept(call.call_id, call.deadline_at, due_at, sent=False))
+        case _:
+            # It stays accepted; when it is sent again is on record already.
+            return
+
+
+def repeat(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId) -> None:
+    """Send the request of an accepted call again, as an operator orders.
+
+    Raises:
+        Conflict: the call is not accepted, or a second request might do harm.
+    """
+    call = builder.calls.get(call_id)
+    if call is None:
+        raise Conflict("the call has ended meanwhile; redrive it as an ended one")
+    policy = runtime.policy.executors.get(call.executor or "")
+    if call.state != "accepted":
+        raise Conflict(f"the call is still open ({call.state}); only an accepted or an ended one can be redriven")
+    if policy is None:
+        raise Conflict(f"executor {call.executor!r} is no longer configured")
+    if not policy.idempotent:
+        raise Conflict(
+            f"executor {call.executor!r} has accepted the call and is not idempotent: a second request could do the "
+            "work twice. Wait for its callback, or cancel the call"
+        )
+    if call.canceling_until is not None:
+        raise Conflict("the call is being canceled")
+    if call.arguments is None:
+        raise Conflict("the arguments of this call cannot be read any more")
+    send_again(runtime, builder, call)
+
+
 def answered(
     runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, attempt: int, answer: Answer, *, jitter: float
 ) -> bool:
@@ -173,6 +240,9 @@ def answered(
     call = builder.calls.get(call_id)
     if call is None:
         return False
+    if call.state == "accepted" and call.attempt == attempt:
+        _repeated(runtime, builder, call, answer)
+        return True
     is_current = call.attempt == attempt and call.state == "dispatched"
     if isinstance(answer, Answered):
         if is_current or answer.outcome.outcome == "success":
@@ -181,6 +251,9 @@ def answered(
     if not is_current:
         return True
     policy = runtime.policy.executors.get(call.executor or "", USUAL_RETRY)
+    if isinstance(answer, NeverSent):
+        _not_sent(runtime, builder, call, answer.reason, pause=policy.delay(1, jitter))
+        return True
     verdict = judge(
         answer,
         policy=policy,
@@ -194,7 +267,7 @@ def answered(
         case End(result, dead):
             settle(runtime, builder, call, result, dead=dead, under_way=False)
         case Wait(deadline_at):
-            builder.change_call(Accept(call_id, deadline_at))
+            builder.change_call(Accept(call_id, deadline_at, silent_from(policy, call, builder.now)))
         case Retry() if call.canceling_until is not None:
             canceled = cancellation("Canceled by an operator.")
             settle(runtime, builder, call, canceled, under_way=False)
@@ -202,6 +275,25 @@ def answered(
             builder.change_call(Requeue(call_id, due_at, reason, unsure=unsure))
             builder.effects.append(Queue(call_id, call.executor or "", due_at))
     return True
+
+
+def _not_sent(runtime: RuntimeContext, builder: StepBuilder, call: Call, reason: str, *, pause: timedelta) -> None:
+    """An attempt was certainly not sent: it does not count, and the call waits as long as its executor holds calls."""
+    executor, due_at = call.executor or "", builder.now + pause
+    builder.change_call(Requeue(call.call_id, due_at, reason, sent=False))
+    call, missing = builder.calls[call.call_id], builder.refusal(executor)
+    if call.canceling_until is not None:
+        settle(runtime, builder, call, cancellation("Canceled by an operator."), under_way=False)
+    elif executor not in runtime.policy.executors:
+        settle(runtime, builder, call, no_executor(executor, unknown=call.unknown), dead=True, under_way=False)
+    elif missing is not None:
+        told = turned_away(missing, tried=call.attempt > 0, unsure=call.unknown)
+        settle(runtime, builder, call, told, dead=True, under_way=False)
+    elif due_at >= call.deadline_at:
+        told = failure(f"{reason} (no time left for another attempt)", unknown=call.unknown)
+        settle(runtime, builder, call, told, dead=True, under_way=False)
+    else:
+        builder.effects.append(Queue(call.call_id, executor, due_at))
 
 
 def outcome(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, answered: Answered) -> bool:
@@ -246,16 +338,27 @@ def progressed(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, d
     size = max(weight(data), PROGRESS_COST)
     if call.progressed + size > runtime.policy.progress:
         raise TooLarge(f"one call may report {runtime.policy.progress} bytes of progress in all (limits.progress)")
-    builder.change_call(Progressed(call_id, size))
+    due_at = None
+    if call.state == "accepted" and call.due_at is not None:
+        due_at = builder.now + runtime.policy.executors.get(call.executor or "", USUAL_RETRY).accepted_silence
+    builder.change_call(Progressed(call_id, size, due_at))
     event = CallProgressed(native_call_id=call.native_call_id, call_id=call_id, data=data)
     builder.apply(event, "to_runtime", caused_by=call.request_sequence)
     return True
 
 
-def claim(builder: StepBuilder, call_id: CallId) -> bool:
-    """A slot is free for a queued call; False where it no longer wants it."""
+def claim(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId) -> bool:
+    """A slot is free for a waiting call; False where it no longer wants it."""
     call = builder.calls.get(call_id)
-    if call is None or call.state != "queued":
+    if call is None or call.deadline_at <= builder.now:
+        return False
+    if call.state == "accepted":
+        policy = runtime.policy.executors.get(call.executor or "")
+        if policy is None or not policy.idempotent or call.due_at is None or call.arguments is None:
+            return False
+        _repeat(builder, call, policy)
+        return True
+    if call.state != "queued":
         return False
     builder.change_call(Claim(call_id, call.attempt + 1))
     builder.effects.append(Dispatch(builder.calls[call_id]))
@@ -415,11 +518,13 @@ def settle(
         Settle(
             call.call_id,
             SETTLED[outcome.outcome],
-            outcome_fingerprint(outcome),
+            # Of what was given, so that the same outcome again is found to be the same.
+            outcome_fingerprint(answered.outcome),
             index,
             outcome.unknown,
             outcome.error,
-            dead,
+            # Of an unknown one an operator decides, whoever has said so.
+            dead or outcome.unknown,
         )
     )
     if sends:

@@ -109,7 +109,10 @@ class Decision:
 def call_data(
     view: SessionView, call: Call, *, protocol: str, callback: str | None, progress: str | None
 ) -> dict[str, Any]:
-    """Shape the request for one attempt of a call."""
+    """Shape the request for one attempt of a call; `protocol` is the runtime's."""
+    if call.origin is not None and call.origin.protocol.partition("/")[0] == protocol.partition("/")[0]:
+        # The version that this caller has negotiated.
+        protocol = call.origin.protocol
     return {
         "call_id": call.call_id,
         "native_call_id": call.native_call_id,

@@ -4,16 +4,16 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from gateway.core.adapt import hydration, place_of
-from gateway.core.calls import cancellation, failure, no_executor, settle
+from gateway.core.calls import cancellation, failure, no_executor, send_again, settle, silent_from
 from gateway.core.confirmations import confirm, recover as recover_message
 from gateway.core.effects import Queue, Transmit
 from gateway.core.interactions import expire
-from gateway.core.session import RetryPolicy, RuntimeContext, StepBuilder, send
+from gateway.core.session import USUAL_RETRY, RetryPolicy, RuntimeContext, StepBuilder, send
 from gateway.core.state import NEVER_SENT, Remembered, SessionView, overdue_at
 from gateway.events import DeliverySettled, Envelope, FaultReported, LinkChanged, Outcome, SessionClosed, SessionMoved
 from gateway.events.frozen import replace
 from gateway.executors.port import Answered
-from gateway.store.call import Call, Requeue
+from gateway.store.call import Accept, Call, Requeue
 from gateway.store.step import RUNTIME, SendChange, SendState
 
 UNREADABLE = "The request cannot be read by this release of the gateway, so it was not carried out again."
@@ -84,10 +84,13 @@ def tick(runtime: RuntimeContext, builder: StepBuilder) -> None:
             settle(runtime, builder, call, cancellation("Canceled by an operator."))
         elif call.deadline_at <= now:
             waited = (now - call.created_at).total_seconds()
-            error = f"The tool {call.tool!r} gave no answer within {waited:.0f} s."
+            why = f" ({call.error})" if call.state == "queued" and call.error else ""
+            error = f"The tool {call.tool!r} gave no answer within {waited:.0f} s{why}."
             unknown = call.unknown or (call.state != "queued" and call.attempt > 0)
             expired = Answered(Outcome(outcome="expired", error=error, unknown=unknown), synthetic=True)
             settle(runtime, builder, call, expired, tell_reason="The deadline has passed.", dead=True)
+        elif call.state == "accepted" and call.due_at is not None and call.due_at <= now:
+            send_again(runtime, builder, call)
     for waiting in builder.memory.confirmations:
         if waiting.posted_at + runtime.options.confirm_timeout <= now:
             confirm(runtime, builder, waiting, failure("not confirmed in time"))
@@ -107,6 +110,7 @@ def next_due(runtime: RuntimeContext, view: SessionView) -> datetime | None:
         call.deadline_at if call.canceling_until is None else min(call.deadline_at, call.canceling_until)
         for call in view.calls.values()
     ]
+    times += [call.due_at for call in view.calls.values() if call.due_at is not None and call.state == "accepted"]
     if memory.confirmations:
         times += [waiting.posted_at + options.confirm_timeout for waiting in memory.confirmations]
     if memory.asked:
@@ -137,7 +141,11 @@ def recover(runtime: RuntimeContext, builder: StepBuilder, messages: Sequence[En
     """
     for call in list(builder.calls.values()):
         if call.state == "accepted":
-            # Nobody is asked again: its outcome comes by callback, whatever became of its executor.
+            # Its outcome comes by callback, whatever became of its executor.
+            policy = runtime.policy.executors.get(call.executor or "", USUAL_RETRY)
+            if call.due_at is None and (due_at := silent_from(policy, call, builder.now)) is not None:
+                # Accepted by a release, or under a configuration, that would never have sent it again.
+                builder.change_call(Accept(call.call_id, call.deadline_at, due_at))
             continue
         policy = runtime.policy.executors.get(call.executor or "")
         unknown = call.unknown or call.state == "dispatched"
@@ -160,5 +168,6 @@ def _recover_dispatched(runtime: RuntimeContext, builder: StepBuilder, call: Cal
         builder.change_call(Requeue(call.call_id, builder.now, reason, unsure=True))
         builder.effects.append(Queue(call.call_id, call.executor or "", builder.now))
     else:
-        text = "the gateway restarted while the tool may have been running; it was not tried again"
+        so_far = f"after {call.attempt} attempts" if policy.idempotent else "it was not tried again"
+        text = f"the gateway restarted while the tool may have been running; {so_far}"
         settle(runtime, builder, call, failure(text, unknown=True), dead=True)

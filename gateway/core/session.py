@@ -52,6 +52,7 @@ class RetryPolicy:
     timeout: timedelta = timedelta(seconds=20)
     deadline: timedelta = timedelta(seconds=120)
     accepted_deadline: timedelta = timedelta(seconds=600)
+    accepted_silence: timedelta = timedelta(seconds=120)
     initial: timedelta = timedelta(milliseconds=500)
     maximum: timedelta = timedelta(seconds=10)
 
@@ -59,6 +60,10 @@ class RetryPolicy:
         """Wait before the next attempt: exponential, full jitter; `jitter` is uniform in [0, 1)."""
         ceiling = min(self.maximum, self.initial * 2 ** min(attempt - 1, 20))
         return ceiling * jitter
+
+    def reconnect_pause(self, away: timedelta, jitter: float) -> timedelta:
+        """Return the wait before the next try at a receiver that has been unreachable for so long: it doubles, too."""
+        return min(self.maximum, max(self.initial, away)) * (0.5 + jitter / 2)
 
 
 USUAL_RETRY = RetryPolicy()

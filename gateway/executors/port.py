@@ -73,6 +73,8 @@ class Answered:
     refused: bool = field(default=False, compare=False)
     """Whether the executor has told no outcome, but turned the request away or answered with what means nothing: most
     likely a mistake in how it is set up."""
+    without_outcome: bool = field(default=False, compare=False)
+    """Whether the response had no outcome in it: its status or its form alone makes this a failure."""
 
 
 @frozen
@@ -136,7 +138,11 @@ class Executor(Protocol):
 
 @frozen
 class Copied:
-    """What became of one event copy: `delivered`, `again` (try later), `refused` (final), `gone` (410: switch off)."""
+    """What became of one event copy.
+
+    `delivered`; `again`: try later; `unsent`: it certainly did not leave, so that the try does not count; `refused`:
+    final; `gone`: 410, switch the destination off.
+    """
 
     state: str
     reason: str | None = None
@@ -162,6 +168,9 @@ class OutcomeForm(Described):
     outcome: Literal["success", "failure", "canceled"] = Field(description="How the call ended.")
     result: Any = Field(default=None, description="Any JSON; on success.")
     error: str | None = Field(default=None, description="Text for the agent; on failure or canceled.")
+    unknown: bool = Field(
+        default=False, description="On failure: the work may have been done; listed for the operator."
+    )
     updates: list[ContextUpdate] = Field(
         default_factory=list[ContextUpdate],
         description="Fresh state that reaches the agent before the result.",
@@ -173,6 +182,7 @@ class OutcomeForm(Described):
 _MOST_IGNORED = 20
 _OUTCOME = TypeAdapter(Outcome).validator
 _SAID, _KINDS = frozenset({"outcome", "result", "error"}), ("success", "failure", "canceled")
+_OUTCOME_MEMBERS = _SAID | {"unknown"}
 """Of what most answers are made: members that the form and an outcome have alike, and kinds that both know."""
 # Asked for on each call, a model collects them anew.
 _MEMBERS, _UPDATE_MEMBERS = frozenset(OutcomeForm.model_fields), frozenset(ContextUpdate.model_fields)
@@ -182,7 +192,8 @@ def outcome_from(body: Any, *, strict: bool = False, may_quote: bool = True, wri
     """Read an outcome out of a JSON body, as webhooks and callbacks send it (gateway/executors/README.md#answers).
 
     `{"outcome": "success", "result", "updates": [{"name", "context", "description"}], "wakes_agent"}` or
-    `{"outcome": "failure" | "canceled", "error"}`. Members that nobody knows are ignored and named in the answer;
+    `{"outcome": "failure" | "canceled", "error"}`, a failure also with `unknown`. Members that nobody knows are ignored
+    and named in the answer;
     `strict` refuses them. `may_quote` is passed on; `written` is the body's JSON, of which the result's part is.
 
     Raises:
@@ -198,7 +209,9 @@ def outcome_from(body: Any, *, strict: bool = False, may_quote: bool = True, wri
                 known, ignored = _known(known)
             form = OutcomeForm.model_validate(known)
             updates, wakes_agent = tuple(form.updates), form.wakes_agent
-            known = {name: known[name] for name in known.keys() & _SAID}
+            if form.unknown and form.outcome != "failure":
+                raise ValueError(f"/unknown: only a failure may be unknown, not {form.outcome}")
+            known = {name: known[name] for name in known.keys() & _OUTCOME_MEMBERS}
         outcome = _OUTCOME.validate_python(known, strict=True)
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False)[0]

@@ -1,10 +1,14 @@
 """What a configuration means for those who do the work: slots, rates, when an executor is left alone."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 
 from gateway.runtime.calls.breaker import Rule
 from gateway.runtime.calls.slots import Limit
-from gateway.settings.model import Settings, StaticSpec, WebhookSpec
+from gateway.runtime.policy import retry_of
+from gateway.settings.model import BreakerSpec, Settings, StaticSpec, WebhookSpec
+
+_OPEN_FOR = BreakerSpec().open_for
 
 
 def executor_limits(settings: Settings) -> Mapping[str, Limit]:
@@ -20,10 +24,12 @@ def session_limit(settings: Settings) -> Limit:
     return settings.limits.session_concurrency, settings.limits.session_rate
 
 
-def breaker_rules(settings: Settings) -> Mapping[str, Rule | None]:
-    """Say when each executor is left alone; None where never."""
-    rules: dict[str, Rule | None] = {}
+def breaker_rules(settings: Settings) -> Mapping[str, Rule]:
+    """Say when each executor is left alone."""
+    rules: dict[str, Rule] = {}
     for name, spec in settings.executors.items():
         breaker = "off" if isinstance(spec, StaticSpec) else spec.breaker
-        rules[name] = None if breaker == "off" else Rule(breaker.failures, breaker.open_for)
+        failures, open_for = (None, _OPEN_FOR) if breaker == "off" else (breaker.failures, breaker.open_for)
+        within = spec.reconnect_within if isinstance(spec, WebhookSpec) else timedelta(0)
+        rules[name] = Rule(failures, open_for, within, retry_of(spec).reconnect_pause)
     return rules

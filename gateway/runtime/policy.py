@@ -44,6 +44,7 @@ def retry_of(spec: ExecutorSpec) -> RetryPolicy:
                 timeout=spec.timeout,
                 deadline=spec.deadline,
                 accepted_deadline=spec.accepted_deadline,
+                accepted_silence=spec.accepted_silence,
                 initial=spec.backoff.initial,
                 maximum=spec.backoff.maximum,
             )

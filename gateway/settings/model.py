@@ -286,12 +286,12 @@ class Backoff(Section):
 
 
 class BreakerSpec(Section):
-    """When an executor that is not there is left alone for a while; agents are told so at once."""
+    """When the calls of an executor whose requests fail end at once, without a request."""
 
     failures: Annotated[int, Field(ge=1, le=1_000)] = 5
-    """How many attempts in a row must find it missing: no connection, no answer in time, a 5xx."""
+    """How many requests in a row must fail: a lost connection, no answer in time, a 5xx."""
     open_for: Patience = timedelta(seconds=10)
-    """How long until one call is let through to try it (up to a quarter longer, drawn at random)."""
+    """How long until one call probes it (up to a quarter longer, drawn at random)."""
 
 
 BreakerOption = BreakerSpec | Literal["off"]
@@ -312,8 +312,12 @@ class WebhookSpec(Section):
     """How long the whole call may take, over all attempts."""
     accepted_deadline: Patience = timedelta(seconds=600)
     """How long the outcome may take after a 202."""
+    accepted_silence: Patience = timedelta(seconds=120)
+    """After so long without progress or outcome behind a 202, an `idempotent` executor gets the request again."""
     attempts: Annotated[int, Field(ge=1, le=20)] = 3
-    """How often a call is tried at most; a failed connection uses up one."""
+    """How often a request is sent at most; one that could not be sent does not count."""
+    reconnect_within: Duration = timedelta(seconds=30)
+    """How long calls wait for an executor that cannot be reached, from the moment it was first found unreachable."""
     backoff: Backoff = Backoff()
     """The wait between attempts."""
     idempotent: bool = False
@@ -327,7 +331,7 @@ class WebhookSpec(Section):
     rate: Annotated[float, Field(gt=0)] | None = None
     """Calls per second at most; more wait."""
     breaker: BreakerOption = BreakerSpec()
-    """When it is left alone because it is not answering; `off` asks it always."""
+    """When its calls fail at once because its requests fail; `off`: only while it cannot be reached."""
     max_response: Size = ByteSize(1024**2)
     """Largest response body that is read."""
 
@@ -394,7 +398,9 @@ class DestinationSpec(Section):
     timeout: Patience = timedelta(seconds=20)
     """How long one attempt may take."""
     attempts: Annotated[int, Field(ge=1, le=50)] = 10
-    """How often a copy is tried before it becomes a dead letter."""
+    """How often a copy is sent before it becomes a dead letter; one that could not be sent does not count."""
+    reconnect_within: Duration = timedelta(hours=1)
+    """How long copies wait for a destination that cannot be reached, from the moment it was first found unreachable."""
     backoff: Backoff = Backoff(initial=timedelta(seconds=5), maximum=timedelta(hours=1))
     """The wait between attempts."""
     concurrency: Annotated[int, Field(ge=1, le=1_000)] = 8

@@ -106,10 +106,12 @@ class Open:
 
 @frozen
 class Claim:
-    """A queued call leaves now, as attempt `attempt`."""
+    """A queued call leaves now, as attempt `attempt`; or an accepted one is sent again, and stays accepted."""
 
     call_id: CallId
     attempt: int
+    due_at: datetime | None = None
+    """Of an accepted call: when it is sent again after this."""
 
 
 @frozen
@@ -118,6 +120,10 @@ class Accept:
 
     call_id: CallId
     deadline_at: datetime
+    due_at: datetime | None = None
+    """When the request is sent again, unless there is a sign of life before; None: never."""
+    sent: bool = True
+    """False: the attempt to send it again was certainly not sent, and its number is used again."""
 
 
 @frozen
@@ -129,6 +135,8 @@ class Requeue:
     reason: str
     unsure: bool = False
     """Whether the executor may have done the work already; once so, it stays so until the call ends."""
+    sent: bool = True
+    """False: the attempt was certainly not sent, and its number is used again."""
 
 
 @frozen
@@ -186,6 +194,8 @@ class Progressed:
 
     call_id: CallId
     size: int
+    due_at: datetime | None = None
+    """As of `Accept`; None leaves it as it is."""
 
 
 CallChange = CameLate | Progressed | Open | Claim | Accept | Requeue | MarkCanceling | Settle | Redriven | Dismissed
@@ -230,7 +240,13 @@ TRANSITIONS: Mapping[str, Mapping[Signal, frozenset[CallState]]] = {
         "progress": frozenset({"dispatched"}),
         "settle": _ENDS,
     },
-    "accepted": {"cancel": frozenset({"accepted"}), "progress": frozenset({"accepted"}), "settle": _ENDS},
+    "accepted": {
+        "claim": frozenset({"accepted"}),
+        "accept": frozenset({"accepted"}),
+        "cancel": frozenset({"accepted"}),
+        "progress": frozenset({"accepted"}),
+        "settle": _ENDS,
+    },
     "succeeded": {"clear": frozenset({"succeeded"}), "late": frozenset({"succeeded"})},
     "failed": {"clear": frozenset({"failed"}), "late": frozenset({"failed"})},
     "canceled": {"clear": frozenset({"canceled"}), "late": frozenset({"canceled"})},
@@ -272,16 +288,20 @@ def changed(call: Call | None, change: CallChange, *, now: datetime, numbers: Se
         )
     match change:
         case Claim():
-            return replace(call, state=after, attempt=change.attempt, due_at=None)
+            return replace(call, state=after, attempt=change.attempt, due_at=change.due_at)
         case Accept():
-            return replace(call, state=after, deadline_at=change.deadline_at)
+            attempt = call.attempt - (not change.sent)
+            return replace(call, state=after, attempt=attempt, deadline_at=change.deadline_at, due_at=change.due_at)
         case Requeue():
-            unknown = change.unsure or call.unknown
-            return replace(call, state=after, due_at=change.due_at, error=change.reason, unknown=unknown)
+            attempt, unknown = call.attempt - (not change.sent), change.unsure or call.unknown
+            return replace(
+                call, state=after, attempt=attempt, due_at=change.due_at, error=change.reason, unknown=unknown
+            )
         case MarkCanceling():
             return replace(call, state=after, canceling_until=change.until)
         case Progressed():
-            return replace(call, state=after, progressed=call.progressed + change.size)
+            due_at = change.due_at or call.due_at
+            return replace(call, state=after, progressed=call.progressed + change.size, due_at=due_at)
         case CameLate():
             if call.late:
                 raise Stale(f"a late outcome of call {call.call_id!r} is on record already")

@@ -5,6 +5,7 @@ It keeps encoded bodies like any other engine, so that what comes out is what a 
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -195,6 +196,9 @@ class MemoryEngine:
 
     async def open_calls(self, session_id: SessionId) -> Sequence[Call]:
         return [record for record in self._tables.calls.values() if record.session_id == session_id and record.is_open]
+
+    async def count_open_calls(self) -> Mapping[str, int]:
+        return Counter(record.runtime for record in self._tables.calls.values() if record.is_open)
 
     async def pending_sends(
         self,

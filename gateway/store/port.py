@@ -110,6 +110,10 @@ class Ledger(Protocol):
         ...
 
     async def open_calls(self, session_id: SessionId) -> Sequence[Call]: ...
+    async def count_open_calls(self) -> Mapping[str, int]:
+        """Count the open calls of each runtime that has any; takes as long as there are open ones."""
+        ...
+
     async def pending_sends(
         self,
         *,

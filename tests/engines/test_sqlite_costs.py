@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from gateway.store.questions.calls import count_open_calls
 from gateway.store.questions.question import Question
 from gateway.store.questions.retention import shelves
 from gateway.store.questions.sends import next_send_due, pending_sends
 from gateway.store.rows import RetentionPolicy
 from gateway.store.sqlite import SqliteEngine, sends_beside
 from gateway.store.sqlite.beside import Beside
-from gateway.store.sqlite.dialect import answer
+from gateway.store.sqlite.dialect import answer, in_sqlite
 from gateway.store.sqlite.held import HeldRows
 from gateway.store.sqlite.jobs import Turn
 from gateway.store.sqlite.place import FilePlace
@@ -146,3 +147,13 @@ async def test_to_find_nothing_due_takes_as_long_however_much_waits_behind_it(tm
             found[events] = _count(connection, partial(answer, connection, question))
             found[events] += _count(connection, partial(answer, connection, DUE))
     assert found[MANY] <= found[FEW] + 2, found
+
+
+async def test_to_count_open_calls_reads_only_those(tmp_path: Path) -> None:
+    path = tmp_path / "dragoman.db"
+    async with SqliteEngine(path, FakeClock()):
+        pass
+    with closing(sqlite3.connect(path)) as connection:
+        text = in_sqlite(count_open_calls().text)
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {text}")]
+    assert plan[0] == "SCAN calls USING INDEX calls_open"

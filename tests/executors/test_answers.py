@@ -314,7 +314,7 @@ def test_retry_after_is_seconds_or_a_date_and_bounded(header: str | None, second
         (received(429), "again"),
         (received(500), "again"),
         (received(503), "again"),
-        (NotSent("no connection"), "again"),
+        (NotSent("no connection"), "unsent"),
         (ConnectionBroken("lost"), "again"),
         (AddressForbidden("its address is link-local"), "refused"),
     ],

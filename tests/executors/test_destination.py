@@ -68,9 +68,9 @@ async def test_an_answer_is_delivered_gone_refused_or_to_be_tried_again(answer: 
         assert await copy(peer.url, secret=SECRET) == expected
 
 
-async def test_a_destination_that_is_not_there_is_tried_again() -> None:
+async def test_a_copy_to_a_destination_that_is_not_there_is_not_sent() -> None:
     copied = await copy("http://no-such-host.invalid/", secret=SECRET)
-    assert copied == Copied("again", "host name cannot be resolved")
+    assert copied == Copied("unsent", "host name cannot be resolved")
 
 
 async def test_a_destination_that_never_answers_is_tried_again() -> None:

@@ -53,7 +53,7 @@ def _move(harness: Harness, move: tuple[str, Any, Any]) -> None:
             call = harness.view.calls.get(harness.id_of(one))
             harness.answer(other, native=one, attempt=call.attempt if call else 1)
         case "claim":
-            harness.decide(lambda builder: calls.claim(builder, harness.id_of(one)))
+            harness.decide(lambda builder: calls.claim(harness.runtime, builder, harness.id_of(one)))
         case "outcome" if isinstance(other, Answered):
             harness.decide(lambda builder: calls.outcome(runtime, builder, harness.id_of(one), other))
         case "operator":

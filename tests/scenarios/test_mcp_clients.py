@@ -10,7 +10,7 @@ from fastapi import Response
 
 from gateway.events import session_id as name_session
 from tests.http.conftest import bearer
-from tests.http.mcp_clients import Plain, connected, texts
+from tests.http.mcp_clients import MODES, Mode, Plain, connected, texts
 from tests.scenarios.environment import GOOD, Running, Scene, until
 from tests.scenarios.hooks import Gate, success
 from tests.scenarios.replicas import Replica, cluster
@@ -86,6 +86,17 @@ async def test_the_replica_that_does_not_carry_the_session_serves_it_too(desk: S
         await desk.hooks.wait_for(name="tool.canceled")
         held.cancel()
         await asyncio.wait({held})
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_webhook_names_the_version_that_a_client_has_negotiated(desk: Scene, mode: Mode) -> None:
+    desk.hooks.scripts["ask"] = success("seven")
+    async with desk.running() as gateway:
+        async with connected(f"{gateway.url}/mcp/r/desk", TOKEN, mode) as client:
+            await client.call_tool("ask", GOOD)
+            version = client.session.protocol_version
+        assert version == ("2026-07-28" if mode == "auto" else "2025-11-25")
+        assert [one.data["protocol"] for one in desk.hooks.of("ask")] == [f"mcp/{version}"]
 
 
 async def test_a_client_is_answered_although_its_session_changes_hands_meanwhile(desk: Scene) -> None:

@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, strategies as st
 
+from gateway.core.session import RetryPolicy
 from gateway.events import Outcome
-from gateway.executors.port import Accepted, Answer, Answered, NeverSent, Replied
+from gateway.executors.port import Accepted, Answer, Answered, NeverSent, Replied, Uncertain
 from gateway.executors.webhook.answers import read_answer
 from gateway.executors.webhook.reader import ConnectionBroken, Exchange, HttpAnswer, NotSent
 from gateway.runtime.calls.breaker import Breaker, Breakers, Rule, Sign, read
@@ -15,7 +16,14 @@ from gateway.runtime.system_clock import SystemClock
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
-RULE = Rule(3, 10 * SECOND)
+WITHIN = 30 * SECOND
+
+
+def rule(failures: int | None = 3, *, open_for: timedelta = 10 * SECOND, within: timedelta = WITHIN) -> Rule:
+    return Rule(failures, open_for, within, RetryPolicy().reconnect_pause)
+
+
+RULE = rule()
 
 
 def end(breaker: Breaker, sign: Sign, *, epoch: int | None = None, after: float = 0, jitter: float = 0.0) -> bool:
@@ -26,7 +34,7 @@ def end(breaker: Breaker, sign: Sign, *, epoch: int | None = None, after: float 
 
 def opened() -> Breaker:
     breaker = Breaker(RULE)
-    assert [end(breaker, "missing") for _ in range(3)] == [False, False, True]
+    assert [end(breaker, "failing") for _ in range(3)] == [False, False, True]
     assert breaker.state == "open"
     return breaker
 
@@ -34,16 +42,16 @@ def opened() -> Breaker:
 def test_it_opens_after_so_many_failures_in_a_row_and_remembers_the_first() -> None:
     breaker = Breaker(RULE)
     for after in (1, 2, 3):
-        end(breaker, "missing", after=after)
+        end(breaker, "failing", after=after)
     assert (breaker.state, breaker.since, breaker.reason) == ("open", NOW + SECOND, "no connection")
 
 
 def test_an_answer_between_failures_begins_the_row_anew() -> None:
     breaker = Breaker(RULE)
-    for sign in ("missing", "missing", "there", "missing", "nothing", "missing"):
+    for sign in ("failing", "failing", "there", "failing", "nothing", "failing"):
         end(breaker, sign)
     assert breaker.state == "closed"
-    end(breaker, "missing")
+    end(breaker, "failing")
     assert breaker.state == "open"
 
 
@@ -51,7 +59,7 @@ def test_an_answer_between_failures_begins_the_row_anew() -> None:
 def test_it_admits_one_trial_when_its_time_is_up_and_a_little_later_for_some(jitter: float, wait: float) -> None:
     breaker = Breaker(RULE)
     for _ in range(3):
-        end(breaker, "missing", jitter=jitter)
+        end(breaker, "failing", jitter=jitter)
     assert not breaker.admits(NOW + (wait - 0.1) * SECOND)
     due = NOW + wait * SECOND
     assert breaker.admits(due)
@@ -70,14 +78,14 @@ def test_a_trial_that_never_begins_frees_its_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sign", "state", "moved"), [("there", "closed", True), ("missing", "open", True), ("nothing", "half_open", False)]
+    ("sign", "state", "moved"), [("there", "closed", True), ("failing", "open", True), ("nothing", "half_open", False)]
 )
 def test_the_trial_decides(sign: Sign, state: str, moved: bool) -> None:
     breaker = opened()
     breaker.reserve(NOW + 10 * SECOND)
     assert end(breaker, sign, after=11) is moved
     assert breaker.state == state
-    assert breaker.admits(NOW + 11 * SECOND) is (sign != "missing")
+    assert breaker.admits(NOW + 11 * SECOND) is (sign != "failing")
     assert breaker.since == (None if sign == "there" else NOW)
 
 
@@ -85,15 +93,15 @@ def test_failures_of_attempts_from_before_say_nothing_but_an_answer_closes_it() 
     breaker = Breaker(RULE)
     before = breaker.began()
     for _ in range(3):
-        end(breaker, "missing")
-    assert not end(breaker, "missing", epoch=before)
+        end(breaker, "failing")
+    assert not end(breaker, "failing", epoch=before)
     breaker.reserve(NOW + 10 * SECOND)
     breaker.began()
-    assert not end(breaker, "missing", epoch=before)
+    assert not end(breaker, "failing", epoch=before)
     assert breaker.state == "half_open"
     assert end(breaker, "there", epoch=before)
     assert (breaker.state, breaker.failures) == ("closed", 0)
-    assert not end(breaker, "missing", epoch=before)
+    assert not end(breaker, "failing", epoch=before)
     assert breaker.failures == 0
 
 
@@ -105,12 +113,12 @@ def _received(status: int, *, body: bytes = b"", retry_after: str | None = None)
 @pytest.mark.parametrize(
     ("exchange", "sign"),
     [
-        (NotSent("refused"), "missing"),
-        (ConnectionBroken("time is up"), "missing"),
-        (_received(500), "missing"),
-        (_received(502), "missing"),
-        (_received(503), "missing"),
-        (_received(503, retry_after="1"), "missing"),
+        (NotSent("refused"), "unreachable"),
+        (ConnectionBroken("time is up"), "failing"),
+        (_received(500), "failing"),
+        (_received(502), "failing"),
+        (_received(503), "failing"),
+        (_received(503, retry_after="1"), "failing"),
         (_received(200, body=b'{"outcome": "success"}'), "there"),
         (_received(200, body=b'{"outcome": "failure", "error": "no"}'), "there"),
         (_received(200, body=b"{"), "there"),
@@ -128,23 +136,23 @@ def test_every_kind_of_answer_has_its_sign() -> None:
     assert read(Answered(Outcome(outcome="failure", error="no"))) == ("there", "")
     assert read(Replied({})) == ("there", "")
     assert read(Accepted()) == ("there", "")
-    assert read(NeverSent("nobody there")) == ("missing", "nobody there")
+    assert read(NeverSent("nobody there")) == ("unreachable", "nobody there")
 
 
-_STEPS = st.sampled_from([*["begin", "missing"] * 4, "there", "nothing", "again", "gone"])
+_STEPS = st.sampled_from([*["begin", "failing"] * 4, "there", "nothing", "again", "gone"])
 
 
 @given(st.lists(_STEPS, min_size=6, max_size=30))
 def test_the_executors_to_look_at_are_those_whose_breaker_is_not_closed(steps: list[str]) -> None:
-    rule, answers = Rule(2, 0 * SECOND), {"there": Accepted(), "missing": NeverSent("no connection"), "nothing": None}
-    breakers = Breakers(SystemClock(), Metrics(version="0"), lambda: 0.0, rules={"cards": rule}, specs={})
-    model: Breaker | None = Breaker(rule)
+    made, answers = rule(2, open_for=0 * SECOND), {"there": Accepted(), "failing": Uncertain("lost"), "nothing": None}
+    breakers = Breakers(SystemClock(), Metrics(version="0"), lambda: 0.0, rules={"cards": made}, specs={})
+    model: Breaker | None = Breaker(made)
     epoch = 0
     for step in steps:
         if step in {"again", "gone"}:
             # One whose spec has changed begins anew.
-            model = Breaker(rule) if step == "again" else None
-            breakers.configure({"cards": rule if model else None}, {"cards": object()})
+            model = Breaker(made) if step == "again" else None
+            breakers.configure({"cards": made} if model else {}, {"cards": object()})
         elif step == "begin" and breakers.admits("cards"):
             breakers.reserve("cards")
             epoch = breakers.began("cards")
@@ -163,15 +171,84 @@ def test_the_executors_to_look_at_are_those_whose_breaker_is_not_closed(steps: l
                 model.ended(epoch, sign, reason=reason, now=NOW, jitter=0.0)
         closed = model is None or model.state == "closed"
         assert breakers.moved == (set() if closed else {"cards"})
-        assert (breakers.reason("cards") is None) == closed
+        assert (breakers.refusal("cards") is None) == closed
 
 
 @pytest.mark.parametrize("answer", [Answered(Outcome(outcome="success")), Replied({}), Accepted()])
 def test_any_answer_between_failures_begins_the_row_of_an_executor_anew(answer: Answer) -> None:
-    rule = Rule(failures=2, open_for=timedelta(seconds=30))
-    breakers = Breakers(SystemClock(), Metrics(version="0"), lambda: 0.0, rules={"cards": rule}, specs={})
+    breakers = Breakers(SystemClock(), Metrics(version="0"), lambda: 0.0, rules={"cards": rule(2)}, specs={})
     moved = [
         breakers.ended("cards", breakers.began("cards"), one)
-        for one in (NeverSent("no"), answer, NeverSent("no"), NeverSent("no"))
+        for one in (Uncertain("no"), answer, Uncertain("no"), Uncertain("no"))
     ]
     assert moved == [False, False, False, True]
+
+
+def probe(breaker: Breaker, sign: Sign, *, after: float) -> bool:
+    """Let a probe begin and end."""
+    now = NOW + after * SECOND
+    assert breaker.admits(now)
+    breaker.reserve(now)
+    return breaker.ended(breaker.began(), sign, reason="no connection", now=now, jitter=1.0)
+
+
+def test_an_unreachable_executor_opens_it_at_once_and_holds_calls_from_the_first_time_on() -> None:
+    breaker = Breaker(RULE)
+    assert end(breaker, "unreachable", jitter=1.0)
+    assert (breaker.state, breaker.since, breaker.unreachable) == ("open", NOW, True)
+    # Back-off that doubles: half a second, then as long as it has been away, ten seconds at most.
+    for after, pause in ((0.5, 0.5), (1.0, 1.0), (2.0, 2.0), (4.0, 4.0), (8.0, 8.0), (16.0, 10.0), (26.0, 10.0)):
+        assert breaker.holds_calls(NOW + after * SECOND)
+        assert not breaker.admits(NOW + (after - 0.1) * SECOND)
+        assert probe(breaker, "unreachable", after=after)
+        expected = min(after + pause, WITHIN.total_seconds())
+        assert breaker.next_change(NOW + after * SECOND) == NOW + expected * SECOND
+    assert not breaker.holds_calls(NOW + WITHIN)
+    assert breaker.since == NOW
+    # From now on it is probed once every `open_for`.
+    assert probe(breaker, "unreachable", after=40)
+    assert not breaker.holds_calls(NOW + 40 * SECOND)
+    assert breaker.next_change(NOW + 40 * SECOND) == NOW + 52.5 * SECOND
+    assert probe(breaker, "there", after=60)
+    assert (breaker.state, breaker.since, breaker.holds_calls(NOW + 60 * SECOND)) == ("closed", None, True)
+
+
+def test_an_answer_begins_the_wait_for_an_unreachable_executor_anew() -> None:
+    breaker = Breaker(RULE)
+    end(breaker, "unreachable")
+    assert probe(breaker, "there", after=29)
+    assert end(breaker, "unreachable", after=30)
+    assert breaker.holds_calls(NOW + 59 * SECOND)
+    assert not breaker.holds_calls(NOW + 60 * SECOND)
+
+
+def test_a_probe_that_reaches_an_executor_which_fails_counts_as_its_first_failure() -> None:
+    breaker = Breaker(RULE)
+    end(breaker, "unreachable")
+    assert probe(breaker, "failing", after=1)
+    assert (breaker.state, breaker.failures, breaker.unreachable) == ("closed", 1, False)
+    end(breaker, "failing", after=2)
+    assert end(breaker, "failing", after=3)
+    assert (breaker.state, breaker.holds_calls(NOW + 3 * SECOND)) == ("open", False)
+
+
+def test_one_that_failures_have_opened_holds_no_calls_although_its_probe_finds_nobody() -> None:
+    breaker = opened()
+    assert probe(breaker, "unreachable", after=13)
+    assert not breaker.holds_calls(NOW + 13 * SECOND)
+
+
+def test_without_a_number_of_failures_only_an_unreachable_executor_opens_it() -> None:
+    breaker = Breaker(rule(None))
+    assert not any(end(breaker, "failing") for _ in range(100))
+    assert end(breaker, "unreachable")
+
+
+def test_a_probe_that_never_begins_is_looked_for_again_when_its_place_is_free() -> None:
+    breaker = Breaker(RULE)
+    end(breaker, "unreachable")
+    now = NOW + SECOND
+    breaker.reserve(now)
+    assert breaker.next_change(now) == now + SECOND
+    breaker.began()
+    assert breaker.next_change(now) == NOW + WITHIN

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from gateway.core.session import RetryPolicy
@@ -13,13 +13,14 @@ from gateway.runtime.delivery.subscriptions import EventDelivery, target_of
 from gateway.runtime.policy import copying_of
 from gateway.settings.model import DestinationSpec
 from gateway.store.memory import MemoryEngine
-from gateway.store.rows import Send
+from gateway.store.rows import Page, Send
 from gateway.store.step import Committed, Enqueue, Step
 from gateway.testing.conformance.engine_words import ALICE, BOB, FakeClock, open_session, said
 
 SESSIONS = (ALICE, BOB)
 LOG = target_of("log")
 EACH = 40
+WITHIN = timedelta(hours=1)
 POLICY: RetryPolicy = copying_of(DestinationSpec.model_validate({"url": "http://127.0.0.1:9/", "attempts": 3}))
 
 
@@ -28,6 +29,7 @@ class CountingEngine(MemoryEngine):
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(clock)
+        self.clock = clock
         self.marks: list[list[int]] = []
 
     async def commit(self, step: Step) -> Committed:
@@ -83,6 +85,7 @@ async def delivering(
             clock=clock,
             jitter=lambda: 0.5,
             longest_sleep=30.0,
+            reconnect_within=WITHIN,
         )
         yield engine, delivery, guard("copies", delivery.run, tasks, again=False)
         await tasks.close()
@@ -144,3 +147,35 @@ async def test_a_process_that_finishes_marks_what_has_arrived_and_begins_no_othe
         await asyncio.wait_for(asyncio.wait({running}), 5)
         assert engine.marks == [[2, 3]] * 2
         assert receiver.of(ALICE) == [2, 3]
+
+
+async def test_a_copy_that_could_not_be_sent_uses_up_no_attempt_and_waits_for_its_destination() -> None:
+    away = [True]
+    receiver = Receiver(lambda _: Copied("unsent", "no connection") if away[0] else 0.0)
+    async with delivering(receiver, each=1) as (engine, delivery, _):
+        for tries in range(1, 2 * POLICY.attempts):
+            await until(lambda tries=tries: len(engine.marks) >= 2 * tries)
+            rows = await pending(engine)
+            assert [(row.attempt, row.reason) for row in rows] == [(0, "no connection")] * 2
+            assert all(row.due_at is not None for row in rows)
+            # The pause doubles, as the time does for which it has been away.
+            engine.clock.turn(timedelta(seconds=5 * 2**tries))
+            delivery.wake()
+        away[0] = False
+        engine.clock.turn(timedelta(minutes=10))
+        delivery.wake()
+        await until(lambda: len(receiver.taken) > 4 * POLICY.attempts - 2)
+        await until(lambda: len(engine.marks) >= 4 * POLICY.attempts)
+        assert await pending(engine) == []
+
+
+async def test_copies_are_dead_when_their_destination_was_unreachable_for_too_long() -> None:
+    receiver = Receiver(lambda _: Copied("unsent", "no connection"))
+    async with delivering(receiver, each=1) as (engine, delivery, _):
+        await until(lambda: len(engine.marks) >= 2)
+        engine.clock.turn(WITHIN)
+        delivery.wake()
+        await until(lambda: len(engine.marks) >= 4)
+        dead, _ = await engine.dead_sends(Page(10))
+        assert [(row.state, row.attempt) for row in dead] == [("dead", 0)] * 2
+        assert all((row.reason or "").startswith("unreachable since ") for row in dead)

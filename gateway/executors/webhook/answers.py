@@ -56,7 +56,9 @@ def read_answer(
 def read_copied(exchange: Exchange, *, now: Callable[[], datetime]) -> Copied:
     """Say what became of one event copy; the body of the answer does not matter."""
     match exchange:
-        case NotSent(reason) | ConnectionBroken(reason):
+        case NotSent(reason):
+            return Copied("unsent", reason)
+        case ConnectionBroken(reason):
             return Copied("again", reason)
         case AddressForbidden(reason):
             return Copied("refused", f"destination cannot be reached: {reason}")
@@ -95,7 +97,7 @@ def failure(text: str) -> Answered:
 
 def refusal(text: str) -> Answered:
     """End a call for good because of an answer that tells nothing of the tool, with a text for the agent."""
-    return Answered(Outcome(outcome="failure", error=text), refused=True)
+    return Answered(Outcome(outcome="failure", error=text), refused=True, without_outcome=True)
 
 
 def name_status(status: int) -> str:
@@ -171,7 +173,9 @@ def _read_refusal(received: HttpAnswer, *, now: Callable[[], datetime], hidden: 
         return refusal(f"{text}; redirects are not followed")
     if 400 <= status < 500:
         detail = _read_detail(received)
-        return failure(clean(f"{text}: {detail}", hidden=hidden)) if detail else refusal(text)
+        if detail is None:
+            return refusal(text)
+        return replace(failure(clean(f"{text}: {detail}", hidden=hidden)), without_outcome=True)
     # 5xx, and statuses that HTTP does not have: the work may have been done.
     return Uncertain(text)
 

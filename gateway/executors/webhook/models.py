@@ -80,7 +80,7 @@ class OfSession(WebhookModel):
     runtime: str
     """The runtime's name in the configuration."""
     protocol: str
-    """What it speaks: `huma/0.1`, `huma/0.2.0`, `herm/2` …"""
+    """What it speaks: `huma/0.1`, `huma/0.2.0`, `herm/2` …; for an MCP client the version that it has negotiated."""
     attempt: int
     """From 1."""
     deadline: AwareDatetime

@@ -147,10 +147,11 @@ async def redrive_call(
     call_id: CallPath,
     wanted: Annotated[RedriveCall, Body(default_factory=RedriveCall, openapi_examples=examples.REDRIVE)],
 ) -> Response:
-    """Try a call again that ended.
+    """Try a call again that ended, or that an idempotent executor has accepted.
 
-    Make a new call of the same request, by default with the same idempotency key and without telling the runtime the
-    outcome.
+    Of an ended call, make a new call of the same request, by default with the same idempotency key and without telling
+    the runtime the outcome. The request of a call that was answered 202 is sent again at once under its key, and the
+    same call is the answer; 409 if its executor is not `idempotent`.
     """
     row = await gateway.calls.redrive(call_id, new_key=wanted.new_key, deliver=wanted.deliver)
     return Reply(show(answers.Call, row), 202)

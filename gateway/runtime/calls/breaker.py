@@ -1,17 +1,19 @@
-"""Whether an executor is there at all: after failures in a row it is left alone for a while, then tried with one call.
-
-An agent that asks meanwhile is answered at once, in words, instead of waiting for a deadline. Nobody waits for
-a breaker that is not closed: calls that queue when it opens, and calls between two attempts, end as well.
-`Breaker` is a pure state machine; `Breakers` holds one for each executor of this process.
+"""Circuit breakers: whether an executor is asked now, and whether its calls wait meanwhile or fail.
 
 | an attempt ended with | counts as |
 |---|---|
 | any outcome, also a failure; a reply; 202; 3xx, 4xx (408, 409, 425 and 429 too); an unreadable body | there |
-| no connection; a connection lost; no answer in time; 5xx, also 503 with Retry-After | missing |
+| no connection: the request was certainly not sent | unreachable |
+| a connection lost; no answer in time; 5xx, also 503 with Retry-After | failing |
 | a cancel; too little time left for a fair attempt; a fault inside the gateway | nothing |
 
-Failures count in a row: an executor of which some instances work is there. What began before the breaker moved
-says nothing about what it is now, unless it is an answer: that closes it.
+"There" closes the breaker. "Unreachable" opens it at once, and for `reconnect_within` the executor's calls wait; later
+they fail. "Failing" opens it after `failures` in a row, and calls fail.
+
+While the breaker is open, one call at a time probes the executor: with back-off as long as calls wait, then once every
+`open_for`. Failures count in a row: an executor of which some instances work is there. An attempt that began before
+the breaker moved only counts if it brought an answer. `Breaker` is a pure state machine; `Breakers` holds one for each
+executor of this process.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,48 +30,68 @@ from gateway.runtime.metrics import Metrics
 log = structlog.get_logger(__name__)
 
 State = Literal["closed", "half_open", "open"]
-Sign = Literal["there", "missing", "nothing"]
+Sign = Literal["there", "unreachable", "failing", "nothing"]
 
 _RESERVED = timedelta(seconds=1)
-"""How long a trial may take from getting its slot to leaving; its step has to reach the disk in between."""
+"""How long a probe may take from getting its slot to leaving; its step has to reach the disk in between."""
 _SPREAD = 0.25
 _LONGEST_REASON = 200
 
 
 @frozen
 class Rule:
-    """When a breaker opens, and for how long."""
+    """When a breaker opens, and how it probes."""
 
-    failures: int
+    failures: int | None
+    """Attempts in a row without an answer that open it; None: any number is fine."""
     open_for: timedelta
+    """From one probe to the next while calls fail."""
+    reconnect_within: timedelta
+    """How long calls wait for an executor, from the moment in which it was first found unreachable."""
+    pause: Callable[[timedelta, float], timedelta]
+    """The wait before the next probe while calls wait, given how long that has lasted and a number from 0 to 1."""
 
 
 class Breaker:
-    """One executor's; every method is told the time."""
+    """The breaker of one executor; every method is given the time."""
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
         self.state: State = "closed"
         self.failures = 0
         self.since: datetime | None = None
-        """When the first of the failures in a row ended."""
+        """When the first of the failures in a row ended, or the executor was first found unreachable."""
+        self.unreachable = False
+        """Whether the last request could not even be sent."""
         self.reason = ""
         self.epoch = 0
         """Grows whenever the state changes, so that attempts of different states are told apart."""
+        self._wait_until: datetime | None = None
         self._due_at: datetime | None = None
         self._reserved_until: datetime | None = None
-        self._trial: int | None = None
+        self._probe: int | None = None
 
     def admits(self, now: datetime) -> bool:
         """Whether an attempt may begin: any while closed; while open one, once it is time."""
         if self.state == "closed":
             return True
-        if self._trial is not None or (self._reserved_until is not None and now < self._reserved_until):
+        if self._probe is not None or (self._reserved_until is not None and now < self._reserved_until):
             return False
         return self._due_at is None or now >= self._due_at
 
+    def holds_calls(self, now: datetime) -> bool:
+        """Whether calls wait for the executor instead of failing."""
+        return self.state == "closed" or (self._wait_until is not None and now < self._wait_until)
+
+    def next_change(self, now: datetime) -> datetime | None:
+        """Return when the passing of time alone admits a probe, or ends the wait."""
+        times = [self._wait_until]
+        if self.state != "closed" and self._probe is None:
+            times += [self._due_at, self._reserved_until]
+        return min((time for time in times if time is not None and time > now), default=None)
+
     def reserve(self, now: datetime) -> None:
-        """Keep the one trial for whoever was just admitted; it is free again where that attempt never begins."""
+        """Keep the one probe for whoever was just admitted; it is free again if that attempt never begins."""
         if self.state != "closed":
             self._reserved_until = now + _RESERVED
             self._move("half_open")
@@ -77,7 +99,7 @@ class Breaker:
     def began(self) -> int:
         """An attempt begins; returns what its end is told with."""
         if self.state == "half_open":
-            self._trial = self.epoch
+            self._probe = self.epoch
         return self.epoch
 
     def ended(self, epoch: int, sign: Sign, *, reason: str, now: datetime, jitter: float) -> bool:
@@ -86,23 +108,38 @@ class Breaker:
         if sign == "there":
             self.failures = 0
             return self.state != "closed" and self._close()
-        if self._trial == epoch and mine:
-            self._trial = self._reserved_until = None
+        if self._probe == epoch and mine:
+            self._probe = self._reserved_until = None
         if sign == "nothing" or not mine or self.state == "open":
             return False
+        self.reason, self.unreachable = reason, sign == "unreachable"
+        if self.unreachable:
+            if self.state == "closed":
+                self.since, self._wait_until = now, now + self.rule.reconnect_within
+            return self._open(now, jitter)
+        reached = self.state == "half_open" and self.holds_calls(now)
+        if reached:
+            # It can be reached again, and what it answers counts like any first failure.
+            self._close()
         self.failures += 1
-        self.reason = reason
         if self.failures == 1 or self.since is None:
             self.since = now
-        if self.state == "closed" and self.failures < self.rule.failures:
-            return False
-        # A little longer for some, so that many gateways do not try in the same moment.
-        self._due_at = now + self.rule.open_for * (1 + _SPREAD * jitter)
+        if self.state == "closed" and (self.rule.failures is None or self.failures < self.rule.failures):
+            return reached
+        return self._open(now, jitter)
+
+    def _open(self, now: datetime, jitter: float) -> bool:
+        if self._wait_until is not None and now < self._wait_until and self.since is not None:
+            self._due_at = now + self.rule.pause(now - self.since, jitter)
+        else:
+            # A little longer for some, so that many gateways do not try in the same moment.
+            self._due_at = now + self.rule.open_for * (1 + _SPREAD * jitter)
         self._move("open")
         return True
 
     def _close(self) -> bool:
-        self._due_at = self._reserved_until = self._trial = self.since = None
+        self._due_at = self._reserved_until = self._probe = self._wait_until = self.since = None
+        self.unreachable = False
         self._move("closed")
         return True
 
@@ -118,12 +155,14 @@ def read(answer: Answer) -> tuple[Sign, str]:
             return "there", ""
         case NotProcessed(reason=reason, by_choice=True) | Uncertain(reason=reason, by_choice=True):
             return "there", reason
-        case NeverSent(reason) | NotProcessed(reason=reason) | Uncertain(reason=reason):
-            return "missing", reason
+        case NeverSent(reason):
+            return "unreachable", reason
+        case NotProcessed(reason=reason) | Uncertain(reason=reason):
+            return "failing", reason
 
 
 class Breakers:
-    """The breakers of all executors that have one; known to logs and metrics."""
+    """The breakers of all executors; known to logs and metrics."""
 
     def __init__(
         self,
@@ -131,7 +170,7 @@ class Breakers:
         metrics: Metrics,
         jitter: Callable[[], float],
         *,
-        rules: Mapping[str, Rule | None],
+        rules: Mapping[str, Rule],
         specs: Mapping[str, object],
     ) -> None:
         self._clock = clock
@@ -143,15 +182,15 @@ class Breakers:
         """The executors whose breaker is not closed: every call looks, and nearly always there is none."""
         self.configure(rules, specs)
 
-    def configure(self, rules: Mapping[str, Rule | None], specs: Mapping[str, object]) -> None:
+    def configure(self, rules: Mapping[str, Rule], specs: Mapping[str, object]) -> None:
         """Take over a configuration; an executor whose spec has changed begins anew, the others stay as they are."""
         before, self._specs = self._specs, specs
-        for name in [name for name in self._breakers if rules.get(name) is None]:
+        for name in [name for name in self._breakers if name not in rules]:
             del self._breakers[name]
             self.moved.discard(name)
             self._metrics.breaker(name, None)
         for name, rule in rules.items():
-            if rule is not None and (name not in self._breakers or before.get(name) != specs.get(name)):
+            if name not in self._breakers or before.get(name) != specs.get(name):
                 self._breakers[name] = Breaker(rule)
                 self._show(name)
 
@@ -168,18 +207,29 @@ class Breakers:
         return name not in self.moved or self._breakers[name].admits(self._clock.now())
 
     def reserve(self, name: str) -> None:
-        """An attempt was admitted; where the breaker is not closed, it is the trial."""
+        """An attempt was admitted; where the breaker is not closed, it is the probe."""
         if name in self.moved:
             self._breakers[name].reserve(self._clock.now())
             self._show(name)
 
-    def reason(self, name: str) -> str | None:
-        """Say what to tell an agent instead of asking; None while the breaker is closed."""
+    def refusal(self, name: str) -> str | None:
+        """Say what to tell an agent instead of letting its call wait; None where it may wait, or be asked now."""
         if name not in self.moved:
             return None
         breaker = self._breakers[name]
+        if breaker.holds_calls(self._clock.now()):
+            return None
+        what = "unreachable" if breaker.unreachable else "failing"
         since = f" since {breaker.since:%H:%M:%S} UTC" if breaker.since is not None else ""
-        return f"executor {name!r} is not answering{since} ({breaker.reason})"
+        return f"{name!r} has been {what}{since} ({breaker.reason})"
+
+    def seconds_to_change(self, name: str) -> float | None:
+        """Return in how many seconds time alone admits a probe or ends the wait; None where it changes nothing."""
+        if name not in self.moved:
+            return None
+        now = self._clock.now()
+        at = self._breakers[name].next_change(now)
+        return None if at is None else (at - now).total_seconds()
 
     def began(self, name: str) -> int:
         """An attempt begins; returns what its end is told with."""
@@ -189,7 +239,7 @@ class Breakers:
         return breaker.began() if name in self.moved else breaker.epoch
 
     def ended(self, name: str, epoch: int, answer: Answer | None) -> bool:
-        """An attempt has ended, with nothing to tell where None; says whether the breaker is now open by it."""
+        """An attempt has ended, with nothing to tell where None; says whether that has moved the breaker."""
         breaker = self._breakers.get(name)
         if breaker is None:
             return False
@@ -199,19 +249,23 @@ class Breakers:
             return False
         sign, reason = ("nothing", "") if answer is None else read(answer)
         reason = reason[:_LONGEST_REASON]
-        if not breaker.ended(epoch, sign, reason=reason, now=self._clock.now(), jitter=self._jitter()):
+        now = self._clock.now()
+        if not breaker.ended(epoch, sign, reason=reason, now=now, jitter=self._jitter()):
             return False
         self._show(name)
+        self._log(name, breaker, before, sign)
+        return True
+
+    def _log(self, name: str, breaker: Breaker, before: State, sign: Sign) -> None:
+        rule, facts = breaker.rule, {"executor": name, "reason": breaker.reason}
         if breaker.state == "closed":
-            log.info("breaker closed: the executor answers again", executor=name)
-        elif before == "closed":
-            log.warning(
-                "breaker opened: the executor is not answering",
-                executor=name,
-                failures=breaker.failures,
-                reason=reason,
-                open_for=breaker.rule.open_for.total_seconds(),
-            )
+            if sign == "there":
+                log.info("breaker closed: the executor answers again", executor=name)
+        elif before != "closed":
+            log.debug("breaker stays open: the probe failed", **facts)
+        elif sign == "unreachable":
+            patience = rule.reconnect_within.total_seconds()
+            log.warning("breaker opened: executor unreachable, its calls wait", **facts, reconnect_within=patience)
         else:
-            log.info("breaker stays open: the trial failed", executor=name, reason=reason)
-        return breaker.state == "open"
+            open_for = rule.open_for.total_seconds()
+            log.warning("breaker opened: executor failing", **facts, failures=breaker.failures, open_for=open_for)

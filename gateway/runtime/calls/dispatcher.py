@@ -131,6 +131,14 @@ class Dispatcher:
             self._over(session, call, epoch, answer, "never_sent", telling=False)
             return
         executor, policy = found
+        if call.state == "accepted":
+            log.warning(
+                "an accepted call is sent again",
+                call_id=call.call_id,
+                attempt=call.attempt,
+                executor=call.executor,
+                reason="no sign of life, or an operator's order",
+            )
         # The executor keeps to it; one that does not is broken off when the call's deadline ends the call.
         timeout = min(policy.timeout, call.deadline_at - self._clock.now())
         if timeout <= _NO_TIME:
@@ -195,10 +203,12 @@ class Dispatcher:
     ) -> None:
         """An attempt is over; `telling` is an answer that says something about the executor being there."""
         name = call.executor or ""
+        # First, so that the slot goes to a call that may begin.
+        moved = self._breakers.ended(name, epoch, answer if telling else None)
         if call.executor is not None:
             self._slots.release(name, session)
-        if self._breakers.ended(name, epoch, answer if telling else None):
-            self._slots.turn_away(name)
+        if moved:
+            self._slots.look(name)
         self._metrics.attempt(name, result)
         if answer is None:
             return
@@ -285,14 +295,12 @@ class Dispatcher:
         if found is None:
             return failure(f"there is no executor {effect.executor!r}")
         executor, policy = found
-        reason = "no time was left"
-        for attempt in range(1, policy.attempts + 1):
-            left = effect.deadline_at - self._clock.now()
-            if left <= timedelta(0):
-                break
-            if not self._breakers.admits(effect.executor):
-                return failure(self._breakers.reason(effect.executor) or reason)
-            self._breakers.reserve(effect.executor)
+        reason, attempt, unsent = "no time was left", 1, 0
+        while (left := effect.deadline_at - self._clock.now()) > _NO_TIME:
+            if (refusal := self._breakers.refusal(effect.executor)) is not None:
+                if not self._breakers.admits(effect.executor):
+                    return failure(refusal)
+                self._breakers.reserve(effect.executor)
             epoch = self._breakers.began(effect.executor)
             request = Request(
                 kind=effect.kind,
@@ -307,7 +315,7 @@ class Dispatcher:
                 heard = answer if telling else None
             finally:
                 if self._breakers.ended(effect.executor, epoch, heard):
-                    self._slots.turn_away(effect.executor)
+                    self._slots.look(effect.executor)
             self._metrics.attempt(effect.executor, _result_of(answer))
             match answer:
                 case Answered() | Replied():
@@ -316,11 +324,15 @@ class Dispatcher:
                     return failure("the backend must answer at once; a 202 confirms nothing")
                 case Uncertain(reason) if not policy.idempotent:
                     return failure(f"unknown: {reason}", unknown=True)
+                case NeverSent(reason):
+                    # It uses up no attempt; whether there is time for another try, the breaker says.
+                    unsent += 1
+                    wait = policy.delay(unsent, self._jitter())
                 case NotProcessed(reason, retry_after):
-                    wait = retry_after or policy.delay(attempt, self._jitter())
-                case NeverSent(reason) | Uncertain(reason):
-                    wait = policy.delay(attempt, self._jitter())
-            if attempt == policy.attempts or self._clock.now() + wait >= effect.deadline_at:
+                    attempt, wait = attempt + 1, retry_after or policy.delay(attempt, self._jitter())
+                case Uncertain(reason):
+                    attempt, wait = attempt + 1, policy.delay(attempt, self._jitter())
+            if attempt > policy.attempts or self._clock.now() + wait >= effect.deadline_at:
                 break
             await asyncio.sleep(wait.total_seconds())
         return failure(reason)

@@ -9,7 +9,7 @@ from gateway.errors import Conflict, Elsewhere, Gone, NotFound, Stale, Truncated
 from gateway.events import CallId, Envelope, SessionId, ToolRequested
 from gateway.runtime.calls.dead_letters import dismissed
 from gateway.runtime.session.directory import SessionDirectory, reply_slot
-from gateway.runtime.session.signals import DismissOrdered, RedriveOrdered
+from gateway.runtime.session.signals import DismissOrdered, RedriveOrdered, RepeatOrdered
 from gateway.runtime.session.worker import SessionWorker
 from gateway.store.call import Call, Dismissed
 from gateway.store.encoding import is_erased
@@ -31,14 +31,20 @@ class Redriving:
         self._wake = wake
 
     async def call(self, row: Call, *, new_key: bool, deliver: bool) -> Call:
-        """Ask the executor again what a call had asked; returns the new call.
+        """Ask the executor again what a call had asked; returns the new call, or the same one if that is accepted.
 
         Raises:
-            Conflict, Elsewhere: the call is open, or its session is not at work here.
+            Conflict, Elsewhere: the call cannot be redriven, or its session is not at work here.
             Gone: its arguments were removed.
         """
+        if row.is_open:
+            if new_key:
+                raise Conflict("the call is still open, and an open call keeps its key; leave `new_key` out")
+            worker = await self._directory.worker(row.session_id)
+            await self._directory.ask(worker, RepeatOrdered(row.call_id, reply_slot()))
+            return await self._directory.call(row.call_id)
         if row.outcome_sequence is None:
-            raise Conflict("the call is still open; there is nothing to try again")
+            raise Conflict("the outcome of this call was written by a newer release: redrive it with that release")
         try:
             found = await self._engine.read(row.session_id, after=row.request_sequence - 1, limit=1)
         except Truncated:

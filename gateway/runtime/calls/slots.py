@@ -4,7 +4,8 @@
 - A rate is a bucket of one second's worth (at least one call): so many may begin at once after a quiet second.
 - A call that ends while it waits leaves its queue at once. How many calls of a session may wait is bounded where
   they are opened (`limits.open_calls`), so queues need no bound of their own.
-- While an executor's breaker is not closed nobody waits for it: one call is let through, the others are turned away.
+- While an executor's breaker is not closed, one call at a time is let through. The others wait without a slot while it
+  was unreachable for less than `reconnect_within`, and are turned away from then on.
 """
 
 import asyncio
@@ -120,7 +121,7 @@ class Slots:
 
     def refusal(self, executor: str) -> str | None:
         """Say why a call that got no slot must not wait for one; None where it may."""
-        return self._breakers.reason(executor)
+        return self._breakers.refusal(executor)
 
     def wait(self, executor: str, session: Inbox, call_id: CallId) -> None:
         """Queue for a slot; the session hears `SlotFree` when it is held, or `TurnedAway` where it will not be."""
@@ -130,8 +131,7 @@ class Slots:
             return
         state.queues.setdefault(session, {})[call_id] = None
         self._queued = True
-        self._grant(executor)
-        self.turn_away(executor)
+        self.look(executor)
 
     def withdraw(self, executor: str, session: Inbox, call_id: CallId) -> None:
         """Take a call that has ended out of its queue, if it is in it."""
@@ -143,11 +143,15 @@ class Slots:
         if not queue:
             del state.queues[session]
 
-    def turn_away(self, executor: str) -> None:
-        """Let nobody wait for an executor whose breaker is not closed."""
+    def look(self, executor: str) -> None:
+        """Let calls begin that may, and turn the others away if they must not wait for the executor."""
         state = self._executors.get(executor)
-        reason = self._breakers.reason(executor)
-        if state is None or reason is None:
+        if state is None:
+            return
+        self._grant(executor)
+        reason = self._breakers.refusal(executor)
+        # A process that is about to end leaves what waits to the next one.
+        if reason is None or self._paused:
             return
         waiting, state.queues = state.queues, OrderedDict()
         for session, queue in waiting.items():
@@ -230,25 +234,37 @@ class Slots:
                     del state.queues[session]
                 self._hold(state, session)
                 session.put(SlotFree(call_id, executor))
-        self._wake_for_rate(executor, state)
+        self._wake_later(executor, state)
 
-    def _wake_for_rate(self, executor: str, state: _Executor) -> None:
-        if not state.queues or state.timer is not None or state.running >= state.most:
+    def _wake_later(self, executor: str, state: _Executor) -> None:
+        """Look again when the breaker or a rate lets the next call begin; anything else that may, looks by itself."""
+        if not state.queues or self._paused:
             return
+        waits = (self._breakers.seconds_to_change(executor), self._wait_for_rate(state))
+        wait = min((wait for wait in waits if wait), default=0.0)
+        if not wait:
+            return
+        loop = asyncio.get_running_loop()
+        if state.timer is not None:
+            if state.timer.when() <= loop.time() + wait:
+                return
+            state.timer.cancel()
+
+        def again() -> None:
+            state.timer = None
+            self.look(executor)
+
+        state.timer = loop.call_later(max(wait, _LEAST_WAIT), guard_call("slots", again))
+
+    def _wait_for_rate(self, state: _Executor) -> float:
+        if state.running >= state.most:
+            return 0.0
         if state.bucket is None and not self._paces:
-            return
+            return 0.0
         waits = [
             self._rate_wait(state, session)
             for session in state.queues
             if self._sessions.get(session, 0) < self._per_session
         ]
         # Where something else than a rate holds them up, its end grants anew.
-        wait = min((wait for wait in waits if wait), default=0.0)
-        if not wait:
-            return
-
-        def again() -> None:
-            state.timer = None
-            self._grant(executor)
-
-        state.timer = asyncio.get_running_loop().call_later(wait, guard_call("slots", again))
+        return min((wait for wait in waits if wait), default=0.0)

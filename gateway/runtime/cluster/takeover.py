@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 import structlog
@@ -15,9 +15,8 @@ from gateway.runtime.metrics import Metrics
 from gateway.runtime.observe import tell_left
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.tuning import Tuning
-from gateway.store.call import OPEN_STATES
 from gateway.store.port import Engine
-from gateway.store.rows import CallFilter, Page, Regained, SessionFilter, SessionRow
+from gateway.store.rows import Page, Regained, SessionFilter, SessionRow
 
 log = structlog.get_logger(__name__)
 
@@ -89,17 +88,11 @@ class Takeover:
                 for row in rows:
                     if row.runtime not in known and await self._engine.owner(row.session_id) is None:
                         left[row.runtime] += 1
+            calls: Mapping[str, int] = await self._engine.count_open_calls() if left else {}
             for name, sessions in left.items():
-                tell_left(name, sessions=sessions, calls=await self._count_open_calls(name))
+                tell_left(name, sessions=sessions, calls=calls.get(name, 0))
         except EngineUnavailable as exc:
             log.warning("sessions that no runtime is there for cannot be looked for", reason=str(exc))
-
-    async def _count_open_calls(self, runtime: str) -> int:
-        which, count, after = CallFilter(runtime=runtime, states=frozenset(OPEN_STATES)), 0, ""
-        while after is not None:
-            rows, after = await self._engine.calls(which, Page(_PAGE, after or None))
-            count += len(rows)
-        return count
 
     def hear(self, names: Sequence[str]) -> None:
         """Look at these sessions first: nobody owns them, as others say."""

@@ -135,6 +135,7 @@ class Backends:
                 clock=self._clock,
                 jitter=self._jitter,
                 longest_sleep=self._tuning.delivery_look if self._keeper.shared else self._tuning.delivery_look_alone,
+                reconnect_within=spec.reconnect_within,
             )
             task = guard("destination", partial(self._deliver, name, delivery), self._tasks, destination=name)
             self._deliveries[name] = _Delivery(spec, destination, delivery, task)

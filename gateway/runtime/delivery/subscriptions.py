@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import structlog
 
@@ -55,8 +55,12 @@ class EventDelivery:
         clock: Clock,
         jitter: Callable[[], float],
         longest_sleep: float,
+        reconnect_within: timedelta,
     ) -> None:
-        """Prepare; it looks for copies that nobody announced at least each `longest_sleep` seconds."""
+        """Prepare; it looks for copies that nobody announced at least each `longest_sleep` seconds.
+
+        Copies wait for a destination that cannot be reached for `reconnect_within`, then they are dead.
+        """
         self._name = name
         self._longest_sleep = longest_sleep
         self._destination = destination
@@ -65,6 +69,8 @@ class EventDelivery:
         self._engine = engine
         self._clock = clock
         self._jitter = jitter
+        self._reconnect_within = reconnect_within
+        self._unreachable_since: datetime | None = None
         self._wakeup = asyncio.Event()
         self._may_be_off = True
         """Whether the store has to be asked if the destination is switched off."""
@@ -214,7 +220,11 @@ class EventDelivery:
 
     def _judge(self, row: Send, copied: Copied, attempt: int) -> SendChange:
         state: SendState = "delivered"
-        due_at, reason = None, copied.reason
+        due_at, reason, now = None, copied.reason, self._clock.now()
+        if copied.state != "unsent":
+            self._unreachable_since = None
+        elif self._unreachable_since is None:
+            self._unreachable_since = now
         match copied.state:
             case "delivered":
                 reason = None
@@ -223,12 +233,19 @@ class EventDelivery:
             case "dead":
                 state = "dead"
             case "gone":
-                state, due_at = "pending", self._clock.now()
+                state, due_at = "pending", now
+            case "unsent":
+                # It uses up no attempt.
+                since, attempt = self._unreachable_since or now, row.attempt
+                if now - since < self._reconnect_within:
+                    state, due_at = "pending", now + self._policy.reconnect_pause(now - since, self._jitter())
+                else:
+                    state, reason = "dead", f"unreachable since {since:%Y-%m-%d %H:%M:%S} UTC ({copied.reason})"
             case _ if attempt >= self._policy.attempts:
                 state, reason = "dead", f"{copied.reason} (after {attempt} attempts)"
             case _:
                 wait: timedelta = copied.retry_after or self._policy.delay(attempt, 0.5 + self._jitter() / 2)
-                state, due_at = "pending", self._clock.now() + wait
+                state, due_at = "pending", now + wait
         if state in {"refused", "dead"}:
             log.warning(
                 "a copy was given up",

@@ -75,7 +75,7 @@ def _about_work(
 ) -> bool | None:
     match signal:
         case s.SlotFree(call_id):
-            return calls.claim(builder, call_id)
+            return calls.claim(runtime, builder, call_id)
         case s.TurnedAway(call_id, reason):
             calls.turn_away(runtime, builder, call_id, reason)
         case s.ExecutorReplied(sequence, answer):
@@ -116,6 +116,8 @@ def _for_client(runtime: RuntimeContext, builder: StepBuilder, signal: s.ClientS
             return calls.cancel(runtime, builder, call_id, reason=reason)
         case s.RedriveOrdered(row, request, new_key, deliver):
             return calls.redrive(runtime, builder, row, request, new_key=new_key, deliver=deliver)
+        case s.RepeatOrdered(call_id):
+            calls.repeat(runtime, builder, call_id)
         case s.DismissOrdered(row, by):
             calls.dismiss(builder, row, by=by)
         case s.AnswerGiven(interaction_id, body, by):

@@ -135,7 +135,7 @@ class EffectRunner:
                 resolve(reply, answer)
             case s.RedriveOrdered(reply=reply) | s.CallAsked(reply=reply):
                 resolve(reply, answer)
-            case s.OutcomeLate(reply=reply) | s.DismissOrdered(reply=reply):
+            case s.OutcomeLate(reply=reply) | s.DismissOrdered(reply=reply) | s.RepeatOrdered(reply=reply):
                 resolve(reply, None)
             case s.CloseOrdered(reply=reply) | s.AnswerGiven(reply=reply):
                 resolve(reply, None)

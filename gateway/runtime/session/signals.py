@@ -193,6 +193,14 @@ class RedriveOrdered:
 
 
 @frozen
+class RepeatOrdered:
+    """An operator orders that the request of an accepted call is sent again."""
+
+    call_id: CallId
+    reply: "Future[None]"
+
+
+@frozen
 class DismissOrdered:
     row: Call
     by: str
@@ -223,6 +231,7 @@ ClientSignal = (
     | ProgressGiven
     | CancelOrdered
     | RedriveOrdered
+    | RepeatOrdered
     | DismissOrdered
     | AnswerGiven
     | CloseOrdered

@@ -16,6 +16,7 @@ SELECT {_CALL} FROM @calls
 WHERE session_id = $1 AND native_call_id = $2 AND redrive_of IS NULL ORDER BY n DESC LIMIT 1
 """
 _OPEN = f"SELECT {_CALL} FROM @calls WHERE session_id = $1 AND {OPEN_CALL} ORDER BY id"
+_COUNT_OPEN = f"SELECT runtime, count(*) FROM @calls WHERE {OPEN_CALL} GROUP BY runtime"
 
 DROP_CALLS = f"""
 DELETE FROM @calls WHERE id IN (
@@ -42,6 +43,10 @@ def latest_call(session_id: SessionId, native_call_id: str) -> Question[Call | N
 
 def open_calls(session_id: SessionId) -> Question[list[Call]]:
     return each(_OPEN, (session_id,), call_from)
+
+
+def count_open_calls() -> Question[dict[str, int]]:
+    return Question(_COUNT_OPEN, (), lambda rows: {row[0]: row[1] for row in rows})
 
 
 def calls(which: CallFilter, page: Page) -> Question[tuple[list[Call], str | None]]:

@@ -378,3 +378,30 @@ class CallSuite:
         await engine.commit(Step(ALICE, (answered(),), calls=(settled("c"),)))
         await open_call(engine, BOB, call_id="bob's")
         assert [row.call_id for row in await engine.open_calls(ALICE)] == ["a", "b"]
+        runtime = (await engine.open_calls(ALICE))[0].runtime
+        assert dict(await engine.count_open_calls()) == {runtime: 3}
+
+    async def test_an_accepted_call_is_sent_again_and_stays_accepted(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_call(engine, call_id="a")
+        due = START + SECOND
+        for change, expected in (
+            (Accept(CallId("a"), START + DAY, due), (1, due)),
+            (Progressed(CallId("a"), 10), (1, due)),
+            (Progressed(CallId("a"), 10, due + SECOND), (1, due + SECOND)),
+            (Claim(CallId("a"), 2, due + DAY), (2, due + DAY)),
+            (Accept(CallId("a"), START + DAY, due, sent=False), (1, due)),
+            (Claim(CallId("a"), 2), (2, None)),
+        ):
+            await engine.commit(Step(ALICE, calls=(change,)))
+            row = await engine.call(CallId("a"))
+            assert row is not None
+            assert (row.state, row.attempt, row.due_at, row.deadline_at) == ("accepted", *expected, START + DAY)
+
+    async def test_an_attempt_that_was_not_sent_uses_up_no_number(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_call(engine, call_id="a")
+        await engine.commit(Step(ALICE, calls=(Requeue(CallId("a"), START + SECOND, "no connection", sent=False),)))
+        row = await engine.call(CallId("a"))
+        assert row is not None
+        assert (row.state, row.attempt, row.unknown) == ("queued", 0, False)

@@ -230,7 +230,7 @@ def test_a_call_without_a_free_slot_is_queued_and_claimed_later():
     assert isinstance(opened, Open)
     assert (opened.call.state, opened.call.attempt) == ("queued", 0)
     assert harness.effects == (Queue(harness.id_of("tc-1"), "cards"),)
-    assert harness.decide(lambda builder: calls.claim(builder, harness.id_of("tc-1")))
+    assert harness.decide(lambda builder: calls.claim(harness.runtime, builder, harness.id_of("tc-1")))
     assert harness.step.calls == (Claim(harness.id_of("tc-1"), 1),)
     assert len(harness.dispatched) == 1
 
@@ -259,10 +259,10 @@ def test_what_may_have_been_done_is_tried_again_only_where_that_does_no_harm():
 def test_attempts_end_and_the_last_reason_is_told():
     harness = Harness(executors={"cards": RetryPolicy(idempotent=True, attempts=2), "once": RetryPolicy()})
     harness.call()
-    harness.answer(NeverSent("no connection"))
-    harness.decide(lambda builder: calls.claim(builder, harness.id_of("tc-1")))
-    harness.answer(NeverSent("no connection"), attempt=2)
-    assert harness.sent[0]["error"] == "no connection (after 2 attempts)"
+    harness.answer(Uncertain("no answer"))
+    harness.decide(lambda builder: calls.claim(harness.runtime, builder, harness.id_of("tc-1")))
+    harness.answer(Uncertain("no answer"), attempt=2)
+    assert harness.sent[0]["error"] == "outcome unknown: no answer (after 2 attempts)"
     # It is over by itself, and so is one with an answer.
     assert harness.released == []
     harness.call("tc-2")
@@ -270,11 +270,49 @@ def test_attempts_end_and_the_last_reason_is_told():
     assert (harness.sent[0]["outcome"], harness.released) == ("success", [])
 
 
+def test_an_attempt_that_was_not_sent_uses_up_none_and_waits_as_long_as_its_executor_holds_calls():
+    harness = Harness(executors={"cards": RetryPolicy(attempts=1), "once": RetryPolicy()})
+    harness.call()
+    for _ in range(5):
+        harness.answer(NeverSent("no connection"))
+        (waiting,) = harness.view.calls.values()
+        assert (waiting.state, waiting.attempt, waiting.unknown) == ("queued", 0, False)
+        assert [type(effect) for effect in harness.effects] == [Queue]
+        assert harness.decide(lambda builder: calls.claim(harness.runtime, builder, harness.id_of("tc-1")))
+        assert harness.step.calls == (Claim(harness.id_of("tc-1"), 1),)
+    harness.missing = "'cards' has been unreachable since 12:00:00 UTC (no connection)"
+    harness.answer(NeverSent("no connection"))
+    assert harness.sent[0]["error"] == f"{harness.missing}; the tool was not called, retry later"
+    (settled,) = harness.settled
+    assert (settled.dead, settled.unknown) == (True, False)
+
+
+def test_a_waiting_call_is_not_sent_behind_its_deadline():
+    harness = Harness(slots=0)
+    harness.call()
+    harness.now = START + timedelta(seconds=120)
+    assert not harness.decide(lambda builder: calls.claim(harness.runtime, builder, harness.id_of("tc-1")))
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_only_what_is_not_tried_again_says_so_after_a_restart(idempotent: bool):
+    policy = RetryPolicy(idempotent=idempotent, attempts=8)
+    harness = Harness(executors={"cards": policy})
+    harness.call()
+    if idempotent:
+        for attempt in range(1, 8):
+            harness.answer(Uncertain("no answer"), attempt=attempt)
+            harness.decide(lambda builder: calls.claim(harness.runtime, builder, harness.id_of("tc-1")))
+    harness.recover()
+    (settled,) = harness.settled
+    assert (settled.error or "").endswith("after 8 attempts" if idempotent else "it was not tried again")
+
+
 def test_a_success_of_an_earlier_attempt_wins_and_its_failure_does_not_count():
     harness = Harness()
     harness.call()
     harness.answer(Uncertain("slow"))
-    harness.decide(lambda builder: calls.claim(builder, harness.id_of("tc-1")))
+    harness.decide(lambda builder: calls.claim(harness.runtime, builder, harness.id_of("tc-1")))
     harness.answer(Answered(Outcome(outcome="failure", error="late")), attempt=1)
     assert harness.step.events == ()
     harness.answer(DONE, attempt=1)
@@ -405,7 +443,7 @@ def test_a_call_whose_executor_is_gone_ends_on_restart_and_says_whether_it_may_h
     harness.recover()
     (settled,) = harness.settled
     assert (settled.dead, settled.unknown) == (True, state == "dispatched")
-    what = "the tool may have run and was not tried again" if settled.unknown else "the tool was not called"
+    what = "the tool may have run" if settled.unknown else "the tool was not called"
     assert harness.sent[0]["error"].endswith(f"executor 'cards' is no longer configured; {what}")
 
 
@@ -462,9 +500,9 @@ def test_a_202_of_an_executor_that_is_gone_meanwhile_is_waited_for():
 
 def test_a_call_whose_executor_is_not_there_fails_at_once_and_waits_for_an_operator():
     harness = Harness()
-    harness.slots, harness.missing = 0, "executor 'cards' is not answering since 12:00:00 UTC (no connection)"
+    harness.slots, harness.missing = 0, "'cards' has been unreachable since 12:00:00 UTC (no connection)"
     harness.call()
-    assert harness.sent[-1]["error"] == f"{harness.missing}; the tool was not called, try again later"
+    assert harness.sent[-1]["error"] == f"{harness.missing}; the tool was not called, retry later"
     assert harness.view.calls == {}
     (_, settled) = harness.step.calls
     assert isinstance(settled, Settle)
@@ -492,7 +530,7 @@ def test_an_outcome_that_an_earlier_attempt_made_unsure_stays_unknown():
     (settled,) = harness.step.calls
     assert isinstance(settled, Settle)
     assert (settled.dead, settled.unknown) == (True, True)
-    assert "not asked again" in (settled.error or "")
+    assert "giving up on this call" in (settled.error or "")
 
 
 @pytest.mark.parametrize("state", ["queued", "dispatched"])

@@ -7,7 +7,7 @@ from gateway.settings.model import WebhookSpec
 from gateway.settings.secret_values import secrets_in
 
 
-def test_headers_whose_name_says_so_are_secret() -> None:
+def test_header_values_are_secret_unless_they_are_short_or_words_of_http() -> None:
     spec = WebhookSpec.model_validate(
         {
             "type": "webhook",
@@ -16,11 +16,12 @@ def test_headers_whose_name_says_so_are_secret() -> None:
                 "Authorization": "Basic canary-12345",
                 "X-Api-Key": "canary-6789",
                 "X-Token": "v1",
-                "X-A": "plain-text",
+                "X-Tenant": "canary-tenant",
+                "Accept": "application/json",
             },
         }
     )
-    assert {"Basic canary-12345", "canary-12345", "canary-6789"} == set(secrets_in(spec))
+    assert {"Basic canary-12345", "canary-12345", "canary-6789", "canary-tenant"} == set(secrets_in(spec))
 
 
 def test_what_variables_and_files_put_into_headers_is_secret_whatever_their_name(tmp_path: Path) -> None:
@@ -30,7 +31,7 @@ executors:
   cards:
     type: webhook
     url: http://127.0.0.1:9/${PAGE}
-    headers: {X-Realm: "realm ${REALM}!", X-Word: "file:./word", X-Short: "v${N}", X-Plain: written-here}
+    headers: {X-Realm: "realm ${REALM}!", X-Word: "file:./word", X-Short: "v${N}", X-Plain: canary-written-here}
 destinations:
   chat: {url: "http://127.0.0.1:9", headers: {X-Pass: "${PASS}"}}
 """)
@@ -39,6 +40,7 @@ destinations:
     assert set(loaded.secrets) == {
         *("realm canary-realm!", "canary-realm!", "canary-realm"),
         "canary-from-file",
+        "canary-written-here",
         *("Basic canary-pass", "canary-pass"),
     }
     assert "canary" not in repr(loaded).replace(repr(loaded.settings), "")
