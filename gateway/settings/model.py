@@ -92,6 +92,12 @@ def _lease_time(span: timedelta) -> timedelta:
     return span
 
 
+def _keep_alive_time(span: timedelta) -> timedelta:
+    if not timedelta(seconds=1) <= span <= timedelta(hours=1):
+        raise ValueError("must be from 1s to 1h, and longer than the load balancer in front keeps a connection")
+    return span
+
+
 def _hold_time(span: timedelta) -> timedelta:
     if span > timedelta(seconds=80):
         raise ValueError("must be at most 80s: a request is given up whose answer has not begun after 90s")
@@ -197,6 +203,13 @@ class Api(Section):
     """What may wait for one slow SSE follower; it is read no further for, and cut off after 30 s (it can resume)."""
     followers_memory: Size = ByteSize(64 * 1024**2)
     """What may wait for all SSE followers together; beyond it the slowest are cut off at once (they can resume)."""
+
+
+class HttpSpec(Section):
+    """The HTTP server."""
+
+    keep_alive: Annotated[Duration, AfterValidator(_keep_alive_time)] = timedelta(seconds=75)
+    """How long an idle connection stays open, 1s to 1h; must exceed the idle timeout of a load balancer in front."""
 
 
 class SqliteStore(Section):
@@ -330,6 +343,18 @@ class WebhookSpec(Section):
     """When it is left alone because it is not answering; `off` asks it always."""
     max_response: Size = ByteSize(1024**2)
     """Largest response body that is read."""
+    idle: Duration | None = None
+    """How long an idle connection may be reused; 1s by default, 4s if `idempotent`. 0s: no reuse.
+
+    A server's `Keep-Alive: timeout=N` shortens it to N - 1 seconds; `max=1` prevents reuse.
+    """
+
+    @property
+    def idle_seconds(self) -> float:
+        """`idle`, or its default."""
+        if self.idle is not None:
+            return self.idle.total_seconds()
+        return 4.0 if self.idempotent else 1.0
 
     @model_validator(mode="after")
     def _has_one_login(self) -> Self:
@@ -499,6 +524,8 @@ class Settings(Section):
     """Where executors reach this gateway, for callbacks of 202 answers; by default its address, if that is loopback."""
     api: Api = Api()
     """The HTTP API: keys and limits."""
+    http: HttpSpec = HttpSpec()
+    """The HTTP server."""
     engine: Store = SqliteStore()
     """Where everything is recorded."""
     mcp: McpSpec = McpSpec()
