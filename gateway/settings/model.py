@@ -27,6 +27,7 @@ from pydantic import (
 from gateway.adapter.duration import Duration
 from gateway.adapter.options import check_header, refusal
 from gateway.adapter.port import RuntimeOptions
+from gateway.addresses import read_origin
 from gateway.events.described import Documented
 from gateway.settings.functions import PATH
 from gateway.settings.postgres_dsn import why_refused
@@ -84,6 +85,13 @@ def _plain_origin(url: AnyHttpUrl) -> AnyHttpUrl:
     if url.username or url.password or url.query or url.fragment or (url.path or "/") != "/":
         raise ValueError("must be scheme, host and port only, e.g. http://10.0.0.7:8080")
     return url
+
+
+def _web_origin(text: str) -> str:
+    origin = read_origin(text.removesuffix("/"))
+    if origin is None:
+        raise ValueError("must be the origin of a web page: scheme, host and port only, e.g. https://app.example.com")
+    return origin
 
 
 def _lease_time(span: timedelta) -> timedelta:
@@ -193,6 +201,9 @@ class Api(Section):
     """Who may use the HTTP API. Without keys, `serve` binds loopback addresses only."""
     open: frozenset[Literal["metrics", "version", "openapi"]] = frozenset()
     """Pages that need no key."""
+    origins: tuple[Annotated[str, AfterValidator(_web_origin)], ...] = ()
+    """Web pages whose requests are served, by origin: scheme, host and port. Loopback pages and the one at `public_url`
+    always are; a request without `Origin` is not from a page."""
     max_body: Size = ByteSize(4 * 1024**2)
     """Largest request body."""
     body_memory: Size = ByteSize(256 * 1024**2)
