@@ -1,6 +1,7 @@
 """Requests that a foreign web page has sent are refused in every interface, with a valid key too."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
@@ -12,12 +13,12 @@ from tests.http.conftest import bearer, in_process, plain_client
 from tests.http.environment import Environment, environment_of
 
 CLIENT = "ada-s-own-token-of-some-length"
-MCP = {
+MCP: dict[str, Any] = {
     "api": {"origins": ["HTTPS://App.Example.com:443/", "vscode-webview://panel"]},
     "tools": {"ask_for_cards": {"parameters": {"type": "object"}}},
     "desks": {"desk": {"adapter": "mcp", "clients": [{"name": "ada", "token": CLIENT}]}},
 }
-LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+LIST: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
 FOREIGN = "https://evil.example"
 
 
@@ -98,7 +99,7 @@ async def test_every_interface_refuses_a_foreign_page_with_its_valid_token(envir
         event = {"kind": "turn.steered", "text": "from elsewhere"}
         outcome = f"/v1/calls/{call_id}/outcome?token={environment.token(call_id)}"
         anonymous = {"authorization": ""}
-        requests = [
+        requests: list[tuple[str, str, Any, dict[str, str]]] = [
             ("GET", f"/v1/sessions/{session_id}", None, {}),
             ("GET", "/v1/sessions", None, {"authorization": "", "x-api-key": "all-of-it"}),
             ("GET", "/openapi.json", None, {}),
