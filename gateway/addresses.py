@@ -37,6 +37,36 @@ _HOST = re.compile(r"[A-Za-z0-9\u0080-\U0010ffff._:%-]{1,253}")
 """Letters of a host name or an address without its brackets; international names are encoded by the client."""
 
 
+_ORIGIN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~-]+)(?::([0-9]{1,5}))?", re.ASCII)
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def read_origin(text: str) -> str | None:
+    """Return a web origin in its canonical form: lower case, no default port (RFC 6454, 6.2); None if it is invalid."""
+    found = _ORIGIN.fullmatch(text)
+    if found is None:
+        return None
+    scheme, host = found[1].lower(), found[2].lower()
+    if host.startswith("["):
+        try:
+            host = f"[{ipaddress.IPv6Address(host[1:-1])}]"
+        except ValueError:
+            return None
+    port = None if found[3] is None else int(found[3])
+    if port is None or port == _DEFAULT_PORTS.get(scheme):
+        return f"{scheme}://{host}"
+    return f"{scheme}://{host}:{port}" if 0 < port <= 65_535 else None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, with or without a port, names this machine."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or name.endswith(".localhost") or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
 def find_url_fault(url: str) -> str | None:
     """Explain why a URL cannot be connected to, without quoting it; None if it can."""
     if not url.isprintable() or any(letter.isspace() for letter in url):

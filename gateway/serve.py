@@ -98,11 +98,11 @@ async def serve(
             tuning=tuning,
         )
         async with Gateway.running(settings, parts) as gateway, Tasks() as tasks:
-            server = make_server(build_app(gateway), settings.limits)
+            server = make_server(build_app(gateway), settings.limits, settings.http)
 
-            def fit(limits: Limits) -> None:
-                _allow_files(limits)
-                server.fit(limits)
+            def fit(settings: Settings) -> None:
+                _allow_files(settings.limits)
+                server.fit(settings)
 
             gateway.call_when_reloaded(fit)
             stop = _handle_signals(gateway, tasks, hung_up)

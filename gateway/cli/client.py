@@ -21,6 +21,8 @@ MOST_BYTES = 64 * 1024**2
 
 _PATIENCE = httpx.Timeout(30.0, connect=10.0)
 _STREAM_PATIENCE = httpx.Timeout(10.0, read=90.0)
+_IDLE = 1.0
+"""Seconds that an idle connection may be reused."""
 _PAGE = 500
 _MOST_PAGES = 200
 _LONGEST = 1_000
@@ -61,6 +63,7 @@ class ApiClient:
             timeout=patience or _PATIENCE,
             trust_env=not here,
             verify=self.url.lower().startswith("https:"),
+            limits=httpx.Limits(keepalive_expiry=_IDLE),
         )
 
     def __enter__(self) -> "ApiClient":

@@ -27,6 +27,8 @@ _LONGEST_PAUSE = 10.0
 _LONGEST_RETRY_AFTER = 60.0
 _CONNECT = 10.0
 _CONNECTIONS = 1_000
+_IDLE = 1.0
+"""Seconds that an idle connection may be reused: a proxy in front may close it after few."""
 _PASSING = frozenset({408, 425, 429, 502, 503, 504})
 """What proxies answer while the gateway behind them is away."""
 _JSON = frozenset({"application/json", "application/problem+json"})
@@ -63,7 +65,7 @@ class Transport:
         self._http = http_client or httpx.AsyncClient(
             trust_env=not _is_here(self.url),
             verify=self.url.startswith("https:"),
-            limits=httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=20),
+            limits=httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=20, keepalive_expiry=_IDLE),
         )
 
     async def close(self) -> None:

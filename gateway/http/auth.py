@@ -1,12 +1,10 @@
-"""Who may do what: one table of operations and scopes, API keys, callback tokens, and the guard against web pages."""
+"""Who may do what: one table of operations and scopes, API keys and callback tokens."""
 
 import hashlib
 import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import Generic, Literal, TypeVar
-from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 from starlette.requests import Request
@@ -17,6 +15,7 @@ from gateway.core.own_actions import TICKET
 from gateway.errors import NotFound, Unauthorized
 from gateway.events import CallId, SessionId
 from gateway.http.errors import Refused
+from gateway.http.web_pages import check_host, check_origin
 from gateway.runtime.app import Gateway
 from gateway.runtime.calls.tickets import Ticket
 from gateway.runtime.calls.tool_tokens import KINDS, START, TokenKind
@@ -155,10 +154,11 @@ class Authenticator:
         if access.scope is None:
             return ANYBODY
         api = self._learn_keys()
+        check_origin(request, self._gateway.settings)
         if access.token and self._holds_token(request):
             return CALLBACK
         if not self._keyring:
-            _refuse_foreign(request)
+            check_host(request)
         given = _key_of(request, strict=bool(self._keyring)) if self._keyring or access.tools else None
         caller = None if given is None else self._keyring.find(given)
         if caller is None and given is not None and given.startswith(_TOOL_TOKEN):
@@ -228,9 +228,11 @@ class Authenticator:
         return ticket
 
     def _given(self, request: Request) -> bytes | None:
-        """Read what an MCP client has sent as its key; without API keys, other web pages are refused."""
-        if not self._gateway.settings.api.keys:
-            _refuse_foreign(request)
+        """Read the key that an MCP client has sent, unless a foreign web page has sent the request."""
+        settings = self._gateway.settings
+        check_origin(request, settings)
+        if not settings.api.keys:
+            check_host(request)
         return _key_of(request)
 
     def _keyring_of(self, runtime: str) -> Keyring[McpClient] | None:
@@ -301,22 +303,3 @@ def _key_of(request: Request, *, strict: bool = True) -> bytes | None:
         if name == b"x-api-key" and key is None:
             key = bytes(value.strip())
     return key
-
-
-def _refuse_foreign(request: Request) -> None:
-    # Without keys the only wall is the loopback address, and a browser on this machine is inside it: a page may
-    # point its own name at 127.0.0.1 (DNS rebinding, seen by Host) or post a form across (seen by Origin).
-    hosts = request.headers.getlist("host")
-    if not hosts or not all(_is_loopback(host) for host in hosts):
-        raise Refused("foreign-origin", "without API keys, only a loopback Host such as 127.0.0.1 is answered")
-    origins = request.headers.getlist("origin")
-    if any(origin.partition("://")[2] != hosts[0] for origin in origins):
-        raise Refused("foreign-origin", "without API keys, requests of other web pages are not answered")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or name.endswith(".localhost") or ip_address(name).is_loopback
-    except ValueError:
-        return False

@@ -78,9 +78,11 @@ _ROWS = (
         "foreign-origin",
         403,
         "Not allowed from this host or page",
-        "The gateway runs without API keys, so it answers only requests for a loopback host that no other web page "
-        "has sent: other names and pages could be an attack on the browser of its user.",
-        "Use http://127.0.0.1 or http://localhost, or configure `api.keys`.",
+        "The request has an `Origin` that is neither a loopback page, nor the page at `public_url`, nor listed in "
+        "`api.origins`; or the gateway runs without API keys, and the `Host` is not a loopback one or the page is "
+        "another one on this machine. Such a request could be an attack on the browser of a user.",
+        "List the page in `api.origins`, or have the proxy in front remove `Origin`. Without API keys, use "
+        "http://127.0.0.1 or http://localhost.",
     ),
     ProblemKind(
         "not-found",

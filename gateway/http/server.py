@@ -17,7 +17,7 @@ from gateway.http.errors import Refused, problem_reply
 from gateway.http.plain_http import PlainHttp
 from gateway.http.reply import Reply
 from gateway.http.sse import WIRE, Wire
-from gateway.settings.model import Limits
+from gateway.settings.model import HttpSpec, Limits, Settings
 
 log = structlog.get_logger(__name__)
 
@@ -156,10 +156,11 @@ class BoundedHttp(PlainHttp):
 class Server(uvicorn.Server):
     """Ends the open streams first when it stops; they would hold it up otherwise."""
 
-    def fit(self, limits: Limits) -> None:
-        """Keep to these limits from the next connection on."""
-        self.config.limit_concurrency = most_connections(limits)
-        self.config.timeout_graceful_shutdown = _seconds(limits.drain)
+    def fit(self, settings: Settings) -> None:
+        """Keep to the limits of a configuration from the next connection on."""
+        self.config.timeout_keep_alive = _seconds(settings.http.keep_alive)
+        self.config.limit_concurrency = most_connections(settings.limits)
+        self.config.timeout_graceful_shutdown = _seconds(settings.limits.drain)
 
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
@@ -175,12 +176,12 @@ def most_connections(limits: Limits) -> int:
     return max(_MOST_CONNECTIONS, limits.followers + _BESIDE_FOLLOWERS)
 
 
-def _seconds(drain: timedelta) -> int:
-    """Say how long a server that stops waits for requests under way."""
-    return max(1, round(drain.total_seconds()))
+def _seconds(span: timedelta) -> int:
+    """Round to whole seconds, at least one, as uvicorn takes them."""
+    return max(1, round(span.total_seconds()))
 
 
-def make_server(app: FastAPI, limits: Limits) -> Server:
+def make_server(app: FastAPI, limits: Limits, http: HttpSpec | None = None) -> Server:
     """Make the server, for sockets that are bound already."""
     connections = most_connections(limits)
     options: dict[str, Any] = {
@@ -194,5 +195,6 @@ def make_server(app: FastAPI, limits: Limits) -> Server:
         "limit_concurrency": connections,
         "backlog": connections,
         "timeout_graceful_shutdown": _seconds(limits.drain),
+        "timeout_keep_alive": _seconds((http or HttpSpec()).keep_alive),
     }
     return Server(uvicorn.Config(app, **options), app)

@@ -25,6 +25,8 @@ from gateway.kit.store import CallStore, Claimed, KeyReused, StoreUnavailable
 if TYPE_CHECKING:
     from gateway.kit.callbacks import CallbackClient
 
+_IDLE = 1.0
+"""Seconds that an idle connection to the gateway, or to the proxy in front of it, may be reused."""
 _LOOK = 0.25
 """Seconds until the first look again at a call that another worker runs; each later one waits twice as long."""
 _LONGEST_LOOK = 2.0
@@ -157,7 +159,8 @@ class Tools:
         del app
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._store)
-            client = await stack.enter_async_context(httpx.AsyncClient(timeout=10.0, trust_env=False))
+            limits = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=_IDLE)
+            client = await stack.enter_async_context(httpx.AsyncClient(timeout=10.0, trust_env=False, limits=limits))
             self._callbacks, self._leaving = CallbackClient(client), False
             try:
                 yield

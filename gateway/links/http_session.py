@@ -5,6 +5,7 @@ import aiohttp
 from gateway.errors import LinkRefused
 from gateway.links.addresses import REDIRECTS, AddressRefused, guarded_socket, refused_address, refused_redirect
 from gateway.links.corked import CorkedWebSocket
+from gateway.links.keep_alive import IDLE_SECONDS
 from gateway.links.names import Resolver
 
 
@@ -15,7 +16,9 @@ def shared_session() -> aiohttp.ClientSession:
     aiohttp's own limit would let the 101st wait for ever.
     """
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, socket_factory=guarded_socket, resolver=Resolver()),
+        connector=aiohttp.TCPConnector(
+            limit=0, socket_factory=guarded_socket, resolver=Resolver(), keepalive_timeout=IDLE_SECONDS
+        ),
         cookie_jar=aiohttp.DummyCookieJar(),
         # Every wait is bounded by whoever waits; a limit here would keep a timer for each link.
         timeout=aiohttp.ClientTimeout(),

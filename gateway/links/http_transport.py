@@ -16,10 +16,9 @@ from yarl import URL
 
 from gateway.guard import guard_call
 from gateway.links.addresses import AddressRefused, guarded_socket
+from gateway.links.keep_alive import IDLE_SECONDS, reuse_seconds
 from gateway.links.names import Resolver
 
-# uvicorn and Node close an idle connection after 5 s; letting go first avoids the race with that.
-_IDLE_SECONDS = 4.0
 _LONGEST_LINE = 64 * 1024
 """Of an answer's head."""
 
@@ -32,21 +31,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 
     async def __aenter__(self) -> Self:
         # Made here, since it belongs to the loop that runs.
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=0,
-                socket_factory=guarded_socket,
-                resolver=Resolver(),
-                keepalive_timeout=_IDLE_SECONDS,
-            ),
-            auto_decompress=False,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-            trust_env=False,
-            max_line_size=_LONGEST_LINE,
-            max_field_size=_LONGEST_LINE,
-        )
+        self._sessions = [_make_session(reuse=True)]
         return self
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -58,7 +43,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         """
         content = await request.aread()
         with _in_httpx_words():
-            answer = await self._session.request(
+            answer = await self._sessions[-1].request(
                 request.method,
                 URL(str(request.url), encoded=True),
                 headers=request.headers.multi_items(),
@@ -66,11 +51,35 @@ class GuardedTransport(httpx.AsyncBaseTransport):
                 data=BytesIO(content) if content else None,
                 allow_redirects=False,
             )
+        hints = answer.headers.getall("Keep-Alive", ())
+        if len(self._sessions) == 1 and reuse_seconds(hints) < IDLE_SECONDS:
+            # Without reuse from now on: the connections of the first session carry no other request.
+            self._sessions.append(_make_session(reuse=False))
         body = _Body(answer, patience=request.extensions["timeout"]["read"])
         return httpx.Response(answer.status, headers=answer.raw_headers, stream=body, request=request)
 
     async def aclose(self) -> None:
-        await self._session.close()
+        for session in self._sessions:
+            await session.close()
+
+
+def _make_session(*, reuse: bool) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(
+            limit=0,
+            socket_factory=guarded_socket,
+            resolver=Resolver(),
+            force_close=not reuse,
+            keepalive_timeout=IDLE_SECONDS if reuse else None,
+        ),
+        auto_decompress=False,
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+        trust_env=False,
+        max_line_size=_LONGEST_LINE,
+        max_field_size=_LONGEST_LINE,
+    )
 
 
 class _Body(httpx.AsyncByteStream):

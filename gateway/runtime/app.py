@@ -67,7 +67,7 @@ from gateway.runtime.views import (
     Reloaded,
     StreamItem,
 )
-from gateway.settings.model import DestinationSpec, ExecutorSpec, Limits, Settings, WebhookSpec
+from gateway.settings.model import DestinationSpec, ExecutorSpec, Settings, WebhookSpec
 from gateway.store.port import Engine
 from gateway.store.rows import ANY_SESSION, Instance, Page, Regained, SessionFilter, SessionRow, StoredAnswer
 from gateway.store.step import Keep
@@ -315,8 +315,8 @@ class Gateway:
         await self._backends.finish()
         await self._member.leave()
 
-    def call_when_reloaded(self, call: Callable[[Limits], None]) -> None:
-        """Have something called with the limits of each configuration that is reloaded, once it is in force."""
+    def call_when_reloaded(self, call: Callable[[Settings], None]) -> None:
+        """Call a function with each configuration that is reloaded, once it is in force."""
         self._configuration.call_when_reloaded(call)
 
     async def reload(self) -> Reloaded:

@@ -27,7 +27,7 @@ from gateway.runtime.policy import changed_paths, declared_tools, policy_of
 from gateway.runtime.session.runtimes import AdapterFailed, Runtimes
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.views import Reloaded
-from gateway.settings.model import Limits, Settings
+from gateway.settings.model import Settings
 
 log = structlog.get_logger(__name__)
 
@@ -64,14 +64,14 @@ class Configuration:
         self._reread = reread
         self._parts = parts
         self._reloading = asyncio.Lock()
-        self._reloaded: list[Callable[[Limits], None]] = []
+        self._reloaded: list[Callable[[Settings], None]] = []
         self._unfinished: tuple[str, ...] = ()
         """What a reload was to change that it could not finish."""
         self._tried_again: set[str | None] = set()
         """Runtimes that are not as the configuration says, and are tried again; None for sessions to be taken up."""
 
-    def call_when_reloaded(self, call: Callable[[Limits], None]) -> None:
-        """Have something called with the limits of each configuration that has come into force from now on."""
+    def call_when_reloaded(self, call: Callable[[Settings], None]) -> None:
+        """Call a function with each configuration that comes into force from now on."""
         self._reloaded.append(call)
 
     def use(self, settings: Settings) -> None:
@@ -93,7 +93,7 @@ class Configuration:
         configure(level=settings.logging.level, format=settings.logging.format)
         self.settings = settings
         for call in self._reloaded:
-            call(settings.limits)
+            call(settings)
 
     async def start_runtime(self, name: str) -> None:
         """Begin with a runtime of the YAML; one whose adapter fails is begun with later, beside the others."""

@@ -27,6 +27,7 @@ from pydantic import (
 from gateway.adapter.duration import Duration
 from gateway.adapter.options import check_header, refusal
 from gateway.adapter.port import LARGEST_FRAME, RuntimeOptions
+from gateway.addresses import read_origin
 from gateway.events.described import Documented
 from gateway.settings.functions import PATH
 from gateway.settings.postgres_dsn import why_refused
@@ -86,9 +87,22 @@ def _plain_origin(url: AnyHttpUrl) -> AnyHttpUrl:
     return url
 
 
+def _web_origin(text: str) -> str:
+    origin = read_origin(text.removesuffix("/"))
+    if origin is None:
+        raise ValueError("must be the origin of a web page: scheme, host and port only, e.g. https://app.example.com")
+    return origin
+
+
 def _lease_time(span: timedelta) -> timedelta:
     if not timedelta(seconds=1) <= span <= timedelta(seconds=60):
         raise ValueError("must be from 1s to 60s; much less than the default of 6s loses leases to short pauses")
+    return span
+
+
+def _keep_alive_time(span: timedelta) -> timedelta:
+    if not timedelta(seconds=1) <= span <= timedelta(hours=1):
+        raise ValueError("must be from 1s to 1h, and longer than the load balancer in front keeps a connection")
     return span
 
 
@@ -187,6 +201,9 @@ class Api(Section):
     """Who may use the HTTP API. Without keys, `serve` binds loopback addresses only."""
     open: frozenset[Literal["metrics", "version", "openapi"]] = frozenset()
     """Pages that need no key."""
+    origins: tuple[Annotated[str, AfterValidator(_web_origin)], ...] = ()
+    """Web pages whose requests are served, by origin: scheme, host and port. Loopback pages and the one at `public_url`
+    always are; a request without `Origin` is not from a page."""
     max_body: Size = ByteSize(4 * 1024**2)
     """Largest request body."""
     body_memory: Size = ByteSize(256 * 1024**2)
@@ -197,6 +214,13 @@ class Api(Section):
     """What may wait for one slow SSE follower; it is read no further for, and cut off after 30 s (it can resume)."""
     followers_memory: Size = ByteSize(64 * 1024**2)
     """What may wait for all SSE followers together; beyond it the slowest are cut off at once (they can resume)."""
+
+
+class HttpSpec(Section):
+    """The HTTP server."""
+
+    keep_alive: Annotated[Duration, AfterValidator(_keep_alive_time)] = timedelta(seconds=75)
+    """How long an idle connection stays open, 1s to 1h; must exceed the idle timeout of a load balancer in front."""
 
 
 class SqliteStore(Section):
@@ -334,6 +358,18 @@ class WebhookSpec(Section):
     """When its calls fail at once because its requests fail; `off`: only while it cannot be reached."""
     max_response: Size = ByteSize(1024**2)
     """Largest response body that is read."""
+    idle: Duration | None = None
+    """How long an idle connection may be reused; 1s by default, 4s if `idempotent`. 0s: no reuse.
+
+    A server's `Keep-Alive: timeout=N` shortens it to N - 1 seconds; `max=1` prevents reuse.
+    """
+
+    @property
+    def idle_seconds(self) -> float:
+        """`idle`, or its default."""
+        if self.idle is not None:
+            return self.idle.total_seconds()
+        return 4.0 if self.idempotent else 1.0
 
     @model_validator(mode="after")
     def _has_one_login(self) -> Self:
@@ -509,6 +545,8 @@ class Settings(Section):
     """Where executors reach this gateway, for callbacks of 202 answers; by default its address, if that is loopback."""
     api: Api = Api()
     """The HTTP API: keys and limits."""
+    http: HttpSpec = HttpSpec()
+    """The HTTP server."""
     engine: Store = SqliteStore()
     """Where everything is recorded."""
     mcp: McpSpec = McpSpec()

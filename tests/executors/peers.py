@@ -48,6 +48,8 @@ class Peer:
     scheme: str = "http"
     seen: list[Seen] = field(default_factory=list[Seen])
     connections: int = 0
+    writers: list[asyncio.StreamWriter] = field(default_factory=list[asyncio.StreamWriter])
+    """Of all connections, in their order."""
     gone: int = 0
     """How many of them have ended."""
     asked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -70,6 +72,7 @@ async def listen(converse: Conversation, *, tls: ssl.SSLContext | None = None) -
         assert task is not None
         tasks.add(task)
         peer.connections += 1
+        peer.writers.append(writer)
         try:
             await converse(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):

@@ -11,6 +11,7 @@ which belongs to this exchange; so only its parts are used: the race between the
 
 import asyncio
 import os
+import select
 import socket
 import ssl
 from collections import deque
@@ -27,6 +28,7 @@ from yarl import URL
 from gateway.executors.webhook.reader import AddressForbidden, ConnectionBroken, Exchange, HttpReader, NotHttp, NotSent
 from gateway.guard import guard_call
 from gateway.links.addresses import AddressRefused, check_url, guarded_socket
+from gateway.links.keep_alive import IDLE_SECONDS, reuse_seconds
 from gateway.links.names import look_up
 
 _log = structlog.get_logger(__name__)
@@ -34,9 +36,8 @@ _log = structlog.get_logger(__name__)
 CONNECT_TIMEOUT = timedelta(seconds=10)
 CLOSE_TIMEOUT = timedelta(seconds=5)
 
-# uvicorn and Node close an idle connection after 5 s. Letting go first avoids the race in which our
-# request crosses their close and its fate is unknown.
-IDLE_SECONDS = 4.0
+_SWEEP_EARLY = 0.05
+"""Idle connections that expire within so many seconds are closed together."""
 # Loops keep time in milliseconds, so that an alarm may go off a little early.
 _TICK = 0.001
 # RFC 8305, 5: how long an address of a name may take before the next is tried beside it.
@@ -57,7 +58,9 @@ class HttpClient:
     """
 
     def __init__(self, url: str, *, concurrency: int, max_response: int, idle: float = IDLE_SECONDS) -> None:
-        """Prepare without connecting; one that nobody has used for `idle` seconds is let go.
+        """Prepare without connecting; a connection is reused for at most `idle` seconds after its last exchange.
+
+        A `Keep-Alive` header of the server shortens that.
 
         Raises:
             OperatorError: the URL can never be used.
@@ -73,6 +76,7 @@ class HttpClient:
         self._idle: deque[_Wire] = deque()
         self._wires: set[_Wire] = set()
         self._sweeper: asyncio.TimerHandle | None = None
+        self._sweep_moment = inf
         self._alarm: asyncio.TimerHandle | None = None
         self.alarm_at = inf
         """When the first of the exchanges under way may be late: one timer is for all of them."""
@@ -96,7 +100,7 @@ class HttpClient:
         if self._alarm is not None:
             self._alarm.cancel()
         self._sweeper = self._alarm = None
-        self.alarm_at = inf
+        self._sweep_moment = self.alarm_at = inf
         self._idle.clear()
         if not self._wires:
             return
@@ -171,11 +175,10 @@ class HttpClient:
         self._room += 1
 
     def _take(self, now: float) -> "_Wire | None":
-        oldest = now - self._idle_seconds
         while self._idle:
             # The one used last: the others grow old, so that no more stay open than are needed.
             wire = self._idle.pop()
-            if wire.idle_since >= oldest and wire.reader.reusable and not wire.transport.is_closing():
+            if wire.idle_until >= now and wire.reader.reusable and not wire.has_news():
                 return wire
             wire.transport.close()
         return None
@@ -192,19 +195,31 @@ class HttpClient:
         if not whole or not self._open:
             transport.abort()
             return
-        wire.idle_since = self._loop.time()
+        seconds = min(self._idle_seconds, reuse_seconds(wire.reader.keep_alive))
+        if not seconds:
+            transport.close()
+            return
+        wire.idle_until = self._loop.time() + seconds
         self._idle.append(wire)
-        if self._sweeper is None:
-            self._sweeper = self._loop.call_later(self._idle_seconds, guard_call("http client", self._sweep))
+        if wire.idle_until < self._sweep_moment:
+            self._sweep_at(wire.idle_until)
+
+    def _sweep_at(self, moment: float) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self._sweep_moment = moment
+        self._sweeper = self._loop.call_at(moment, guard_call("http client", self._sweep))
 
     def _sweep(self) -> None:
-        oldest = self._loop.time() - self._idle_seconds
-        while self._idle and self._idle[0].idle_since <= oldest:
-            self._idle.popleft().transport.close()
-        self._sweeper = None
-        if self._idle:
-            next_at = self._idle[0].idle_since + self._idle_seconds
-            self._sweeper = self._loop.call_at(next_at, guard_call("http client", self._sweep))
+        self._sweeper, self._sweep_moment = None, inf
+        soon = self._loop.time() + _SWEEP_EARLY
+        kept = [wire for wire in self._idle if wire.idle_until > soon]
+        for wire in self._idle:
+            if wire.idle_until <= soon:
+                wire.transport.close()
+        self._idle = deque(kept)
+        if kept:
+            self._sweep_at(min(wire.idle_until for wire in kept))
 
     def watch(self, until: float) -> None:
         """Have an exchange end when its time is up, unless something ends it before."""
@@ -304,7 +319,8 @@ class _Wire(asyncio.Protocol):
         """When the time of the exchange is up."""
         self.transport: asyncio.Transport
         self.closed: asyncio.Future[None] = self._loop.create_future()
-        self.idle_since = 0.0
+        self.idle_until = 0.0
+        """Until when another exchange may begin."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are none by inheritance.
@@ -322,6 +338,14 @@ class _Wire(asyncio.Protocol):
         if until < self._client.alarm_at:
             self._client.watch(until)
         return asked
+
+    def has_news(self) -> bool:
+        """Look whether the idle peer has closed or sent anything, even if the loop has not come to read it yet."""
+        if self.transport.is_closing():
+            return True
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(poll.poll(0))
 
     @property
     def busy(self) -> bool:

@@ -32,9 +32,10 @@ class WebhookExecutor:
         """
         self._writer = RequestWriter(spec.url, secrets=spec.secret, headers=spec.headers, clock=clock)
         self._read = partial(read_answer, raw=spec.response == "raw", now=clock.now, hidden=self._writer.hidden)
-        self._calls = HttpClient(str(spec.url), concurrency=spec.concurrency, max_response=spec.max_response)
+        idle, url = spec.idle_seconds, str(spec.url)
+        self._calls = HttpClient(url, concurrency=spec.concurrency, max_response=spec.max_response, idle=idle)
         # Connections of their own, so that hanging calls cannot keep the news of their end from leaving.
-        self._cancels = HttpClient(str(spec.url), concurrency=_CANCEL_CONNECTIONS, max_response=_CANCEL_RESPONSE)
+        self._cancels = HttpClient(url, concurrency=_CANCEL_CONNECTIONS, max_response=_CANCEL_RESPONSE, idle=idle)
 
     async def __aenter__(self) -> "WebhookExecutor":
         await self._calls.__aenter__()

@@ -101,6 +101,8 @@ class HttpReader:
         """Whether all of the answer has come, and whether the connection can carry another exchange."""
         self._fed = self._head = self._size = 0
         self._headers: dict[bytes, bytes] = {}
+        self.keep_alive: list[str] = []
+        """The values of all `Keep-Alive` headers of the answer."""
         self._chunks: list[bytes] = []
 
     def feed(self, data: bytes) -> None:
@@ -156,8 +158,13 @@ class HttpReader:
             # Reaches `feed` as an error of the parser.
             raise NotHttp
         # Behind a body these are trailers, and behind an answer they belong to nothing.
-        if not self.status and (name := name.lower()) in _KEPT:
+        if self.status:
+            return
+        name = name.lower()
+        if name in _KEPT:
             self._headers.setdefault(name, value)
+        elif name == b"keep-alive":
+            self.keep_alive.append(value.decode("latin-1"))
 
     def on_headers_complete(self) -> None:
         if self.over:
@@ -165,6 +172,7 @@ class HttpReader:
         status = self._parser.get_status_code()
         if 100 <= status < 200 and status != _SWITCHING:
             self._headers.clear()
+            self.keep_alive.clear()
             return
         self.status = status
         length = self._headers.get(b"content-length", b"")

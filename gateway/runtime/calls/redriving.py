@@ -43,8 +43,6 @@ class Redriving:
             worker = await self._directory.worker(row.session_id)
             await self._directory.ask(worker, RepeatOrdered(row.call_id, reply_slot()))
             return await self._directory.call(row.call_id)
-        if row.outcome_sequence is None:
-            raise Conflict("the outcome of this call was written by a newer release: redrive it with that release")
         try:
             found = await self._engine.read(row.session_id, after=row.request_sequence - 1, limit=1)
         except Truncated:
