@@ -44,7 +44,7 @@ def _plain(schema: Any, defs: dict[str, Any], within: tuple[str, ...], *, option
             return _plain({**(left[0] if len(left) == 1 else {"anyOf": left}), **found}, defs, within)
         if len(left) == 1 and isinstance(left[0].get("type"), str) and not left[0].keys() & {"enum", "const"}:
             del found["anyOf"]
-            found = {**left[0], "type": [left[0]["type"], "null"], **found}
+            found: dict[str, Any] = {**left[0], "type": [left[0]["type"], "null"], **found}
     required = found.get("required", ())
     return {
         key: {name: _plain(one, defs, within, optional=name not in required) for name, one in value.items()}
