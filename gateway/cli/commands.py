@@ -267,7 +267,9 @@ def _summary(loaded: "Loaded") -> str:
         plural(len(settings.routes), "route"),
     )
     doubts = f" ({count_problems(loaded.problems)})" if loaded.problems else ""
-    return f"ok{doubts}: {', '.join(filter(None, counts)) or 'nothing configured'}"
+    keeping = [name for name, tool in settings.tools.items() if tool.nulls == "keep"]
+    nulls = f"; null is no omitted argument for {', '.join(keeping)} (nulls: keep)" if keeping else ""
+    return f"ok{doubts}: {', '.join(filter(None, counts)) or 'nothing configured'}{nulls}"
 
 
 def _leave_within(span: timedelta) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from gateway.adapter.port import Adapter, Codec, RuntimeOptions
 from gateway.core.adapt import adapt, expressible_outcome
-from gateway.core.calls import refusal_of
+from gateway.core.calls import fit_call
 from gateway.core.effects import ask_data, call_data
 from gateway.core.session import Policy, RuntimeContext
 from gateway.core.state import Remembered, SessionView
@@ -118,7 +118,8 @@ def reasons_for_call(case: Case, request: ToolRequested) -> Reasons:
         return reasons
     if request.tool not in case.policy.declared:
         reasons.say("tool", "is not declared under `tools`, so its arguments are not checked", "doubtful")
-    refusal = refusal_of(case.runtime_context, request, executor)
+    fitted = fit_call(case.runtime_context, request, executor)
+    refusal = fitted.problem
     if refusal is not None:
         who = "agent" if linked else "client"
         reasons.say("refused", f"nobody is asked; the {who} is told", "bad", block=refusal)
@@ -132,7 +133,9 @@ def reasons_for_call(case: Case, request: ToolRequested) -> Reasons:
         return reasons
     if request.tool in case.policy.declared:
         reasons.say("arguments", "fit the schema of the tool", "good")
-    _say_request(reasons, case, executor or "", request.kind, _call_body(case, request))
+    for loss in fitted.losses:
+        reasons.say("dropped", f"{loss.path}: {loss.note} (`nulls: drop`)", "doubtful")
+    _say_request(reasons, case, executor or "", request.kind, _call_body(case, request, fitted.arguments))
     return reasons
 
 
@@ -206,7 +209,7 @@ def _say_copies(reasons: Reasons, case: Case, kind: str, tool: str | None) -> No
         reasons.say("copy", f"{name}: {safe_url(str(case.settings.destinations[name].url))}")
 
 
-def _call_body(case: Case, request: ToolRequested) -> dict[str, Any]:
+def _call_body(case: Case, request: ToolRequested, arguments: Mapping[str, Any]) -> dict[str, Any]:
     call = Call(
         call_id=CallId("<call_id>"),
         session_id=case.view.session_id,
@@ -214,7 +217,7 @@ def _call_body(case: Case, request: ToolRequested) -> dict[str, Any]:
         native_call_id=request.native_call_id,
         n=0,
         tool=request.tool,
-        arguments=request.arguments,
+        arguments=arguments,
         args_sha="",
         state="dispatched",
         attempt=1,

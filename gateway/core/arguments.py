@@ -5,12 +5,13 @@ make one slow; `format` is an annotation, as JSON Schema 2020-12 says; nothing i
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NoReturn, cast
 
 import jsonschema_rs
 
 from gateway.adapter.port import Tool
+from gateway.core.nulls import Fitted, find_nulls, losses_of, missed_in, without
 
 _MAX_PROBLEMS = 5
 _MAX_TEXT = 1_000
@@ -49,14 +50,15 @@ _LIMITS = {
 
 
 class ArgumentValidator:
-    """All declared tools, compiled once; `check` is then safe and quick for any JSON."""
+    """All declared tools, compiled once; `fit` is then safe and quick for any JSON."""
 
-    def __init__(self, tools: Mapping[str, Tool]) -> None:
-        """Compile every tool's parameters.
+    def __init__(self, tools: Mapping[str, Tool], *, keeping_nulls: Collection[str] = ()) -> None:
+        """Compile every tool's parameters. The tools `keeping_nulls` get each null as it was sent.
 
         Raises:
             ValueError: a schema is invalid; `problems_in_schema` finds that out beforehand.
         """
+        self._keeping_nulls = frozenset(keeping_nulls)
         self._compiled: dict[str, tuple[jsonschema_rs.Validator, dict[str, Any]]] = {}
         for name, tool in tools.items():
             schema = dict(tool.parameters)
@@ -65,21 +67,35 @@ class ArgumentValidator:
                 raise ValueError(f"tool {name!r}: {problem}")
             self._compiled[name] = (_compile(schema), schema)
 
-    def check(self, tool: str, arguments: Any) -> str | None:
-        """Say what is wrong with the arguments, in words an agent can act on; None when nothing is."""
+    def fit(self, tool: str, arguments: Mapping[str, Any]) -> Fitted:
+        """Drop the nulls of optional arguments if the schema refuses them, and describe what else is wrong."""
         compiled = self._compiled.get(tool)
         if compiled is None:
-            return None
+            return Fitted(arguments)
         validator, schema = compiled
         try:
             if validator.is_valid(arguments):
-                return None
-            problems = [_problem(error, schema, arguments) for error in _errors(validator, arguments)]
+                return Fitted(arguments)
+            dropped = self._find_nulls(tool, validator, schema, arguments)
+            fitted = without(arguments, dropped) if dropped else arguments
+            if dropped and validator.is_valid(fitted):
+                return Fitted(fitted, losses_of(dropped))
+            problems = [_problem(error, schema, fitted) for error in _errors(validator, fitted)]
         except UnicodeError:
             problems = ["a text in them is not valid Unicode (a lone surrogate)"]
         except ValueError:
             problems = ["they are nested too deeply, or are not JSON"]
-        return _cut(f"Invalid arguments for {_quote(tool)}: {'. '.join(problems)}.", _MAX_TEXT)
+        text = _cut(f"Invalid arguments for {_quote(tool)}: {'. '.join(problems)}.", _MAX_TEXT)
+        return Fitted(arguments, problem=text)
+
+    def _find_nulls(
+        self, tool: str, validator: jsonschema_rs.Validator, schema: dict[str, Any], arguments: Mapping[str, Any]
+    ) -> frozenset[tuple[str | int, ...]]:
+        if tool in self._keeping_nulls or not _small(arguments):
+            return frozenset()
+        found = find_nulls(validator.iter_errors(arguments), schema)
+        # A member may be required by another part of the schema than the one that refuses its null.
+        return found - missed_in(validator.iter_errors(without(arguments, found))) if found else found
 
 
 def problems_in_schema(parameters: Any) -> str | None:

@@ -6,7 +6,7 @@ the runtime is not told of it (gateway/http/README.md#calls-from-outside).
 
 from typing import Any
 
-from gateway.core.calls import cancellation, check_room, fingerprint, refusal_of
+from gateway.core.calls import cancellation, check_room, fingerprint, fit_call
 from gateway.core.inbound import open_call
 from gateway.core.own_actions import WITHDRAWN, find_action, link, may_be_an_action
 from gateway.core.session import RuntimeContext, StepBuilder
@@ -77,9 +77,9 @@ def ask(runtime: RuntimeContext, builder: StepBuilder, request: CallRequest) -> 
     )
     if request.tool not in runtime.policy.declared or route is None:
         raise UnknownTool(f"no tool {request.tool[:100]!r} can be called in this session")
-    problem = refusal_of(runtime, event, route.executor)
-    if problem is not None:
-        raise InvalidArguments(problem)
+    fitted = fit_call(runtime, event, route.executor)
+    if fitted.problem is not None:
+        raise InvalidArguments(fitted.problem)
     size = weight(request.arguments)
     check_room(runtime, builder, size)
     sha = fingerprint(event.tool, event.arguments)
@@ -87,7 +87,7 @@ def ask(runtime: RuntimeContext, builder: StepBuilder, request: CallRequest) -> 
     action = find_action(runtime, builder, event.tool, sha) if is_tied else None
     # What ties it to an action of the runtime's own, if it is one.
     origin = Origin(CALLER, request.protocol, correlation=sha if is_tied else None)
-    new = builder.apply(event, "from_runtime", origin=origin)
+    new = builder.apply(event, "from_runtime", origin=origin, losses=fitted.losses)
     if action is not None:
         link(builder, action, call_id, event.tool)
     open_call(
@@ -99,6 +99,7 @@ def ask(runtime: RuntimeContext, builder: StepBuilder, request: CallRequest) -> 
         n=0,
         sequence=new.sequence,
         args_sha=sha,
+        arguments=fitted.arguments,
         size=size,
         caller=origin,
         refused=cancellation(WITHDRAWN) if action is not None and action.withdrawn else None,

@@ -10,6 +10,7 @@ import orjson
 from gateway.adapter.port import Encoded
 from gateway.core.adapt import expressible_outcome
 from gateway.core.effects import Dispatch, Queue, Release, Transmit, canceled_data
+from gateway.core.nulls import Fitted
 from gateway.core.session import USUAL_RETRY, RetryPolicy, RuntimeContext, StepBuilder, send
 from gateway.errors import CannotExpress, Conflict, Overloaded, TooLarge
 from gateway.events import (
@@ -404,9 +405,9 @@ def redrive(
     )
     if route is None:
         raise Conflict(f"no route takes the tool {row.tool!r} any more, so there is no executor to try again")
-    refusal = refusal_of(runtime, request, route.executor)
-    if refusal is not None:
-        raise Conflict(f"it would be refused before any executor is asked: {refusal}")
+    fitted = fit_call(runtime, request, route.executor)
+    if fitted.problem is not None:
+        raise Conflict(f"it would be refused before any executor is asked: {fitted.problem}")
     call_id = name_call(
         runtime=runtime.name,
         native_session_id=builder.base.native_id,
@@ -429,7 +430,7 @@ def redrive(
         native_call_id=row.native_call_id,
         n=row.n,
         tool=row.tool,
-        arguments=request.arguments,
+        arguments=fitted.arguments,
         args_sha=row.args_sha,
         state="queued",
         attempt=0,
@@ -552,15 +553,15 @@ def _tell_updates(
     return tuple(losses)
 
 
-def refusal_of(runtime: RuntimeContext, event: ToolRequested, executor: str | None) -> str | None:
-    """Say why a call cannot go to an executor at all, in words for the agent."""
-    if event.problem is not None:
-        return event.problem
-    if executor is None:
-        if event.tool in runtime.policy.declared:
-            return f"The tool {event.tool!r} is not available here."
-        return f"Unknown tool: {event.tool}"
-    return runtime.policy.check_arguments(event.tool, event.arguments)
+def fit_call(runtime: RuntimeContext, event: ToolRequested, executor: str | None) -> Fitted:
+    """Fit a call's arguments to its tool, or say in words for the agent why it cannot go to an executor at all."""
+    problem = event.problem
+    if problem is None and executor is None:
+        known = event.tool in runtime.policy.declared
+        problem = f"The tool {event.tool!r} is not available here." if known else f"Unknown tool: {event.tool}"
+    if problem is not None:
+        return Fitted(event.arguments, problem=problem)
+    return runtime.policy.fit_arguments(event.tool, event.arguments)
 
 
 def has_no_room(runtime: RuntimeContext, builder: StepBuilder, size: int) -> bool:

@@ -1,5 +1,8 @@
 """What each native message means: calls, cancels, messages, echoes, and everything that is only recorded. Pure."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from gateway.adapter.port import Frame
 from gateway.core.calls import (
     OVERLOADED,
@@ -7,8 +10,8 @@ from gateway.core.calls import (
     end_elsewhere,
     failure,
     fingerprint,
+    fit_call,
     has_no_room,
-    refusal_of,
     settle,
     turned_away,
 )
@@ -17,6 +20,7 @@ from gateway.core.effects import Dispatch, Queue, Resend
 from gateway.core.fold import ENDED, is_task
 from gateway.core.interactions import ask_again, close_gone, derive_approval, make_room, open_asked
 from gateway.core.live import show
+from gateway.core.nulls import Fitted
 from gateway.core.own_actions import runtime_acts, runtime_finished, withdraw_all
 from gateway.core.session import USUAL_RETRY, RuntimeContext, StepBuilder, begin_turn
 from gateway.core.state import QUESTIONS, Start, Streamed, Unechoed, said_unstarted, start_caught_up, start_told, where
@@ -115,6 +119,9 @@ def _place(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, *, overl
     match draft.event:
         case ToolRequested(runs_in="host") if builder.live:
             _requested(runtime, builder, draft.event, draft=draft, overloaded=overloaded)
+        case ToolRequested(runs_in="host", problem=None):
+            fitted = runtime.policy.fit_arguments(draft.event.tool, draft.event.arguments)
+            builder.apply(draft.event, "from_runtime", draft=_with_losses(draft, fitted))
         case ToolRequested(runs_in="runtime"):
             runtime_acts(runtime, builder, draft, draft.event)
         case ToolFinished() if draft.echo:
@@ -138,6 +145,10 @@ def _place(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, *, overl
                 builder.apply(SessionMoved(state="running", reason="inferred: a delegate has ended"), "from_runtime")
         case event:
             builder.apply(event, "to_runtime" if draft.echo else "from_runtime", draft=draft)
+
+
+def _with_losses(draft: Draft, fitted: Fitted) -> Draft:
+    return replace(draft, losses=(*draft.losses, *fitted.losses)) if fitted.losses else draft
 
 
 def _is_gone_by(builder: StepBuilder, draft: Draft) -> bool:
@@ -227,15 +238,17 @@ def _requested(
         if draft is not None:
             builder.apply(event, "from_runtime", draft=draft)
         return
+    executor = None if route is None else route.executor
+    fitted = fit_call(runtime, event, executor)
     written: bytes | None = None
     if draft is not None:
+        draft = _with_losses(draft, fitted)
         begin_turn(runtime, builder)
         event, written = event.model_copy(update={"call_id": call_id}), draft.written
         sequence = builder.apply(event, "from_runtime", draft=draft).sequence
-    executor = None if route is None else route.executor
     size = weight(event.arguments, written)
     overloaded = overloaded or has_no_room(runtime, builder, size)
-    refusal = OVERLOADED if overloaded else refusal_of(runtime, event, executor)
+    refusal = OVERLOADED if overloaded else fitted.problem
     open_call(
         runtime,
         builder,
@@ -245,8 +258,9 @@ def _requested(
         n=n,
         sequence=sequence,
         args_sha=fingerprint(event.tool, event.arguments),
+        arguments=fitted.arguments,
         size=size,
-        written=written,
+        written=None if fitted.losses else written,
         refused=None if refusal is None else failure(refusal),
     )
 
@@ -277,6 +291,7 @@ def open_call(
     n: int,
     sequence: int,
     args_sha: str,
+    arguments: Mapping[str, Any],
     size: int,
     written: bytes | None = None,
     refused: Answered | None = None,
@@ -284,6 +299,7 @@ def open_call(
 ) -> None:
     """Open a call that is on record, and let it leave if it may; where a `caller` has asked, the outcome is for it.
 
+    The executor gets the `arguments`, which may lack nulls of the event's.
     One that is `refused` ends with that at once.
     """
     leaves_now = refused is None and executor is not None and builder.take_slot(executor)
@@ -303,7 +319,7 @@ def open_call(
         request_sequence=sequence,
         executor=executor,
         deliver=caller is None,
-        arguments=event.arguments,
+        arguments=arguments,
         size=size,
         origin=caller,
         written=written,

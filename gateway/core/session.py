@@ -13,6 +13,7 @@ from gateway.adapter.port import Capabilities, Codec, RuntimeOptions
 from gateway.core.adapt import adapt, carries_state
 from gateway.core.effects import Effect, Place, Transmit
 from gateway.core.fold import fold
+from gateway.core.nulls import Fitted
 from gateway.core.routing import Routes
 from gateway.core.state import SessionView
 from gateway.events import (
@@ -76,8 +77,8 @@ class Policy:
 
     routes: Routes = field(default_factory=Routes)
     executors: Mapping[str, RetryPolicy] = field(default_factory=dict[str, RetryPolicy])
-    check_arguments: Callable[[str, Mapping[str, Any]], str | None] = lambda _tool, _arguments: None
-    """Says in one text for the agent what is wrong with a call's arguments, or None."""
+    fit_arguments: Callable[[str, Mapping[str, Any]], Fitted] = lambda _tool, arguments: Fitted(arguments)
+    """Fits a call's arguments to the schema of its tool, or says in one text for the agent why it cannot."""
     declared: frozenset[str] = frozenset()
     cancel_grace: timedelta = timedelta(seconds=10)
     interaction_timeout: timedelta = timedelta(seconds=300)

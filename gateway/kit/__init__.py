@@ -4,9 +4,11 @@ from gateway.kit.calls import Answer as Answer, ToolCall as ToolCall, ToolFailed
 from gateway.kit.memory import MemoryCallStore as MemoryCallStore
 from gateway.kit.sqlite import SqliteCallStore as SqliteCallStore
 from gateway.kit.store import (
+    Callback as Callback,
     CallStore as CallStore,
     Claimed as Claimed,
     KeyReused as KeyReused,
+    Owed as Owed,
     StoreUnavailable as StoreUnavailable,
 )
 from gateway.kit.tools import Tools as Tools
@@ -14,9 +16,11 @@ from gateway.kit.tools import Tools as Tools
 __all__ = [
     "Answer",
     "CallStore",
+    "Callback",
     "Claimed",
     "KeyReused",
     "MemoryCallStore",
+    "Owed",
     "SqliteCallStore",
     "StoreUnavailable",
     "ToolCall",

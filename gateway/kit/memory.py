@@ -7,10 +7,11 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from gateway.kit.store import KEPT, Claimed, KeyReused
+from gateway.kit.store import KEPT, Callback, Claimed, KeyReused, Owed
 
 MOST = 100_000
 """Keys at most; beyond it the oldest that are done go."""
@@ -23,6 +24,7 @@ class MemoryCallStore:
 
     def __init__(self) -> None:
         self._claims: dict[str, tuple[str, float, bytes | None]] = {}
+        self._callbacks: dict[str, Callback] = {}
         self._stack = ExitStack()
 
     async def __aenter__(self) -> "MemoryCallStore":
@@ -39,6 +41,7 @@ class MemoryCallStore:
     async def __aexit__(self, *exc: object) -> None:
         self._stack.close()
         self._claims.clear()
+        self._callbacks.clear()
 
     async def claim(self, key: str, digest: str) -> Claimed:
         known = self._claims.get(key)
@@ -50,9 +53,21 @@ class MemoryCallStore:
             raise KeyReused(key)
         return Claimed("abandoned") if known[2] is None else Claimed("done", known[2])
 
-    async def finish(self, key: str, answer: bytes) -> None:
+    async def accept(self, key: str, callback: Callback) -> None:
+        self._callbacks[key] = callback
+
+    async def finish(self, key: str, answer: bytes) -> Callback | None:
         digest, at, _ = self._claims[key]
         self._claims[key] = (digest, at, answer)
+        return self._callbacks.get(key)
+
+    async def settle(self, key: str) -> None:
+        self._callbacks.pop(key, None)
+
+    async def take_owed(self, idempotent: Collection[str], limit: int) -> Sequence[Owed]:
+        """Return nothing: no other worker writes to this store."""
+        del idempotent, limit
+        return ()
 
     async def forget(self, key: str) -> None:
         if self._claims[key][2] is None:
@@ -67,6 +82,7 @@ class MemoryCallStore:
                 gone.append(key)
         for key in gone:
             del self._claims[key]
+            self._callbacks.pop(key, None)
 
 
 def _place_of_siblings() -> Path:

@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 
 import asyncpg
 
-from gateway.kit.store import KEPT, Claimed, KeyReused, StoreUnavailable
+from gateway.kit.store import KEPT, Callback, Claimed, KeyReused, Owed, StoreUnavailable
 
 _PATIENCE = 5.0
 """Seconds for one statement, and between two looks whether the connection that shows this worker lives still stands."""
@@ -19,7 +20,14 @@ CREATE TABLE IF NOT EXISTS dragoman_kit_claims (
     claimed_at timestamptz NOT NULL DEFAULT now(), answer bytea
 );
 CREATE INDEX IF NOT EXISTS dragoman_kit_claims_by_age ON dragoman_kit_claims (claimed_at);
+CREATE TABLE IF NOT EXISTS dragoman_kit_callbacks (
+    key text PRIMARY KEY, owner bigint NOT NULL, url text NOT NULL, tool text NOT NULL,
+    deadline double precision NOT NULL
+);
 """
+_CALM = 10.0
+"""Seconds for which this worker takes nothing over after it lost its own connection: a restart of the server cuts the
+connections of all workers, and each of them needs a moment to take its lock again."""
 _SETUP = 7_203_684_115
 """The lock under which the table is made."""
 _BROKEN = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -37,10 +45,11 @@ class PostgresCallStore:
 
     def __init__(self, dsn: str, *, connections: int = 4) -> None:
         self._dsn, self._connections = dsn, connections
-        self._owner = secrets.randbits(62)
+        self._calm_at = 0.0
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> "PostgresCallStore":
+        self._owner = secrets.randbits(62)
         async with contextlib.AsyncExitStack() as stack:
             with _told():
                 self._pool = await stack.enter_async_context(
@@ -87,23 +96,67 @@ class PostgresCallStore:
                 raise KeyReused(key)
             if row["answer"] is not None:
                 return Claimed("done", row["answer"])
-            # Whoever gets the lock of a worker knows that its session has ended.
-            others = row["owner"] != self._owner
-            if others and not await link.fetchval("SELECT pg_try_advisory_xact_lock($1)", row["owner"]):
+            if row["owner"] != self._owner and not await _is_dead(link, row["owner"]):
                 return Claimed("running")
             await link.execute(
                 "UPDATE dragoman_kit_claims SET owner = $2, claimed_at = now() WHERE key = $1", key, self._owner
             )
             return Claimed("abandoned")
 
-    async def finish(self, key: str, answer: bytes) -> None:
+    async def accept(self, key: str, callback: Callback) -> None:
         async with self._transaction() as link:
             await link.execute(
-                "UPDATE dragoman_kit_claims SET answer = $3 WHERE key = $1 AND owner = $2 AND answer IS NULL",
+                "INSERT INTO dragoman_kit_callbacks (key, owner, url, tool, deadline) VALUES ($1, $2, $3, $4, $5)"
+                " ON CONFLICT (key) DO UPDATE SET owner = $2, url = $3, tool = $4, deadline = $5",
+                key,
+                self._owner,
+                callback.url,
+                callback.tool,
+                callback.deadline,
+            )
+
+    async def finish(self, key: str, answer: bytes) -> Callback | None:
+        async with self._transaction() as link:
+            row = await link.fetchrow(
+                "WITH kept AS (UPDATE dragoman_kit_claims SET answer = $3"
+                " WHERE key = $1 AND owner = $2 AND answer IS NULL)"
+                " SELECT url, tool, deadline FROM dragoman_kit_callbacks WHERE key = $1",
                 key,
                 self._owner,
                 answer,
             )
+        return None if row is None else Callback(row["url"], row["tool"], row["deadline"])
+
+    async def settle(self, key: str) -> None:
+        async with self._transaction() as link:
+            await link.execute("DELETE FROM dragoman_kit_callbacks WHERE key = $1", key)
+
+    async def take_owed(self, idempotent: Collection[str], limit: int) -> Sequence[Owed]:
+        if self._living.is_closed() or time.monotonic() < self._calm_at:
+            return ()
+        async with self._transaction() as link:
+            await link.execute(
+                "DELETE FROM dragoman_kit_callbacks AS o"
+                " WHERE NOT EXISTS (SELECT FROM dragoman_kit_claims AS c WHERE c.key = o.key)"
+            )
+            owners = await link.fetch(
+                "SELECT owner FROM dragoman_kit_callbacks UNION"
+                " SELECT c.owner FROM dragoman_kit_callbacks JOIN dragoman_kit_claims AS c USING (key)"
+            )
+            dead = [one for (one,) in owners if one != self._owner and await _is_dead(link, one)]
+            rows = await link.fetch(
+                "SELECT key, url, tool, deadline, answer"
+                " FROM dragoman_kit_callbacks AS o JOIN dragoman_kit_claims AS c USING (key)"
+                " WHERE o.owner = ANY($1) AND (answer IS NOT NULL OR c.owner = ANY($1) AND tool <> ALL($2::text[]))"
+                " LIMIT $3 FOR UPDATE",
+                dead,
+                list(idempotent),
+                limit,
+            )
+            keys = [row["key"] for row in rows]
+            await link.execute("UPDATE dragoman_kit_callbacks SET owner = $1 WHERE key = ANY($2)", self._owner, keys)
+            await link.execute("UPDATE dragoman_kit_claims SET owner = $1 WHERE key = ANY($2)", self._owner, keys)
+        return [Owed(row["key"], Callback(row["url"], row["tool"], row["deadline"]), row["answer"]) for row in rows]
 
     async def forget(self, key: str) -> None:
         async with self._transaction() as link:
@@ -121,6 +174,11 @@ class PostgresCallStore:
 
     async def _live(self) -> "asyncpg.Connection":
         living = await asyncpg.connect(self._dsn, timeout=_PATIENCE, command_timeout=_PATIENCE)
+        # A machine that loses its power closes no connection; the server shall notice within half a minute.
+        await living.execute(
+            "SELECT set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false),"
+            " set_config('tcp_keepalives_count', '3', false)"
+        )
         await living.execute("SELECT pg_advisory_lock($1)", self._owner)
         return living
 
@@ -133,6 +191,7 @@ class PostgresCallStore:
             except _BROKEN as exc:
                 log.warning("the store is away: %s", type(exc).__name__)
                 self._living.terminate()
+                self._calm_at = time.monotonic() + _PATIENCE + _CALM
                 try:
                     self._living = await self._live()
                 except _BROKEN:
@@ -142,6 +201,11 @@ class PostgresCallStore:
         living.cancel()
         await asyncio.wait({living})
         self._living.terminate()
+
+
+async def _is_dead(link: "asyncpg.pool.PoolConnectionProxy", owner: int) -> bool:
+    """Whether a worker's session has ended: its lock is free, and this transaction gets it."""
+    return bool(await link.fetchval("SELECT pg_try_advisory_xact_lock($1)", owner))
 
 
 @contextlib.contextmanager

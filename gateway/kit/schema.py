@@ -1,4 +1,4 @@
-"""The JSON Schema of a tool's arguments as plainly as it can be said: no `$ref`, no `null`, no titles. Pure."""
+"""The JSON Schema of a tool's arguments in its plainest form: no `$ref`, no titles, little null. Pure."""
 
 from typing import Any, cast
 
@@ -9,13 +9,14 @@ _NULL = {"type": "null"}
 
 
 def parameters_of(model: type[BaseModel]) -> dict[str, Any]:
-    """Write the schema that a model makes of its arguments.
+    """Write the schema of a model's arguments.
 
-    What may be None is what may be left out, since the words of most runtimes have no null. A default that is None
-    is not said.
+    An optional member whose default is None is described without null, because most runtimes have no null: agents omit
+    it, and the gateway drops a null that is sent all the same. Null stays where omission means something else: in
+    required members, in members with another default and in items.
 
     Raises:
-        ValueError: a model holds itself, which cannot be said without `$ref`.
+        ValueError: a model contains itself, which cannot be written without `$ref`.
     """
     schema = model.model_json_schema()
     plain = _plain(schema, cast("dict[str, Any]", schema.get("$defs", {})), ())
@@ -24,8 +25,8 @@ def parameters_of(model: type[BaseModel]) -> dict[str, Any]:
     return plain
 
 
-def _plain(schema: Any, defs: dict[str, Any], within: tuple[str, ...]) -> Any:
-    """Write one schema without what the definitions are for; `within` are those that it stands in."""
+def _plain(schema: Any, defs: dict[str, Any], within: tuple[str, ...], *, optional: bool = False) -> Any:
+    """Write one schema without references; `within` are the definitions around it."""
     if isinstance(schema, list):
         return [_plain(one, defs, within) for one in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
@@ -35,16 +36,18 @@ def _plain(schema: Any, defs: dict[str, Any], within: tuple[str, ...]) -> Any:
         name = str(ref).removeprefix(_ROOT)
         if name in within:
             raise ValueError(f"{name} holds itself: {' → '.join((*within, name))}; no tool can be declared with it")
-        return {**_plain(defs[name], defs, (*within, name)), **_plain(found, defs, within)}
+        return _plain({**defs[name], **found}, defs, (*within, name), optional=optional)
     if (choices := found.get("anyOf")) is not None and _NULL in choices:
         left = [one for one in choices if one != _NULL]
-        del found["anyOf"]
-        found = {**(left[0] if len(left) == 1 else {"anyOf": left}), **found}
-        if found.get("default", ...) is None:
-            del found["default"]
-        return _plain(found, defs, within)
+        if optional and found.get("default", ...) is None:
+            del found["default"], found["anyOf"]
+            return _plain({**(left[0] if len(left) == 1 else {"anyOf": left}), **found}, defs, within)
+        if len(left) == 1 and isinstance(left[0].get("type"), str) and not left[0].keys() & {"enum", "const"}:
+            del found["anyOf"]
+            found: dict[str, Any] = {**left[0], "type": [left[0]["type"], "null"], **found}
+    required = found.get("required", ())
     return {
-        key: {name: _plain(one, defs, within) for name, one in value.items()}
+        key: {name: _plain(one, defs, within, optional=name not in required) for name, one in value.items()}
         if key in {"properties", "patternProperties"}
         else value
         if key in {"const", "default", "enum", "examples"}

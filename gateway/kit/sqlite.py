@@ -1,17 +1,18 @@
 """Claims in a SQLite file, for the workers of one machine."""
 
 import asyncio
+import json
 import sqlite3
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import time
 from typing import TypeVar
 
 from gateway.kit.owner import Owner, lives
-from gateway.kit.store import KEPT, Claimed, KeyReused, StoreUnavailable
+from gateway.kit.store import KEPT, Callback, Claimed, KeyReused, Owed, StoreUnavailable
 
 _BUSY = 5.0
 """Seconds that one worker may have the file to itself while another one wants to write."""
@@ -20,6 +21,9 @@ CREATE TABLE IF NOT EXISTS claims (
     key TEXT PRIMARY KEY, digest TEXT NOT NULL, owner TEXT NOT NULL, claimed_at REAL NOT NULL, answer BLOB
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS claims_by_age ON claims (claimed_at);
+CREATE TABLE IF NOT EXISTS callbacks (
+    key TEXT PRIMARY KEY, owner TEXT NOT NULL, url TEXT NOT NULL, tool TEXT NOT NULL, deadline REAL NOT NULL
+) WITHOUT ROWID;
 """
 
 T = TypeVar("T")
@@ -45,13 +49,22 @@ class SqliteCallStore:
     async def claim(self, key: str, digest: str) -> Claimed:
         return await self._do(lambda: self._claim(key, digest))
 
-    async def finish(self, key: str, answer: bytes) -> None:
+    async def accept(self, key: str, callback: Callback) -> None:
         await self._do(
             lambda: self._file.execute(
-                "UPDATE claims SET answer = ? WHERE key = ? AND owner = ? AND answer IS NULL",
-                (answer, key, self._owner),
+                "INSERT OR REPLACE INTO callbacks (key, owner, url, tool, deadline) VALUES (?, ?, ?, ?, ?)",
+                (key, self._owner, callback.url, callback.tool, callback.deadline),
             )
         )
+
+    async def finish(self, key: str, answer: bytes) -> Callback | None:
+        return await self._do(lambda: self._finish(key, answer))
+
+    async def settle(self, key: str) -> None:
+        await self._do(lambda: self._file.execute("DELETE FROM callbacks WHERE key = ?", (key,)))
+
+    async def take_owed(self, idempotent: Collection[str], limit: int) -> Sequence[Owed]:
+        return await self._do(lambda: self._take_owed(tuple(idempotent), limit))
 
     async def forget(self, key: str) -> None:
         await self._do(
@@ -75,23 +88,59 @@ class SqliteCallStore:
 
     def _claim(self, key: str, digest: str) -> Claimed:
         now = time()
-        self._file.execute("BEGIN IMMEDIATE")
-        try:
+        with self._transaction():
             found = self._file.execute("SELECT digest, owner, answer FROM claims WHERE key = ?", (key,)).fetchone()
             claim = self._judge(key, digest, found)
             if claim.state == "new":
-                self._file.execute("INSERT INTO claims VALUES (?, ?, ?, ?, NULL)", (key, digest, self._owner, now))
+                self._file.execute(
+                    "INSERT INTO claims (key, digest, owner, claimed_at) VALUES (?, ?, ?, ?)",
+                    (key, digest, self._owner, now),
+                )
                 self._file.execute(
                     "DELETE FROM claims WHERE key IN (SELECT key FROM claims WHERE claimed_at < ? LIMIT 100)",
                     (now - KEPT.total_seconds(),),
                 )
             elif claim.state == "abandoned":
                 self._file.execute("UPDATE claims SET owner = ?, claimed_at = ? WHERE key = ?", (self._owner, now, key))
+        return claim
+
+    def _finish(self, key: str, answer: bytes) -> Callback | None:
+        self._file.execute(
+            "UPDATE claims SET answer = ? WHERE key = ? AND owner = ? AND answer IS NULL", (answer, key, self._owner)
+        )
+        found = self._file.execute("SELECT url, tool, deadline FROM callbacks WHERE key = ?", (key,)).fetchone()
+        return None if found is None else Callback(*found)
+
+    def _take_owed(self, idempotent: Sequence[str], limit: int) -> list[Owed]:
+        if self._file.execute("SELECT 1 FROM callbacks WHERE owner != ? LIMIT 1", (self._owner,)).fetchone() is None:
+            return []
+        with self._transaction():
+            self._file.execute("DELETE FROM callbacks WHERE key NOT IN (SELECT key FROM claims)")
+            owners = self._file.execute(
+                "SELECT owner FROM callbacks UNION SELECT owner FROM claims WHERE key IN (SELECT key FROM callbacks)"
+            ).fetchall()
+            dead = [one for (one,) in owners if one != self._owner and not lives(self._path, one)]
+            rows = self._file.execute(
+                "SELECT key, url, tool, deadline, answer FROM callbacks JOIN claims USING (key)"
+                " WHERE callbacks.owner IN (SELECT value FROM json_each(:dead)) AND (answer IS NOT NULL"
+                " OR claims.owner IN (SELECT value FROM json_each(:dead))"
+                " AND tool NOT IN (SELECT value FROM json_each(:idempotent))) LIMIT :limit",
+                {"dead": json.dumps(dead), "idempotent": json.dumps(idempotent), "limit": limit},
+            ).fetchall()
+            for key, *_ in rows:
+                self._file.execute("UPDATE callbacks SET owner = ? WHERE key = ?", (self._owner, key))
+                self._file.execute("UPDATE claims SET owner = ? WHERE key = ?", (self._owner, key))
+        return [Owed(key, Callback(url, tool, deadline), answer) for key, url, tool, deadline, answer in rows]
+
+    @contextmanager
+    def _transaction(self) -> Generator[None]:
+        self._file.execute("BEGIN IMMEDIATE")
+        try:
+            yield
         except BaseException:
             self._file.execute("ROLLBACK")
             raise
         self._file.execute("COMMIT")
-        return claim
 
     def _judge(self, key: str, digest: str, found: tuple[str, str, bytes | None] | None) -> Claimed:
         if found is None:

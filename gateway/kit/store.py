@@ -1,5 +1,6 @@
-"""Where a backend keeps which calls it has taken on, so that a repeat of one is never a second one."""
+"""The port of a backend's call store: claims, answers and the callbacks that are still owed."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, Protocol
@@ -29,6 +30,25 @@ class Claimed:
     answer: bytes | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Callback:
+    """The address that the outcome of an accepted call is posted to."""
+
+    url: str
+    tool: str
+    deadline: float
+    """The deadline that the request named, in seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """A callback that a dead worker owes; `answer` is None if its call has none and nothing runs it."""
+
+    key: str
+    callback: Callback
+    answer: bytes | None
+
+
 class CallStore(Protocol):
     """Keeps the claims of one backend, for one worker or for many.
 
@@ -47,8 +67,26 @@ class CallStore(Protocol):
         """
         ...
 
-    async def finish(self, key: str, answer: bytes) -> None:
-        """Keep the answer of a key that this worker has claimed; one that was taken from it keeps what it has."""
+    async def accept(self, key: str, callback: Callback) -> None:
+        """Record that this worker owes the outcome of a key to a callback, before it answers 202."""
+        ...
+
+    async def finish(self, key: str, answer: bytes) -> Callback | None:
+        """Keep the answer of a key that this worker has claimed; return the callback that is owed for it.
+
+        If another worker has taken the claim over, its answer stays.
+        """
+        ...
+
+    async def settle(self, key: str) -> None:
+        """Record that the callback of a key is no longer owed: it took the outcome or refused it permanently."""
+        ...
+
+    async def take_owed(self, idempotent: Collection[str], limit: int) -> Sequence[Owed]:
+        """Take over up to `limit` callbacks whose worker is dead and whose call no living worker runs.
+
+        Unanswered calls of the `idempotent` tools are left out: the gateway requests them again.
+        """
         ...
 
     async def forget(self, key: str) -> None:

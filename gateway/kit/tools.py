@@ -1,6 +1,7 @@
-"""Tool functions behind one signed endpoint: each call is run once, and answered at once, later or again."""
+"""Tool functions behind one signed endpoint: each call runs once, and its outcome always reaches the gateway."""
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
@@ -20,7 +21,7 @@ from gateway.kit.calls import Answer, RequestedCall, ToolCall, ToolFailed
 from gateway.kit.memory import MemoryCallStore
 from gateway.kit.schema import parameters_of
 from gateway.kit.signature import BadSignature, read_secrets, verify
-from gateway.kit.store import CallStore, Claimed, KeyReused, StoreUnavailable
+from gateway.kit.store import Callback, CallStore, Claimed, KeyReused, StoreUnavailable
 
 if TYPE_CHECKING:
     from gateway.kit.callbacks import CallbackClient
@@ -31,11 +32,23 @@ _LOOK = 0.25
 """Seconds until the first look again at a call that another worker runs; each later one waits twice as long."""
 _LONGEST_LOOK = 2.0
 _REUSED = "this key came before, with another tool or other arguments"
-_UNKNOWN = "the outcome is unknown: the worker that ran this call is gone"
+_SWEEP = 10.0
+"""Seconds between two looks for callbacks that dead workers owe."""
+_BATCH, _MOST_OWED = 20, 1_000
+"""Callbacks that one look takes over at once, and outcomes in delivery beyond which none is taken over."""
+_CLEANUP, _LAST_WORDS = 1.0, 5.0
+"""Seconds that an interrupted function has to clean up, and that the reports of interrupted calls have to leave."""
+_DEAD = "the worker that ran this call is gone"
+_NOT_STARTED = (
+    "the tools are not started, because no lifespan runs for their router: the lifespan of a mounted application never"
+    " runs. Include the router in the outermost application (`app.include_router(tools.router, prefix='/x')`), or give"
+    " that application the lifespan of the tools (`FastAPI(lifespan=tools.lifespan)`)"
+)
 
 log = logging.getLogger("dragoman.kit")
 
 Model = TypeVar("Model", bound=BaseModel)
+T = TypeVar("T")
 ToolFunction = Callable[..., Coroutine[Any, Any, Any]]
 
 
@@ -67,9 +80,19 @@ class _Running:
     call_id: str
     digest: str
     task: "asyncio.Task[bytes]"
+    work: "asyncio.Task[bytes] | None" = None
+    """The function itself, once it runs."""
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the function has ended, or is no longer waited for."""
     taken: bool = False
-    """Whether it is on record that somebody runs it, so that it may be answered later."""
+    """Whether the store records that a worker runs it; it may be answered 202."""
+    owed: bool = False
+    """Whether the store records its callback."""
     canceled: bool = False
+
+    def cancel(self) -> None:
+        """Cancel the function, or the wait for another worker."""
+        (self.work or self.task).cancel()
 
 
 class Tools:
@@ -91,8 +114,9 @@ class Tools:
 
         `store` keeps which calls were taken on, in memory unless it is given. More than `most_running` at once are
         told to come again, larger requests are refused, larger answers are failures (the executor's `max_response`).
-        When the application stops, what runs has `drain` seconds to end. An outcome within `at_once` seconds is the
-        answer to the request; later it goes to `callback_url`.
+        When the application stops, running calls have `drain` seconds to end; those that do not are interrupted and
+        reported as unknown, unless their tool is idempotent. An outcome within `at_once` seconds is the answer to the
+        request; later it goes to `callback_url`.
 
         Raises:
             ValueError: a secret is none.
@@ -106,8 +130,11 @@ class Tools:
         self._running: dict[str, _Running] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._callbacks: CallbackClient | None = None
-        self._leaving = False
-        self.router = APIRouter(lifespan=self._serving)
+        self._leaving = self._has_warned = False
+        self._users, self._opening = 0, asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._open = AsyncExitStack()
+        self.router = APIRouter(lifespan=self.lifespan)
         self.router.add_api_route(path, self._take, methods=["POST"], name="tools", include_in_schema=False)
 
     def tool(
@@ -151,40 +178,133 @@ class Tools:
     # Life ------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _serving(self, app: object) -> AsyncGenerator[None]:
+    async def lifespan(self, app: object = None) -> AsyncGenerator[None]:
+        """Open the store, deliver what dead workers owe, and at the end wait for running calls and report the rest.
+
+        An application that includes `router` runs it. Any other one needs it as its own lifespan, or inside of it.
+        Several applications of one event loop may run it at the same time.
+        """
+        del app
+        async with self._opening:
+            if self._users and self._loop is not asyncio.get_running_loop():
+                raise RuntimeError("these tools are already used in another event loop; make a Tools object for each")
+            if not self._users:
+                await self._start()
+            self._users += 1
+        try:
+            yield
+        finally:
+            async with self._opening:
+                self._users -= 1
+                if not self._users:
+                    await self._open.aclose()
+
+    async def _start(self) -> None:
         import httpx
 
         from gateway.kit.callbacks import CallbackClient
 
-        del app
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._store)
             limits = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=_IDLE)
             client = await stack.enter_async_context(httpx.AsyncClient(timeout=10.0, trust_env=False, limits=limits))
-            self._callbacks, self._leaving = CallbackClient(client), False
-            try:
-                yield
-            finally:
-                self._leaving = True
-                if self._tasks:
-                    await asyncio.wait(self._tasks, timeout=self._drain)
-                left = set(self._tasks)
-                for task in left:
-                    task.cancel()
-                if left:
-                    log.warning("%d calls or callbacks were cut off when the application stopped", len(left))
-                    await asyncio.wait(left, timeout=1.0)
+            self._callbacks, self._leaving = CallbackClient(client, self._settle), False
+            self._loop = asyncio.get_running_loop()
+            stack.push_async_callback(self._stop, self._callbacks)
+            sweeping = asyncio.create_task(self._sweep(self._callbacks), name="kit sweep")
+            stack.callback(sweeping.cancel)
+            self._open = stack.pop_all()
 
-    def _start(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+    async def _stop(self, callbacks: "CallbackClient") -> None:
+        """Wait for running calls, then interrupt and report the rest."""
+        self._leaving = True
+        await self._wait_for_tasks(self._drain)
+        cut = [one for one in self._running.values() if not (one.task if one.work is None else one.work).done()]
+        if cut:
+            log.warning("interrupted %d calls that did not end within %g s of the stop", len(cut), self._drain)
+            for one in cut:
+                one.cancel()
+            await asyncio.wait({one.work or one.task for one in cut}, timeout=_CLEANUP)
+            for one in cut:
+                one.over.set()
+            await self._wait_for_tasks(_LAST_WORDS)
+        if callbacks.count:
+            log.warning(
+                "stopped with %d outcomes that are not delivered; the next start sends them if the store keeps them",
+                callbacks.count,
+            )
+        left = set(self._tasks)
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=_CLEANUP)
+        self._callbacks = None
+
+    async def _wait_for_tasks(self, patience: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                while self._tasks:
+                    await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+
+    def _spawn(self, work: Coroutine[Any, Any, T], name: str) -> "asyncio.Task[T]":
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
+    # Callbacks -------------------------------------------------------------------------------------------
+
+    async def _sweep(self, callbacks: "CallbackClient") -> None:
+        """Deliver the callbacks that dead workers owe, now and whenever another one has died."""
+        while True:
+            try:
+                while callbacks.count < _MOST_OWED and await self._recover():
+                    pass
+            except StoreUnavailable as exc:
+                log.warning("could not look for callbacks of dead workers: %s", exc)
+            except Exception:
+                log.exception("could not look for callbacks of dead workers")
+            await asyncio.sleep(_SWEEP)
+
+    async def _recover(self) -> bool:
+        """Take over some callbacks of dead workers; return whether there may be more."""
+        idempotent = {tool.name for tool in self._tools.values() if tool.idempotent}
+        owed = await self._store.take_owed(idempotent, _BATCH)
+        for one in owed:
+            answer, tool = one.answer, one.callback.tool
+            if answer is None:
+                gone = "" if tool in self._tools else f", and this backend no longer has the tool {tool!r}"
+                log.warning("the outcome of %s (%s) is unknown: %s%s", one.key, tool, _DEAD, gone)
+                answer = _unknown(_DEAD + gone)
+                await self._finish(one.key, answer)
+            self._deliver_answer(one.key, one.callback, answer)
+        return bool(owed)
+
+    def _deliver(self, key: str, callback: Callback, outcome: "asyncio.Future[bytes]") -> None:
+        delivery = None if self._callbacks is None else self._callbacks.deliver(key, callback, outcome)
+        if delivery is not None:
+            self._spawn(delivery, f"callback {key}")
+
+    def _deliver_answer(self, key: str, callback: Callback, answer: bytes) -> None:
+        outcome = asyncio.get_running_loop().create_future()
+        outcome.set_result(answer)
+        self._deliver(key, callback, outcome)
+
+    async def _settle(self, key: str) -> None:
+        try:
+            await self._store.settle(key)
+        except StoreUnavailable as exc:
+            log.warning("the callback of %s is done, but stays on record: %s", key, exc)
+
     # Requests --------------------------------------------------------------------------------------------
 
     async def _take(self, request: Request) -> Response:
         """Answer one request of the gateway."""
+        if self._callbacks is None:
+            if not self._has_warned:
+                self._has_warned = True
+                log.error("refused a request: %s", _NOT_STARTED)
+            return _later(_NOT_STARTED)
         body = await _read(request, self._largest_request)
         if body is None:
             return _refusal(413, f"the request is larger than {self._largest_request} bytes")
@@ -215,57 +335,81 @@ class Tools:
         if running is None:
             if self._leaving or len(self._running) >= self._most_running:
                 return _later("the backend stops" if self._leaving else "too many calls run at once")
-            task = self._start(self._take_on(key, digest, tool, requested), f"tool {tool.name} {key}")
+            task = self._spawn(self._take_on(key, digest, tool, requested), f"tool {tool.name} {key}")
             running = self._running[key] = _Running(requested.call_id, digest, task)
             task.add_done_callback(lambda _: self._running.pop(key, None))
-        # Where nobody can be called back, the request waits as long as the call may take.
-        await asyncio.wait({running.task}, timeout=None if requested.callback_url is None else self._at_once)
-        while not (running.taken or running.task.done()):
+        url, callback = requested.callback_url, None
+        if url is not None:
+            callback = Callback(url, tool.name, requested.deadline.timestamp())
+        # Without a callback address, the request waits as long as the call may take.
+        await asyncio.wait({running.task}, timeout=None if callback is None else self._at_once)
+        while not running.task.done():
+            if running.taken and callback is not None and await self._accept(key, running, callback):
+                self._deliver(key, callback, running.task)
+                return Response(status_code=202)
             await asyncio.wait({running.task}, timeout=_LOOK)
-        if running.task.done():
-            return _response(running)
-        if requested.callback_url is not None and self._callbacks is not None:
-            calling = self._callbacks.tell(key, requested.callback_url, running.task)
-            if calling is not None:
-                self._start(calling, f"callback {key}")
-        return Response(status_code=202)
+        return _response(running)
+
+    async def _accept(self, key: str, running: _Running, callback: Callback) -> bool:
+        """Record the callback of a call before its request is answered 202; return whether it is on record."""
+        try:
+            if not running.owed:
+                await self._store.accept(key, callback)
+        except StoreUnavailable as exc:
+            log.warning("the request for %s waits, because its callback cannot be stored: %s", key, exc)
+        else:
+            running.owed = True
+        return running.owed
 
     def _cancel(self, call_id: str) -> None:
         for running in self._running.values():
             if running.call_id == call_id:
                 running.canceled = True
-                running.task.cancel()
+                running.cancel()
 
     # Running ---------------------------------------------------------------------------------------------
 
     async def _take_on(self, key: str, digest: str, tool: _Tool, requested: RequestedCall) -> bytes:
-        """Claimed a call and run it, or wait for whoever does; the answer is kept before anybody hears it."""
-        claim, pause = await self._claim(key, digest), _LOOK
-        self._running[key].taken = True
+        """Claim a call and run it, or wait for the worker that runs it; the answer is stored before it is sent."""
+        claim, pause, running = await self._claim(key, digest), _LOOK, self._running[key]
+        if self._leaving and claim.state == "new":
+            await self._forget(key)
+            raise _Refused(lambda: _later("the backend stops"))
+        running.taken = True
         while claim.state == "running":
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_LOOK)
             try:
                 claim = await self._claim(key, digest)
             except _Refused:
-                # It was answered that it is under way, and somebody waits for the outcome.
+                # The call was answered 202, so its outcome is still waited for.
                 continue
         if claim.answer is not None:
             return claim.answer
-        if self._leaving and claim.state == "new":
-            await self._forget(key)
-            raise _Refused(lambda: _later("the backend stops"))
         if claim.state == "abandoned" and not tool.idempotent:
-            answer = _failure(_UNKNOWN)
+            answer = _unknown(_DEAD)
         else:
-            try:
-                answer = await self._answer(key, tool, requested)
-            except asyncio.CancelledError:
-                if not self._running[key].canceled:
-                    raise
-                answer = _CANCELED
+            answer = await self._answer(key, running, tool, requested)
         await self._finish(key, answer)
         return answer
+
+    async def _answer(self, key: str, running: _Running, tool: _Tool, requested: RequestedCall) -> bytes:
+        """Run a function in a task of its own, which can be interrupted even if it ignores that."""
+        work = running.work = asyncio.create_task(self._try(key, tool, requested), name=f"function {tool.name} {key}")
+        work.add_done_callback(lambda _: running.over.set())
+        try:
+            await running.over.wait()
+        finally:
+            work.cancel()
+        if work.done() and not work.cancelled():
+            return work.result()
+        if running.canceled:
+            return _CANCELED
+        if tool.idempotent:
+            # The claim stays without an answer: the gateway requests the call again, and it runs again.
+            raise _Refused(lambda: _later("the backend stops"))
+        log.warning("the outcome of %s (%s) is unknown: the backend stopped while it ran", key, tool.name)
+        return _unknown("the backend stopped while it ran this call")
 
     async def _claim(self, key: str, digest: str) -> Claimed:
         try:
@@ -276,7 +420,7 @@ class Tools:
             log.warning("%s: nothing is known of it, the store is away: %s", key, exc)
             raise _Refused(lambda: _later("the backend's store is away")) from exc
 
-    async def _answer(self, key: str, tool: _Tool, requested: RequestedCall) -> bytes:
+    async def _try(self, key: str, tool: _Tool, requested: RequestedCall) -> bytes:
         """Run a function; whatever it, its model or its result raises ends the call, and nothing else."""
         try:
             return await self._run(key, tool, requested)
@@ -326,16 +470,18 @@ class Tools:
         return written
 
     async def _finish(self, key: str, answer: bytes) -> None:
-        """Keep an answer; where the store is away the answer counts all the same, and a repeat may not find it."""
+        """Store an answer, and deliver it if its callback is owed; without the store, the answer still counts."""
         for pause in (0.1, 0.5, 2.0, None):
             try:
-                await self._store.finish(key, answer)
+                owed = await self._store.finish(key, answer)
             except StoreUnavailable:
                 if pause is None:
-                    log.exception("the outcome of %s could not be kept", key)
+                    log.exception("could not store the outcome of %s", key)
                     return
                 await asyncio.sleep(pause)
             else:
+                if owed is not None:
+                    self._deliver_answer(key, owed, answer)
                 return
 
     async def _forget(self, key: str) -> None:
@@ -388,10 +534,14 @@ def _dump(value: Mapping[str, Any]) -> bytes:
     return json.dumps(to_jsonable_python(value), allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _failure(text: str) -> bytes:
-    # Names of files may have bytes in them that no text has.
+def _failure(text: str, **more: bool) -> bytes:
+    # File names may contain bytes that are not text.
     sayable = text[:10_000].encode(errors="replace").decode()
-    return _dump({"outcome": "failure", "error": sayable})
+    return _dump({"outcome": "failure", "error": sayable, **more})
+
+
+def _unknown(why: str) -> bytes:
+    return _failure(f"the outcome is unknown: {why}", unknown=True)
 
 
 _CANCELED = _dump({"outcome": "canceled", "error": "canceled by the caller"})

@@ -14,11 +14,12 @@ _MARGIN = timedelta(seconds=20)
 
 def policy_of(settings: Settings) -> Policy:
     """Say what the configuration means for decisions."""
-    validator = ArgumentValidator({tool.name: tool for tool in declared_tools(settings)})
+    keeping = [name for name, spec in settings.tools.items() if spec.nulls == "keep"]
+    validator = ArgumentValidator({tool.name: tool for tool in declared_tools(settings)}, keeping_nulls=keeping)
     return Policy(
         routes=routes_of(settings),
         executors={name: retry_of(spec) for name, spec in settings.executors.items()},
-        check_arguments=validator.check,
+        fit_arguments=validator.fit,
         declared=frozenset(settings.tools),
         cancel_grace=settings.limits.cancel_grace,
         interaction_timeout=settings.limits.interaction_timeout,

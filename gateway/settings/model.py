@@ -287,6 +287,8 @@ class ToolSpec(Section):
     """A JSON Schema object; calls are checked against it before the executor sees them."""
     read_only: bool = False
     """True says that it changes nothing; MCP clients are told so, and a repeat of it asks anew."""
+    nulls: Literal["drop", "keep"] = "drop"
+    """drop: null for an optional argument whose schema refuses null counts as omitted; keep: the call is refused."""
 
 
 class McpSpec(Section):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI
 from pydantic import AfterValidator, BaseModel
 
-from gateway.kit import CallStore, MemoryCallStore, SqliteCallStore, ToolCall, ToolFailed, Tools, Update
+from gateway.kit import Callback, CallStore, MemoryCallStore, SqliteCallStore, ToolCall, ToolFailed, Tools, Update
 from gateway.kit.calls import Answer
 from gateway.kit.postgres import PostgresCallStore
 
@@ -30,8 +30,8 @@ class Mortal:
 
     def __init__(self, inner: CallStore) -> None:
         self._inner = inner
-        self.__aenter__, self.__aexit__ = inner.__aenter__, inner.__aexit__
-        self.forget = inner.forget
+        self.accept, self.settle = inner.accept, inner.settle
+        self.take_owed, self.forget = inner.take_owed, inner.forget
 
     async def __aenter__(self) -> object:
         return await self._inner.__aenter__()
@@ -45,10 +45,11 @@ class Mortal:
         _passes("after-claim")
         return claim
 
-    async def finish(self, key: str, answer: bytes) -> None:
+    async def finish(self, key: str, answer: bytes) -> Callback | None:
         _passes("before-finish")
-        await self._inner.finish(key, answer)
+        owed = await self._inner.finish(key, answer)
         _passes("after-finish")
+        return owed
 
 
 def _store() -> CallStore:
@@ -74,7 +75,12 @@ class Wanted(BaseModel):
     wait: float = 0.0
 
 
-tools = Tools(secret=SECRET, store=_store(), drain=3.0)
+tools = Tools(
+    secret=SECRET,
+    store=_store(),
+    drain=float(os.environ.get("KIT_DRAIN", "3")),
+    at_once=float(os.environ.get("KIT_AT_ONCE", "2")),
+)
 app = FastAPI()
 app.include_router(tools.router)
 

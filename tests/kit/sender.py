@@ -128,17 +128,25 @@ class Backend:
     async def worker(self, die: str = "", **env: str) -> AsyncGenerator[tuple[str, asyncio.subprocess.Process]]:
         """Run one worker on a port of its own."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "uvicorn", "tests.kit.backend:app", "--fd", str(listener.fileno())),
-                *("--log-level", "warning"),
-                pass_fds=(listener.fileno(),),
-                env={**self._env, DIE: die, **env},
-                cwd=Path(__file__).parents[2],
-            )
-            try:
+            async with self.worker_at(listener, die, **env) as process:
                 yield f"http://127.0.0.1:{listener.getsockname()[1]}", process
-            finally:
-                if process.returncode is None:
-                    process.send_signal(signal.SIGTERM)
-                async with asyncio.timeout(PATIENCE):
-                    await process.wait()
+
+    @asynccontextmanager
+    async def worker_at(
+        self, listener: socket.socket, die: str = "", **env: str
+    ) -> AsyncGenerator[asyncio.subprocess.Process]:
+        """Run one worker on a socket; connections wait in its backlog while no worker runs."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "uvicorn", "tests.kit.backend:app", "--fd", str(listener.fileno())),
+            *("--log-level", "warning"),
+            pass_fds=(listener.fileno(),),
+            env={**self._env, DIE: die, **env},
+            cwd=Path(__file__).parents[2],
+        )
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(PATIENCE):
+                await process.wait()

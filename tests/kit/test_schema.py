@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, Field
 
 from gateway.adapter.port import Tool
+from gateway.core.arguments import ArgumentValidator
 from gateway.kit.schema import parameters_of
 from gateway.links.flat_tools import flatten
 from tests.readme.pages import block
@@ -64,6 +65,40 @@ def test_a_schema_has_no_references_no_null_and_no_titles() -> None:
     Hand.model_validate(good)
     with pytest.raises(jsonschema_rs.ValidationError):
         jsonschema_rs.validate(schema, {"cards": [{"rank": "7", "suit": "stars"}]})
+
+
+class Nullable(BaseModel):
+    needed: str | None
+    deck: int | None = 52
+    made: str | None = Field(default_factory=lambda: "x")
+    left_out: str | None = None
+    suit: Suit | None
+    texts: list[str | None] = []
+    named: dict[str, int | None] = {}
+
+
+def test_null_stays_where_leaving_out_means_something_else() -> None:
+    schema = parameters_of(Nullable)
+    properties = schema["properties"]
+    assert properties["needed"] == {"type": ["string", "null"]}
+    assert properties["deck"] == {"type": ["integer", "null"], "default": 52}
+    assert properties["made"]["type"] == ["string", "null"]
+    assert properties["left_out"] == {"type": "string"}
+    assert properties["texts"]["items"] == {"type": ["string", "null"]}
+    assert properties["named"]["additionalProperties"] == {"type": ["integer", "null"]}
+    given = {"needed": None, "deck": None, "suit": None, "texts": [None], "named": {"a": None}}
+    jsonschema_rs.validate(schema, given)
+    assert Nullable.model_validate(given).deck is None
+    with pytest.raises(jsonschema_rs.ValidationError):
+        jsonschema_rs.validate(schema, {"needed": None, "suit": "stars"})
+
+
+def test_a_null_for_an_optional_argument_means_the_same_to_the_gateway_and_to_the_model() -> None:
+    given = {"cards": [{"rank": "7", "suit": None}], "best": None, "either": None}
+    fitted = ArgumentValidator({"t": Tool("t", "", parameters_of(Hand))}).fit("t", given)
+    assert fitted.problem is None
+    assert len(fitted.losses) == 3
+    assert Hand.model_validate(dict(fitted.arguments)) == Hand.model_validate(given)
 
 
 def test_a_plain_model_loses_nothing_in_flat_words() -> None:

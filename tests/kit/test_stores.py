@@ -9,16 +9,10 @@ import pytest
 
 from gateway.kit import CallStore, KeyReused, MemoryCallStore, SqliteCallStore, StoreUnavailable
 from gateway.kit.postgres import PostgresCallStore
-from tests.engines import postgres_server
 from tests.kit.sender import PATIENCE, Backend, Gateway, Sender, serving
 
 ENGINES = ["sqlite", "postgres"]
 POINTS = ["before-claim", "after-claim", "while-running", "before-finish", "after-finish"]
-
-
-@pytest.fixture
-def dsn() -> str:
-    return postgres_server.dsn()
 
 
 def backend_on(kind: str, folder: Path) -> Backend:

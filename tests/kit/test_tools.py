@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from gateway.kit import CallStore, MemoryCallStore, SqliteCallStore, StoreUnavailable, ToolCall, Tools
+from gateway.kit import Callback, CallStore, MemoryCallStore, SqliteCallStore, StoreUnavailable, ToolCall, Tools
 from tests.kit import backend
 from tests.kit.sender import PATIENCE, Gateway, Sender, request_of, serving
 
@@ -255,9 +255,9 @@ class Away(MemoryCallStore):
         self._fail("claim")
         return await super().claim(key, digest)
 
-    async def finish(self, key: str, answer: bytes) -> None:
+    async def finish(self, key: str, answer: bytes) -> Callback | None:
         self._fail("finish")
-        await super().finish(key, answer)
+        return await super().finish(key, answer)
 
 
 async def test_a_store_that_is_away_lets_calls_come_again_and_loses_no_outcome() -> None:

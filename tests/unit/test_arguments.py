@@ -33,7 +33,7 @@ def validator(parameters: dict[str, Any] = CARDS) -> ArgumentValidator:
 
 
 def said(arguments: Any) -> str:
-    text = validator().check("ask_for_cards", arguments)
+    text = validator().fit("ask_for_cards", arguments).problem
     assert text is not None
     return text
 
@@ -48,11 +48,11 @@ def said(arguments: Any) -> str:
     ],
 )
 def test_valid_arguments_pass(arguments: dict[str, Any]) -> None:
-    assert validator().check("ask_for_cards", arguments) is None
+    assert validator().fit("ask_for_cards", arguments).problem is None
 
 
 def test_an_undeclared_tool_is_not_judged() -> None:
-    assert validator().check("roll_dice", {"anything": object}) is None
+    assert validator().fit("roll_dice", {"anything": object}).problem is None
 
 
 @pytest.mark.requirement("L45", "L49")
@@ -116,7 +116,7 @@ def test_a_long_value_is_never_quoted_whole() -> None:
 
 def test_at_most_five_problems_are_told() -> None:
     schema = {"type": "object", "additionalProperties": {"type": "string"}}
-    text = validator(schema).check("ask_for_cards", {f"p{n}": n for n in range(50)})
+    text = validator(schema).fit("ask_for_cards", {f"p{n}": n for n in range(50)}).problem
     assert text is not None
     assert text.count("at /p") == 5
 
@@ -125,7 +125,7 @@ def test_huge_wrong_arguments_are_refused_without_listing_every_error() -> None:
     schema = {"type": "object", "properties": {"all": {"type": "array", "items": {"type": "integer"}}}}
     strict, arguments = validator(schema), {"all": ["x"] * 300_000}
     before = time.process_time()
-    text = strict.check("ask_for_cards", arguments)
+    text = strict.fit("ask_for_cards", arguments).problem
     # Listing takes seconds; the bound is generous because it is the machine's time, not the code's.
     assert time.process_time() - before < 1
     assert text == "Invalid arguments for 'ask_for_cards': at /all/0: 'x' is not allowed; it must be an integer."
@@ -147,7 +147,7 @@ ARGUMENTS = JSON | st.fixed_dictionaries({}, optional=dict.fromkeys(CARDS["prope
 
 @given(ARGUMENTS)
 def test_whatever_the_arguments_are_the_answer_is_none_or_a_bounded_text(arguments: Any) -> None:
-    text = validator().check("ask_for_cards", arguments)
+    text = validator().fit("ask_for_cards", arguments).problem
     assert text is None or (len(text) <= 1_000 and text.encode() and text.isprintable())
 
 

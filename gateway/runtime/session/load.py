@@ -6,6 +6,7 @@ from datetime import datetime
 
 from gateway.core.callers import id_of
 from gateway.core.fold import fold
+from gateway.core.nulls import sent_arguments
 from gateway.core.session import RuntimeContext
 from gateway.core.snapshots import from_snapshot
 from gateway.core.state import SessionView
@@ -126,6 +127,7 @@ async def _open_call(engine: Engine, session: SessionRow, call: Call) -> Call:
     request = found[0].event if found else None
     if isinstance(request, ToolRequested):
         origin = found[0].origin if call.answer_to == "caller" else None
-        return replace(call, arguments=request.arguments, size=weight(request.arguments), origin=origin)
+        arguments = sent_arguments(found[0], request)
+        return replace(call, arguments=arguments, size=weight(request.arguments), origin=origin)
     # Erased, damaged, or of an unknown kind; the call still ends.
     return call

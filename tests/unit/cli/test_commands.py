@@ -191,6 +191,14 @@ def test_the_version_is_shown(words: tuple[str, ...]) -> None:
     assert re.fullmatch(r"dragoman \d+\.\d+\.\d+ on Python \d+\.\d+\.\d+\n", result.stdout)
 
 
+def test_check_names_the_tools_that_keep_nulls(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.yaml"
+    path.write_text(STATIC.read_text().replace("  place_order:\n", "  place_order:\n    nulls: keep\n"))
+    result = _run("check", str(path))
+    assert result.exit_code == 0
+    assert result.stdout.endswith("; null is no omitted argument for place_order (nulls: keep)\n")
+
+
 def test_check_shows_warnings_and_succeeds() -> None:
     result = _run("check", str(STATIC))
     assert result.exit_code == 0

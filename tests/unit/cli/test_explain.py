@@ -15,7 +15,7 @@ public_url: https://dragoman.example.com
 tools:
   ask_for_cards:
     description: Ask for cards.
-    parameters: {type: object, properties: {rank: {type: string}}, required: [rank]}
+    parameters: {type: object, properties: {rank: {type: string}, player: {type: string}}, required: [rank]}
   deal: {description: Deal.}
 runtimes:
   finn: {adapter: huma-0.2, url: "http://huma", api_key: key-canary-1, agent_id: agent-7, labels: {table: "12"}}
@@ -105,6 +105,14 @@ def test_a_call_shows_its_route_with_its_line_its_executor_and_its_exact_request
     assert body["data"]["labels"] == {"table": "12"}
     assert body["data"]["deadline"] == "<now + 120s>"
     assert body["data"]["callback_url"].startswith("https://dragoman.example.com/v1/calls/<call_id>/outcome?token=")
+
+
+def test_a_null_for_an_optional_argument_is_shown_as_dropped(config: Path) -> None:
+    done = call(config, "ask_for_cards", {"rank": "7", "player": None})
+    assert done.exit_code == 0
+    (dropped,) = lines_of(done, "dropped")
+    assert dropped.startswith("/arguments/player: null for an optional argument")
+    assert block_of(done)["data"]["arguments"] == {"rank": "7"}
 
 
 def test_arguments_that_do_not_fit_show_what_the_agent_is_told(config: Path) -> None:

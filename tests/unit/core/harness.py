@@ -66,7 +66,7 @@ class Harness:
             policy=Policy(
                 routes=Routes(routes, "ignore" if unrouted == "ignore" else "fail"),
                 executors=known,
-                check_arguments=ArgumentValidator({ASK.name: ASK}).check,
+                fit_arguments=ArgumentValidator({ASK.name: ASK}).fit,
                 declared=frozenset({ASK.name, "lonely"}),
             ),
         )

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.core import callers
 from gateway.core.fold import fold
+from gateway.core.nulls import Fitted
 from gateway.core.state import Remembered
 from gateway.events import Envelope, Event, EventId, Origin, SessionId, ToolFinished, ToolRequested
 from gateway.store.call import CALLER
@@ -33,10 +34,11 @@ def test_what_callers_do_is_no_activity_of_the_runtime(event: Event) -> None:
 def test_what_is_asked_from_outside_is_checked_once() -> None:
     harness, checked = Harness(), list[tuple[str, Mapping[str, Any]]]()
 
-    def check(tool: str, arguments: Mapping[str, Any]) -> None:
+    def fit(tool: str, arguments: Mapping[str, Any]) -> Fitted:
         checked.append((tool, arguments))
+        return Fitted(arguments)
 
-    harness.runtime = replace(harness.runtime, policy=replace(harness.runtime.policy, check_arguments=check))
+    harness.runtime = replace(harness.runtime, policy=replace(harness.runtime.policy, fit_arguments=fit))
     request = callers.CallRequest(ASK.name, GOOD, "backend", "k-1", "dragoman/1")
     call_id = harness.decide(lambda builder: callers.ask(harness.runtime, builder, request))
     assert [call.call_id for call in harness.dispatched] == [call_id]
