@@ -96,12 +96,14 @@ class Outbox:
             self._post(signal)
 
     def call_when_said(self, call: Callable[[], None] | None) -> None:
-        """Have something called for each event that is to be sent; None ends it."""
+        """Have `call` run for each event that is queued or offered again; None ends it."""
         self._when_said = call
 
     def again(self, sequence: int) -> None:
         """Offer a recorded event again, now or on the next link, to whoever has asked for it."""
         self._shared.metrics.repeated()
+        if self._when_said is not None:
+            self._when_said()
         if self.outgoing.again(sequence):
             self.reload()
 

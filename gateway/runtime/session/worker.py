@@ -186,7 +186,7 @@ class SessionWorker:
         return self.cursor is None or await has_something_to_say(self._shared.engine, self.view.session_id)
 
     def call_when_said(self, call: Callable[[], None] | None) -> None:
-        """Have something called whenever an event is to be sent; None ends it."""
+        """Have `call` run whenever an event is queued for the runtime or offered again; None ends it."""
         self._outbox.call_when_said(call)
 
     def lose(self) -> None:
