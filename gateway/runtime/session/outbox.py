@@ -173,9 +173,14 @@ class Outbox:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing can leave right now, and nothing is believed of which no record says so."""
+        """Whether nothing is on the wire or can leave right now, and every known delivery is on record."""
         answered = self._proof is not None and self._proof.done()
-        return not self.outgoing.way.marks and not answered and self.outgoing.all_held(self.view)
+        return not self.sending and not self.outgoing.way.marks and not answered and self.outgoing.all_held(self.view)
+
+    @property
+    def sending(self) -> bool:
+        """Whether a send is on the wire, and its receipt is awaited."""
+        return self._asked and self._link is not None
 
     def oldest_wait(self) -> float:
         """Say for how many seconds something has waited to leave."""

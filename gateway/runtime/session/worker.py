@@ -227,6 +227,15 @@ class SessionWorker:
         """Whether nothing waits inside: no signal to decide, no event to send."""
         return not self._busy and self.inbox.empty and self._outbox.settled
 
+    @property
+    def in_flight(self) -> str | None:
+        """Name the work that keeps the session from being settled; None if it is."""
+        if self._busy or not self.inbox.empty:
+            return "uncommitted step"
+        if self._outbox.sending:
+            return "unconfirmed send"
+        return None if self._outbox.settled else "unsent event"
+
     def write_marks(self) -> None:
         """Put on record soon what is believed to be delivered, without waiting for a step that it rides along with."""
         self._outbox.post_marks()
