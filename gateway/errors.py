@@ -27,6 +27,7 @@ DragomanError
 │   ├── LinkRefused          a runtime turned us away
 │   ├── EngineUnavailable    the store cannot be written or read now
 │   ├── Elsewhere            another instance carries the session, or none yet
+│   ├── Draining             this process is stopping and accepts no new work
 │   └── Overloaded           a queue or limit is full
 ├── Stale                    a step's expectation failed: decide again on fresh state
 │   ├── Repeated             events of a step are on record already: decide again without them
@@ -223,6 +224,10 @@ class Elsewhere(DownstreamError):
         super().__init__(detail)
         self.session_id = session_id
         self.unsure = unsure
+
+
+class Draining(DownstreamError):
+    """This process is stopping and accepts no new work; nothing was recorded."""
 
 
 class Overloaded(DownstreamError):

@@ -111,9 +111,11 @@ async def serve(
             where, at = listener.getsockname()[:2]
             log.info("listening", url=f"http://{f'[{where}]' if ':' in where else where}:{at}", pid=os.getpid())
             await asyncio.wait({serving, awaited("server", stop.wait(), tasks)}, return_when=asyncio.FIRST_COMPLETED)
-            stopping(gateway.settings.limits.drain + _LEAVING)
+            patience, began = gateway.settings.limits.drain, parts.clock.monotonic()
+            stopping(patience + _LEAVING)
+            # The port stays open: callbacks, results and answers end the work in flight.
             await gateway.drain()
-            server.should_exit = True
+            server.stop(within=patience - timedelta(seconds=parts.clock.monotonic() - began))
             await serving
             await tasks.close()
     return 0
@@ -275,8 +277,13 @@ def _handle_signals(gateway: Gateway, tasks: Tasks, hung_up: asyncio.Event) -> a
         else:
             guard("reload", partial(_reload, gateway), tasks, again=False)
 
+    def end() -> None:
+        if stop.is_set():
+            log.warning("already draining; SIGKILL ends the process at once")
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, guard_call("signal", stop.set))
+        loop.add_signal_handler(number, guard_call("signal", end))
     loop.add_signal_handler(signal.SIGHUP, guard_call("signal", reload))
     if hung_up.is_set():
         reload()

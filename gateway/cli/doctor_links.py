@@ -21,7 +21,15 @@ def look_at_links(env: Mapping[str, str]) -> Iterator[Check]:
         return
     links = [(runtime["name"], link) for runtime in runtimes for link in runtime["links"]]
     unlinked = [(name, link) for name, link in links if link["state"] != "up"]
-    yield Check("ok", f"{len(links) - len(unlinked)} of {len(links)} up at {url}")
+    # A gateway of the release before says nothing of an autostart.
+    unstarted = [(runtime["name"], runtime["autostart"]) for runtime in runtimes if runtime.get("autostart")]
+    up, wanted = len(links) - len(unlinked), len(links) + len(unstarted)
+    yield Check("warning" if unstarted and not up else "ok", f"{up} of {wanted} up at {url}")
+    for name, failing in unstarted:
+        text = (
+            f"runtime {clean(name)}: autostart has failed {failing['attempts']} times: {clean(failing['reason'], 300)}"
+        )
+        yield Check("warning", text, f"is retried at {failing['next_at']}")
     for runtime in runtimes:
         if runtime.get("reason"):
             yield Check("warning", f"runtime {clean(runtime['name'])}: {clean(runtime['reason'], 300)}")

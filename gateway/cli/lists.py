@@ -111,7 +111,8 @@ def _runtime(row: dict[str, Any]) -> Sequence[Cell]:
     counts = Counter(str(link["state"]) for link in row["links"])
     worst = next((link for link in row["links"] if link["state"] not in {"up", "asleep"}), None)
     # A gateway of the release before says nothing of a runtime that is not connected.
-    fails = row.get("reason")
+    failing = row.get("autostart")
+    fails = row.get("reason") or (failing and f"autostart: {failing['reason']}")
     links = ", ".join(f"{number} {state}" for state, number in sorted(counts.items())) or ("down" if fails else "none")
     style = _STATES["down"] if fails else _STATES.get(str(worst["state"]), "") if worst else ("green" if counts else "")
     why = f"{row['name']}/{worst['native_id']}: {worst['reason'] or worst['state']}" if worst else fails or ""

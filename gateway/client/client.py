@@ -332,7 +332,7 @@ class Client:
                 now = _now()
                 if call.finished_at is not None or now >= until:
                     return call
-                # One that drains, or whose store is away, answers at once.
+                # A gateway whose drain has ended, or whose store is away, answers at once.
                 pause = 2 * self._transport.pause if now - asked_at < hold / 2 else 0
             await asyncio.sleep(pause)
 

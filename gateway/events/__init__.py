@@ -40,6 +40,7 @@ from gateway.events.ids import (
 from gateway.events.kinds import (
     CLIENT_KINDS as CLIENT_KINDS,
     EVENT as EVENT,
+    FINISHING_KINDS as FINISHING_KINDS,
     KINDS as KINDS,
     UNKNOWN_KIND as UNKNOWN_KIND,
     ActionOrdered as ActionOrdered,

@@ -591,3 +591,15 @@ CLIENT_KINDS: frozenset[str] = frozenset(
     }
 )
 """What an API client may post: everything → except outcomes, which belong to calls."""
+
+FINISHING_KINDS: frozenset[str] = frozenset(
+    {
+        "message.confirmed",
+        "addon.answered",
+        "approval.given",
+        "question.answered",
+        "secret.supplied",
+        "turn.interrupted",
+    }
+)
+"""Client events that answer the runtime or end its turn; a gateway that stops still takes them."""

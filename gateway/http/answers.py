@@ -314,6 +314,17 @@ class Link(Shape):
     """Whether it was created with the tools of the configuration, and has not asked for their list within 60 s."""
 
 
+class FailingAutostart(Shape):
+    reason: str
+    """Why the last attempt failed."""
+    since: datetime
+    """When the first attempt in a row failed."""
+    attempts: int
+    """How many attempts have failed."""
+    next_at: datetime
+    """When the next attempt begins."""
+
+
 class Runtime(Shape):
     name: str
     """Its name in the configuration."""
@@ -325,6 +336,8 @@ class Runtime(Shape):
     """One for each session that this instance carries."""
     reason: str | None
     """Why it has none, where it is not connected itself: its adapter fails, and is tried again."""
+    autostart: FailingAutostart | None
+    """The failure of its `autostart`, which is retried; null unless the last attempt failed."""
 
 
 class RuntimeCapabilities(Shape):
@@ -355,7 +368,7 @@ class Ready(Shape):
     sessions: int
     """How many sessions it carries."""
     failing: list[str]
-    """The parts of it that fail on although they are begun again; the others work."""
+    """The parts of it that fail on although they are begun again, and `autostart of NAME`; the others work."""
 
 
 class Version(Shape):

@@ -255,6 +255,14 @@ _ROWS = (
         retry_after=2,
     ),
     ProblemKind(
+        "draining",
+        503,
+        "The gateway is stopping",
+        "The process finishes the work in flight and accepts no new sessions, messages or calls. Nothing was recorded.",
+        "Send the request again after `Retry-After` seconds; the next process or another replica accepts it.",
+        retry_after=2,
+    ),
+    ProblemKind(
         "overloaded",
         503,
         "Too much is waiting already",
@@ -299,6 +307,7 @@ EXCEPTIONS: dict[type[BaseException], str] = {
     errors.LinkLost: "runtime-unreachable",
     errors.EngineUnavailable: "unavailable",
     errors.Elsewhere: "elsewhere",
+    errors.Draining: "draining",
     errors.Overloaded: "overloaded",
     errors.Stale: "busy",
 }

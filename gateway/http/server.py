@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import timedelta
 from http import HTTPStatus
 from typing import Any, cast
@@ -26,6 +28,8 @@ _UNSENT_BYTES = 16 * 1024
 """What a connection keeps of what was written and the kernel does not take, before it counts as full."""
 _HEAD_DEADLINE = timedelta(seconds=30)
 _AROUND_A_HEADER = len(": \r\n")
+_LEAST_SECONDS = 2
+"""Seconds that requests have to end when the server stops, at least."""
 _MOST_CONNECTIONS = 8_192
 _BESIDE_FOLLOWERS = 3_192
 """Connections for requests, where more followers are allowed than those leave room for."""
@@ -160,11 +164,20 @@ class Server(uvicorn.Server):
         """Keep to the limits of a configuration from the next connection on."""
         self.config.timeout_keep_alive = _seconds(settings.http.keep_alive)
         self.config.limit_concurrency = most_connections(settings.limits)
-        self.config.timeout_graceful_shutdown = _seconds(settings.limits.drain)
+
+    def stop(self, within: timedelta) -> None:
+        """Close the port and end idle connections and streams; requests have so much time to end."""
+        self.config.timeout_graceful_shutdown = max(_LEAST_SECONDS, _seconds(within))
+        self.should_exit = True
 
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
         self.followers = followers_of(app)
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Leave signals to the process, which drains before it stops the server."""
+        yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.followers.end_all()
@@ -194,7 +207,7 @@ def make_server(app: FastAPI, limits: Limits, http: HttpSpec | None = None) -> S
         "proxy_headers": False,
         "limit_concurrency": connections,
         "backlog": connections,
-        "timeout_graceful_shutdown": _seconds(limits.drain),
+        "timeout_graceful_shutdown": _LEAST_SECONDS,
         "timeout_keep_alive": _seconds((http or HttpSpec()).keep_alive),
     }
     return Server(uvicorn.Config(app, **options), app)

@@ -70,12 +70,13 @@ def show_interaction(row: InteractionRow, asked: Envelope) -> dict[str, Any]:
 def show_runtime(status: RuntimeStatus, lacking: Collection[SessionId]) -> dict[str, Any]:
     """Show a runtime and its links, of which some are `lacking` tools."""
     links = [show(answers.Link, link, lacks_tools=link.session_id in lacking) for link in status.links]
-    return show(answers.Runtime, status, links=links, reason=None)
+    failing = None if status.autostart is None else show(answers.FailingAutostart, status.autostart)
+    return show(answers.Runtime, status, links=links, reason=None, autostart=failing)
 
 
 def show_unconnected(status: UnconnectedRuntime) -> dict[str, Any]:
     """Show a runtime that is not connected."""
-    return show(answers.Runtime, status, links=[])
+    return show(answers.Runtime, status, links=[], autostart=None)
 
 
 def show_capabilities(status: RuntimeStatus) -> dict[str, Any]:

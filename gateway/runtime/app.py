@@ -18,7 +18,7 @@ from gateway.errors import (
     Truncated,
     Unconfigured,
 )
-from gateway.events import Envelope, Event, SessionId
+from gateway.events import FINISHING_KINDS, Envelope, Event, SessionId
 from gateway.executors.port import Destination, Executor
 from gateway.guard import Tasks, count_what_is_left, guard_call, tried
 from gateway.runtime.bounds import breaker_rules, executor_limits, session_limit
@@ -43,10 +43,10 @@ from gateway.runtime.cluster.notifications import Notifications
 from gateway.runtime.configuration import Configuration, Configured
 from gateway.runtime.delivery.backends import Backends
 from gateway.runtime.delivery.maintenance import Maintenance
+from gateway.runtime.drain import Drain, InFlight, describe
 from gateway.runtime.feeds.follow import PAGES, follow
 from gateway.runtime.feeds.interactions import InteractionFeed
 from gateway.runtime.feeds.linked import with_links
-from gateway.runtime.feeds.wakeup import Ending
 from gateway.runtime.interactions import Interactions
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.session.closing import Closing
@@ -73,6 +73,11 @@ from gateway.store.rows import ANY_SESSION, Instance, Page, Regained, SessionFil
 from gateway.store.step import Keep
 
 log = structlog.get_logger(__name__)
+
+_LOOK_AT_WORK = 0.02
+"""Seconds between two looks of a drain at the work in flight."""
+_LOOK_FOR_OTHERS = 1.0
+"""Seconds between two looks of a drain for another instance, which takes its sessions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +116,8 @@ class Gateway:
         self.tuning = parts.tuning
         self._parts = parts
         self._engine = parts.engine
-        self._draining = Ending()
+        self.draining = Drain()
+        """How far the stop of this gateway is."""
         self._history_pages = asyncio.Semaphore(PAGES)
         # For jitter only: nobody gains from guessing it.
         jitter = random.random
@@ -175,21 +181,24 @@ class Gateway:
         )
         handover = Handover(engine, clock, ids, self._notifications)
         self._sessions = Sessions(shared, handover, settings.limits)
-        self._runtimes = Runtimes(shared, self._sessions, self.tickets, self._offered)
+        self._runtimes = Runtimes(shared, self._sessions, self.tickets, self._offered, self.draining)
         self._closing = Closing(shared, self._sessions)
         self._member = ClusterMember(shared, self._sessions, handover, client=client)
         self._directory = SessionDirectory(engine, self._sessions, patience=tuning.reply)
-        self.opening = Opening(engine, self._sessions, self._runtimes, self._directory, lambda: self.settings.limits)
+        self.opening = Opening(
+            engine, self._sessions, self._runtimes, self._directory, lambda: self.settings.limits, self.draining
+        )
         self.status = Status(
             engine,
             self._sessions,
+            self._runtimes,
             self._keeper,
             self.tickets,
             adapters=parts.adapters,
             settings=lambda: self.settings,
-            draining=self._draining,
+            drain=self.draining,
         )
-        self._redriving = Redriving(engine, self._directory, clock, ids, wake=self._backends.wake)
+        self._redriving = Redriving(engine, self._directory, clock, ids, wake=self._backends.wake, drain=self.draining)
         self.calls = Calls(
             engine,
             self._directory,
@@ -204,7 +213,7 @@ class Gateway:
             self._directory,
             self._interaction_feed,
             heartbeat=self._heartbeat,
-            ended=self._draining,
+            ended=self.draining.over,
         )
         self._maintenance = Maintenance(engine, metrics, self._sessions, self._keeper, tuning)
         self.forwarder = self._member.forwarder
@@ -214,7 +223,7 @@ class Gateway:
             ids,
             lambda session_id, after, heartbeat: self.follow(session_id, after=after, heartbeat=heartbeat),
             beat=tuning.beat,
-            ended=self._draining,
+            drain=self.draining,
         )
         self.repeats = Repeats(engine, clock, ids, self._keeper, self._tasks, read_only=self._is_read_only)
         self._configuration = Configuration(
@@ -285,32 +294,60 @@ class Gateway:
             await self._configuration.start_runtime(name)
         await _enter(stack, "cluster member", self._member.taking_part())
         stack.enter_context(self._maintenance.running(self._tasks, lambda: self.settings.retention))
-        stack.push_async_callback(lambda: tried("drain", self.drain()))
+        stack.push_async_callback(lambda: tried("drain", self._leave()))
 
     async def drain(self) -> None:
-        """Start nothing new, let calls in flight end and their outcomes leave, then close the links.
+        """Refuse new work and wait until nothing is in flight, at most `limits.drain`; then end held requests.
 
-        Calls that arrive meanwhile are put on record and start with the next process. Where another instance
-        lives, each session goes to it as soon as it has nothing under way.
+        Queued and accepted calls and waiting messages are on record and continue with the next process. Where another
+        instance lives, each session goes to it as soon as it has nothing in flight.
         """
-        if self._draining.is_set():
+        if self.draining.begun.is_set():
             return
-        self._draining.set()
+        self.draining.begun.set()
         self._slots.pause()
-        log.info("draining", in_flight=self._dispatcher.in_flight)
-        patience = self.settings.limits.drain.total_seconds()
-        started = self._parts.clock.monotonic()
+        log.info("draining", in_flight=self._in_flight().total())
+        monotonic = self._parts.clock.monotonic
+        patience, started, looked = self.settings.limits.drain.total_seconds(), monotonic(), monotonic()
         hands_over = await self._member.hands_over()
-        while self._parts.clock.monotonic() - started < patience:
+        while True:
             if hands_over:
                 await self._sessions.hand_over(self._sessions.ready_to_go())
-            if self._dispatcher.in_flight == 0 and all(c.worker.settled for c in self._sessions.all()):
+            elif monotonic() - looked > _LOOK_FOR_OTHERS:
+                hands_over, looked = await self._member.hands_over(), monotonic()
+            in_flight = self._in_flight()
+            if not in_flight:
                 break
-            # Behind the look, since what it puts in is under way itself until the next one.
+            if monotonic() - started >= patience:
+                text = f"drain timed out: {describe(in_flight)}"
+                log.warning(text)
+                break
+            # Marks are work in flight themselves until the next look.
             self._sessions.write_marks()
-            await asyncio.sleep(0.02)
-        else:
-            log.warning("drain ended with calls in flight", in_flight=self._dispatcher.in_flight)
+            await asyncio.sleep(_LOOK_AT_WORK)
+        self.draining.over.set()
+
+    def _in_flight(self) -> InFlight:
+        """Count the work that a drain waits for."""
+        work = InFlight()
+        for carried in self._sessions.all():
+            worker = carried.worker
+            session = f"session {carried.runtime.name}/{worker.view.native_id}"
+            for executor, count in self._dispatcher.attempts(worker.inbox, worker.view).items():
+                work["attempt", f"at executor {executor!r} for {session}"] += count
+            if worker.in_flight is not None:
+                work[worker.in_flight, f"for {session}"] += 1
+        for session_id, count in self.callers.held_by_session.items():
+            here = self._sessions.carried(session_id)
+            name = session_id if here is None else f"{here.runtime.name}/{here.worker.view.native_id}"
+            work["held request", f"for session {name}"] += count
+        for runtime, count in self._runtimes.creating.items():
+            work["session creation", f"at runtime {runtime!r}"] += count
+        return work
+
+    async def _leave(self) -> None:
+        """Drain unless that is done, close the links, and give up everything that is owned or held."""
+        await self.drain()
         await self._sessions.let_go_of_links()
         await self._backends.finish()
         await self._member.leave()
@@ -335,7 +372,7 @@ class Gateway:
         return settings
 
     def _refuse_while_draining(self) -> None:
-        if self._draining.is_set():
+        if self.draining.begun.is_set():
             raise Conflict("the gateway is leaving; the next process reads the configuration when it starts")
 
     # Sessions --------------------------------------------------------------------------------------------
@@ -377,8 +414,13 @@ class Gateway:
         """Record client events and send them on; nothing is recorded where one cannot be expressed.
 
         `by` names the API key. With `keep`, the answer is on record in the same moment as the events.
+
+        Raises:
+            Draining: the gateway is stopping, and one of the events is more than an answer or an interrupt.
         """
         worker = await self._directory.worker(session_id)
+        if not all(event.kind in FINISHING_KINDS for event in events):
+            self.draining.refuse_new()
         return await self._directory.ask(worker, Post(events, reply_slot(), by, keep))
 
     async def read(self, session_id: SessionId, *, after: int, limit: int) -> Sequence[Envelope]:
@@ -408,7 +450,7 @@ class Gateway:
             feeds,
             after=after,
             heartbeat=heartbeat,
-            ended=self._draining,
+            ended=self.draining.over,
             pages=self._history_pages,
         )
 

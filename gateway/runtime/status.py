@@ -9,7 +9,8 @@ from gateway.events import SessionId
 from gateway.guard import FAULTS
 from gateway.runtime.calls.tickets import Tickets
 from gateway.runtime.cluster.lease import LeaseKeeper
-from gateway.runtime.feeds.wakeup import Ending
+from gateway.runtime.drain import Drain
+from gateway.runtime.session.runtimes import Runtimes
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.views import LinkStatus, Readiness, RuntimeStatus, UnconnectedRuntime
 from gateway.settings.model import Settings
@@ -25,20 +26,22 @@ class Status:
         self,
         engine: Engine,
         sessions: Sessions,
+        runtimes: Runtimes,
         keeper: LeaseKeeper,
         tickets: Tickets,
         *,
         adapters: Mapping[str, Adapter],
         settings: Callable[[], Settings],
-        draining: Ending,
+        drain: Drain,
     ) -> None:
         self._engine = engine
         self._sessions = sessions
+        self._runtimes = runtimes
         self._keeper = keeper
         self._tickets = tickets
         self._adapters = adapters
         self._settings = settings
-        self._draining = draining
+        self._drain = drain
 
     async def sessions_without_tools(self) -> Collection[SessionId]:
         """Find the sessions at work here that were given a ticket to the tools, and have not asked for their list."""
@@ -62,7 +65,8 @@ class Status:
                 if c.supervisor is not None
             )
             adapter = runtime.adapter
-            shown.append(RuntimeStatus(name, adapter.name, adapter.protocol, adapter.capabilities, links))
+            failing = self._runtimes.failing_autostarts.get(name)
+            shown.append(RuntimeStatus(name, adapter.name, adapter.protocol, adapter.capabilities, links, failing))
         return shown
 
     def unconnected(self) -> Sequence[UnconnectedRuntime]:
@@ -82,7 +86,7 @@ class Status:
             engine = "ok" if health.writable else health.detail or "takes no writes"
         except EngineUnavailable as exc:
             engine = str(exc)
-        process = "draining" if self._draining.is_set() else "ok"
+        process = "draining" if self._drain.begun.is_set() else "ok"
         checks = {"engine": engine, "configuration": "ok", "process": process}
         if self._keeper.shared:
             checks["lease"] = "ok" if self._keeper.lease is not None else "no lease runs, so no session is carried"
@@ -92,5 +96,8 @@ class Status:
             checks=checks,
             sessions=self._sessions.count,
             instance_id=None if lease is None else lease.instance,
-            failing=FAULTS.failing(asyncio.get_running_loop().time()),
+            failing=(
+                *FAULTS.failing(asyncio.get_running_loop().time()),
+                *(f"autostart of {name}" for name in sorted(self._runtimes.failing_autostarts)),
+            ),
         )

@@ -13,6 +13,9 @@ class Tuning:
     """Between two tries at a link at least at first, and at most."""
     link_refused: float = 60.0
     """Between two tries at a link that the runtime refuses for good."""
+    autostart_first: float = 1.0
+    autostart_longest: float = 60.0
+    """Between two attempts to create the session of an `autostart` at least at first, and at most."""
     replay_told: float = 30.0
     """After how long a link whose replay goes on is told of in the log."""
     adapter: float = 600.0

@@ -103,6 +103,18 @@ class LinkStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class FailingAutostart:
+    """An autostart whose last attempt has failed."""
+
+    reason: str
+    since: datetime
+    """When its first attempt in a row failed."""
+    attempts: int
+    next_at: datetime
+    """When the next attempt begins."""
+
+
+@dataclass(frozen=True, slots=True)
 class RuntimeStatus:
     """One runtime that is connected, and its links."""
 
@@ -111,6 +123,8 @@ class RuntimeStatus:
     protocol: str
     capabilities: Capabilities
     links: tuple[LinkStatus, ...]
+    autostart: FailingAutostart | None = None
+    """Why its own session is not created yet; None unless an attempt has failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -528,7 +528,7 @@ class Limits(Section):
     interaction_timeout: Patience = timedelta(seconds=300)
     """How long a person may take; then deny or skip."""
     drain: Duration = timedelta(seconds=25)
-    """How long a stopping gateway waits for calls in flight."""
+    """How long a stopping gateway waits for attempts, sends and held requests in flight."""
 
 
 class Logging(Section):

@@ -284,14 +284,3 @@ async def test_only_so_many_wait_for_the_calls_of_one_session(
     assert (refused.status_code, refused.json()["type"]) == (503, "/problems/overloaded")
     await api.post(f"{where}/outcome", json={"outcome": "success"})
     assert {(await one).json()["state"] for one in held} == {"succeeded"}
-
-
-async def test_a_gateway_that_drains_answers_who_waits_at_once(
-    api: httpx.AsyncClient, environment: Environment, path: str
-) -> None:
-    waiting = asyncio.create_task(api.post(path, params={"wait": 60}, json={**SEVENS, "key": "k"}))
-    await environment.call("caller:backend:k", "accepted")
-    async with asyncio.timeout(3):
-        await environment.gateway.drain()
-        answer = await waiting
-    assert (answer.status_code, answer.json()["outcome"]) == (202, None)

@@ -27,6 +27,7 @@ RAISED: list[tuple[Exception, int, str]] = [
     (errors.UnknownTool("x"), 404, "unknown-tool"),
     (errors.InvalidArguments("x"), 422, "invalid-arguments"),
     (errors.CallDiffers("x"), 409, "call-differs"),
+    (errors.Draining("x"), 503, "draining"),
     (errors.Inexpressible("x"), 422, "inexpressible"),
     (errors.CannotExpress("x", path="/content"), 422, "inexpressible"),
     (errors.MalformedFrame("x"), 400, "invalid-request"),

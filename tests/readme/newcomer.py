@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import PIPE, STDOUT, Process
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
@@ -102,12 +102,19 @@ class Newcomer:
             return said
 
     @asynccontextmanager
-    async def playing(self, runtime: RuntimeChoice, backend: BackendChoice) -> AsyncGenerator[tuple[Process, str]]:
-        """Paste the three commands; gives the terminal of the last one, and what the agent hears of its call."""
+    async def playing(
+        self, runtime: RuntimeChoice, backend: BackendChoice, *, before: Callable[[], Awaitable[None]] | None = None
+    ) -> AsyncGenerator[tuple[Process, str]]:
+        """Paste the three commands in their order; gives the terminal of the last one and its line about the call.
+
+        Each part answers before the next command is pasted; `before` runs before the last one.
+        """
         answering, serving, calling = await self.begin(runtime, backend)
         async with AsyncExitStack() as terminals:
             await until_open(self.ports["backend"], await terminals.enter_async_context(self.terminal(answering)))
-            await terminals.enter_async_context(self.terminal(serving))
+            await until_open(self.ports["gateway"], await terminals.enter_async_context(self.terminal(serving)))
+            if before is not None:
+                await before()
             agent = await terminals.enter_async_context(self.terminal(calling))
             yield agent, await until_line(agent, "hears")
 

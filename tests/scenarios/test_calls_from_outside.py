@@ -198,6 +198,7 @@ async def test_an_mcp_client_is_answered_although_its_session_changes_hands_mean
 
 
 async def test_a_replica_that_stops_tells_whoever_is_held_to_wait_on_and_the_other_does(newer: Scene) -> None:
+    newer.configure({"limits": {"drain": "2s"}})
     store = cluster(newer)
     newer.hooks.scripts["ask"] = Response(status_code=202)
     async with store.replica() as staying:

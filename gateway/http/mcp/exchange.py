@@ -10,11 +10,12 @@ from starlette.types import Message, Send
 
 from gateway.core.callers import CallRequest, id_of
 from gateway.core.calls import fingerprint
-from gateway.errors import InvalidRequest, NotFound, UnknownTool
+from gateway.errors import Draining, InvalidRequest, NotFound, UnknownTool
 from gateway.events import CallId, SessionId
 from gateway.guard import Tasks, awaited
 from gateway.http.auth import Caller
 from gateway.http.calling import open_call
+from gateway.http.errors import problem_of, problem_reply
 from gateway.http.requests import LONGEST_CALL_KEY
 from gateway.http.route import ApiRequest
 from gateway.runtime.app import Gateway
@@ -52,6 +53,8 @@ class Exchange:
     """Whether its answer was handed over to the connection, to the end."""
     heard: bool = False
     """Whether the connection had not closed by then."""
+    refusal: Draining | None = None
+    """Why the request is answered with 503 instead of a message, unless its answer has begun."""
     tasks: Tasks = field(default_factory=Tasks)
     """What is done for it."""
     _listens_to: tuple[CallId, str] | None = None
@@ -88,7 +91,23 @@ class Exchange:
     def sending(self, send: Send, left: asyncio.Event) -> Send:
         """Note when the whole answer has been sent, and whether the client had `left` before."""
 
+        start: Message | None = None
+
         async def noting(message: Message) -> None:
+            nonlocal start
+            if message["type"] == "http.response.start" and self.gateway.draining.begun.is_set():
+                # The first chunk follows the decision whether the gateway still takes the call.
+                start = message
+                return
+            if start is not None:
+                if self.refusal is not None:
+                    if not self.answered:
+                        self.answered = True
+                        self.request.state.problem = problem_of(self.refusal)
+                        await problem_reply(self.refusal)(self.request.scope, self.request.receive, send)
+                    return
+                began, start = start, None
+                await send(began)
             # Behind the answer, every connection looks closed.
             there = not left.is_set()
             await send(message)

@@ -12,7 +12,7 @@ from mcp.shared.exceptions import MCPError
 from sse_starlette.sse import AppStatus
 from starlette.types import Receive, Scope, Send
 
-from gateway.errors import DragomanError, Overloaded, UnknownTool
+from gateway.errors import DragomanError, Draining, Overloaded, UnknownTool
 from gateway.events import CallProgressed
 from gateway.guard import FAULTS
 from gateway.http.errors import problem_of
@@ -92,6 +92,9 @@ class McpServer:
             return refused(str(exc))
         except Overloaded:
             return refused("too many calls at once; call again when some have ended")
+        except Draining as exc:
+            exchange.refusal = exc
+            return refused(str(exc))
         except UnknownTool as exc:
             raise MCPError(types.INVALID_PARAMS, str(exc)) from exc
         except DragomanError as exc:

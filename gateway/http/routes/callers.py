@@ -40,7 +40,14 @@ CallKey = Annotated[
             "headers": {"Location": {"description": "The call.", "schema": {"type": "string"}}},
         },
         **problems(
-            "elsewhere", "not-found", "unknown-tool", "conflict", "call-differs", "invalid-arguments", "overloaded"
+            "elsewhere",
+            "not-found",
+            "unknown-tool",
+            "conflict",
+            "call-differs",
+            "invalid-arguments",
+            "draining",
+            "overloaded",
         ),
     },
 )

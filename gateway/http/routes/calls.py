@@ -140,7 +140,7 @@ async def cancel_call(
     status_code=202,
     response_model=answers.Call,
     response_description="The new call.",
-    responses=problems("elsewhere", "not-found", "conflict", "gone"),
+    responses=problems("elsewhere", "not-found", "conflict", "gone", "draining"),
 )
 async def redrive_call(
     gateway: GatewayDep,

@@ -52,7 +52,7 @@ async def get_dead_letter(gateway: GatewayDep, letter: LetterPath) -> Response:
     status_code=202,
     response_model=answers.Redriven,
     response_description="The new call, or the delivery.",
-    responses=problems("not-found", "conflict", "gone"),
+    responses=problems("not-found", "conflict", "gone", "draining"),
 )
 async def redrive_dead_letter(
     gateway: GatewayDep,
@@ -69,7 +69,10 @@ async def redrive_dead_letter(
 
 
 @router.post(
-    "/v1/dead-letters/redrive", response_model=answers.RedrivenMany, response_description="How many were tried."
+    "/v1/dead-letters/redrive",
+    response_model=answers.RedrivenMany,
+    response_description="How many were tried.",
+    responses=problems("draining"),
 )
 async def redrive_dead_letters(
     request: ApiRequest,
@@ -81,6 +84,8 @@ async def redrive_dead_letters(
     At most `limit` of those that the filters match, as the list shows them. What cannot be tried again is counted with
     its reason and stays listed. `dry_run` only says what would be tried.
     """
+    if not wanted.dry_run:
+        gateway.draining.refuse_new()
     letters = gateway.dead_letters
     done = await letters.each(
         wanted.which(),

@@ -45,6 +45,7 @@ router = APIRouter(route_class=OperationRoute, tags=["events"])
         "inexpressible",
         "idempotency-conflict",
         "idempotency-busy",
+        "draining",
         "overloaded",
     ),
 )
@@ -157,7 +158,7 @@ async def stream_events(
     status_code=202,
     response_model=answers.Redelivered,
     response_description="It is due.",
-    responses=problems("elsewhere", "not-found", "conflict", "gone"),
+    responses=problems("elsewhere", "not-found", "conflict", "gone", "draining"),
 )
 async def redeliver_event(
     gateway: GatewayDep,

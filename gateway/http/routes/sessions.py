@@ -31,6 +31,7 @@ router = APIRouter(route_class=OperationRoute, tags=["sessions"])
             "idempotency-busy",
             "runtime-refused",
             "runtime-unreachable",
+            "draining",
             "overloaded",
         ),
     },

@@ -2,14 +2,15 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import aclosing, contextmanager
 
 from gateway.clock import Ids
 from gateway.core.callers import CallRequest, id_of, same_call
 from gateway.errors import EngineUnavailable, Overloaded
 from gateway.events import CallId, CallProgressed, SessionId, ToolFinished
-from gateway.runtime.feeds.wakeup import Ending, woken
+from gateway.runtime.drain import Drain
+from gateway.runtime.feeds.wakeup import woken
 from gateway.runtime.session.directory import SessionDirectory, reply_slot
 from gateway.runtime.session.signals import CallAsked
 from gateway.runtime.session.worker import SessionWorker
@@ -34,24 +35,29 @@ class Callers:
     """Asks in a caller's name, and holds its request until the call has ended."""
 
     def __init__(
-        self, engine: Engine, directory: SessionDirectory, ids: Ids, follow: Follow, *, beat: float, ended: Ending
+        self, engine: Engine, directory: SessionDirectory, ids: Ids, follow: Follow, *, beat: float, drain: Drain
     ) -> None:
         """Prepare; `follow` shows what stands in a journal behind a sequence, then what happens, and beats.
 
-        What is waited for is answered at once as still open when `ended` is set.
+        When the `drain` is over, each request that waits is answered at once as still open.
         """
         self._engine = engine
         self._directory = directory
         self._ids = ids
         self._follow = follow
         self._beat = beat
-        self._ending = ended
+        self._drain = drain
         self._held = Counter[SessionId]()
 
     @property
     def held(self) -> int:
         """How many requests are held now."""
         return self._held.total()
+
+    @property
+    def held_by_session(self) -> Mapping[SessionId, int]:
+        """Count the requests that are held now for calls of each session."""
+        return self._held
 
     def fresh_key(self) -> str:
         """Make the key of a call whose caller gives none."""
@@ -63,6 +69,7 @@ class Callers:
         Raises:
             CallDiffers, UnknownTool, InvalidArguments, Overloaded: it cannot be called so.
             NotFound, Conflict, Elsewhere: the session is not there, closed, or at work on another instance.
+            Draining: the gateway is stopping, and the call would be new.
         """
         if not request.fresh:
             session = await self._directory.session(session_id)
@@ -71,6 +78,7 @@ class Callers:
                 same_call(known, request)
                 return known
         worker = await self._directory.worker(session_id)
+        self._drain.refuse_new()
         call_id: CallId = await self._directory.ask(worker, CallAsked(request, reply_slot()))
         return worker.view.calls.get(call_id) or await self._directory.call(call_id)
 
@@ -151,8 +159,8 @@ class Callers:
         None where that must be looked at: the call was not open any more, or the session is given up here.
         """
         with worker.feed.watching(call.call_id) as watch:
-            while call.call_id in worker.view.calls and not worker.feed.closed and not self._ending.is_set():
-                told = await woken(watch, self._ending, within=self._beat / 2)
+            while call.call_id in worker.view.calls and not worker.feed.closed and not self._drain.over.is_set():
+                told = await woken(watch, self._drain.over, within=self._beat / 2)
                 if watch.outcome is not None:
                     return watch.outcome
                 if not told and not (await self._directory.call(call.call_id)).is_open:

@@ -7,6 +7,7 @@ before its first step, or dies of a fault of ours, reports as well.
 
 import asyncio
 from asyncio import Future, Task
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -87,6 +88,8 @@ class Dispatcher:
         self._broken_off: set[Future[Answer]] = set()
         """Attempts whose end nobody has to hear of."""
         self._questions: dict[Inbox, set[Task[None]]] = {}
+        self._asking = Counter[tuple[Inbox, str]]()
+        """How many requests about routed events are on the wire, by session and executor."""
         self._hear_end = guard_call("dispatcher", self._ended)
         self._telling = 0
         self._noted: set[str] = set()
@@ -101,12 +104,23 @@ class Dispatcher:
 
     @property
     def in_flight(self) -> int:
-        """How many attempts are under way."""
-        return sum(len(of_session) for of_session in self._attempts.values())
+        """How many attempts are on the wire, for calls and for routed events."""
+        return sum(len(of_session) for of_session in self._attempts.values()) + self._asking.total()
 
     def busy(self, session: Inbox) -> bool:
-        """Whether an attempt of a session's calls is under way."""
-        return session in self._attempts
+        """Whether an attempt for a session is on the wire."""
+        return session in self._attempts or any(inbox is session for inbox, _ in self._asking)
+
+    def attempts(self, session: Inbox, view: SessionView) -> Counter[str]:
+        """Count a session's attempts on the wire by executor."""
+        found = Counter[str]()
+        for call_id in self._attempts.get(session, ()):
+            call = view.calls.get(call_id)
+            found[(call.executor if call is not None else None) or "-"] += 1
+        for (inbox, executor), count in self._asking.items():
+            if inbox is session:
+                found[executor] += count
+        return found
 
     def abandon(self, session: Inbox) -> None:
         """Break off all that is under way for a session that goes on elsewhere; executors are told nothing."""
@@ -287,10 +301,10 @@ class Dispatcher:
             self._questions.pop(session, None)
 
     async def _ask_until_deadline(self, session: Inbox, effect: Ask) -> None:
-        answer = await self._ask(effect)
+        answer = await self._ask(session, effect)
         session.put(ExecutorReplied(effect.sequence, answer))
 
-    async def _ask(self, effect: Ask) -> Answer:
+    async def _ask(self, session: Inbox, effect: Ask) -> Answer:
         found = self._backends.executor(effect.executor)
         if found is None:
             return failure(f"there is no executor {effect.executor!r}")
@@ -310,10 +324,15 @@ class Dispatcher:
                 timeout=min(policy.timeout, left),
             )
             heard: Answer | None = None
+            place = session, effect.executor
+            self._asking[place] += 1
             try:
                 answer, telling = await self._ask_once(executor, request, policy)
                 heard = answer if telling else None
             finally:
+                self._asking[place] -= 1
+                if not self._asking[place]:
+                    del self._asking[place]
                 if self._breakers.ended(effect.executor, epoch, heard):
                     self._slots.look(effect.executor)
             self._metrics.attempt(effect.executor, _result_of(answer))

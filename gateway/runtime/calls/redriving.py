@@ -8,6 +8,7 @@ from gateway.core.calls import NO_LONGER_DEAD, dismissal
 from gateway.errors import Conflict, Elsewhere, Gone, NotFound, Stale, Truncated
 from gateway.events import CallId, Envelope, SessionId, ToolRequested
 from gateway.runtime.calls.dead_letters import dismissed
+from gateway.runtime.drain import Drain
 from gateway.runtime.session.directory import SessionDirectory, reply_slot
 from gateway.runtime.session.signals import DismissOrdered, RedriveOrdered, RepeatOrdered
 from gateway.runtime.session.worker import SessionWorker
@@ -22,25 +23,34 @@ class Redriving:
     """Does what an operator orders about one call or one delivery; `wake` wakes whoever sends copies."""
 
     def __init__(
-        self, engine: Engine, directory: SessionDirectory, clock: Clock, ids: Ids, *, wake: Callable[[], None]
+        self,
+        engine: Engine,
+        directory: SessionDirectory,
+        clock: Clock,
+        ids: Ids,
+        *,
+        wake: Callable[[], None],
+        drain: Drain,
     ) -> None:
         self._engine = engine
         self._directory = directory
         self._clock = clock
         self._ids = ids
         self._wake = wake
+        self._drain = drain
 
     async def call(self, row: Call, *, new_key: bool, deliver: bool) -> Call:
         """Ask the executor again what a call had asked; returns the new call, or the same one if that is accepted.
 
         Raises:
             Conflict, Elsewhere: the call cannot be redriven, or its session is not at work here.
-            Gone: its arguments were removed.
+            Gone: its arguments were removed. Draining: the gateway is stopping.
         """
         if row.is_open:
             if new_key:
                 raise Conflict("the call is still open, and an open call keeps its key; leave `new_key` out")
             worker = await self._directory.worker(row.session_id)
+            self._drain.refuse_new()
             await self._directory.ask(worker, RepeatOrdered(row.call_id, reply_slot()))
             return await self._directory.call(row.call_id)
         try:
@@ -53,6 +63,7 @@ class Redriving:
         if not isinstance(request, ToolRequested):
             raise Gone("the arguments of this call were removed", first_sequence=row.request_sequence + 1)
         worker = await self._directory.worker(row.session_id)
+        self._drain.refuse_new()
         order = RedriveOrdered(row, request, new_key=new_key, deliver=deliver, reply=reply_slot())
         fresh: CallId = await self._directory.ask(worker, order)
         return await self._directory.call(fresh)
@@ -125,11 +136,16 @@ class Redriving:
         return row
 
     async def _sender(self, session_id: SessionId, target: str) -> SessionWorker | None:
-        """Find the worker that speaks to the runtime; copies, and events of closed sessions, need none."""
+        """Find the worker that speaks to the runtime; copies, and events of closed sessions, need none.
+
+        Raises:
+            Elsewhere: another instance carries the session. Draining: the gateway is stopping.
+        """
         session = await self._directory.session(session_id)
         carried = self._directory.carried(session_id)
         if target == RUNTIME and carried is None and session.state != "closed":
             raise await self._directory.not_here(session)
+        self._drain.refuse_new()
         return carried.worker if carried is not None and target == RUNTIME else None
 
     def _send_again(self, worker: SessionWorker | None, sequence: int) -> None:

@@ -92,7 +92,7 @@ class ClusterMember:
         return {carried.worker.view.session_id: carried.worker for carried in self._sessions.all()}
 
     async def hands_over(self) -> bool:
-        """Take up nothing more; says whether another instance lives that can go on with what is carried here."""
+        """Take up nothing more; says whether another instance lives that can continue the sessions."""
         self._sessions.stop_taking_up()
         try:
             return self._shared.keeper.shared and bool(await self._shared.keeper.others())

@@ -11,6 +11,7 @@ from gateway.adapter.port import Connector, Link, Resting
 from gateway.clock import Clock
 from gateway.errors import LinkCrowded, LinkLost, LinkRefused
 from gateway.guard import FAULTS, Tasks, as_future, guard_call, in_time, is_fault, is_to_end
+from gateway.links.once import Once
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.session.resting import Rest
 from gateway.runtime.session.signals import LinkDown, LinkUp
@@ -18,6 +19,8 @@ from gateway.runtime.session.worker import SessionWorker
 from gateway.runtime.tuning import Tuning
 
 _STABLE = 10.0
+_WAKE_AFTER = 1.0
+"""Seconds of a back-off that work does not cut short: work makes a session connect at most once a second."""
 
 LinkState = Literal["connecting", "up", "down", "refused", "asleep"]
 """`asleep`: the runtime has ended the session, and nobody has anything to say to it."""
@@ -53,6 +56,10 @@ class Supervisor:
         self._entrance = entrance
         self._cut: asyncio.Future[str] | None = None
         """Why the present link has ended, or is to end."""
+        self._work = Once()
+        """Set when an event is queued that no attempt to connect has been made for."""
+        self._wake_rest: Callable[[], None] | None = None
+        worker.call_when_said(self._note_work)
         self._rest: Rest | None = None
         if isinstance(connector, Resting):
             self._rest = Rest(
@@ -60,7 +67,7 @@ class Supervisor:
                 native_id=worker.view.native_id,
                 closed=worker.closed,
                 has_work=worker.has_work,
-                call_when_said=worker.call_when_said,
+                call_when_said=self._call_when_said,
                 clock=clock,
                 jitter=jitter,
                 show=self._move,
@@ -70,6 +77,17 @@ class Supervisor:
         """Cut the link, e.g. because the inbox is full; it is made anew."""
         if self._cut is not None and not self._cut.done():
             self._cut.set_result(reason)
+
+    def _note_work(self) -> None:
+        """Let an event that needs a link end the wait for the next attempt."""
+        if self.state == "up" and self._cut is not None and not self._cut.done():
+            return
+        self._work.set()
+        if self._wake_rest is not None:
+            self._wake_rest()
+
+    def _call_when_said(self, call: Callable[[], None] | None) -> None:
+        self._wake_rest = call
 
     async def run(self) -> None:
         """Keep the link up until the task is canceled or the session is closed."""
@@ -128,6 +146,7 @@ class Supervisor:
 
     async def _live(self) -> str:
         self._cut = cut = asyncio.get_running_loop().create_future()
+        self._work = Once()
         native_id = self._worker.view.native_id
         self._worker.connecting()
         connecting = self._connector.connect(native_id, self._worker, resume_after=self._worker.cursor)
@@ -201,11 +220,12 @@ class Supervisor:
         return ceiling * (0.5 + 0.5 * self._jitter())
 
     async def _wait(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._worker.closed.wait()
-        except TimeoutError:
-            return
+        """Wait before the next attempt; work for the link ends the wait, but not its first second."""
+        closed = self._worker.closed.future()
+        await asyncio.wait({closed}, timeout=min(seconds, _WAKE_AFTER))
+        if seconds > _WAKE_AFTER and not closed.done():
+            woken = {closed, self._work.future()}
+            await asyncio.wait(woken, timeout=seconds - _WAKE_AFTER, return_when=asyncio.FIRST_COMPLETED)
 
 
 def _pass_on(cut: "asyncio.Future[str]", ended: "asyncio.Future[str] | asyncio.Future[None]") -> None:

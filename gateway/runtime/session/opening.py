@@ -6,6 +6,7 @@ from gateway.adapter.options import McpClient
 from gateway.errors import Elsewhere, InvalidRequest, Overloaded
 from gateway.events import SessionId, session_id as name_session
 from gateway.runtime.calls.tickets import Ticket
+from gateway.runtime.drain import Drain
 from gateway.runtime.session.directory import SessionDirectory
 from gateway.runtime.session.runtimes import Runtimes
 from gateway.runtime.session.sessions import Sessions
@@ -25,12 +26,14 @@ class Opening:
         runtimes: Runtimes,
         directory: SessionDirectory,
         limits: Callable[[], Limits],
+        drain: Drain,
     ) -> None:
         self._engine = engine
         self._sessions = sessions
         self._runtimes = runtimes
         self._directory = directory
         self._limits = limits
+        self._drain = drain
 
     async def open(
         self,
@@ -44,7 +47,11 @@ class Opening:
         """Attach to a native session, or create one where no id is given; says whether it is new.
 
         Beside it are the tools that the runtime was told on creation.
+
+        Raises:
+            Draining: the gateway is stopping.
         """
+        self._drain.refuse_new()
         options = self._sessions.runtime(runtime).options
         if options.mcp_clients is not None:
             raise InvalidRequest(f"clients open the sessions of runtime {runtime!r} themselves", pointer="/runtime")
@@ -74,7 +81,7 @@ class Opening:
         """Find the session of a client that came to us; where there is none, or a closed one, it is opened.
 
         Raises:
-            Elsewhere: the runtime is not taken up here yet.
+            Elsewhere: the runtime is not taken up here yet. Draining: the gateway is stopping.
         """
         session_id = name_session(runtime=runtime, native_session_id=client.name)
         if (here := self._called_here(session_id)) is not None:
@@ -82,6 +89,7 @@ class Opening:
         row = await self._engine.session(session_id)
         if row is not None and row.state != "closed":
             return _called(row)
+        self._drain.refuse_new()
         taken_up = self._sessions.runtimes.get(runtime)
         if taken_up is None or taken_up.connector is not None:
             raise Elsewhere(session_id, f"the runtime {runtime!r} is being taken up")
@@ -103,7 +111,7 @@ class Opening:
         """
         if ticket.session_id is not None:
             return await self.find(ticket.session_id)
-        if native_id is None:
+        if native_id is None or self._drain.begun.is_set():
             return None
         row, _ = await self._runtimes.open(ticket.runtime, native_id, labels=dict(ticket.labels), ticket=ticket)
         return _called(row)

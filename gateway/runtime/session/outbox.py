@@ -96,12 +96,14 @@ class Outbox:
             self._post(signal)
 
     def call_when_said(self, call: Callable[[], None] | None) -> None:
-        """Have something called for each event that is to be sent; None ends it."""
+        """Have `call` run for each event that is queued or offered again; None ends it."""
         self._when_said = call
 
     def again(self, sequence: int) -> None:
         """Offer a recorded event again, now or on the next link, to whoever has asked for it."""
         self._shared.metrics.repeated()
+        if self._when_said is not None:
+            self._when_said()
         if self.outgoing.again(sequence):
             self.reload()
 
@@ -171,9 +173,14 @@ class Outbox:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing can leave right now, and nothing is believed of which no record says so."""
+        """Whether nothing is on the wire or can leave right now, and every known delivery is on record."""
         answered = self._proof is not None and self._proof.done()
-        return not self.outgoing.way.marks and not answered and self.outgoing.all_held(self.view)
+        return not self.sending and not self.outgoing.way.marks and not answered and self.outgoing.all_held(self.view)
+
+    @property
+    def sending(self) -> bool:
+        """Whether a send is on the wire, and its receipt is awaited."""
+        return self._asked and self._link is not None
 
     def oldest_wait(self) -> float:
         """Say for how many seconds something has waited to leave."""

@@ -144,8 +144,8 @@ class Outgoing:
         return self.lanes.count + len(self._owed) + len(self.way.sent) + self._stored
 
     def all_held(self, view: SessionView) -> bool:
-        """Whether nothing can leave right now."""
-        return not self.linked or all(is_held(item, view.start, self.runtime.capabilities) for item in self.lanes)
+        """Whether nothing can leave right now: no link stands, or each event waits for its turn."""
+        return not self.linked or not any(self._leaves_now(view, item) for item in self.lanes)
 
     def add(self, item: Transmit, view: SessionView, *, now: float) -> Sequence[Signal]:
         """Take an event that is now on record; kept by the ledger alone while no link stands."""

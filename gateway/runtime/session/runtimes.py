@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from functools import partial
 from importlib.util import find_spec
 
 import structlog
@@ -13,26 +12,26 @@ import structlog
 from gateway.adapter.port import Adapter, Capabilities, Codec, Connector, Order, RuntimeOptions, Tool
 from gateway.core.session import Policy, RuntimeContext
 from gateway.core.state import first_state
-from gateway.errors import DragomanError, EngineUnavailable, LinkRefused, OperatorError
+from gateway.errors import EngineUnavailable, LinkRefused, OperatorError
 from gateway.events import Envelope, Loss, SessionOpened, session_id as name_session
-from gateway.guard import guard, in_time, is_fault
+from gateway.guard import in_time, is_fault
 from gateway.json_values import pointer
 from gateway.runtime.calls.offered import OfferedTool
 from gateway.runtime.calls.tickets import Ticket, Tickets
+from gateway.runtime.drain import Drain
 from gateway.runtime.observe import tell_left
+from gateway.runtime.session.autostart import Autostarts
 from gateway.runtime.session.carried import Runtime, disconnected
 from gateway.runtime.session.codec import CheckedCodec
 from gateway.runtime.session.link import LinkState
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.session.shared import Shared
-from gateway.store.rows import Page, SessionFilter, SessionRow
+from gateway.runtime.views import FailingAutostart
+from gateway.store.rows import SessionRow
 
 log = structlog.get_logger(__name__)
 
 Offer = Callable[[str, Mapping[str, str]], Sequence[OfferedTool]]
-_PAUSE = 1.0
-_CREATIONS = 3
-"""How often creating a session at start may fail in ways that nobody foresaw; each may have made one."""
 _UNSAID = "the adapter does not say whether the runtime was told"
 
 
@@ -43,14 +42,17 @@ class AdapterFailed(Exception):
 class Runtimes:
     """Connects runtimes, anew where their options change; their sessions are at work in `Sessions`."""
 
-    def __init__(self, shared: Shared, sessions: Sessions, tickets: Tickets, offer: Offer) -> None:
+    def __init__(self, shared: Shared, sessions: Sessions, tickets: Tickets, offer: Offer, drain: Drain) -> None:
         """Prepare; `offer` says which tools a session of a runtime is offered, by its labels."""
+        self._autostarts = Autostarts(shared, self._create_own, drain)
         self._shared = shared
         self._sessions = sessions
         self._tickets = tickets
         self._offer = offer
         self._unfinished: set[str] = set()
         """Those whose options have changed, and whose connector or links are still the old ones."""
+        self.creating = Counter[str]()
+        """How many native sessions are being created now, by runtime."""
         self._unopened: set[str] = set()
         """Those that are connected, and whose own session is not open yet."""
         shared.metrics.watch_links(self._tell_links)
@@ -77,6 +79,7 @@ class Runtimes:
         """Connect a runtime anew, with other options; its sessions go on, and with them the calls in flight."""
         old = self._sessions.runtimes[name]
         self._unfinished.add(name)
+        await self._autostarts.stop(name)
         runtime = await self._connect(name, adapter, options, tools=tools, policy=policy)
         try:
             await self._sessions.relink(runtime)
@@ -118,29 +121,11 @@ class Runtimes:
             await self.open(name, options.native_id, labels=options.labels)
         self._unopened.discard(name)
         if options.autostart and options.creates:
-            guard("autostart", partial(self._autostart, runtime), self._shared.tasks, times=_CREATIONS, runtime=name)
-
-    async def _autostart(self, runtime: Runtime) -> None:
-        """Create the runtime's one session; a failure is told and left to the operator's next try."""
-        try:
-            # Whoever is first may die before it has created one; after that nobody else need look again.
-            until = self._shared.clock.monotonic() + 3 * self._shared.keeper.ttl.total_seconds()
-            while not await self._shared.keeper.hold(f"autostart:{runtime.name}"):
-                if await self._has_session(runtime.name) or self._shared.clock.monotonic() > until:
-                    return
-                await asyncio.sleep(_PAUSE)
-            if not await self._has_session(runtime.name):
-                await self.create(runtime.name, labels=runtime.options.labels)
-        except DragomanError as exc:
-            # The reason is the peer's or the operator's; a traceback of ours would tell them nothing.
-            log.error("a session could not be created at start", runtime=runtime.name, reason=str(exc))  # noqa: TRY400
-
-    async def _has_session(self, runtime: str) -> bool:
-        rows, _ = await self._shared.engine.sessions(Page(limit=1), SessionFilter(runtime, open_only=True))
-        return bool(rows)
+            await self._autostarts.start(runtime)
 
     async def stop(self, name: str, *, returns: bool) -> None:
         """Let go of a runtime's links; its sessions stay on record, and wait unless it `returns` at once."""
+        await self._autostarts.stop(name)
         runtime = self._sessions.runtimes.pop(name)
         if not returns:
             carried = list(self._sessions.of_runtime(name))
@@ -151,6 +136,14 @@ class Runtimes:
         let_go = await self._sessions.let_go_of(name)
         await runtime.disconnect()
         await self._sessions.release(let_go)
+
+    @property
+    def failing_autostarts(self) -> Mapping[str, FailingAutostart]:
+        """Map the names of runtimes whose own session could not be created so far to the last failure."""
+        return self._autostarts.failing
+
+    async def _create_own(self, runtime: Runtime) -> None:
+        await self.create(runtime.name, labels=runtime.options.labels)
 
     def is_unfinished(self, name: str) -> bool:
         """Whether a runtime was not connected anew as its options say."""
@@ -187,6 +180,8 @@ class Runtimes:
         for name, links in states.items():
             # One that the runtime has ended, and that nobody needs, lacks nothing.
             up = all(state in {"up", "asleep"} for state in links) if links else None
+            if name in self._autostarts.failing:
+                up = False
             self._shared.metrics.link(name, up=up, asleep=links.count("asleep"))
             self._shared.metrics.sessions(name, sessions[name])
 
@@ -257,9 +252,21 @@ class Runtimes:
         runtime = self._sessions.runtime(runtime_name)
         assert runtime.connector is not None
         ticket, order = await self._order(runtime, Order(labels, runtime.tools, name, instructions))
+        self.creating[runtime_name] += 1
+        try:
+            return await self._create(runtime, runtime.connector, order, ticket, labels)
+        finally:
+            self.creating[runtime_name] -= 1
+            if not self.creating[runtime_name]:
+                del self.creating[runtime_name]
+
+    async def _create(
+        self, runtime: Runtime, connector: Connector, order: Order, ticket: Ticket | None, labels: dict[str, str]
+    ) -> tuple[SessionRow, bool, Sequence[str]]:
+        runtime_name = runtime.name
         try:
             async with in_time(self._shared.tuning.adapter, "the adapter's create"):
-                created = await runtime.connector.create(order)
+                created = await connector.create(order)
         except LinkRefused:
             if ticket is not None:
                 await self._tickets.withdraw(ticket)

@@ -186,7 +186,7 @@ class SessionWorker:
         return self.cursor is None or await has_something_to_say(self._shared.engine, self.view.session_id)
 
     def call_when_said(self, call: Callable[[], None] | None) -> None:
-        """Have something called whenever an event is to be sent; None ends it."""
+        """Have `call` run whenever an event is queued for the runtime or offered again; None ends it."""
         self._outbox.call_when_said(call)
 
     def lose(self) -> None:
@@ -226,6 +226,15 @@ class SessionWorker:
     def settled(self) -> bool:
         """Whether nothing waits inside: no signal to decide, no event to send."""
         return not self._busy and self.inbox.empty and self._outbox.settled
+
+    @property
+    def in_flight(self) -> str | None:
+        """Name the work that keeps the session from being settled; None if it is."""
+        if self._busy or not self.inbox.empty:
+            return "uncommitted step"
+        if self._outbox.sending:
+            return "unconfirmed send"
+        return None if self._outbox.settled else "unsent event"
 
     def write_marks(self) -> None:
         """Put on record soon what is believed to be delivered, without waiting for a step that it rides along with."""
