@@ -134,6 +134,9 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 ToolName = Annotated[str, Field(min_length=1, max_length=128)]
 
+UNDECLARED = "_other"
+"""The label under which metrics count names that the configuration lacks; no name of it can be this one."""
+
 
 FunctionPath = Annotated[
     str, AfterValidator(_function_path), WithJsonSchema({"type": "string", "pattern": rf"{PATH}|\$\{{"})
