@@ -1,6 +1,7 @@
 """MCP over a real gateway on real sockets: the official client of both eras, and plain requests."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any
@@ -171,7 +172,7 @@ async def test_each_outcome_is_told_as_a_result(
     answer = await plain.call("ask_for_cards", SEVENS)
     assert (answer["result"]["isError"], answer_texts(answer)) == (error, said)
     structured: object = outcome.result
-    assert answer["result"].get("structuredContent") == (structured if isinstance(structured, dict) else None)
+    assert answer["result"].get("structuredContent") == (structured if type(structured) is dict else None)
 
 
 VALUES: list[Any] = [{"a": None}, {}, [1, None, {"a": []}], [], "text", "", 7, 0, 1.5, True, False]
@@ -184,8 +185,9 @@ async def test_structured_content_is_what_the_version_allows(
 ) -> None:
     environment.backend.answers["ask_for_cards"] = Answered(Outcome(outcome="success", result=value))
     result = (await Plain(stranger_wire, path, token, version).call("ask_for_cards", SEVENS))["result"]
-    if version == NEWEST or isinstance(value, dict):
-        assert (result["structuredContent"], type(result["structuredContent"])) == (value, type(value))
+    if version == NEWEST or type(value) is dict:
+        # As text, in which 1 is not true.
+        assert json.dumps(result["structuredContent"]) == json.dumps(value)
     else:
         assert "structuredContent" not in result
     assert len(result["content"]) == 1
